@@ -323,6 +323,63 @@ fn running_docker() -> Tree {
     running(tree, "dockerd", "docker", "/etc/docker/daemon.json")
 }
 
+/// A docker with a container that is started at boot.
+fn restarting(version: &str, host_config: &str) -> Tree {
+    let tree = docker(version, CDI_ON);
+    tree.file(RESTARTED, host_config);
+    tree
+}
+
+const RESTARTED: &str =
+    "/var/lib/docker/containers/0123456789abcdef0123456789abcdef/hostconfig.json";
+const STAYS_DOWN: &str = r#"{"RestartPolicy":{"Name":"always"},"Runtime":"runc","DeviceRequests":[{"Driver":"cdi","DeviceIDs":["onload.dev/nic=all"]}]}"#;
+
+#[test]
+fn a_containerd_that_no_kubelet_asks_may_have_cdi_off() {
+    let tree = containerd("1.7.24", "version = 2\n");
+    assert_eq!(found(&tree, "engine-cdi")[0]["verdict"], "fail");
+    tree.remove("/usr/bin/kubelet");
+    let checks = found(&tree, "engine-cdi");
+    assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
+    let said = text(&checks[0]["finding"]);
+    assert!(said.contains("there is no kubelet"), "{said}");
+}
+
+#[test]
+fn containers_that_docker_starts_itself_are_no_trouble() {
+    let ours = STAYS_DOWN.replace("runc", "onload");
+    let manual = STAYS_DOWN.replace("always", "no");
+    for config in [ours.as_str(), &manual, "{}", "not json"] {
+        let tree = restarting("26.1.5+dfsg1", config);
+        let found = found(&tree, "engine-restarts");
+        assert_eq!(found[0]["verdict"], "pass", "{config}: {found:#?}");
+    }
+    let tree = restarting("28.2.0", STAYS_DOWN);
+    assert!(found(&tree, "engine-restarts").is_empty());
+}
+
+#[test]
+fn an_engine_that_nobody_uses_is_named_and_left_alone() {
+    let tree = docker("20.10.24", "{}");
+    assert_eq!(found(&tree, "engine-version")[0]["verdict"], "fail");
+    tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    assert!(found(&tree, "engine-version").is_empty());
+    assert!(found(&tree, "engine-cdi").is_empty());
+    let engine = found(&tree, "engine");
+    let said = text(&engine[0]["finding"]);
+    assert!(said.contains("neither runs nor starts at boot"), "{said}");
+    assert_eq!(engine[0]["verdict"], "pass");
+    for wanted in [
+        "multi-user.target.wants/docker.service",
+        "sockets.target.wants/docker.socket",
+    ] {
+        let link = format!("/etc/systemd/system/{wanted}");
+        tree.link(&link, "/usr/lib/systemd/system/docker.service");
+        assert_eq!(found(&tree, "engine-version").len(), 1, "{wanted}");
+        tree.remove(&link);
+    }
+}
+
 const NRI_UNIT: &str = "/etc/systemd/system/onload-nri.service";
 const NRI_WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
 const NRI_SOCKET: &str = "/proc/78/fd/3";
@@ -334,6 +391,13 @@ fn plugin(tree: Tree, service: &str) -> Tree {
     let tree = allowing(tree);
     tree.program("/usr/bin/onload-nri", "");
     tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    for (pid, daemon) in [(79, "containerd"), (80, "crio"), (81, "dockerd")] {
+        tree.file(&format!("/proc/{pid}/comm"), format!("{daemon}\n"));
+        tree.file(
+            &format!("/proc/{pid}/cgroup"),
+            "0::/system.slice/x.service\n",
+        );
+    }
     tree.file("/proc/78/comm", "onload-nri\n");
     let cgroup = format!("0::/system.slice/{service}.service\n");
     tree.file("/proc/78/cgroup", cgroup);
@@ -377,10 +441,20 @@ checks! {
     a_library_of_another_build_than_the_driver_fails: "onload-library", x3(),
         |tree| { tree.file("/proc/driver/onload/version",
             "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
-        => "fail", "built for another driver than the loaded 9.9", "onload_tool reload";
+        => "fail", "built for another driver than the loaded driver 9.9", "onload_tool reload";
+    a_reload_drops_registrations_for_af_xdp_which_the_unit_brings_back: "onload-library", packaged(),
+        |tree| { tree.config("[host]\naf-xdp = [\"ens3\"]\n");
+            tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
+        => "fail", "a reload drops the registrations for AF_XDP", "systemctl restart onload-host.service";
     a_driver_without_a_library_fails: "onload-library", x3(),
         |tree| { tree.remove("/usr/lib/x86_64-linux-gnu"); }
-        => "fail", "libonload.so is not", "onload_install --userfiles";
+        => "fail", "libonload.so is in none of the library directories", "find / -xdev -name libonload.so";
+    a_build_without_a_version_is_told_without_one: "onload-library", x3(),
+        |tree| { tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: \nuk_intf_ver: 00000000000000000000000000000000\n");
+            tree.attribute("/sys/module/onload/version", ""); }
+        => "fail", "was built for another driver than the loaded driver: programs", "onload_tool reload";
     onload_without_an_interface_is_warned_of: "onload-interface", x3(),
         |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n"); }
         => "warn", "no interface is accelerated", "onload-ctk discover --explain";
@@ -575,9 +649,6 @@ checks! {
             tree.file("/etc/containerd/conf.d/9.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = false\n");
         }
         => "fail", "CDI is off", "--runtime containerd";
-    a_containerd_without_a_kubelet_is_only_warned_of: "engine-cdi", containerd("1.7.24", CONTAINERD_1),
-        |tree| { toml(tree, "version = 2\n"); tree.remove("/usr/bin/kubelet"); }
-        => "warn", "there is no kubelet", "--runtime containerd";
     a_k3s_of_containerd_1_needs_to_be_told: "engine-cdi", k3s(CONTAINERD_1),
         |tree| { tree.file(K3S, "version = 2\n"); }
         => "fail", "CDI is off", "--file /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";

@@ -206,9 +206,15 @@ fn read_driver(probe: &Probe<'_>) -> DriverVersion {
     let text = text.unwrap_or_default();
     let mut driver = parse_driver_version(&text);
     if driver.version.is_none() {
-        driver.version = probe.attribute("/sys/module/onload/version");
+        let version = probe.attribute("/sys/module/onload/version");
+        driver.version = version.filter(|text| is_version(text));
     }
     driver
+}
+
+/// Whether a build knew its version (Onload, `scripts/onload_version_gen`).
+fn is_version(text: &str) -> bool {
+    text != "<dev-snapshot>"
 }
 
 /// Parses `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
@@ -223,7 +229,7 @@ fn parse_driver_version(text: &str) -> DriverVersion {
     };
     let is_md5 = |text: &String| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
     DriverVersion {
-        version: field("onload_version"),
+        version: field("onload_version").filter(|text| is_version(text)),
         interface: field("uk_intf_ver").filter(is_md5),
     }
 }
@@ -291,8 +297,11 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     let matches = checksum
         .zip(text)
         .map(|(checksum, content)| contains(content, checksum.as_bytes()));
+    // The library of a driver without a version has none either, whatever its strings look like.
+    let has_none = matches == Some(true) && driver.version.is_none();
+    let version = text.filter(|_| !has_none);
     Library {
-        version: text.and_then(|content| library_version(content, driver.version.as_deref())),
+        version: version.and_then(|content| library_version(content, driver.version.as_deref())),
         matches,
         glibc_needed: summary
             .as_ref()
@@ -393,11 +402,14 @@ fn obstacle(
     }
     match (&driver.interface, library.matches) {
         (Some(_), Some(true)) => None,
-        (Some(checksum), _) => Some(format!(
-            "{} was not built for the loaded driver, whose interface is {checksum}; install the library of version {}, or load the driver that belongs to the library",
-            path.display(),
-            driver.version.as_deref().unwrap_or("unknown"),
-        )),
+        (Some(checksum), _) => {
+            let version = driver.version.as_ref();
+            let library = version.map_or("of the same build".to_owned(), |v| format!("of version {v}"));
+            Some(format!(
+                "{} was not built for the loaded driver, whose interface is {checksum}; install the library {library}, or load the driver that belongs to the library",
+                path.display(),
+            ))
+        }
         (None, _) => Some("/proc/driver/onload/version does not tell the driver's interface, so the library cannot be checked against it; load the driver of another version".to_owned()),
     }
 }
@@ -510,6 +522,17 @@ mod tests {
             driver.interface.as_deref(),
             Some("94e6b7eccf68029c8c29f301197d3e9a")
         );
+    }
+
+    #[test]
+    fn a_build_from_git_may_have_no_version() {
+        let checksum = "94e6b7eccf68029c8c29f301197d3e9a";
+        for version in ["", " ", "<dev-snapshot> "] {
+            let text = format!("onload_version: {version}\nuk_intf_ver: {checksum}\n");
+            let driver = parse_driver_version(&text);
+            assert_eq!(driver.version, None, "{version:?}");
+            assert_eq!(driver.interface.as_deref(), Some(checksum));
+        }
     }
 
     #[test]

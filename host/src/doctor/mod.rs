@@ -27,6 +27,9 @@ pub use check::{Check, Family, Finding, Remedy, Verdict};
 use examined::Findings;
 pub use examined::{Examined, VersionOf};
 
+/// The check that names engines which nobody uses, too.
+const ENGINE: &str = "engine";
+
 /// A check: what it is about, its name, and how it looks.
 type Entry = (Family, &'static str, Look);
 
@@ -84,7 +87,7 @@ const CHECKS: &[Entry] = &[
     (Family::Units, "udev-rules", Look::Host(units::rules)),
     (Family::Security, "selinux", Look::Host(security::selinux)),
     (Family::Security, "apparmor", Look::Host(security::apparmor)),
-    (Family::Engines, "engine", Look::Engines(engines::installed)),
+    (Family::Engines, ENGINE, Look::Engines(engines::installed)),
     (
         Family::Engines,
         "engine-version",
@@ -118,6 +121,11 @@ const CHECKS: &[Entry] = &[
     ),
     (
         Family::Engines,
+        "engine-restarts",
+        Look::Engines(engines::restarts),
+    ),
+    (
+        Family::Engines,
         "nri-plugin",
         Look::Engines(engines::plugin),
     ),
@@ -130,15 +138,21 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Makes every check; before each, somebody is told its name.
 pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
-    let mut engines = None;
+    let (mut engines, mut used) = (None, Vec::new());
     let checks = CHECKS.iter().flat_map(|(family, name, look)| {
         begin(name);
         let found = match look {
             Look::Host(look) => look(examined),
             Look::Engines(look) => {
-                let engines = engines.get_or_insert_with(|| engines::engines(examined));
+                let engines = engines.get_or_insert_with(|| {
+                    let engines = engines::engines(examined);
+                    let all = engines.as_deref().unwrap_or_default().iter();
+                    used = all.filter(|engine| engine.is_used).cloned().collect();
+                    engines
+                });
                 match engines {
-                    Ok(engines) => look(examined, engines),
+                    Ok(engines) if *name == ENGINE => look(examined, engines),
+                    Ok(_) => look(examined, &used),
                     Err(error) => Ok(vec![not_read(error)]),
                 }
             }

@@ -45,32 +45,56 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         return Ok(Vec::new());
     };
     let Some(installation) = &onload.installation else {
-        let install = Remedy::run("onload_install --userfiles");
-        let finding = "the driver is there, and libonload.so is not";
+        let finding = "the driver is there, and libonload.so is in none of the library directories: install the user space of the same Onload, as its driver was installed, or name the directory that has it";
+        let search = Remedy::run("find / -xdev -name libonload.so");
+        let line = "host-library-dirs = [\"/opt/onload/usr/lib64\"]";
         return Ok(vec![
-            Finding::fail(finding, install).at("/usr/lib64/libonload.so"),
+            Finding::fail(finding, search)
+                .then(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
+                .at("/usr/lib64/libonload.so"),
         ]);
     };
-    let unknown = || "of unknown version".to_owned();
-    let library = onload.library_version.clone().unwrap_or_else(unknown);
-    let driver = onload.version.clone().unwrap_or_else(unknown);
+    // A build from git may have no version.
+    let named = |what: &str, version: &Option<String>| match version {
+        Some(version) => format!("{what} {version}"),
+        None => what.to_owned(),
+    };
+    let library = named("the library", &onload.library_version);
+    let driver = named("driver", &onload.version);
     let finding = match onload.library_matches {
-        Some(true) => Finding::pass(format!("library {library} was built for this driver")),
-        Some(false) => Finding::fail(
+        Some(true) => Finding::pass(format!("{library} was built for this driver")),
+        Some(false) => reload(
+            examined,
             format!(
-                "library {library} was built for another driver than the loaded {driver}: programs with the preload get no socket"
+                "{library} was built for another driver than the loaded {driver}: programs with the preload get no socket"
             ),
-            Remedy::run("onload_tool reload"),
-        ),
+        )?,
         // Without a loaded driver there is nothing to compare, and `modules` says so.
-        None if onload.version.is_none() => return Ok(Vec::new()),
+        None if onload.version.is_none() && onload.interface_checksum.is_none() => {
+            return Ok(Vec::new());
+        }
         None => Finding::unknown(
-            format!("whether library {library} was built for driver {driver} cannot be told"),
+            format!("whether {library} was built for the loaded {driver} cannot be told"),
             Remedy::run(EXPLAIN),
         ),
     };
     let library = installation.library_dir.join("libonload.so");
     Ok(vec![finding.at("/proc/driver/onload/version").at(library)])
+}
+
+/// What is wrong with the loaded driver, and how it is loaded anew. That ends the registrations for AF_XDP, and what
+/// the configuration registers at boot comes back by the same unit.
+fn reload(examined: &Examined<'_>, text: String) -> Result<Finding, HostError> {
+    let reload = Remedy::run("onload_tool reload");
+    if examined.config.host.af_xdp.is_empty() {
+        return Ok(Finding::fail(text, reload));
+    }
+    let text = format!("{text}; a reload drops the registrations for AF_XDP");
+    let again = match examined.has_package()? {
+        true => "systemctl restart onload-host.service",
+        false => "onload-ctk host apply",
+    };
+    Ok(Finding::fail(text, reload).then(Remedy::run(again)))
 }
 
 /// Whether an interface is accelerated.

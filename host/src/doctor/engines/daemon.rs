@@ -8,6 +8,7 @@ use crate::doctor::examined::Examined;
 use crate::host::HostError;
 
 const PROC: &str = "/proc";
+const STARTED_AT_BOOT: &str = "/etc/systemd/system";
 /// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
 const TICKS: u64 = 100;
 /// Where a process's start stands behind its name in `stat` (proc_pid_stat(5), field 22).
@@ -36,6 +37,31 @@ pub(super) fn started(
         }
     }
     Ok(None)
+}
+
+/// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
+pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostError> {
+    if kind.services().is_empty() || !is_running(examined)? {
+        return Ok(true);
+    }
+    if !processes(examined, kind.process_names())?.is_empty() {
+        return Ok(true);
+    }
+    for service in kind.services() {
+        for unit in [
+            format!("multi-user.target.wants/{service}.service"),
+            format!("sockets.target.wants/{service}.socket"),
+        ] {
+            if examined
+                .host
+                .link(&Path::new(STARTED_AT_BOOT).join(unit))?
+                .is_some()
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.

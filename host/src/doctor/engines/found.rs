@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::daemon;
 use super::kind::Kind;
 use super::settings::{self, NotUnderstood, Settings};
 use super::version::Version;
@@ -26,6 +27,8 @@ pub(crate) struct Engine {
     pub(super) program: PathBuf,
     /// The package that dpkg says it is in; none where dpkg knows none.
     pub(super) package: Option<&'static str>,
+    /// Its service runs or starts at boot, or nothing tells that it does not.
+    pub(crate) is_used: bool,
     /// None where it cannot be told.
     pub(super) version: Option<Version>,
     pub(super) settings: Result<Settings, NotUnderstood>,
@@ -53,6 +56,7 @@ pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError>
             kind,
             program,
             package: packaged.map(|(package, _)| package),
+            is_used: daemon::is_used(examined, kind)?,
             version: said.or(packaged.map(|(_, version)| version)),
             settings: settings::read(examined, kind)?,
         });

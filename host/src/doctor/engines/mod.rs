@@ -6,6 +6,7 @@ mod found;
 mod hooks;
 mod kind;
 mod nri;
+mod restarts;
 mod settings;
 mod spec_dirs;
 mod version;
@@ -19,6 +20,7 @@ pub(super) use found::{Engine, engines};
 pub(super) use hooks::hooks;
 use kind::Kind;
 pub(super) use nri::plugin;
+pub(super) use restarts::restarts;
 use settings::{CONTAINERD_2, Settings};
 use spec_dirs::SPEC_DIRS;
 pub(super) use spec_dirs::spec_dirs;
@@ -39,7 +41,12 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
             Ok(settings) => {
-                let finding = Finding::pass(format!("{program} is there")).at(&engine.program);
+                let unused = match engine.is_used {
+                    true => "",
+                    false => ", and neither runs nor starts at boot: it is not looked at further",
+                };
+                let text = format!("{program} is there{unused}");
+                let finding = Finding::pass(text).at(&engine.program);
                 settings.files.iter().fold(finding, Finding::at).of(name)
             }
             Err(error) => {
@@ -114,9 +121,8 @@ pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
         let finding = match is_on {
             Some(true) => Finding::pass("CDI is on"),
             // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
-            Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::warn(
-                "CDI is off in its plugin for Kubernetes, and there is no kubelet here",
-                switch_on(engine, settings),
+            Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::pass(
+                "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
             Some(false) => Finding::fail(
                 "CDI is off: containers that ask for onload.dev/… do not start",
