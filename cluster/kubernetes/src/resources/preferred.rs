@@ -1,9 +1,9 @@
-//! Which of the free devices a container should get: those that it has to have, then all from one NUMA node
-//! and, there, from one PCIe root.
+//! Which of the free devices a container should get: those that it has to have, then different devices, then all from
+//! one NUMA node and, there, from one PCIe root.
 //!
-//! Of shared devices a container that asks for several gets different ones before it gets two slots of one;
-//! and among equals the device with the most free slots comes first, which spreads containers over the
-//! devices. What is free is known from the request: kubelet lists it.
+//! Two slots of one device are the last resort: who asks for two interfaces wants two, wherever they are. Among equals
+//! the device with the most free slots comes first, which spreads containers over the devices. What is free is known
+//! from the request: kubelet lists it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -92,8 +92,14 @@ pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>, No
     }
     let mut free = free(resource, &available, &must);
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
-    for scope in scopes(resource, &free, size - must.len()) {
-        take(&mut free, &scope, size, &mut chosen);
+    let scopes = scopes(resource, &free, size - must.len());
+    let mut slots = 1;
+    // Enough are free: each turn takes a slot of each device that has one.
+    while chosen.len() < size {
+        for scope in &scopes {
+            take(&mut free, scope, size, slots, &mut chosen);
+        }
+        slots += 1;
     }
     Ok(chosen)
 }
@@ -155,13 +161,8 @@ fn scopes(resource: &Resource, free: &[Free<'_>], wanted: usize) -> Vec<Scope> {
         let outside = free.iter().filter(|free| !scope.contains(&free.device));
         outside.clone().all(|free| free.taken == 0)
     };
-    let fits =
-        |scope: &&Scope, level: Level| holds_must(scope) && room(free, scope, level) >= wanted;
-    let by_level = |level| {
-        let root = roots.iter().find(|scope| fits(scope, level));
-        root.or_else(|| nodes.iter().find(|scope| fits(scope, level)))
-    };
-    let best = by_level(Level::Devices).or_else(|| by_level(Level::Slots));
+    let fits = |scope: &&Scope| holds_must(scope) && room(free, scope) >= wanted;
+    let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
     best.into_iter()
         .chain(&nodes)
         .cloned()
@@ -169,23 +170,12 @@ fn scopes(resource: &Resource, free: &[Free<'_>], wanted: usize) -> Vec<Scope> {
         .collect()
 }
 
-/// What is counted.
-#[derive(Clone, Copy, Debug)]
-enum Level {
-    /// Devices of which the container has none yet.
-    Devices,
-    /// Their slots.
-    Slots,
-}
-
-fn room(free: &[Free<'_>], scope: &Scope, level: Level) -> usize {
+/// How many devices have a free slot of which the container has none yet.
+fn room(free: &[Free<'_>], scope: &Scope) -> usize {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     inside
-        .map(|free| match level {
-            Level::Slots => free.ids.len(),
-            Level::Devices => usize::from(free.taken == 0 && !free.ids.is_empty()),
-        })
-        .sum()
+        .filter(|free| free.taken == 0 && !free.ids.is_empty())
+        .count()
 }
 
 /// Better scopes have a lower rank: those with devices that the container has to have, then those that
@@ -195,14 +185,14 @@ fn rank(free: &[Free<'_>], scope: &Scope, wanted: usize) -> impl Ord + use<> {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     let has: usize = inside.clone().map(|free| free.taken).sum();
     let most = inside.map(|free| free.ids.len()).max().unwrap_or(0);
-    let slots = room(free, scope, Level::Slots);
-    let (fits, gap) = (slots >= wanted, slots.abs_diff(wanted));
+    let room = room(free, scope);
+    let (fits, gap) = (room >= wanted, room.abs_diff(wanted));
     (Reverse(has), !fits, Reverse(most), gap)
 }
 
-/// Takes from the devices of a scope in turns, one id each; those beside devices that the container has come
-/// first.
-fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, chosen: &mut Vec<String>) {
+/// Takes from the devices of a scope until the container has so many slots of each; those beside devices that it has
+/// come first.
+fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, slots: usize, chosen: &mut Vec<String>) {
     let inside = free.iter_mut().filter(|free| scope.contains(&free.device));
     let mut inside: Vec<&mut Free<'_>> = inside.collect();
     let mut near: BTreeMap<usize, usize> = BTreeMap::new();
@@ -210,7 +200,9 @@ fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, chosen: &mut Vec<Stri
         *near.entry(free.root).or_default() += free.taken;
     }
     while chosen.len() < size {
-        let next = inside.iter_mut().filter(|free| !free.ids.is_empty());
+        let next = inside
+            .iter_mut()
+            .filter(|free| free.taken < slots && !free.ids.is_empty());
         let next = next.min_by_key(|free| {
             let (near, ids) = (near.get(&free.root), free.ids.len());
             (free.taken, Reverse(near), Reverse(ids), free.device)
@@ -320,10 +312,26 @@ mod tests {
     }
 
     #[test]
-    fn slots_stay_on_one_node_although_the_other_has_different_devices() {
+    fn two_interfaces_are_given_although_each_is_on_a_node_of_its_own() {
         let nics = vec![at(shared("ens1", 3), 0, "a"), at(shared("ens2", 3), 1, "b")];
         let nics = resource("nic", nics);
-        assert_eq!(chosen(&nics, &[], 2), ["ens1-0", "ens1-1"]);
+        assert_eq!(chosen(&nics, &[], 2), ["ens1-0", "ens2-0"]);
+        assert_eq!(chosen(&nics, &["ens1-1"], 2), ["ens1-1", "ens2-0"]);
+        assert_eq!(chosen(&nics, &[], 5).len(), 5);
+        assert_eq!(chosen(&nics, &[], 6).len(), 6);
+    }
+
+    #[test]
+    fn a_node_with_two_interfaces_goes_before_one_with_more_slots() {
+        let nics = vec![
+            at(shared("ens1", 9), 0, "a"),
+            at(shared("ens2", 3), 1, "b"),
+            at(shared("ens3", 3), 1, "c"),
+        ];
+        let nics = resource("nic", nics);
+        assert_eq!(chosen(&nics, &[], 2), ["ens2-0", "ens3-0"]);
+        assert_eq!(chosen(&nics, &[], 1), ["ens1-0"]);
+        assert_eq!(chosen(&nics, &[], 3), ["ens1-0", "ens2-0", "ens3-0"]);
     }
 
     #[test]
