@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use onload_test_needs as needs;
 use support::{Daemon, MockKubelet, TestHost, get};
@@ -225,6 +226,26 @@ async fn a_new_kubelet_is_registered_with_at_a_new_socket() {
     kubelet.registered(VFIO).await;
     kubelet.registered(NIC).await;
     assert!(daemon.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_seconds() {
+    let host = TestHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"nic\", \"vfio\"]\n");
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let _daemon = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    kubelet.registered(NIC).await;
+    // Its socket stays, and each attempt that it refuses doubles the wait.
+    kubelet.kill().await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let deaf = Duration::from_millis(300);
+    let kubelet = MockKubelet::listening_after(&host.plugin_dir(), deaf);
+    let begun = Instant::now();
+    kubelet.registered(VFIO).await;
+    kubelet.registered(NIC).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -125,6 +125,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
     let mut kubelet = offering.kubelet.clone();
     let mut backoff = Backoff::default();
     let mut said = String::new();
+    let mut last = None;
     while !offering.is_stopped() {
         let start = tokio::select! {
             found = kubelet.wait_for(|kubelet| kubelet.socket.is_some()) => match found {
@@ -133,6 +134,11 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
             },
             () = offering.stopped() => return,
         };
+        // What failed with another kubelet says nothing of this one. Its socket is there before it listens, so the
+        // first attempt may be refused, and the next is to come soon.
+        if last.replace(start) != Some(start) {
+            backoff = Backoff::default();
+        }
         let begin = Instant::now();
         let served = serve_and_register(&offering, &name, &resource, start).await;
         offering.node.metrics.registered(&name, false);
@@ -140,9 +146,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
             Ok(Some(lost)) => {
                 tracing::info!(resource = %name, reason = lost.text(), "registering again");
                 said.clear();
-                // A new kubelet is ready when its socket is there.
                 if lost == Lost::Restart {
-                    backoff = Backoff::default();
                     continue;
                 }
                 backoff.held(begin.elapsed());
@@ -304,6 +308,7 @@ mod tests {
             offers: Vec::new(),
             settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
             lease_hooks: std::collections::BTreeMap::new(),
+            nodes: std::collections::BTreeMap::new(),
             cni_pools: std::collections::BTreeSet::new(),
             not_offered: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,10 +17,10 @@ use onload_kubernetes::wire::messages::{
 };
 use onload_kubernetes::wire::services::device_plugin_client::DevicePluginClient;
 use onload_kubernetes::wire::services::registration_server::{Registration, RegistrationServer};
-use tokio::net::UnixListener;
+use tokio::net::UnixSocket;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
@@ -67,10 +68,22 @@ impl MockKubelet {
 
     /// As [`MockKubelet::start`], and the first attempts to register are refused with these texts.
     pub(crate) fn refusing(directory: &Path, texts: &[&str]) -> MockKubelet {
+        MockKubelet::made(directory, texts, Duration::ZERO)
+    }
+
+    /// As [`MockKubelet::start`], with a socket that refuses connections for so long: a busy kubelet was seen to have one
+    /// before it listens.
+    pub(crate) fn listening_after(directory: &Path, time: Duration) -> MockKubelet {
+        MockKubelet::made(directory, &[], time)
+    }
+
+    fn made(directory: &Path, texts: &[&str], deaf: Duration) -> MockKubelet {
         fs::create_dir_all(directory).unwrap();
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            if !path.is_dir() {
+            let kind = fs::symlink_metadata(&path).map(|metadata| metadata.file_type());
+            // The checkpoint stays.
+            if kind.is_ok_and(|kind| kind.is_socket()) {
                 // A daemon that looks at the same time removes its own.
                 let removed = fs::remove_file(path);
                 let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -86,9 +99,21 @@ impl MockKubelet {
             refusals: Mutex::new(refusals),
             attempts: watch::channel(0).0,
         });
-        let listener = UnixListener::bind(directory.join("kubelet.sock")).unwrap();
+        let socket = UnixSocket::new_stream().unwrap();
+        socket.bind(directory.join("kubelet.sock")).unwrap();
+        let (ready, later) = match deaf.is_zero() {
+            true => (Some(socket.listen(128).unwrap()), None),
+            false => (None, Some(socket)),
+        };
         let service = RegistrationServer::new(Registry(Arc::clone(&shared)));
         let server = tokio::spawn(async move {
+            let listener = match later {
+                None => ready.unwrap(),
+                Some(socket) => {
+                    sleep(deaf).await;
+                    socket.listen(128).unwrap()
+                }
+            };
             let mut server = Server::builder();
             let server = server.add_service(service);
             let _ = server
