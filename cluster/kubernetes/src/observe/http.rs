@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::serve::Listener;
@@ -32,6 +32,8 @@ const MOST: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(2);
 /// The media type of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// And of the format before it.
+const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What says where metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +77,10 @@ pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offe
     let state = (Arc::clone(&metrics), offered);
     let ready = state.clone();
     let app = Router::new()
-        .route("/metrics", get(move || metrics_text(Arc::clone(&metrics))))
+        .route(
+            "/metrics",
+            get(move |headers: HeaderMap| metrics_text(Arc::clone(&metrics), headers)),
+        )
         .route("/healthz", get(move || answer(now(&state).stuck)))
         .route("/readyz", get(move || answer(now(&ready).not_ready)));
     let mut said = String::new();
@@ -132,8 +137,14 @@ async fn take(mut listener: impl Listener, app: &Router) {
     }
 }
 
-async fn metrics_text(metrics: Arc<Metrics>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text())
+/// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
+async fn metrics_text(metrics: Arc<Metrics>, headers: HeaderMap) -> impl IntoResponse {
+    let accepts = headers.get_all(header::ACCEPT).into_iter();
+    let mut accepts = accepts.filter_map(|value| value.to_str().ok());
+    match accepts.any(|value| value.contains("application/openmetrics-text")) {
+        true => ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text()),
+        false => ([(header::CONTENT_TYPE, OLDER)], metrics.older_text()),
+    }
 }
 
 fn now((metrics, offered): &(Arc<Metrics>, Offered)) -> State {

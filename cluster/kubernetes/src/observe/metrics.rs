@@ -144,6 +144,31 @@ impl Default for Metrics {
     }
 }
 
+fn older(text: &str) -> String {
+    let of_counter = |line: &str| {
+        Some(
+            line.strip_prefix("# TYPE ")?
+                .strip_suffix(" counter")?
+                .to_owned(),
+        )
+    };
+    let counters: BTreeSet<String> = text.lines().filter_map(of_counter).collect();
+    let mut older = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != END.trim_end()) {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(word), Some(name), Some(rest)) if counters.contains(name) => {
+                older += &format!("# {word} {name}_total {rest}\n");
+            }
+            _ => {
+                older += line;
+                older.push('\n');
+            }
+        }
+    }
+    older
+}
+
 impl Metrics {
     /// The text: the host's numbers, then our own, whose names begin otherwise.
     #[must_use]
@@ -153,6 +178,12 @@ impl Metrics {
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+
+    /// The same as Prometheus's older text format 0.0.4 has it, where `_total` is a part of a counter's name.
+    #[must_use]
+    pub fn older_text(&self) -> String {
+        older(&self.text())
     }
 
     /// A request to the API server has ended.
@@ -296,6 +327,13 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
         }
+        let older = metrics.older_text();
+        assert!(older.contains("\n# HELP onload_kubernetes_requests_total Requests of kubelet.\n# TYPE onload_kubernetes_requests_total counter\n"), "{older}");
+        assert!(
+            !older.contains("EOF") && older.contains("\n# HELP onload_kubernetes_registered "),
+            "{older}"
+        );
+        assert_eq!(older.lines().count() + 1, text.lines().count());
         assert_eq!(text.matches(END).count(), 1);
         assert_eq!(text.matches("onload_ctk_leases{").count(), 1);
         assert!(text.ends_with(END));

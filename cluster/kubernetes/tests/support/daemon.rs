@@ -171,8 +171,13 @@ impl Drop for Daemon {
     }
 }
 
-/// The body of a page that is served at a socket.
+/// The head and body of a page that is served at a socket.
 pub(crate) fn get(socket: &Path, page: &str) -> (String, String) {
+    get_as(socket, page, "*/*")
+}
+
+/// The same for who accepts that.
+pub(crate) fn get_as(socket: &Path, page: &str, accept: &str) -> (String, String) {
     let end = Instant::now() + PATIENCE;
     let mut stream = loop {
         match UnixStream::connect(socket) {
@@ -181,7 +186,9 @@ pub(crate) fn get(socket: &Path, page: &str) -> (String, String) {
         }
         thread::yield_now();
     };
-    let request = format!("GET {page} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET {page} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

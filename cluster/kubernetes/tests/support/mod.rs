@@ -16,7 +16,7 @@ pub(crate) mod offers;
 pub(crate) mod raw_http2;
 
 pub(crate) use claims::ClaimServer;
-pub(crate) use daemon::{Daemon, get};
+pub(crate) use daemon::{Daemon, get, get_as};
 pub(crate) use dra_kubelet::KubeletDir;
 pub(crate) use go_kubelet::GoKubelet;
 pub(crate) use host::TestHost;
