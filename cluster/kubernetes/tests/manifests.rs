@@ -204,16 +204,18 @@ fn a_kustomization_names_each_file_beside_it() {
     }
 }
 
-#[test]
-fn kubectl_builds_what_the_files_say() {
+fn has_kubectl() -> bool {
     let kubectl = Command::new("kubectl")
         .args(["version", "--client"])
         .output();
     let is_there = kubectl.is_ok_and(|output| output.status.success());
-    if !needs::that(
-        is_there,
-        "kubectl is not installed (Debian: kubernetes-client)",
-    ) {
+    let missing = "kubectl is not installed (Debian: kubernetes-client)";
+    needs::that(is_there, missing)
+}
+
+#[test]
+fn kubectl_builds_what_the_files_say() {
+    if !has_kubectl() {
         return;
     }
     for directory in KUSTOMIZED {
@@ -703,14 +705,12 @@ fn the_policy_and_the_role_are_for_the_account_of_the_pods() {
     let binding = objects(&text("dra/clusterrole.yaml")).remove(1);
     assert_eq!(binding["subjects"][0]["namespace"], *namespace);
     assert_eq!(binding["subjects"][0]["name"], *name);
-    let user = format!(
-        "\"system:serviceaccount:{}:{}\"",
-        namespace.as_str().unwrap(),
-        name.as_str().unwrap()
-    );
     let policy = objects(&text("dra/admissionpolicy.yaml"));
-    let condition = &policy[0]["spec"]["matchConditions"][0]["expression"];
-    assert!(condition.as_str().unwrap().ends_with(&user), "{condition}");
+    let condition = policy[0]["spec"]["matchConditions"][0]["expression"]
+        .as_str()
+        .unwrap();
+    let by_name = format!("endsWith(\":{}\")", name.as_str().unwrap());
+    assert!(condition.ends_with(&by_name), "{condition}");
     assert_eq!(
         policy[1]["spec"]["policyName"],
         policy[0]["metadata"]["name"]
@@ -719,6 +719,36 @@ fn the_policy_and_the_role_are_for_the_account_of_the_pods() {
         policy[1]["spec"]["validationActions"],
         serde_json::json!(["Deny"])
     );
+}
+
+#[test]
+fn a_kustomization_with_another_namespace_moves_everything_there() {
+    if !has_kubectl() {
+        return;
+    }
+    // kustomize takes directories by relative paths alone.
+    let dir = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(packaging())
+        .arg(dir.path().join("base"))
+        .status();
+    assert!(copied.unwrap().success());
+    let own = dir.path().join("own");
+    fs::create_dir(&own).unwrap();
+    let kustomization = "namespace: other\nresources: [../base, ../base/dra]\n";
+    fs::write(own.join("kustomization.yaml"), kustomization).unwrap();
+    let built = Command::new("kubectl")
+        .arg("kustomize")
+        .arg(&own)
+        .output()
+        .unwrap();
+    let built = String::from_utf8(built.stdout).unwrap();
+    assert!(
+        built.contains("kind: ValidatingAdmissionPolicy\n"),
+        "{built}"
+    );
+    assert!(!built.contains("onload-system"), "{built}");
 }
 
 #[test]
