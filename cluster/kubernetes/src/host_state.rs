@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use onload_cdi::{Hook, Registry};
+use onload_cdi::{DeviceName, Hook, Registry};
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::kubernetes_settings::KubernetesSettings;
+use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
 use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Offer, Survey};
 
-use crate::resources::{Plan, Resource, WrittenBy, plan};
+use crate::resources::{Plan, Resource, WrittenBy, nodes, plan};
 
 /// The kind of the devices that are of one claim of Kubernetes each.
 pub const CLAIM_KIND: &str = "onload.dev/claim";
@@ -41,6 +41,8 @@ pub struct Snapshot {
     /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
     /// arguments is for another device is to be replaced. A class that is not leased has none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
+    /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
+    pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     /// The pools of interfaces that a CNI plugin moves.
     pub cni_pools: BTreeSet<String>,
     /// What is not offered, by name: the class and the reason.
@@ -69,6 +71,7 @@ impl Snapshot {
         drop((inventory, pools, listed));
         Snapshot {
             plan: plan(&offers, &specs, config),
+            nodes: nodes_of(&offers, &specs, config),
             offers,
             settings: config.kubernetes.clone(),
             lease_hooks: lease_hooks(&specs),
@@ -90,6 +93,19 @@ impl Snapshot {
         let (_, reason) = found.iter().find(|(class, _)| is_of(*class))?;
         Some(reason.clone())
     }
+}
+
+fn nodes_of(
+    offers: &[Offer],
+    specs: &Registry,
+    config: &Config,
+) -> BTreeMap<(Class, DeviceName), Vec<String>> {
+    let by = |offer: &&Offer| config.kubernetes.offer.interface(offer.class);
+    let offers = offers
+        .iter()
+        .filter(|offer| by(offer) != Interface::DevicePlugin);
+    let nodes = offers.map(|offer| ((offer.class, offer.name.clone()), nodes(offer, specs)));
+    nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
 fn cni_pools(config: &Config) -> BTreeSet<String> {

@@ -165,13 +165,14 @@ impl Daemon {
             left_out: BTreeSet::new(),
             tasks: JoinSet::new(),
         };
+        let device_plugins = self.directory.clone();
         let mut directory = tokio::spawn(watch_alone(self.directory, kubelet_sender, self.alone));
         if let Some((driver, api)) = self.dra {
             plugin.send_replace(BTreeSet::new());
             let (plugin, stopped) = (plugin.clone(), stop.subscribe());
             resources
                 .tasks
-                .spawn(node::run(driver, api, plugin, stopped));
+                .spawn(node::run(driver, api, device_plugins, plugin, stopped));
         }
         let ended = loop {
             let snapshot = Arc::clone(&snapshots.borrow_and_update());

@@ -365,6 +365,41 @@ async fn a_device_that_others_hold_is_refused_with_the_holder_and_not_to_its_own
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_asks_for_a_resource_has_the_variables_that_a_device_plugin_gives() {
+    let node = Node::new().await;
+    let (_daemon, driver) = node.started().await;
+    let request = "container-0-request-0";
+    let results = json!([result(request, "n1/vfio", VF)]);
+    let mut made = claim_of("c", UID, results, json!([]));
+    made["metadata"]["annotations"] =
+        json!({"resource.kubernetes.io/extended-resource-claim": "true"});
+    made["spec"] = json!({"devices": {"requests": [{"name": request,
+        "exactly": {"allocationMode": "ExactCount", "count": 1, "deviceClassName": "vfio.onload.dev"}}]}});
+    node.api.put(made);
+    let cdi = driver.cdi(claim("c", UID)).await.unwrap();
+    let of_request = format!("onload.dev/claim={UID}.request.{request}");
+    assert_eq!(
+        cdi,
+        [
+            of_claim(UID),
+            "onload.dev/vfio=0000:81:10.0".to_owned(),
+            of_request
+        ]
+    );
+    let registry = Registry::scan(&[node.host.spec_dir()]);
+    let names: Vec<_> = cdi.iter().map(|name| name.parse().unwrap()).collect();
+    let env = registry.edits_for(&names).unwrap().env;
+    let has = |variable: &str| env.iter().any(|other| other == variable);
+    assert!(has("PCIDEVICE_ONLOAD_DEV_VFIO=0000:81:10.0"), "{env:?}");
+    // As the device plugin's answer was recorded (tests/recorded/kubelet-1.36.2/calls.jsonl).
+    let info = r#"{"0000:81:10.0":{"generic":{"deviceID":"0000:81:10.0"},"vfio":{"dev-mount":"/dev/vfio/15","mount":"/dev/vfio/vfio"}}}"#;
+    assert!(
+        has(&format!("PCIDEVICE_ONLOAD_DEV_VFIO_INFO={info}")),
+        "{env:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_only_watches_gets_no_node_of_a_device_that_one_claim_has() {
     let node = Node::new().await;
     node.host.lease("vfio:0000:81:10.0", Some(OTHER_UID));

@@ -12,12 +12,14 @@ use std::time::Duration;
 use onload_core::class::Class;
 use onload_host::offers::Offer;
 use onload_kubernetes::dra::Registered;
+use onload_kubernetes::dra::classes::Told;
 use onload_kubernetes::dra::engine::{Engine, Offered};
 use onload_kubernetes::host_state::Snapshot;
 use serde_json::{Value, json};
 use support::PATIENCE;
 use support::api_server::{ApiServer, Asked, Gates, TOKEN};
 use support::driver::api;
+use support::kubelet_files::ListeningKubelet;
 use support::offers::{offer, snapshot};
 use tokio::sync::watch;
 
@@ -31,6 +33,7 @@ struct Deciding {
     registered: watch::Sender<Registered>,
     dra: watch::Receiver<BTreeSet<Class>>,
     plugin: watch::Receiver<BTreeSet<Class>>,
+    kubelet: ListeningKubelet,
 }
 
 fn offers() -> Vec<Offer> {
@@ -47,6 +50,23 @@ impl Deciding {
 
     /// With specifications of claims in a directory.
     fn with_claims(server: &ApiServer, config: &str, grace: Duration, spec_dir: &Path) -> Deciding {
+        Deciding::beside(
+            ListeningKubelet::start(&[]),
+            server,
+            config,
+            grace,
+            spec_dir,
+        )
+    }
+
+    /// Beside a kubelet.
+    fn beside(
+        kubelet: ListeningKubelet,
+        server: &ApiServer,
+        config: &str,
+        grace: Duration,
+        spec_dir: &Path,
+    ) -> Deciding {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers(), config));
         let (registered, of_registered) = watch::channel(Registered::default());
         let (dra_sender, dra) = watch::channel(BTreeSet::new());
@@ -56,6 +76,8 @@ impl Deciding {
             node: "n1".parse().unwrap(),
             snapshots: of_snapshots,
             registered: of_registered,
+            kubelet: kubelet.files(),
+            device_classes: watch::channel(Told::default()).0,
             spec_dir: spec_dir.to_owned(),
             grace,
             settle: Duration::ZERO,
@@ -73,6 +95,7 @@ impl Deciding {
             registered,
             dra,
             plugin,
+            kubelet,
         }
     }
 
@@ -260,6 +283,87 @@ async fn without_rights_or_a_kubelet_that_knows_the_driver_it_is_the_device_plug
 }
 
 #[tokio::test]
+async fn a_node_that_ran_the_device_plugin_stays_with_it_until_kubelet_has_forgotten_it() {
+    let server = new_server().await;
+    let kubelet = ListeningKubelet::start(&[]);
+    kubelet.allocated(&["onload.dev/nic"]);
+    let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
+    // Nobody waits for a driver that is not to offer the class.
+    let plugin = deciding
+        .plugin
+        .wait_for(|plugin| plugin.contains(&Class::Nic));
+    tokio::time::timeout(PATIENCE, plugin)
+        .await
+        .unwrap()
+        .unwrap();
+    deciding.register();
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    // A cure: the file is removed, and kubelet starts again.
+    std::fs::remove_file(deciding.kubelet.checkpoint()).unwrap();
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    std::fs::write(deciding.kubelet.checkpoint(), "{").unwrap();
+    deciding.look_again("");
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    // An older daemon gave it away: pods that ask for it do not start now.
+    deciding.kubelet.allocated(&["onload.dev/vfio"]);
+    deciding.look_again("");
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn what_is_not_known_of_kubelet_stays_with_the_device_plugin() {
+    let broken = |kubelet: &ListeningKubelet| {
+        std::fs::write(kubelet.checkpoint(), "{").unwrap();
+    };
+    for (arguments, make) in [
+        (&[][..], &broken as &dyn Fn(&ListeningKubelet)),
+        (&["--config=/absent.yaml"], &|_| {}),
+        (&["--topology-manager-policy=best-effort"], &|_| {}),
+    ] {
+        let server = new_server().await;
+        let kubelet = ListeningKubelet::start(arguments);
+        make(&kubelet);
+        let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
+        deciding.register();
+        deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+    }
+}
+
+#[tokio::test]
+async fn while_kubelet_may_take_the_driver_the_device_plugin_offers_nothing() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    until_asked(&server, "watch", "deviceclasses", 1).await;
+    deciding.look_again("");
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    // One without DRA says so.
+    deciding
+        .registered
+        .send_modify(|registered| registered.is_refused = true);
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn a_class_with_resources_of_the_operator_s_goes_to_dra_when_each_has_a_device_class() {
+    let server = new_server().await;
+    let config = "[kubernetes.resources]\n\"amd.com/onload\" = { class = \"nic\" }\n";
+    let mut deciding = Deciding::start(&server, config, NEVER);
+    deciding.register();
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": {"name": "onload.amd.com"},
+        "spec": {"extendedResourceName": "amd.com/onload", "selectors": []}});
+    server.put_class("onload.amd.com", object);
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    // What the operator says is done all the same.
+    server.delete_class("onload.amd.com");
+    let config = format!("[kubernetes]\noffer = \"dra\"\n{config}");
+    let mut told = Deciding::start(&server, &config, NEVER);
+    told.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
 async fn a_class_stays_with_the_device_plugin_while_a_pod_has_a_device_of_it() {
     let server = new_server().await;
     server.put_pod("p", pod("onload.dev/nic", false));
@@ -305,7 +409,11 @@ async fn what_the_operator_says_is_done_at_the_start_and_changes_by_nobody() {
         NEVER,
     );
     deciding.until(&[Class::Vfio], &[Class::Nic]).await;
-    assert_eq!(server.asked(), []);
+    let asked = server.counts();
+    assert!(
+        asked.keys().all(|key| key.ends_with("deviceclasses")),
+        "{asked:?}"
+    );
     deciding.look_again("[kubernetes]\noffer = { nic = \"dra\", vfio = \"dra\" }\n");
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
 }

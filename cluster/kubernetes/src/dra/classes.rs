@@ -1,5 +1,5 @@
-//! What the API server says of our DeviceClasses. It is asked once, and tells from then on what changes: a cluster
-//! where nothing changes is not asked again.
+//! What the API server says of DeviceClasses. It is asked once, and tells from then on what changes: a cluster where
+//! nothing changes is not asked again.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,14 +30,14 @@ pub(super) enum Kept {
 
 /// What is known of the DeviceClasses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Told {
+pub enum Told {
     /// Nothing yet.
     #[default]
     Nothing,
     /// The server does not say.
     Refused,
-    /// The classes that are there, and whether their old name is.
-    Classes(BTreeMap<Class, bool>),
+    /// The `extendedResourceName` of each DeviceClass that has one, by the name of the class.
+    Classes(BTreeMap<String, String>),
 }
 
 impl Told {
@@ -46,11 +46,32 @@ impl Told {
         match self {
             Told::Nothing => None,
             Told::Refused => Some(Kept::Refused),
-            Told::Classes(classes) => match classes.get(&class) {
-                Some(true) => Some(Kept::Yes),
-                Some(false) | None => Some(Kept::No),
+            Told::Classes(classes) => match classes.get(&format!("{class}.{DRIVER}")) {
+                Some(resource) if *resource == class.kind() => Some(Kept::Yes),
+                _ => Some(Kept::No),
             },
         }
+    }
+
+    /// Whether DRA serves pods that ask for a resource; none if that is not known.
+    pub(super) fn serves(&self, resource: &str) -> Option<bool> {
+        match self {
+            Told::Nothing | Told::Refused => None,
+            Told::Classes(classes) => Some(classes.values().any(|name| name == resource)),
+        }
+    }
+
+    /// The resource that pods ask for to get devices of a DeviceClass. What is not known of ours is that of
+    /// packaging/kubernetes/dra.
+    pub(super) fn resource(&self, device_class: &str) -> Option<String> {
+        if let Told::Classes(classes) = self {
+            return classes.get(device_class).cloned();
+        }
+        let class = device_class.strip_suffix(DRIVER)?.strip_suffix('.')?;
+        let known = Class::ALL
+            .into_iter()
+            .find(|known| known.as_str() == class)?;
+        Some(known.kind())
     }
 }
 
@@ -106,10 +127,8 @@ fn say(error: &ApiError, said: &mut String) {
 async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
     let each = |found: DeviceClass| {
-        if let Some(class) = found.metadata.name.as_deref().and_then(of_name) {
-            let kept = found.spec.extended_resource_name;
-            classes.insert(class, kept == Some(class.kind()));
-        }
+        let named = found.metadata.name.zip(found.spec.extended_resource_name);
+        classes.extend(named);
     };
     let version = api.device_classes(each).await?;
     send(to, Told::Classes(classes.clone()));
@@ -131,26 +150,19 @@ async fn again(api: &Api, watch: &Watch) -> Result<Watch, ApiError> {
     api.watch_device_classes(watch.version()).await
 }
 
-fn note(classes: &mut BTreeMap<Class, bool>, change: Change, object: &Value) {
-    let Some(class) = object["metadata"]["name"].as_str().and_then(of_name) else {
+fn note(classes: &mut BTreeMap<String, String>, change: Change, object: &Value) {
+    let Some(name) = object["metadata"]["name"].as_str() else {
         return;
     };
-    match change {
-        Change::Applied => {
-            let kept = &object["spec"]["extendedResourceName"];
-            classes.insert(class, *kept == class.kind());
+    match (change, object["spec"]["extendedResourceName"].as_str()) {
+        (Change::Applied, Some(resource)) => {
+            classes.insert(name.to_owned(), resource.to_owned());
         }
-        Change::Deleted => {
-            classes.remove(&class);
+        (Change::Applied | Change::Deleted, _) => {
+            classes.remove(name);
         }
-        Change::Bookmark => {}
+        (Change::Bookmark, _) => {}
     }
-}
-
-/// The class whose DeviceClass has that name in packaging/kubernetes/dra.
-fn of_name(name: &str) -> Option<Class> {
-    let class = name.strip_suffix(DRIVER)?.strip_suffix('.')?;
-    Class::ALL.into_iter().find(|known| known.as_str() == class)
 }
 
 fn send(to: &watch::Sender<Told>, told: Told) {
@@ -167,24 +179,41 @@ mod tests {
 
     use super::*;
 
+    fn classes(named: &[(&str, &str)]) -> Told {
+        let named = named.iter();
+        let named = named.map(|(name, resource)| ((*name).to_owned(), (*resource).to_owned()));
+        Told::Classes(named.collect())
+    }
+
     #[test]
-    fn the_name_of_a_device_class_is_that_of_a_class_before_the_driver() {
-        for class in Class::ALL {
-            assert_eq!(of_name(&format!("{class}.onload.dev")), Some(class));
-        }
-        for other in [
-            "nic",
-            "nic.example.com",
-            "onload.dev",
-            "x.onload.dev",
-            "nic-onload.dev",
-        ] {
-            assert_eq!(of_name(other), None, "{other}");
+    fn a_resource_is_served_where_any_class_has_its_name() {
+        let told = classes(&[("fast.example.com", "amd.com/onload")]);
+        assert_eq!(told.serves("amd.com/onload"), Some(true));
+        assert_eq!(told.serves("onload.dev/fast"), Some(false));
+        assert_eq!(Told::Nothing.serves("amd.com/onload"), None);
+        assert_eq!(Told::Refused.serves("amd.com/onload"), None);
+    }
+
+    #[test]
+    fn the_resource_of_a_class_is_what_the_server_says_and_else_that_of_ours() {
+        let told = classes(&[
+            ("nic.onload.dev", "amd.com/onload"),
+            ("x.example.com", "a.b/c"),
+        ]);
+        let resource = |told: &Told, class: &str| told.resource(class).unwrap_or_default();
+        assert_eq!(resource(&told, "nic.onload.dev"), "amd.com/onload");
+        assert_eq!(resource(&told, "x.example.com"), "a.b/c");
+        assert_eq!(resource(&told, "vfio.onload.dev"), "");
+        for told in [Told::Nothing, Told::Refused] {
+            assert_eq!(resource(&told, "vfio.onload.dev"), "onload.dev/vfio");
+            for other in ["nic", "nic.example.com", "onload.dev", "x.onload.dev"] {
+                assert_eq!(resource(&told, other), "", "{other}");
+            }
         }
     }
 
     #[test]
-    fn what_the_watch_tells_of_ours_is_noted_and_nothing_else() {
+    fn what_the_watch_tells_of_ours_is_noted_and_no_other_class_is_taken_for_it() {
         let object = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
         let mut classes = BTreeMap::new();
         let mut noted = |change, object: &Value| {

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::Server;
 
 use super::Registered;
+use super::classes::Told;
 use super::names::NodeName;
 use super::prepare::{Claims, HostLeases, Node, OwnSpecs, Preparer, sweep};
 use super::registration::Registrar;
@@ -50,9 +51,14 @@ pub struct Driver {
 
 impl Driver {
     /// Serves kubelet until `stop` holds true. What goes wrong is logged once and tried again.
-    pub async fn run(self, registered: watch::Sender<Registered>, stop: watch::Receiver<bool>) {
+    pub async fn run(
+        self,
+        registered: watch::Sender<Registered>,
+        device_classes: watch::Receiver<Told>,
+        stop: watch::Receiver<bool>,
+    ) {
         let service = Service {
-            preparer: Arc::new(Preparer::new(self.node())),
+            preparer: Arc::new(Preparer::new(self.node(device_classes))),
             metrics: Arc::clone(&self.metrics),
             stop: stop.clone(),
         };
@@ -84,10 +90,11 @@ impl Driver {
         dirs.cloned().unwrap_or_default()
     }
 
-    fn node(&self) -> Node {
+    fn node(&self, device_classes: watch::Receiver<Told>) -> Node {
         Node {
             name: self.node.clone(),
             claims: Arc::clone(&self.claims),
+            device_classes,
             host: self.host.clone(),
             specs: Arc::clone(&self.specs),
             own: OwnSpecs::new(self.spec_dir()),

@@ -1,11 +1,13 @@
 //! Which of the two interfaces of Kubernetes offers a class: the device plugin, or DRA. Never both.
 //!
-//! By `[kubernetes] offer = "auto"` it is DRA where kubelet knows the driver and the server kept the
-//! extendedResourceName of our DeviceClass: then DRA serves pods with `limits: onload.dev/nic` too. A class that changes
-//! is offered by nobody for a moment, and stays where it is while a pod of this node has a device of it.
+//! By `[kubernetes] offer = "auto"` it is DRA where all pods go on as before: kubelet knows the driver, the server kept
+//! the extendedResourceName of our DeviceClass and has one for each resource of the operator's, and [`kubelet`] has
+//! nothing against it. A class that changes is offered by nobody for a moment, and stays where it is while a pod of this
+//! node has a device of it.
+//!
+//! [`kubelet`]: super::kubelet
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Interface, ResourceName, ResourceSettings, Source};
+use onload_core::kubernetes_settings::Interface;
 use onload_core::text::Chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,14 +23,18 @@ use tokio::time::sleep_until;
 
 use super::Registered;
 use super::api::{Api, ApiError, pools_of};
+use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
 use super::classes::{Kept, Told, is_refused, tell as tell_classes};
+use super::kubelet::{Findings, KubeletFiles};
 use super::names::{DraNames, NodeName, is_device};
 use super::prepare::has_claims;
 use crate::host_state::Snapshot;
 use crate::plugin::Backoff;
 
-/// How long is waited for kubelet to know the driver, before the device plugin offers what is "auto".
-pub const GRACE: Duration = Duration::from_secs(20);
+/// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
+/// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to
+/// two minutes before it tries a socket again. One without DRA says so at once.
+pub const GRACE: Duration = Duration::from_secs(300);
 /// How long a class is offered by nobody when it changes: until kubelet and scheduler have heard of it.
 pub const SETTLE: Duration = Duration::from_secs(10);
 /// How often it is asked whether the last pod has ended that has a device of a class which is to change.
@@ -38,27 +44,6 @@ pub const REFUSED: Duration = Duration::from_secs(300);
 
 /// The shortest time until a class that nobody offers is looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
-
-/// Who offers a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// Nobody.
-    Nobody,
-    /// The device plugin.
-    Plugin,
-    /// The DRA driver.
-    Dra,
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Way::Nobody => "nobody",
-            Way::Plugin => "the device plugin",
-            Way::Dra => "DRA",
-        })
-    }
-}
 
 /// Where the classes are told.
 #[derive(Clone, Debug)]
@@ -83,6 +68,10 @@ pub struct Engine {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// Whether kubelet knows the driver.
     pub registered: watch::Receiver<Registered>,
+    /// What kubelet has and does.
+    pub kubelet: KubeletFiles,
+    /// What is known of DeviceClasses is told here.
+    pub device_classes: watch::Sender<Told>,
     /// Where the specifications of claims are.
     pub spec_dir: PathBuf,
     /// [`GRACE`].
@@ -156,20 +145,21 @@ impl Engine {
     pub async fn run(mut self, offered: Offered) {
         let begun = Instant::now();
         let mut states: BTreeMap<Class, State> = BTreeMap::new();
-        let (sender, mut told) = watch::channel(Told::default());
-        let mut sender = Some(sender);
+        let mut told = self.device_classes.subscribe();
         let mut telling = JoinSet::new();
         let mut backoff = Backoff::default();
         let mut said = String::new();
+        let mut said_why = BTreeMap::new();
         loop {
-            if is_auto(&self.snapshots.borrow())
-                && let Some(sender) = sender.take()
-            {
-                telling.spawn(tell_classes(self.api.clone(), self.refused, sender));
+            if telling.is_empty() && is_of_dra(&self.snapshots.borrow()) {
+                let to = self.device_classes.clone();
+                telling.spawn(tell_classes(self.api.clone(), self.refused, to));
             }
-            let is_registered = self.registered.borrow_and_update().now;
+            let registered = *self.registered.borrow_and_update();
             let kept = told.borrow_and_update().clone();
-            let round = self.round(&mut states, &kept, is_registered, begun).await;
+            let left = self.grace.saturating_sub(begun.elapsed());
+            let round = self.round(&mut states, &kept, registered, left, &mut said_why);
+            let round = round.await;
             let there = classes(&self.snapshots.borrow());
             let by_dra = states.values().any(|state| state.way == Way::Dra);
             self.has_offered |= by_dra && matches!(kept, Told::Classes(_));
@@ -221,8 +211,9 @@ impl Engine {
         &mut self,
         states: &mut BTreeMap<Class, State>,
         told: &Told,
-        is_registered: bool,
-        begun: Instant,
+        registered: Registered,
+        grace_left: Duration,
+        said: &mut BTreeMap<Why, Vec<Class>>,
     ) -> Result<Option<Duration>, ApiError> {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let mut next = None;
@@ -230,23 +221,45 @@ impl Engine {
             next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
         };
         begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
+        let findings = match is_auto(&snapshot) {
+            true => self.kubelet.look().await,
+            false => Findings::Absent,
+        };
+        let moment = Moment {
+            snapshot: &snapshot,
+            told,
+            findings: &findings,
+            registered,
+            is_late: grace_left.is_zero(),
+        };
         let mut wanted: Vec<(Class, Way)> = Vec::new();
+        let mut why: BTreeMap<Why, Vec<Class>> = BTreeMap::new();
         for class in classes(&snapshot) {
             let now = states.get(&class).map_or(Way::Nobody, |state| state.way);
             let way = match snapshot.settings.offer.interface(class) {
                 Interface::DevicePlugin => Way::Plugin,
-                Interface::Dra => Way::Dra,
+                Interface::Dra => {
+                    let missing = missing(&snapshot, told, class);
+                    missing
+                        .into_iter()
+                        .for_each(|missing| why.entry(missing).or_default().push(class));
+                    Way::Dra
+                }
                 // kubelet starts anew.
-                Interface::Auto if now != Way::Nobody && !is_registered => now,
+                Interface::Auto if now != Way::Nobody && !registered.now => now,
                 Interface::Auto => match told.of(class) {
                     None => continue,
-                    Some(Kept::Yes) if is_registered => Way::Dra,
-                    Some(Kept::Yes) => match self.grace.checked_sub(begun.elapsed()) {
-                        Some(left) if !left.is_zero() => {
-                            soon(left);
+                    Some(Kept::Yes) => match moment.choose(class, now) {
+                        Choice::Way(way) => way,
+                        Choice::Plugin(reason) => {
+                            why.entry(reason).or_default().push(class);
+                            Way::Plugin
+                        }
+                        Choice::Wait => {
+                            // One that knows the driver and does not listen is starting.
+                            soon(if registered.now { AGAIN } else { grace_left });
                             continue;
                         }
-                        _ => Way::Plugin,
                     },
                     Some(Kept::Refused) if now != Way::Nobody => now,
                     Some(Kept::No | Kept::Refused) => Way::Plugin,
@@ -254,6 +267,7 @@ impl Engine {
             };
             wanted.push((class, way));
         }
+        say(&why, said, &snapshot);
         let nobody = State {
             way: Way::Nobody,
             since: None,
@@ -368,11 +382,18 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_c
 
 /// Whether the server decides about a class.
 fn is_auto(snapshot: &Snapshot) -> bool {
-    let interface = |class: &Class| snapshot.settings.offer.interface(*class);
+    is_by(snapshot, |interface| interface == Interface::Auto)
+}
+
+/// Whether DeviceClasses matter for a class.
+fn is_of_dra(snapshot: &Snapshot) -> bool {
+    is_by(snapshot, |interface| interface != Interface::DevicePlugin)
+}
+
+fn is_by(snapshot: &Snapshot, is: impl Fn(Interface) -> bool) -> bool {
     let classes = classes(snapshot);
-    classes
-        .iter()
-        .any(|class| interface(class) == Interface::Auto)
+    let mut classes = classes.iter();
+    classes.any(|class| is(snapshot.settings.offer.interface(*class)))
 }
 
 /// The configured classes of which the host has a device.
@@ -457,30 +478,6 @@ fn by_plugin(pod: &Pod, snapshot: &Snapshot) -> BTreeSet<Class> {
         }
     }
     classes
-}
-
-/// The classes that a resource's devices may be of; none if it is not ours.
-fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
-    let own = ResourceName::try_from(name.to_owned()).ok();
-    let Some(own) = own else {
-        return BTreeSet::new();
-    };
-    if let Some(resource) = snapshot.plan.resources.get(&own) {
-        return resource.devices.iter().map(|device| device.class).collect();
-    }
-    let named = snapshot.settings.resources.get(&own);
-    match named.and_then(ResourceSettings::source) {
-        Some(Source::Class(class)) => BTreeSet::from([class]),
-        // Its pool may have had devices of any class.
-        Some(Source::Pool(_)) => BTreeSet::from(Class::ALL),
-        None => {
-            let mut classes = Class::ALL.into_iter();
-            classes
-                .find(|class| class.kind() == name)
-                .into_iter()
-                .collect()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -96,27 +96,16 @@ pub(super) fn is_same(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::time::Instant;
-
     use onload_core::class::Class;
+    use onload_core::kubernetes_settings::KubernetesSettings;
     use onload_host::offers::Held;
     use prost::Message;
 
     use super::*;
-    use crate::dra::test_offers::offer;
-    use crate::resources::Plan;
+    use crate::dra::test_offers::{self, offer};
 
     fn snapshot(offers: Vec<Offer>) -> Snapshot {
-        Snapshot {
-            plan: Plan::default(),
-            offers,
-            settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
-            lease_hooks: BTreeMap::new(),
-            cni_pools: std::collections::BTreeSet::new(),
-            not_offered: BTreeMap::new(),
-            taken: Instant::now(),
-        }
+        test_offers::snapshot(offers, KubernetesSettings::default())
     }
 
     fn exclusive(name: &str, health: Health) -> Offer {

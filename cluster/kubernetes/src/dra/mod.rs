@@ -3,16 +3,21 @@
 //! [`names`] says what pools and devices are called, [`slices`] makes ResourceSlices of what the host offers, and
 //! [`publish`] keeps them on the API server, which [`api`] asks. [`driver`] serves kubelet: [`sockets`] stand where it
 //! looks for drivers, [`registration`] says who is there, and [`service`] prepares claims by [`prepare`] and tells the
-//! [`health`] of devices. [`engine`] says which
-//! classes are for this driver and which for the device plugin, by what [`classes`] are on the server. [`node`] runs all of it, where [`start`] finds a node and its API server.
+//! [`health`] of devices. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
+//! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
+//! [`own_resources`] says what else pods may ask for. [`node`] runs all of it, where [`start`] finds a node and its API
+//! server.
 
 pub mod api;
-mod classes;
+mod choice;
+pub mod classes;
 pub mod driver;
 pub mod engine;
 mod health;
+pub mod kubelet;
 pub mod names;
 pub mod node;
+mod own_resources;
 pub mod prepare;
 pub mod publish;
 mod registration;
@@ -34,4 +39,6 @@ pub struct Registered {
     pub times: u64,
     /// Whether it does now.
     pub now: bool,
+    /// Whether it has said that it does not take it, as one without DRA does.
+    pub is_refused: bool,
 }

@@ -1,6 +1,7 @@
 //! The driver of a node: at kubelet's sockets, and on the API server.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use onload_core::class::Class;
@@ -9,15 +10,18 @@ use tokio::sync::watch;
 
 use super::Registered;
 use super::api::Api;
+use super::classes::Told;
 use super::driver::Driver;
 use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
+use super::kubelet::KubeletFiles;
 use super::publish::{Published, Publisher};
 
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
-/// plugin.
+/// plugin, which has that directory.
 pub async fn run(
     driver: Driver,
     api: Api,
+    device_plugins: PathBuf,
     plugin: watch::Sender<BTreeSet<Class>>,
     stop: watch::Receiver<bool>,
 ) {
@@ -25,11 +29,17 @@ pub async fn run(
     let (published, _kept) = watch::channel(Published::default());
     let (dra, classes) = watch::channel(BTreeSet::new());
     let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
+    let (device_classes, of_device_classes) = watch::channel(Told::default());
     let engine = Engine {
         api: api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
+        kubelet: KubeletFiles {
+            host_root: driver.host_root.clone(),
+            device_plugins,
+        },
+        device_classes,
         spec_dir: driver.spec_dir(),
         grace: GRACE,
         settle: SETTLE,
@@ -43,6 +53,7 @@ pub async fn run(
         registered,
         classes,
         undecided: of_undecided,
+        device_classes: of_device_classes.clone(),
         metrics: Arc::clone(&driver.metrics),
         stop: stop.clone(),
     };
@@ -52,7 +63,7 @@ pub async fn run(
         undecided,
     }));
     join!(
-        driver.run(registered_sender, stop),
+        driver.run(registered_sender, of_device_classes, stop),
         publisher.run(published)
     );
     deciding.abort();

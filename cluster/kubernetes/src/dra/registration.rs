@@ -72,6 +72,7 @@ impl Registration for Registrar {
         self.metrics.dra_registered(status.plugin_registered);
         self.registered.send_modify(|registered| {
             registered.now = status.plugin_registered;
+            registered.is_refused = !status.plugin_registered;
             registered.times += u64::from(status.plugin_registered);
         });
         Ok(Response::new(RegistrationStatusResponse {}))
@@ -116,6 +117,7 @@ mod tests {
             let answer = registrar.notify_registration_status(Request::new(status));
             answer.await.unwrap();
             let now = *receiver.borrow();
+            assert_eq!(now.is_refused, !plugin_registered);
             seen.push((now.times, now.now));
         }
         assert_eq!(seen, [(1, true), (2, true), (2, false), (3, true)]);

@@ -1,8 +1,15 @@
 //! Offers for the tests of this directory.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
+use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attributes, Health, Offer, Sharing};
+
+use crate::host_state::Snapshot;
+use crate::resources::Plan;
 
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
     Offer {
@@ -19,5 +26,19 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
         health: Health::Healthy,
         holder: None,
         leases: Vec::new(),
+    }
+}
+
+/// A look at a host that offers these, and no more.
+pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snapshot {
+    Snapshot {
+        plan: Plan::default(),
+        offers,
+        settings,
+        lease_hooks: BTreeMap::new(),
+        nodes: BTreeMap::new(),
+        cni_pools: BTreeSet::new(),
+        not_offered: BTreeMap::new(),
+        taken: Instant::now(),
     }
 }

@@ -188,6 +188,7 @@ mod tests {
             offers: Vec::new(),
             settings: KubernetesSettings::default(),
             lease_hooks: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             cni_pools: BTreeSet::new(),
             not_offered: BTreeMap::new(),
             taken: Instant::now(),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pcidevice::variables;
+use super::pcidevice::{Function, variables};
 use super::resource::{Device, Resource};
 use onload_core::text::{Listed, Quoted};
 use onload_host::offers::GENERATE;
@@ -150,9 +150,9 @@ fn container(
             cdi.push(name.clone());
         }
     }
-    let devices: Vec<&Device> = devices.into_values().collect();
+    let functions = devices.into_values().map(Function::from);
     Ok(Given {
-        variables: variables(&resource.name, &devices),
+        variables: variables(&resource.name, functions),
         cdi,
     })
 }

@@ -11,6 +11,8 @@ mod resource;
 pub(crate) mod test_devices;
 
 pub use allocate::{Given, Refusal, Surroundings, WrittenBy, allocate};
+pub(crate) use pcidevice::{Function, variables};
+pub(crate) use plan::nodes;
 pub use plan::{Plan, is_of_a_pod, plan};
 pub use preferred::{NotPreferred, Wish, preferred};
 pub use resource::{Device, Resource};

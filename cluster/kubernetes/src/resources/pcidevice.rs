@@ -9,11 +9,36 @@ use onload_core::pci::PciAddress;
 
 use super::resource::Device;
 
+/// A device as the variables tell it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function<'a> {
+    pub(crate) class: Class,
+    /// Its name in that class.
+    pub(crate) name: &'a str,
+    pub(crate) pci: Option<PciAddress>,
+    /// The device nodes that a container gets with it, by their paths there.
+    pub(crate) nodes: &'a [String],
+}
+
+impl<'a> From<&'a Device> for Function<'a> {
+    fn from(device: &'a Device) -> Self {
+        Function {
+            class: device.class,
+            name: &device.name,
+            pci: device.pci,
+            nodes: &device.nodes,
+        }
+    }
+}
+
 /// What is said of a function: by kind, then by key.
 type Info = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
 
 /// The variables for these devices of a resource; none without a PCI function.
-pub(crate) fn variables(name: &ResourceName, devices: &[&Device]) -> BTreeMap<String, String> {
+pub(crate) fn variables<'a>(
+    name: &ResourceName,
+    devices: impl Iterator<Item = Function<'a>>,
+) -> BTreeMap<String, String> {
     let mut functions: BTreeMap<PciAddress, Info> = BTreeMap::new();
     for device in devices {
         let Some(address) = device.pci else { continue };
@@ -47,7 +72,7 @@ fn variable(name: &ResourceName) -> String {
     format!("PCIDEVICE_{}", upper.chars().map(legal).collect::<String>())
 }
 
-fn info(device: &Device, address: PciAddress) -> Info {
+fn info(device: Function<'_>, address: PciAddress) -> Info {
     let mut info = Info::from([(
         "generic",
         BTreeMap::from([("deviceID", address.to_string())]),
@@ -82,7 +107,7 @@ fn info(device: &Device, address: PciAddress) -> Info {
             node("umad", &mut keys, "umad");
             node("issm", &mut keys, "issm");
             node("rdma_cm", &mut keys, "rdma_cm");
-            keys.insert("rdma_dev", device.name.clone());
+            keys.insert("rdma_dev", device.name.to_owned());
             info.insert("rdma", keys);
         }
         _ => {}
@@ -95,14 +120,15 @@ mod tests {
     use super::super::test_devices::{exclusive, shared};
     use super::*;
 
-    fn name(text: &str) -> ResourceName {
-        text.to_owned().try_into().unwrap()
+    fn told(name: &str, devices: &[Device]) -> BTreeMap<String, String> {
+        let name = name.to_owned().try_into().unwrap();
+        variables(&name, devices.iter().map(Function::from))
     }
 
     #[test]
     fn a_vfio_function_is_told_as_the_sriov_plugin_tells_it() {
         let device = exclusive("0000:81:10.0", Some("0000:81:10.0"));
-        let told = variables(&name("onload.dev/vfio"), &[&device]);
+        let told = told("onload.dev/vfio", &[device]);
         let info = r#"{"0000:81:10.0":{"generic":{"deviceID":"0000:81:10.0"},"vfio":{"dev-mount":"/dev/vfio/15","mount":"/dev/vfio/vfio"}}}"#;
         let wanted = [
             ("PCIDEVICE_ONLOAD_DEV_VFIO", "0000:81:10.0"),
@@ -121,7 +147,7 @@ mod tests {
                 .to_vec(),
             ..exclusive("mlx5_0", Some("0000:3b:00.0"))
         };
-        let told = variables(&name("rdma/hca_shared-devices"), &[&device]);
+        let told = told("rdma/hca_shared-devices", &[device]);
         assert_eq!(told["PCIDEVICE_RDMA_HCA_SHARED_DEVICES"], "0000:3b:00.0");
         assert_eq!(
             told["PCIDEVICE_RDMA_HCA_SHARED_DEVICES_INFO"],
@@ -137,8 +163,7 @@ mod tests {
             exclusive(b, Some(b)),
             exclusive(a, Some(a)),
         ];
-        let devices: Vec<&Device> = devices.iter().collect();
-        let told = variables(&name("intel.com/sriov_dpdk"), &devices);
+        let told = told("intel.com/sriov_dpdk", &devices);
         assert_eq!(
             told["PCIDEVICE_INTEL_COM_SRIOV_DPDK"],
             "0000:81:02.0,0000:81:10.2"
@@ -147,6 +172,6 @@ mod tests {
 
     #[test]
     fn a_device_without_a_function_is_not_told() {
-        assert!(variables(&name("onload.dev/nic"), &[&shared("ens1", 2)]).is_empty());
+        assert!(told("onload.dev/nic", &[shared("ens1", 2)]).is_empty());
     }
 }

@@ -175,7 +175,7 @@ fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -
 }
 
 /// The device nodes that a container gets, by their paths there.
-fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
+pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
     // Of the others nothing is told.
     if !matches!(offer.class, Class::Vfio | Class::Rdma) {
         return Vec::new();

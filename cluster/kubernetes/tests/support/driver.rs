@@ -8,6 +8,7 @@ use onload_core::class::Class;
 use onload_host::offers::Offer;
 use onload_kubernetes::dra::Registered;
 use onload_kubernetes::dra::api::{Access, Api};
+use onload_kubernetes::dra::classes::Told;
 use onload_kubernetes::dra::engine::{Engine, Offered, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Published, Publisher};
 use onload_kubernetes::host_state::Snapshot;
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::PATIENCE;
 use super::api_server::ApiServer;
+use super::kubelet_files::ListeningKubelet;
 use super::offers::snapshot;
 
 pub(crate) struct Driver {
@@ -24,10 +26,13 @@ pub(crate) struct Driver {
     registered: watch::Sender<Registered>,
     classes: watch::Sender<BTreeSet<Class>>,
     undecided: watch::Sender<BTreeSet<Class>>,
+    device_classes: watch::Sender<Told>,
     stop: watch::Sender<bool>,
     pub(crate) published: watch::Receiver<Published>,
     pub(crate) metrics: Arc<Metrics>,
     task: JoinHandle<()>,
+    /// The one that the engine looks at.
+    kubelet: Option<ListeningKubelet>,
 }
 
 pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<Metrics>) -> Api {
@@ -51,12 +56,15 @@ impl Driver {
 
     /// One that asks the server whether classes are its.
     pub(crate) fn deciding(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let driver = Driver::undecided(server, node, offers);
+        let mut driver = Driver::undecided(server, node, offers);
+        let kubelet = ListeningKubelet::start(&[]);
         let engine = Engine {
             api: api(&server.kubeconfig, &driver.metrics),
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
             registered: driver.registered.subscribe(),
+            kubelet: kubelet.files(),
+            device_classes: driver.device_classes.clone(),
             spec_dir: PathBuf::new(),
             grace: PATIENCE,
             settle: SETTLE,
@@ -71,6 +79,7 @@ impl Driver {
         };
         tokio::spawn(engine.run(offered));
         driver.register();
+        driver.kubelet = Some(kubelet);
         driver
     }
 
@@ -82,6 +91,7 @@ impl Driver {
         let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
         let (stop, stopped) = watch::channel(false);
         let (sender, published) = watch::channel(Published::default());
+        let (device_classes, _) = watch::channel(Told::default());
         let metrics = Arc::new(Metrics::default());
         let publisher = Publisher {
             api: api(&server.kubeconfig, &metrics),
@@ -90,6 +100,7 @@ impl Driver {
             registered: of_registered,
             classes: of_classes,
             undecided: of_undecided,
+            device_classes: device_classes.subscribe(),
             metrics: Arc::clone(&metrics),
             stop: stopped,
         };
@@ -98,10 +109,12 @@ impl Driver {
             registered,
             classes,
             undecided,
+            device_classes,
             stop,
             published,
             metrics,
             task: tokio::spawn(publisher.run(sender)),
+            kubelet: None,
         }
     }
 

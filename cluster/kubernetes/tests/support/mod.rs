@@ -11,6 +11,7 @@ pub(crate) mod driver;
 mod go_kubelet;
 mod host;
 mod kubelet;
+pub(crate) mod kubelet_files;
 pub(crate) mod limits;
 pub(crate) mod offers;
 pub(crate) mod raw_http2;

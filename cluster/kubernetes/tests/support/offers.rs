@@ -130,6 +130,7 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
         offers,
         settings: Config::parse(config).unwrap().kubernetes,
         lease_hooks: BTreeMap::new(),
+        nodes: BTreeMap::new(),
         cni_pools: std::collections::BTreeSet::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),

@@ -1,14 +1,20 @@
 //! What the scheduler gave a claim of our devices, and what was said of them.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
 };
+use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::ClaimUid;
 
 use super::error::PrepareError;
 use super::parameters::{Author, Parameters};
 use crate::dra::DRIVER;
 
+/// The annotation of a claim that the scheduler made for the resources of a pod
+/// (`ExtendedResourceClaimAnnotation` of k8s.io/api/resource).
+const OF_RESOURCES: &str = "resource.kubernetes.io/extended-resource-claim";
 /// `source` of a configuration that stands in the DeviceClass.
 const FROM_CLASS: &str = "FromClass";
 
@@ -25,6 +31,8 @@ pub(crate) struct Allocated {
     pub(crate) request: String,
     pub(crate) pool: String,
     pub(crate) device: String,
+    /// The resource that the pod asked for, where it did not ask for a claim.
+    pub(crate) resource: Option<ResourceName>,
     /// Which share of a device that several claims have.
     pub(crate) share_id: Option<String>,
     /// Whether it is for watching alone: other claims may have the device for themselves.
@@ -34,25 +42,64 @@ pub(crate) struct Allocated {
 }
 
 impl Allocation {
-    /// What stands in a claim, if it is the one of that uid.
+    /// What stands in a claim, if it is the one of that uid. `resource` says which resource pods ask for to get devices
+    /// of a DeviceClass.
     ///
     /// # Errors
     /// [`PrepareError`] for another claim, one without an allocation, and parameters that are not understood.
-    pub(crate) fn of(claim: ResourceClaim, uid: &ClaimUid) -> Result<Allocation, PrepareError> {
-        let found = claim.metadata.uid.unwrap_or_default();
+    pub(crate) fn of(
+        claim: ResourceClaim,
+        uid: &ClaimUid,
+        resource: impl Fn(&str) -> Option<String>,
+    ) -> Result<Allocation, PrepareError> {
+        let found = claim.metadata.uid.as_deref().unwrap_or_default();
         if found != uid.as_str() {
-            let wanted = uid.to_string();
+            let (found, wanted) = (found.to_owned(), uid.to_string());
             return Err(PrepareError::Another { found, wanted });
         }
+        let resources = match is_of_resources(&claim) {
+            true => resources(&claim, resource),
+            false => BTreeMap::new(),
+        };
         let allocation = claim.status.and_then(|status| status.allocation);
         let devices = allocation.ok_or(PrepareError::NotAllocated)?.devices;
         let devices = devices.unwrap_or_default();
         let said = said(devices.config.unwrap_or_default())?;
         let results = devices.results.unwrap_or_default();
         let results = results.into_iter().filter(|result| result.driver == DRIVER);
-        let devices = results.map(|result| allocated(result, &said)).collect();
-        Ok(Allocation { devices })
+        let devices = results.map(|result| Allocated {
+            resource: resources.get(&result.request).cloned(),
+            ..allocated(result, &said)
+        });
+        Ok(Allocation {
+            devices: devices.collect(),
+        })
     }
+}
+
+fn is_of_resources(claim: &ResourceClaim) -> bool {
+    let annotations = claim.metadata.annotations.iter().flatten();
+    annotations
+        .into_iter()
+        .any(|(key, value)| key == OF_RESOURCES && value == "true")
+}
+
+/// The resource of each request.
+fn resources(
+    claim: &ResourceClaim,
+    resource: impl Fn(&str) -> Option<String>,
+) -> BTreeMap<String, ResourceName> {
+    let requests = claim
+        .spec
+        .devices
+        .iter()
+        .flat_map(|devices| devices.requests.iter().flatten());
+    let requests = requests.filter_map(|request| {
+        let class = &request.exactly.as_ref()?.device_class_name;
+        let resource = resource(class)?.try_into().ok()?;
+        Some((request.name.clone(), resource))
+    });
+    requests.collect()
 }
 
 /// Parameters, and the requests that they are for.
@@ -95,6 +142,7 @@ fn allocated(result: DeviceRequestAllocationResult, said: &[Said]) -> Allocated 
         request: base.to_owned(),
         pool: result.pool,
         device: result.device,
+        resource: None,
         share_id: result.share_id,
         is_admin: result.admin_access == Some(true),
         parameters,
@@ -119,6 +167,11 @@ mod tests {
 
     const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
+    /// Of a server that has no DeviceClass.
+    fn nothing(_: &str) -> Option<String> {
+        None
+    }
+
     fn claim(results: Value, config: Value) -> ResourceClaim {
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1",
@@ -140,7 +193,7 @@ mod tests {
     }
 
     fn of(results: Value, config: Value) -> Result<Vec<Allocated>, String> {
-        let allocation = Allocation::of(claim(results, config), &UID.parse().unwrap());
+        let allocation = Allocation::of(claim(results, config), &UID.parse().unwrap(), nothing);
         allocation
             .map(|allocation| allocation.devices)
             .map_err(|error| Chain(&error).to_string())
@@ -184,6 +237,35 @@ mod tests {
         );
         assert!(devices[0].is_admin);
         assert_eq!((&devices[1].share_id, devices[1].is_admin), (&None, false));
+    }
+
+    #[test]
+    fn the_resource_of_a_pod_is_known_for_a_claim_of_the_scheduler_s_alone() {
+        // As kubectl showed it (tests/recorded/dra-1.36.2/transcripts/07-extended.txt), but for the results.
+        let mut claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+                "generateName": "e1-extended-resources-", "name": "e1-extended-resources-8q82d",
+                "namespace": "default", "uid": UID},
+            "spec": {"devices": {"requests": [
+                {"exactly": {"allocationMode": "ExactCount", "count": 2, "deviceClassName": "rdma.onload.dev"},
+                    "name": "container-0-request-0"},
+                {"exactly": {"allocationMode": "ExactCount", "count": 1, "deviceClassName": "gone.example.com"},
+                    "name": "container-0-request-1"}]}},
+            "status": {"allocation": {"devices": {"results": [
+                result("container-0-request-0", "rxe0"), result("container-0-request-1", "ens1")]}}},
+        });
+        let told = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
+        let resources = |claim: &Value| {
+            let claim = serde_json::from_value(claim.clone()).unwrap();
+            let allocation = Allocation::of(claim, &UID.parse().unwrap(), told).unwrap();
+            let devices = allocation.devices.into_iter();
+            let resources = devices.map(|device| device.resource.map(|name| name.to_string()));
+            resources.collect::<Vec<Option<String>>>()
+        };
+        assert_eq!(resources(&claim), [Some("rdma/hca".to_owned()), None]);
+        claim["metadata"]["annotations"] = json!({});
+        assert_eq!(resources(&claim), [None, None]);
     }
 
     #[test]
@@ -247,7 +329,7 @@ mod tests {
     fn a_claim_of_another_uid_is_refused() {
         let mut other = claim(json!([]), json!([]));
         other.metadata.uid = Some("other\n".to_owned());
-        let line = Allocation::of(other, &UID.parse().unwrap())
+        let line = Allocation::of(other, &UID.parse().unwrap(), nothing)
             .unwrap_err()
             .to_string();
         assert!(
@@ -264,7 +346,7 @@ mod tests {
                 "status" => bare.status = None,
                 _ => bare.status.as_mut().unwrap().allocation = None,
             }
-            let error = Allocation::of(bare, &UID.parse().unwrap()).unwrap_err();
+            let error = Allocation::of(bare, &UID.parse().unwrap(), nothing).unwrap_err();
             assert!(matches!(error, PrepareError::NotAllocated), "{error}");
         }
         let mut empty = claim(json!([]), json!([]));
@@ -276,7 +358,7 @@ mod tests {
             .as_mut()
             .unwrap()
             .devices = None;
-        let allocation = Allocation::of(empty, &UID.parse().unwrap()).unwrap();
+        let allocation = Allocation::of(empty, &UID.parse().unwrap(), nothing).unwrap();
         assert!(allocation.devices.is_empty());
     }
 }

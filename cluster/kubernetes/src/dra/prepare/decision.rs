@@ -1,25 +1,26 @@
 //! What containers of a claim get. Nothing is read or written here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::hook_arguments::MovedInterface;
 use onload_core::host_settings::Interface;
+use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::text::Listed;
-use onload_host::offers::{Attribute, Health, Offer};
+use onload_host::offers::{Attribute, Health, Offer, Sharing};
 
 use super::allocation::{Allocated, Allocation};
 use super::error::{DeviceError, PrepareError};
-use super::own_spec::{Addressed, Leased, own_name};
+use super::own_spec::{Addressed, Leased, Variables, own_name, request_name};
 use super::parameters::Author;
 use crate::dra::names::DraNames;
 use crate::dra::slices::pf_of;
 use crate::host_state::Snapshot;
-use crate::resources::Refusal;
+use crate::resources::{Function, Refusal, variables};
 use crate::wire::dra::Device;
 
 /// What is on this node.
@@ -39,6 +40,8 @@ pub(crate) struct Decision {
     pub(crate) leased: Vec<Leased>,
     /// What nobody else may have then: the physical function of a virtual one, and those made of a physical one.
     pub(crate) beside: Vec<Leased>,
+    /// What containers are told that asked for resources.
+    pub(crate) variables: Variables,
 }
 
 /// Decides for each device of an allocation.
@@ -50,7 +53,10 @@ pub(crate) fn decide(
     uid: &ClaimUid,
     around: Surroundings<'_>,
 ) -> Result<Decision, PrepareError> {
-    let mut decision = Decision::default();
+    let mut decision = Decision {
+        variables: around.variables(&allocation.devices)?,
+        ..Decision::default()
+    };
     for allocated in allocation.devices {
         let request = allocated.request.clone();
         let given = around.give(&allocated, uid);
@@ -58,11 +64,15 @@ pub(crate) fn decide(
         let given = given.map_err(|source| PrepareError::Device { request, source })?;
         decision.leased.extend(given.leased);
         decision.beside.extend(given.beside);
+        let mut cdi_device_ids = given.ids;
+        if decision.variables.contains_key(&allocated.request) {
+            cdi_device_ids.push(request_name(uid, &allocated.request));
+        }
         decision.devices.push(Device {
             request_names: vec![allocated.request],
             pool_name: allocated.pool,
             device_name: allocated.device,
-            cdi_device_ids: given.ids,
+            cdi_device_ids,
             share_id: allocated.share_id,
         });
     }
@@ -84,8 +94,8 @@ impl Surroundings<'_> {
         let profile = profile(offer, allocated)?;
         let addressed = self.addressed(offer, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
-        if is_leased && allocated.is_admin {
-            // Who only watches takes a device away from nobody.
+        if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
+            // Who only watches takes a device away from nobody, also where no hook leases it.
             return Ok(Given::default());
         }
         let own = self.cdi_devices(offer, class)?;
@@ -128,6 +138,41 @@ impl Surroundings<'_> {
                 device: device.clone(),
             },
         })
+    }
+
+    /// What a device plugin tells of the functions of each request that is for a resource.
+    fn variables(&self, devices: &[Allocated]) -> Result<Variables, PrepareError> {
+        let mut requests: BTreeMap<&str, (&ResourceName, Vec<&Offer>)> = BTreeMap::new();
+        for allocated in devices {
+            let Some(resource) = &allocated.resource else {
+                continue;
+            };
+            let offer = self
+                .offer(allocated)
+                .map_err(|source| PrepareError::Device {
+                    request: allocated.request.clone(),
+                    source,
+                })?;
+            let request = requests.entry(&allocated.request);
+            request.or_insert((resource, Vec::new())).1.push(offer);
+        }
+        let told = requests.into_iter().map(|(request, (resource, offers))| {
+            let functions = offers.into_iter().map(|offer| self.function(offer));
+            (request.to_owned(), variables(resource, functions))
+        });
+        Ok(told
+            .filter(|(_, variables)| !variables.is_empty())
+            .collect())
+    }
+
+    fn function<'o>(&'o self, offer: &'o Offer) -> Function<'o> {
+        let nodes = self.snapshot.nodes.get(&(offer.class, offer.name.clone()));
+        Function {
+            class: offer.class,
+            name: offer.name.as_str(),
+            pci: offer.pci,
+            nodes: nodes.map_or(&[], Vec::as_slice),
+        }
     }
 
     /// The functions that exclude one: who has them may have the same hardware.
@@ -401,6 +446,7 @@ mod tests {
             ],
             settings: KubernetesSettings::default(),
             lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
+            nodes: BTreeMap::new(),
             cni_pools: BTreeSet::new(),
             not_offered: BTreeMap::from([(
                 "0000:81:10.7".to_owned(),
@@ -425,6 +471,7 @@ mod tests {
             request: request.to_owned(),
             pool: pool.to_owned(),
             device: device.to_owned(),
+            resource: None,
             share_id: None,
             is_admin: false,
             parameters: merged,
@@ -554,6 +601,56 @@ mod tests {
             ids(admin("n1/nic", "ens1")).unwrap(),
             ["onload.dev/nic=ens1"]
         );
+    }
+
+    #[test]
+    fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
+        let mut node = node();
+        node.lease_hooks.clear();
+        let admin = Allocated {
+            is_admin: true,
+            ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({}))
+        };
+        let decision = decided_on(&node, vec![admin]).unwrap();
+        assert!(decision.devices[0].cdi_device_ids.is_empty());
+    }
+
+    #[test]
+    fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
+        let mut node = node();
+        for (at, offer) in node.offers.iter_mut().enumerate() {
+            offer.pci = format!("0000:81:10.{at}").parse().ok();
+        }
+        let key = |name: &str| (Class::Vfio, DeviceName::try_from(name).unwrap());
+        let nodes = vec!["/dev/vfio/15".to_owned(), "/dev/vfio/vfio".to_owned()];
+        node.nodes.insert(key("0000:81:10.0"), nodes);
+        let of = |request: &str, pool: &str, device: &str, resource: &str| Allocated {
+            resource: Some(resource.to_owned().try_into().unwrap()),
+            ..allocated(request, pool, device, &json!({}))
+        };
+        let devices = vec![
+            of("r-0", "n1/nic", "ens1", "amd.com/onload"),
+            of("r-1", "n1/vfio", "0000-81-10-0", "onload.dev/vfio"),
+            of("r-0", "n1/rdma", "mlx5-0", "amd.com/onload"),
+            allocated("claimed", "n1/nic", "ens1", &json!({})),
+        ];
+        let decision = decided_on(&node, devices).unwrap();
+        let requests: Vec<&str> = decision.variables.keys().map(String::as_str).collect();
+        assert_eq!(requests, ["r-0", "r-1"]);
+        let of_nic = &decision.variables["r-0"]["PCIDEVICE_AMD_COM_ONLOAD"];
+        assert_eq!(of_nic, "0000:81:10.0,0000:81:10.3");
+        let info = &decision.variables["r-1"]["PCIDEVICE_ONLOAD_DEV_VFIO_INFO"];
+        assert!(info.contains(r#""dev-mount":"/dev/vfio/15""#), "{info}");
+        let last: Vec<Option<&String>> = decision
+            .devices
+            .iter()
+            .map(|device| device.cdi_device_ids.last())
+            .collect();
+        let of_request = |request: &str| format!("onload.dev/claim={UID}.request.{request}");
+        assert_eq!(last[0], Some(&of_request("r-0")));
+        assert_eq!(last[1], Some(&of_request("r-1")));
+        assert_eq!(last[2], Some(&of_request("r-0")));
+        assert_eq!(last[3].unwrap(), "onload.dev/nic=ens1");
     }
 
     #[test]

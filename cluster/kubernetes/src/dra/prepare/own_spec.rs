@@ -1,6 +1,7 @@
 //! The specification of a claim: what only its containers may have. Each device that they lease is a device of its
 //! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
-//! it. It gives no node: the device's own specification does, and is read anew for each container.
+//! it. It gives no node: the device's own specification does, and is read anew for each container. Where the pod asked
+//! for a resource, each request is a device too: it has the variables that a device plugin gives.
 //!
 //! Beside it stands a file that says which claim it is of, for [`mod@super::sweep`]: the name of a claim does not fit
 //! into that of a file, and CDI readers take `.json` and `.yaml` alone. A claim that has nothing for itself has that
@@ -72,9 +73,25 @@ pub(crate) struct Owner {
 /// The hooks that lease a device of a class.
 pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
 
+/// The variables of each request that has some.
+pub(crate) type Variables = BTreeMap<String, BTreeMap<String, String>>;
+
+/// What a claim has for itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own<'a> {
+    pub(crate) leased: &'a [Leased],
+    pub(crate) hooks: &'a Hooks,
+    pub(crate) variables: &'a Variables,
+}
+
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
 pub(crate) fn own_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
     format!("{CLAIM_KIND}={}", device_name(uid, device))
+}
+
+/// What a container names to have the variables of a request.
+pub(crate) fn request_name(uid: &ClaimUid, request: &str) -> String {
+    format!("{CLAIM_KIND}={uid}.request.{request}")
 }
 
 fn device_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
@@ -82,20 +99,37 @@ fn device_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
 }
 
 /// The specification; `None` if the claim has nothing for itself.
-fn spec(uid: &ClaimUid, leased: &[Leased], hooks: &Hooks) -> Option<Spec> {
-    let devices = leased.iter().filter_map(|leased| {
-        let name = DeviceName::try_from(device_name(uid, &leased.device)).ok()?;
-        let hooks = hooks.get(&leased.device.class)?.iter();
-        let device = Device {
-            name: name.clone().into(),
-            container_edits: ContainerEdits {
-                hooks: hooks.map(|hook| of_claim(hook, uid, leased)).collect(),
-                ..ContainerEdits::default()
-            },
-            ..Device::default()
+fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
+    let leased = own.leased.iter().filter_map(|leased| {
+        let hooks = own.hooks.get(&leased.device.class)?.iter();
+        let edits = ContainerEdits {
+            hooks: hooks.map(|hook| of_claim(hook, uid, leased)).collect(),
+            ..ContainerEdits::default()
         };
-        Some((name, device))
+        Some((own_name(uid, &leased.device), edits))
     });
+    let requests = own.variables.iter().map(|(request, variables)| {
+        let variables = variables.iter();
+        let edits = ContainerEdits {
+            env: variables
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect(),
+            ..ContainerEdits::default()
+        };
+        (request_name(uid, request), edits)
+    });
+    let devices = leased
+        .chain(requests)
+        .filter_map(|(name, container_edits)| {
+            let (_, name) = name.split_once('=')?;
+            let name = DeviceName::try_from(name).ok()?;
+            let device = Device {
+                name: name.clone().into(),
+                container_edits,
+                ..Device::default()
+            };
+            Some((name, device))
+        });
     let devices: BTreeMap<DeviceName, Device> = devices.collect();
     if devices.is_empty() {
         return None;
@@ -148,15 +182,14 @@ impl OwnSpecs {
         &self,
         uid: &ClaimUid,
         owner: &Owner,
-        leased: &[Leased],
-        hooks: &Hooks,
+        own: Own<'_>,
     ) -> Result<(), PrepareError> {
         fs::create_dir_all(&self.dir).map_err(|error| self.unusable(error))?;
         let dir = self.open().map_err(|error| self.unusable(error))?;
         let owner = serde_json::to_vec(owner).map_err(|error| self.unusable(error.into()))?;
         // Who it is of comes first, so that no specification is left that nobody can ask for.
         self.write_one(&dir, &file(uid, OWNER), &owner)?;
-        match spec(uid, leased, hooks) {
+        match spec(uid, own) {
             None => Ok(()),
             Some(spec) => self.write_one(&dir, &file(uid, SPEC), to_json(&spec).as_bytes()),
         }
@@ -284,9 +317,20 @@ mod tests {
         BTreeMap::from([(Class::Vfio, vec![hook("createRuntime"), hook("poststop")])])
     }
 
+    fn own<'a>(leased: &'a [Leased], hooks: &'a Hooks) -> Own<'a> {
+        static NONE: Variables = Variables::new();
+        Own {
+            leased,
+            hooks,
+            variables: &NONE,
+        }
+    }
+
     fn write(specs: &OwnSpecs, names: &[&str]) {
         let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
-        specs.write(&uid(), &owner(), &leased, &hooks()).unwrap();
+        specs
+            .write(&uid(), &owner(), own(&leased, &hooks()))
+            .unwrap();
     }
 
     fn names(dir: &Path) -> Vec<String> {
@@ -301,7 +345,7 @@ mod tests {
 
     #[test]
     fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
-        let spec = spec(&uid(), &[leased("b"), leased("a")], &hooks()).unwrap();
+        let spec = spec(&uid(), own(&[leased("b"), leased("a")], &hooks())).unwrap();
         validate(&spec).unwrap();
         let device = &spec.devices[0];
         assert_eq!(
@@ -323,6 +367,41 @@ mod tests {
     }
 
     #[test]
+    fn a_request_of_a_resource_is_a_device_that_has_its_variables_alone() {
+        let of_request =
+            |value: &str| BTreeMap::from([("PCIDEVICE_A".to_owned(), value.to_owned())]);
+        let variables = BTreeMap::from([
+            (
+                "container-0-request-0".to_owned(),
+                of_request("0000:81:10.0"),
+            ),
+            (
+                "container-1-request-0".to_owned(),
+                of_request("0000:81:10.1"),
+            ),
+        ]);
+        let own = Own {
+            leased: &[],
+            hooks: &Hooks::new(),
+            variables: &variables,
+        };
+        let spec = spec(&uid(), own).unwrap();
+        validate(&spec).unwrap();
+        let env = spec.devices.iter().map(|device| {
+            let name = device.name.valid().unwrap().as_str();
+            let edits = &device.container_edits;
+            assert!(edits.hooks.is_empty() && edits.device_nodes.is_empty());
+            (format!("{CLAIM_KIND}={name}"), edits.env.clone())
+        });
+        let env: Vec<(String, Vec<String>)> = env.collect();
+        let device = |container: u8, value: &str| {
+            let name = request_name(&uid(), &format!("container-{container}-request-0"));
+            (name, vec![format!("PCIDEVICE_A={value}")])
+        };
+        assert_eq!(env, [device(0, "0000:81:10.0"), device(1, "0000:81:10.1")]);
+    }
+
+    #[test]
     fn the_hook_of_a_claim_moves_an_interface_that_has_addresses_of_it() {
         let addressed = Addressed {
             interface: "ens1v0@0000:81:11.0".parse().unwrap(),
@@ -336,7 +415,7 @@ mod tests {
             ..leased("a")
         };
         let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
-        let spec = spec(&uid(), &[leased], &hooks).unwrap();
+        let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
         validate(&spec).unwrap();
         let hook = &spec.devices[0].container_edits.hooks[0];
         let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
@@ -385,7 +464,7 @@ mod tests {
             device: "rdma:mlx5_0".parse().unwrap(),
             ..leased("a")
         };
-        assert_eq!(spec(&uid(), &[rdma], &hooks()), None);
+        assert_eq!(spec(&uid(), own(&[rdma], &hooks())), None);
     }
 
     #[test]
@@ -445,7 +524,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cdi"), "").unwrap();
         let specs = OwnSpecs::new(dir.path().join("cdi"));
-        let error = specs.write(&uid(), &owner(), &[leased("a")], &hooks());
+        let error = specs.write(&uid(), &owner(), own(&[leased("a")], &hooks()));
         let line = Chain(&error.unwrap_err()).to_string();
         assert!(
             line.starts_with("opening the directory of specifications "),

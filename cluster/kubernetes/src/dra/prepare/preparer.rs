@@ -14,8 +14,9 @@ use super::claims::Claims;
 use super::decision::{Decision, Surroundings, decide};
 use super::error::PrepareError;
 use super::leases::HostLeases;
-use super::own_spec::{OwnSpecs, Owner};
+use super::own_spec::{Own, OwnSpecs, Owner};
 use super::turns::{Turn, Turns};
+use crate::dra::classes::Told;
 use crate::dra::names::{DraNames, NodeName};
 use crate::host_state::{Snapshot, SpecNames};
 use crate::wire::dra::{Claim, Device};
@@ -28,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Node {
     pub(crate) name: NodeName,
     pub(crate) claims: Arc<dyn Claims>,
+    pub(crate) device_classes: watch::Receiver<Told>,
     pub(crate) host: watch::Receiver<Arc<Snapshot>>,
     pub(crate) specs: Arc<SpecNames>,
     pub(crate) own: OwnSpecs,
@@ -103,7 +105,8 @@ impl Preparer {
         let uid: ClaimUid = claim.uid.parse()?;
         let _turn = self.turn(&uid).await;
         let found = self.find(claim).await?.ok_or(PrepareError::Gone)?;
-        let allocation = Allocation::of(found, &uid)?;
+        let resource = |class: &str| self.node.device_classes.borrow().resource(class);
+        let allocation = Allocation::of(found, &uid, resource)?;
         let (snapshot, names) = self.now();
         let around = Surroundings {
             names: &names,
@@ -117,7 +120,12 @@ impl Preparer {
             name: claim.name.clone(),
         };
         let hooks = &snapshot.lease_hooks;
-        self.node.own.write(&uid, &owner, &decision.leased, hooks)?;
+        let own = Own {
+            leased: &decision.leased,
+            hooks,
+            variables: &decision.variables,
+        };
+        self.node.own.write(&uid, &owner, own)?;
         Ok(decision.devices)
     }
 

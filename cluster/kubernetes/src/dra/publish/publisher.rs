@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::dra::Registered;
 use crate::dra::api::{Api, ApiError};
+use crate::dra::classes::Told;
 use crate::dra::names::NodeName;
 use crate::dra::slices::Features;
 use crate::host_state::Snapshot;
@@ -73,6 +74,8 @@ pub struct Publisher {
     pub classes: watch::Receiver<BTreeSet<Class>>,
     /// The classes of which that is not known yet: their slices are left as they are.
     pub undecided: watch::Receiver<BTreeSet<Class>>,
+    /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
+    pub device_classes: watch::Receiver<Told>,
     /// What is measured.
     pub metrics: Arc<Metrics>,
     /// Whether the program ends. The slices stay then: a successor may be there already, and if none comes,

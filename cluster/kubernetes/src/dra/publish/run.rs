@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::publisher::{PublishError, Published, Publisher};
 use super::session::Session;
+use crate::dra::classes::Told;
 use crate::plugin::Backoff;
 
 impl Publisher {
@@ -18,7 +19,7 @@ impl Publisher {
         let (mut stop, mut registered) = (self.stop.clone(), self.registered.clone());
         let mut backoff = Backoff::default();
         let mut said = String::new();
-        while self.is_registered().await {
+        while self.is_registered().await && self.has_work().await {
             let mut session = Session::new(&mut self, &published);
             let ended = tokio::select! {
                 ended = session.run() => ended,
@@ -47,6 +48,29 @@ impl Publisher {
             biased;
             _ = self.stop.wait_for(|stop| *stop) => false,
             known = self.registered.wait_for(|registered| registered.now) => known.is_ok(),
+        }
+    }
+
+    /// Waits until something is to be published, or slices of somebody's may be to be deleted. Without rights, as where
+    /// packaging/kubernetes/dra is not applied, there is neither. False if the program ends first.
+    async fn has_work(&mut self) -> bool {
+        loop {
+            let is_offered = !self.classes.borrow_and_update().is_empty();
+            let is_undecided = !self.undecided.borrow_and_update().is_empty();
+            let has_rights = match &*self.device_classes.borrow_and_update() {
+                Told::Classes(_) => true,
+                Told::Nothing => !is_undecided,
+                Told::Refused => false,
+            };
+            if is_offered || has_rights {
+                return true;
+            }
+            tokio::select! {
+                changed = self.classes.changed() => if changed.is_err() { return false },
+                changed = self.undecided.changed() => if changed.is_err() { return false },
+                Ok(()) = self.device_classes.changed() => {}
+                _ = self.stop.wait_for(|stop| *stop) => return false,
+            }
         }
     }
 

@@ -1,0 +1,292 @@
+//! The topology policy of kubelet, by its arguments and the files that they name. The right to ask the API server for
+//! a kubelet's configuration (`nodes/proxy`) would be that to run commands in its pods.
+
+use std::path::{Path, PathBuf};
+
+use onload_core::text::{Chain, Quoted, one_line};
+use onload_host::host::{EntryKind, Host};
+use serde::Deserialize;
+
+/// The policy of a kubelet that aligns nothing, which is the default.
+pub(super) const NO_POLICY: &str = "none";
+
+/// How deep drop-in files are looked for; kubelet follows no links there, so nothing is deeper.
+const DEPTH: usize = 16;
+/// The most drop-in files that are read.
+const MOST_FILES: usize = 256;
+
+/// What of a `KubeletConfiguration` matters.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Configuration {
+    topology_manager_policy: Option<String>,
+}
+
+/// The policy of the kubelet that is this process, or why it is not known.
+pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String, String> {
+    let path = PathBuf::from(format!("/proc/{pid}/cmdline"));
+    let text = host
+        .text(&path)
+        .map_err(|error| Chain(&error).to_string())?;
+    let text = text.unwrap_or_default();
+    let mut arguments = text.split_terminator('\0');
+    let program = arguments.next().unwrap_or_default();
+    if Path::new(program)
+        .file_name()
+        .is_none_or(|name| name != "kubelet")
+    {
+        return Err(format!(
+            "process {pid} is {}, and not kubelet",
+            Quoted(program)
+        ));
+    }
+    let flags = Flags::of(arguments);
+    if let Some(policy) = flags.policy {
+        return Ok(policy.to_owned());
+    }
+    let mut files = Vec::new();
+    if let Some(directory) = flags.config_dir {
+        drop_ins(host, absolute(directory)?, DEPTH, &mut files)?;
+    }
+    // The last file wins, and each of them over the one that all begins with.
+    files.reverse();
+    files.extend(flags.config.map(absolute).transpose()?.map(Path::to_owned));
+    for file in files {
+        if let Some(policy) = policy_in(host, &file)? {
+            return Ok(policy);
+        }
+    }
+    Ok(NO_POLICY.to_owned())
+}
+
+/// The flags that matter, the last of each.
+#[derive(Default)]
+struct Flags<'a> {
+    policy: Option<&'a str>,
+    config: Option<&'a str>,
+    config_dir: Option<&'a str>,
+}
+
+impl<'a> Flags<'a> {
+    /// As pflag reads them: `--NAME=VALUE` or `--NAME VALUE`, and kubelet takes `_` for `-`.
+    fn of(mut arguments: impl Iterator<Item = &'a str>) -> Self {
+        let mut flags = Flags::default();
+        while let Some(argument) = arguments.next() {
+            let Some(flag) = argument.strip_prefix("--") else {
+                continue;
+            };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (flag, None),
+            };
+            let target = match name.replace('_', "-").as_str() {
+                "topology-manager-policy" => &mut flags.policy,
+                "config" => &mut flags.config,
+                "config-dir" => &mut flags.config_dir,
+                _ => continue,
+            };
+            // An empty one is as none.
+            *target = value
+                .or_else(|| arguments.next())
+                .filter(|value| !value.is_empty());
+        }
+        flags
+    }
+}
+
+fn absolute(path: &str) -> Result<&Path, String> {
+    let path = Path::new(path);
+    match path.is_absolute() {
+        true => Ok(path),
+        false => Err(format!(
+            "{} is no absolute path",
+            Quoted(&path.to_string_lossy())
+        )),
+    }
+}
+
+/// The files of a configuration directory in the order in which kubelet merges them: those whose names end in `.conf`,
+/// of its subdirectories too.
+fn drop_ins(
+    host: &Host,
+    directory: &Path,
+    depth: usize,
+    files: &mut Vec<PathBuf>,
+) -> Result<(), String> {
+    let failed = |error| Chain(&error).to_string();
+    for name in host.list(directory).map_err(failed)?.names {
+        let path = directory.join(&name);
+        match host.entry(&path).map_err(failed)? {
+            Some(EntryKind::Directory) if depth > 0 => drop_ins(host, &path, depth - 1, files)?,
+            _ if path.extension().is_some_and(|end| end == "conf") => files.push(path),
+            _ => {}
+        }
+        if files.len() > MOST_FILES {
+            return Err(format!(
+                "{} has more than {MOST_FILES} files",
+                directory.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn policy_in(host: &Host, path: &Path) -> Result<Option<String>, String> {
+    let text = host.text(path).map_err(|error| Chain(&error).to_string())?;
+    let text = text.ok_or_else(|| format!("there is no {}", path.display()))?;
+    let configuration: Configuration = serde_saphyr::from_str(&text).map_err(|error| {
+        format!(
+            "reading {}: {}",
+            path.display(),
+            one_line(&error.to_string())
+        )
+    })?;
+    let policy = configuration.topology_manager_policy;
+    Ok(policy.filter(|policy| !policy.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const PID: u32 = 812;
+    /// As kubeadm starts it (its unit's arguments and /var/lib/kubelet/config.yaml, shortened).
+    const KUBEADM: [&str; 4] = [
+        "/usr/bin/kubelet",
+        "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
+        "--kubeconfig=/etc/kubernetes/kubelet.conf",
+        "--config=/var/lib/kubelet/config.yaml",
+    ];
+    const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+    const YAML: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nauthentication:\n  anonymous:\n    enabled: false\ncgroupDriver: systemd\nkind: KubeletConfiguration\n";
+
+    fn policy(arguments: &[&str], files: &[(&str, &str)]) -> Result<String, String> {
+        let root = tempfile::tempdir().unwrap();
+        let cmdline = format!("{}\0", arguments.join("\0"));
+        let proc = format!("/proc/{PID}/cmdline");
+        for (path, text) in files
+            .iter()
+            .copied()
+            .chain([(proc.as_str(), cmdline.as_str())])
+        {
+            let path = root.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        topology_policy(&Host::open(root.path()).unwrap(), PID)
+    }
+
+    fn with(policy: &str) -> String {
+        format!("{YAML}topologyManagerPolicy: {policy}\n")
+    }
+
+    #[test]
+    fn a_kubelet_that_says_nothing_of_it_has_no_policy() {
+        assert_eq!(policy(&["kubelet"], &[]).unwrap(), "none");
+        assert_eq!(policy(&KUBEADM, &[(CONFIG, YAML)]).unwrap(), "none");
+        assert_eq!(
+            policy(&KUBEADM, &[(CONFIG, &with("none"))]).unwrap(),
+            "none"
+        );
+        assert_eq!(
+            policy(&KUBEADM, &[(CONFIG, &with("\"\""))]).unwrap(),
+            "none"
+        );
+    }
+
+    #[test]
+    fn a_policy_of_the_configuration_file_is_found_in_yaml_and_json() {
+        let json = r#"{"kind": "KubeletConfiguration", "topologyManagerPolicy": "restricted"}"#;
+        assert_eq!(policy(&KUBEADM, &[(CONFIG, json)]).unwrap(), "restricted");
+        let yaml = with("single-numa-node");
+        assert_eq!(
+            policy(&KUBEADM, &[(CONFIG, &yaml)]).unwrap(),
+            "single-numa-node"
+        );
+    }
+
+    #[test]
+    fn an_argument_goes_before_every_file() {
+        let yaml = with("single-numa-node");
+        for flag in [
+            &["--topology-manager-policy=none"][..],
+            &["--topology_manager_policy", "none"],
+            &[
+                "--topology-manager-policy=best-effort",
+                "--topology-manager-policy=none",
+            ],
+        ] {
+            let arguments = [&KUBEADM, flag].concat();
+            assert_eq!(
+                policy(&arguments, &[(CONFIG, &yaml)]).unwrap(),
+                "none",
+                "{flag:?}"
+            );
+        }
+        assert_eq!(
+            policy(
+                &["kubelet", "--topology-manager-policy", "best-effort"],
+                &[]
+            )
+            .unwrap(),
+            "best-effort"
+        );
+    }
+
+    #[test]
+    fn the_last_drop_in_file_that_names_one_wins() {
+        let arguments = [&KUBEADM[..], &["--config-dir", "/etc/kubelet.d"]].concat();
+        let (none, strict) = (with("none"), with("single-numa-node"));
+        let files = |of_drop_ins: &[(&'static str, &str)]| {
+            let mut files: Vec<(&str, &str)> = vec![(CONFIG, &none)];
+            files.extend(of_drop_ins);
+            policy(&arguments, &files).unwrap()
+        };
+        assert_eq!(files(&[]), "none");
+        assert_eq!(
+            files(&[("/etc/kubelet.d/10-a.conf", &strict)]),
+            "single-numa-node"
+        );
+        assert_eq!(
+            files(&[("/etc/kubelet.d/sub/10.conf", &strict)]),
+            "single-numa-node"
+        );
+        assert_eq!(files(&[("/etc/kubelet.d/10-a.yaml", &strict)]), "none");
+        let two = [
+            ("/etc/kubelet.d/10-a.conf", strict.as_str()),
+            ("/etc/kubelet.d/20-b.conf", &none),
+            ("/etc/kubelet.d/30-c.conf", YAML),
+        ];
+        assert_eq!(files(&two), "none");
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error() {
+        let broken = with("[");
+        for (arguments, files, why) in [
+            (
+                &["k3s", "server"][..],
+                &[][..],
+                "is \"k3s\", and not kubelet",
+            ),
+            (&[""], &[], "is \"\", and not kubelet"),
+            (
+                &["kubelet", "--config", "config.yaml"],
+                &[],
+                "is no absolute path",
+            ),
+            (&KUBEADM, &[], "there is no /var/lib/kubelet/config.yaml"),
+            (
+                &KUBEADM,
+                &[(CONFIG, broken.as_str())],
+                "reading /var/lib/kubelet/config.yaml",
+            ),
+        ] {
+            let line = policy(arguments, files).unwrap_err();
+            assert!(line.contains(why), "{line}");
+            assert!(!line.contains('\n'), "{line}");
+        }
+    }
+}

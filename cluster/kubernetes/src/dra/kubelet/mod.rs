@@ -1,0 +1,92 @@
+//! What speaks against DRA on this node: what kubelet keeps of its device plugins ([`checkpoint`]), and how it was
+//! started ([`arguments`]).
+
+mod arguments;
+mod checkpoint;
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use onload_core::text::Chain;
+use onload_host::host::Host;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::wire::KUBELET_SOCKET;
+
+/// A kubelet that takes no connection within this time is not known.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where kubelet's files and processes are.
+#[derive(Clone, Debug)]
+pub struct KubeletFiles {
+    /// The root of the host.
+    pub host_root: PathBuf,
+    /// The directory of the device plugins.
+    pub device_plugins: PathBuf,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Findings {
+    /// No kubelet runs.
+    Absent,
+    /// Pods would lose something by DRA, whatever they ask for, and what.
+    Against(String),
+    /// Whether they would is not known, and why.
+    Unknown(String),
+    /// Pods had these resources from device plugins, and kubelet has not forgotten it.
+    Resources(BTreeSet<String>),
+}
+
+impl KubeletFiles {
+    /// Looks now.
+    pub(super) async fn look(&self) -> Findings {
+        let pid = match self.listener().await {
+            Ok(pid) => pid,
+            Err(error) if is_absent(&error) => return Findings::Absent,
+            Err(error) => {
+                return Findings::Unknown(format!("asking which process kubelet is: {error}"));
+            }
+        };
+        match topology_policy(&self.host_root, pid) {
+            Err(reason) => {
+                return Findings::Unknown(format!(
+                    "kubelet's topology policy is not known: {reason}"
+                ));
+            }
+            Ok(policy) if policy != arguments::NO_POLICY => {
+                return Findings::Against(format!(
+                    "kubelet aligns devices with CPUs by its topology policy {policy}, and DRA does not"
+                ));
+            }
+            Ok(_) => {}
+        }
+        match checkpoint::read(&self.device_plugins) {
+            Ok(resources) => Findings::Resources(resources),
+            Err(error) => Findings::Unknown(Chain(&error).to_string()),
+        }
+    }
+
+    /// The process that listens where device plugins register: kubelet, whatever its name is.
+    async fn listener(&self) -> io::Result<u32> {
+        let connected = UnixStream::connect(self.device_plugins.join(KUBELET_SOCKET));
+        let stream = timeout(PATIENCE, connected).await??;
+        let pid = stream.peer_cred()?.pid();
+        let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+        // 0 is a process of a PID namespace that this one does not see.
+        pid.filter(|pid| *pid != 0)
+            .ok_or_else(|| io::Error::other("it is in a PID namespace of its own"))
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind())
+}
+
+fn topology_policy(host_root: &Path, pid: u32) -> Result<String, String> {
+    let host = Host::open(host_root).map_err(|error| Chain(&error).to_string())?;
+    arguments::topology_policy(&host, pid)
+}
