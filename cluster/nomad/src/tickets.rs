@@ -185,7 +185,6 @@ mod tests {
             claim: None,
             entry_point: "create".to_owned(),
             since: 0,
-            made_ms: None,
             facts: BTreeMap::new(),
             ticket,
             moved: None,

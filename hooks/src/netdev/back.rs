@@ -83,8 +83,10 @@ fn bring(
     }
     loop {
         if let Some(link) = home.find(facts)? {
-            return finish(home, link, facts, &|link| {
-                clear(home, link, facts, function.as_ref())
+            return finish(home, link, facts, &|link| match is_bound_again {
+                // Nobody has had it since its driver made it.
+                true => Ok(()),
+                false => clear(home, link, facts, function.as_ref()),
             });
         }
         let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
