@@ -10,6 +10,7 @@ use crate::discover::netdev::NetDevice;
 use crate::discover::nic::Nic;
 use crate::discover::tcpdirect;
 use crate::generate::LOOPBACK;
+use crate::pools::{HELD, RETURNING};
 
 /// The interfaces of a class, and for Onload what it does without one.
 pub(super) fn found(class: Class, places: &Places<'_>) -> Vec<Found> {
@@ -116,6 +117,9 @@ fn link_trouble(state: Option<&str>) -> Option<String> {
         "lowerlayerdown" => "set the interface below it up",
         "notpresent" => "look at the kernel's log for what its driver says",
         "dormant" => "look at what has to authenticate it",
+        HELD | RETURNING => {
+            return Some("a container has it in its own network; wait until that ends".to_owned());
+        }
         _ => return None,
     };
     let state = state?;
@@ -133,6 +137,8 @@ mod tests {
             let begins = format!("its link is down (operstate {state}); ");
             assert!(said.starts_with(&begins), "{said}");
         }
+        let held = link_trouble(Some(HELD)).unwrap();
+        assert!(held.starts_with("a container has it"), "{held}");
         for state in [None, Some("up"), Some("unknown"), Some("testing")] {
             assert_eq!(link_trouble(state), None, "{state:?}");
         }
