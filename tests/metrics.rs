@@ -261,6 +261,23 @@ fn stacks_are_counted_where_the_driver_is() {
     assert_has(&metrics(&tree), "onload_ctk_onload_stacks 2.0");
 }
 
+#[test]
+fn containers_are_counted_by_what_they_were_made_with() {
+    let tree = x3();
+    assert!(!metrics(&tree).contains("onload_ctk_containers"));
+    let id = "3f2a".repeat(16);
+    tree.file(
+        "/proc/77/cgroup",
+        format!("0::/system.slice/docker-{id}.scope\n"),
+    );
+    let variables = r#""ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_NIC_A=a","ONLOAD_CTK_NIC_B=b""#;
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json");
+    tree.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));
+    let text = metrics(&tree);
+    assert_has(&text, "onload_ctk_containers{class=\"hugepages\"} 1.0");
+    assert_has(&text, "onload_ctk_containers{class=\"nic\"} 1.0");
+}
+
 /// A physical function with so many virtual ones on vfio-pci.
 fn with_functions(count: u32) -> Tree {
     let tree = Tree::new();

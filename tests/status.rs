@@ -83,7 +83,7 @@ fn a_container_is_shown_with_its_verdict_and_what_it_has() {
         lines,
         [
             "redis 3f2a3f2a3f2a (docker)",
-            "  accelerated: 1 of 1 processes have a stack of Onload",
+            "  accelerated: processes with a stack of Onload: 1 of 1",
             "  processes 77 redis",
         ],
         "{}",

@@ -82,7 +82,7 @@ impl<'l> Accelerators<'l> {
         let links = host.network().ok().flatten();
         Accelerators {
             functions: &looked.inventory.functions,
-            own: with_uppers(nics, links.map(|all| all.links).unwrap_or_default()),
+            own: with_uppers(nics, &links.map(|all| all.links).unwrap_or_default()),
             attached: attached(host),
             with_veth,
         }
@@ -181,9 +181,9 @@ pub(super) fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 }
 
 /// The numbers of interfaces, and of those of the same namespace that are on them.
-fn with_uppers(mut numbers: BTreeSet<u32>, links: Vec<usage::Link>) -> BTreeSet<u32> {
+fn with_uppers(mut numbers: BTreeSet<u32>, links: &[usage::Link]) -> BTreeSet<u32> {
     for _ in 0..DEPTH {
-        for link in &links {
+        for link in links {
             let kind = link.kind.as_deref().unwrap_or_default().as_bytes();
             if UPPER.contains(&kind) && link.lower.is_some_and(|lower| numbers.contains(&lower)) {
                 numbers.insert(link.index);

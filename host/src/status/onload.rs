@@ -80,9 +80,9 @@ fn accelerated(facts: &Facts) -> Verdict {
     let others: Vec<&ByKernel> = facts.by_kernel.iter().collect();
     let others = match others.is_empty() {
         true => String::new(),
-        false => format!("; {} use the kernel's sockets", who(&others)),
+        false => format!("; on the kernel's sockets: {}", who(&others)),
     };
-    let reason = format!("{stacks} of {all} processes have a stack of Onload{others}");
+    let reason = format!("processes with a stack of Onload: {stacks} of {all}{others}");
     Verdict::good(State::Accelerated, reason)
 }
 
@@ -113,7 +113,7 @@ fn without_stack(facts: &Facts) -> Verdict {
         return Verdict::bad(
             State::NoStack,
             format!(
-                "{} use the kernel's sockets and do not have libonload.so, which other programs of it preload",
+                "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
                 who(&without)
             ),
             "make it the container's own program, or give it the library: docker exec -e LD_PRELOAD=libonload.so",
@@ -129,7 +129,7 @@ fn without_stack(facts: &Facts) -> Verdict {
     Verdict::good(
         State::Ready,
         format!(
-            "{programs} of {all} processes preload the library; no program has opened a socket yet"
+            "processes that preload the library: {programs} of {all}; no program has opened a socket yet"
         ),
     )
 }
@@ -167,7 +167,7 @@ fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
         ),
     };
     let reason = format!(
-        "{who} preload the library and use the kernel's sockets, without a stack of Onload: {reason}"
+        "on the kernel's sockets, with the library and without a stack of Onload: {who}; {reason}"
     );
     Verdict::bad(State::NoStack, reason, remedy)
 }

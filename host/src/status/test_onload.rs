@@ -1,5 +1,5 @@
 //! Whether programs are accelerated: a stack and an interface, and why one of these is missing. What a stack looks like
-//! from outside was seen of a real Onload (AF_XDP on igb, July 2026).
+//! from outside was seen of a real Onload (of July 2026, AF_XDP on igb).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -35,7 +35,7 @@ fn with(link: Link) -> Made {
 fn a_program_with_a_stack_on_the_hosts_network_is_accelerated() {
     let made = of_host();
     made.stack().open(6, "socket:[1]");
-    let wanted = "1 of 1 processes have a stack of Onload";
+    let wanted = "processes with a stack of Onload: 1 of 1";
     made.assert_is(State::Accelerated, wanted, "");
 }
 
@@ -43,7 +43,7 @@ fn a_program_with_a_stack_on_the_hosts_network_is_accelerated() {
 fn one_descriptor_of_the_device_is_no_stack() {
     by_kernel().assert_is(
         State::NoStack,
-        "77 redis preload the library and use the kernel's sockets, without a stack of Onload: why is not known",
+        "on the kernel's sockets, with the library and without a stack of Onload: 77 redis; why is not known",
         "start it again",
     );
     // Nor are many of other devices of Onload, or of other anonymous files.
@@ -99,14 +99,14 @@ fn a_server_that_was_started_without_the_preload_is_named() {
     made.listens(81, 905);
     made.assert_is(
         State::NoStack,
-        "81 nc use the kernel's sockets and do not have libonload.so",
+        "on the kernel's sockets, without libonload.so, which other programs of it preload: 81 nc",
         "docker exec -e LD_PRELOAD=libonload.so",
     );
     // Beside one that has a stack it is named, and the container is accelerated.
     made.stack();
     made.assert_is(
         State::Accelerated,
-        "1 of 2 processes have a stack of Onload; 81 nc use the kernel's sockets",
+        "processes with a stack of Onload: 1 of 2; on the kernel's sockets: 81 nc",
         "",
     );
 }
@@ -265,7 +265,7 @@ fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() 
     attached(&made, "ens2", "02:00:00:00:00:0b");
     made.assert_is(State::NoInterface, "(ens2)", "");
     attached(&made, "ens2", "02:00:00:00:00:0a");
-    made.assert_is(State::Accelerated, "have a stack", "");
+    made.assert_is(State::Accelerated, "with a stack", "");
     // Without its address, or without debugfs, that is not known.
     fs::remove_file(made.path("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr")).unwrap();
     made.assert_is(

@@ -180,7 +180,7 @@ def macvlan(bench):
     must("docker", "network", "create", "-d", "macvlan", "-o", f"parent={parent}", "--subnet=198.18.7.0/24", "seen")
     try:
         with container(DOCKER, "seen", NIC, OPENS, network="seen"):
-            verdict("a macvlan on an accelerated interface", "seen", "accelerated", "1 of 1 processes have a stack")
+            verdict("a macvlan on an accelerated interface", "seen", "accelerated", "processes with a stack of Onload: 1 of 1")
     finally:
         must("docker", "network", "rm", "seen")
 
@@ -224,7 +224,7 @@ def strangers():
     # The first process becomes sleep, which collects no children.
     with container(DOCKER, "seen", NIC, ["sh", "-c", "sleep 0.1 & exec sleep 1000"]):
         time.sleep(1)
-        verdict("a container with a zombie", "seen", "ready", "1 of 1 processes")
+        verdict("a container with a zombie", "seen", "ready", "1 of 1")
 
 
 @contextlib.contextmanager
