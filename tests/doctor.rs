@@ -24,9 +24,10 @@ fn found(tree: &Tree, check: &str) -> Vec<Value> {
 
 fn remedies(finding: &Value) -> Vec<String> {
     let remedies = finding["remedy"].as_array().unwrap().iter();
-    let one = |remedy: &Value| match remedy.get("run") {
-        Some(run) => text(run),
-        None => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
+    let one = |remedy: &Value| match (remedy.get("run"), remedy.get("install")) {
+        (Some(run), _) => text(run),
+        (_, Some(install)) => format!("{} from {}", text(install), text(&remedy["from"])),
+        _ => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
     };
     remedies.map(one).collect()
 }
@@ -235,6 +236,7 @@ fn toml(tree: &Tree, config: &str) {
 
 const CONTAINERD_1: &str =
     "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n";
+const CRI_1: &str = "[plugins.'io.containerd.grpc.v1.cri'.containerd";
 const CONTAINERD_2: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
 
 fn k3s(config: &str) -> Tree {
@@ -506,7 +508,7 @@ checks! {
         => "warn", "reach node 0 across the sockets", "isolcpus=1,4";
     a_hook_that_is_not_there_fails: "hook", rdma(),
         |tree| { tree.remove("/usr/bin/onload-hook"); }
-        => "fail", "/usr/bin/onload-hook is not there", "apt-get install --reinstall onload-ctk";
+        => "fail", "/usr/bin/onload-hook is not there", "again from its file: dpkg -i onload-ctk_*.deb";
     a_hook_at_another_place_is_configured: "hook", rdma(),
         |tree| { tree.remove("/usr/bin/onload-hook").program("/usr/local/bin/onload-hook", ""); }
         => "fail", "is not there", "config.toml: hook-path = \"/usr/local/bin/onload-hook\"";
@@ -575,7 +577,7 @@ checks! {
         => "fail", "does not start at boot", "systemctl enable --now onload-host.service";
     rules_that_are_not_there_fail: "udev-rules", packaged(),
         |tree| { tree.remove("/usr/lib/udev/rules.d/90-onload-ctk.rules"); }
-        => "fail", "is not there", "apt-get install --reinstall onload-ctk";
+        => "fail", "is not there", "again from its file: dpkg -i onload-ctk_*.deb";
     rules_that_others_stand_in_for_are_warned_of: "udev-rules", packaged(),
         |tree| { tree.link("/etc/udev/rules.d/90-onload-ctk.rules", "/dev/null"); }
         => "warn", "in place of", "rm /etc/udev/rules.d/90-onload-ctk.rules";
@@ -604,30 +606,51 @@ checks! {
     a_host_without_an_engine_is_warned_of: "engine", docker("28.3.0", "{}"),
         |tree| { tree.remove("/usr/bin/dockerd"); }
         => "warn", "no container engine", "apt-get install podman";
+    a_host_is_told_the_command_of_its_own_distribution: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/etc/os-release", "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n"); }
+        => "warn", "no container engine", "zypper install podman";
+    a_host_of_arch_is_told_of_pacman: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/usr/lib/os-release", "ID=arch\n"); }
+        => "warn", "no container engine", "pacman -S podman";
+    a_host_of_alpine_is_told_of_apk: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/etc/os-release", "ID=alpine\n"); }
+        => "warn", "no container engine", "apk add podman";
+    a_host_of_fedora_is_told_of_dnf: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/etc/os-release", "ID=fedora\n"); }
+        => "warn", "no container engine", "dnf install podman";
+    a_program_of_the_package_comes_back_by_rpm_where_that_is: "hook", rdma(),
+        |tree| { tree.remove("/usr/bin/onload-hook").file("/etc/os-release", "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"); }
+        => "fail", "/usr/bin/onload-hook is not there", "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm";
+    a_list_of_runtimes_without_the_default_one_fails: "engine-default-runtime", containerd("1.7.24", CONTAINERD_1),
+        |tree| toml(tree, &format!("version = 2\n{CRI_1}.runtimes.onload]\n"))
+        => "fail", "the default runtime \"runc\" is not registered: its plugin for Kubernetes does not load",
+           "/etc/containerd/config.toml: runtime_type = \"io.containerd.runc.v2\"";
+    a_default_runtime_that_no_file_of_containerd_2_registers_fails: "engine-default-runtime",
+        containerd("2.1.9", &format!("version = 2\n{CRI_1}.runtimes.onload]\n")),
+        |tree| toml(tree, &format!("version = 2\n{CRI_1}]\ndefault_runtime_name = 'gone'\n"))
+        => "fail", "the default runtime \"gone\" is not registered", "/etc/containerd/config.toml: default_runtime_name = \"runc\"";
+    a_drop_in_that_replaces_the_section_of_containerd_1_fails: "engine-default-runtime",
+        containerd("1.7.24", &format!("version = 2\nimports = ['/etc/containerd/conf.d/*.toml']\n{CRI_1}.runtimes.runc]\n")),
+        |tree| { tree.file("/etc/containerd/conf.d/9.toml", format!("version = 2\n{CRI_1}.runtimes.onload]\n")); }
+        => "fail", "\"runc\" is not registered", "/etc/containerd/conf.d/9.toml: runtime_type";
     a_docker_without_cdi_fails: "engine-version", docker("26.1.5+dfsg1-9", CDI_ON),
         |tree| upgraded(tree, "docker.io", "20.10.24+dfsg1-1")
-        => "fail", "20.10.24 knows no CDI, which came with 25.0.0", "--only-upgrade docker.io";
+        => "fail", "20.10.24 knows no CDI, which came with 25.0.0", "docker 25.0.0 or later from https://docs.docker.com/engine/install/";
     an_engine_whose_version_cannot_be_told_is_not_known: "engine-version", docker("26.1.5", CDI_ON),
         |tree| { tree.remove("/var/lib/dpkg/status"); }
         => "unknown", "cannot be told", "/usr/bin/dockerd --version";
     an_old_podman_fails: "engine-version", podman("5.4.2+ds1-2", ""),
         |tree| upgraded(tree, "podman", "3.4.4+ds1-1")
-        => "fail", "3.4.4 knows no CDI", "--only-upgrade podman";
-    the_package_is_upgraded_in_which_the_engine_is: "engine-version", docker("28.3.0", "{}"),
-        |tree| upgraded(tree, "docker-ce", "5:24.0.9-1~debian.12~bookworm")
-        => "fail", "24.0.9 knows no CDI", "apt-get install --only-upgrade docker-ce";
-    red_hats_package_is_upgraded_by_dnf: "engine-version", docker("28.3.0", "{}"),
-        |tree| { upgraded(tree, "docker-ce", "24.0.9"); tree.program("/usr/bin/dnf", ""); }
-        => "fail", "24.0.9 knows no CDI", "dnf upgrade docker-ce";
+        => "fail", "3.4.4 knows no CDI", "podman 4.1.0 or later from https://podman.io/docs/installation";
     an_old_containerd_fails: "engine-version", containerd("1.7.24~ds1-6", CONTAINERD_1),
         |tree| upgraded(tree, "containerd.io", "1.6.33-1")
-        => "fail", "1.6.33 knows no CDI, which came with 1.7.0", "--only-upgrade containerd.io";
+        => "fail", "1.6.33 knows no CDI, which came with 1.7.0", "containerd 1.7.0 or later from https://github.com/containerd/containerd";
     an_old_crio_fails: "engine-version", crio(""),
         |tree| upgraded(tree, "cri-o", "1.23.5-1")
-        => "fail", "1.23.5 knows no CDI, which came with 1.24.0", "--only-upgrade cri-o";
+        => "fail", "1.23.5 knows no CDI, which came with 1.24.0", "crio 1.24.0 or later from https://github.com/cri-o/packaging";
     an_old_kubelet_fails: "engine-version", kubelet("1.31.0-1.1", ""),
         |tree| upgraded(tree, "kubelet", "1.27.16-1.1")
-        => "fail", "1.27.16 knows no CDI of device plugins, which came with 1.28.0", "--only-upgrade kubelet";
+        => "fail", "1.27.16 knows no CDI of device plugins, which came with 1.28.0", "kubelet 1.28.0 or later from https://kubernetes.io/docs/";
     a_docker_26_needs_to_be_told_of_cdi: "engine-cdi", docker("26.1.5", CDI_ON),
         |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
         => "fail", "CDI is off", "onload-ctk runtime configure --runtime docker --restart";
@@ -685,7 +708,7 @@ checks! {
         => "warn", "is not registered", "onload-ctk runtime configure --runtime docker";
     a_wrapper_that_is_registered_and_not_there_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
         |tree| { tree.remove(WRAPPER); }
-        => "fail", "onload-container-runtime is not there", "apt-get install --reinstall onload-ctk";
+        => "fail", "onload-container-runtime is not there", "again from its file: dpkg -i onload-ctk_*.deb";
     containerd_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime",
         allowing(containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.onload]\n")),
         |tree| toml(tree, "version = 3\n")
@@ -704,7 +727,7 @@ checks! {
         => "fail", "CRI-O does not start", "mv /usr/share/containers/oci/hooks.d/ours.json";
     hooks_that_podman_is_told_of_and_that_are_not_there_fail: "engine-hooks", with_hooks(),
         |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\nhooks_dir = ['/usr/share/onload-ctk/hooks.d/podman']\n"); }
-        => "fail", "which is not there", "apt-get install --reinstall onload-ctk";
+        => "fail", "which is not there", "again from its file: dpkg -i onload-ctk_*.deb";
     a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running_docker(),
         |tree| changed_at(tree, "/etc/docker/daemon.json", 1_001_500)
         => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
@@ -716,7 +739,7 @@ checks! {
         => "fail", "it does not run", "systemctl start onload-nri.service";
     a_plugin_whose_program_is_missing_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
         |tree| { tree.remove("/proc/78").remove("/usr/bin/onload-nri"); }
-        => "fail", "/usr/bin/onload-nri is not there", "apt-get install --reinstall onload-ctk";
+        => "fail", "/usr/bin/onload-nri is not there", "again from its file: dpkg -i onload-ctk_*.deb";
     a_plugin_that_does_not_start_at_boot_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
         |tree| { tree.remove(NRI_WANTED); }
         => "warn", "it does not start at boot", "systemctl enable --now onload-nri.service";
@@ -893,6 +916,92 @@ fn a_containerd_whose_plugin_is_off_has_no_cdi_to_check() {
     let cdi = found(&tree, "engine-cdi");
     assert_eq!(cdi.len(), 1, "{cdi:?}");
     assert_eq!(cdi[0]["subject"], "kubelet");
+}
+
+#[test]
+fn what_repairs_a_list_of_runtimes_is_written_where_containerd_reads_it() {
+    let broken = format!("version = 2\n{CRI_1}.runtimes.onload]\n");
+    let tree = containerd("1.7.24", &broken);
+    let section = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]";
+    let line = "runtime_type = \"io.containerd.runc.v2\"";
+    let file = "/etc/containerd/config.toml";
+    let check = "engine-default-runtime";
+    assert_writes(&tree, check, file, Some(section), line);
+    assert_eq!(
+        remedies(&found(&tree, check)[0])[1],
+        "systemctl restart containerd"
+    );
+    toml(&tree, &format!("{broken}{section}\n{line}\n"));
+    assert_eq!(found(&tree, check)[0]["verdict"], "pass");
+    // Ours repairs it too, where it is configured.
+    toml(&tree, &broken);
+    tree.file("/etc/containerd/config.toml", "version = 2\n");
+    tree.run(&["runtime", "configure", "--runtime", "containerd"])
+        .done();
+    assert_eq!(found(&tree, check)[0]["verdict"], "pass");
+    // A plugin that is off has no default runtime.
+    toml(&tree, &format!("disabled_plugins = ['cri']\n{broken}"));
+    assert!(found(&tree, check).is_empty());
+}
+
+#[test]
+fn a_host_without_onload_is_told_so() {
+    let tree = docker("28.3.0", "{}");
+    let modules = found(&tree, "onload-modules");
+    assert_eq!(modules[0]["verdict"], "pass");
+    assert_eq!(
+        modules[0]["finding"],
+        "Onload is not installed on this host"
+    );
+}
+
+/// Answers like dockerd, once for each text.
+fn dockerd_says(tree: &Tree, info: &'static str) -> std::thread::JoinHandle<()> {
+    use std::io::{Read, Write};
+    let socket = tree.outside("/run/docker.sock");
+    fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let _ = fs::remove_file(&socket);
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 256];
+        let length = stream.read(&mut request).unwrap();
+        assert!(request[..length].starts_with(b"GET /info HTTP/1.0\r\n"));
+        write!(
+            stream,
+            "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{info}"
+        )
+        .unwrap();
+    })
+}
+
+#[test]
+fn a_docker_that_was_told_to_read_its_file_again_is_asked_what_it_knows() {
+    let tree = docker("28.3.0", DOCKER_RUNTIME);
+    let file = "/etc/docker/daemon.json";
+    let tree = running(tree, "dockerd", "docker", file);
+    changed_at(&tree, file, 1_001_500);
+    let asked = |info| {
+        let dockerd = dockerd_says(&tree, info);
+        let mut found = found(&tree, "engine-restarted");
+        dockerd.join().unwrap();
+        let found = found.remove(0);
+        (text(&found["verdict"]), remedies(&found))
+    };
+    let none = Vec::<String>::new();
+    let old = r#"{"Runtimes":{"runc":{}},"DefaultRuntime":"runc","CDISpecDirs":["/etc/cdi"]}"#;
+    let reload = vec!["systemctl reload docker".to_owned()];
+    assert_eq!(asked(old), ("warn".to_owned(), reload));
+    let new = r#"{"Runtimes":{"runc":{},"onload":{}},"DefaultRuntime":"runc","CDISpecDirs":[]}"#;
+    assert_eq!(asked(new), ("pass".to_owned(), none.clone()));
+    // CDI is turned on when it starts.
+    tree.file(file, CDI_ON);
+    changed_at(&tree, file, 1_001_500);
+    let restart = vec!["systemctl restart docker".to_owned()];
+    let off = r#"{"Runtimes":{"runc":{}},"DefaultRuntime":"runc","CDISpecDirs":[]}"#;
+    assert_eq!(asked(off), ("warn".to_owned(), restart.clone()));
+    assert_eq!(asked(old), ("pass".to_owned(), none));
+    assert_eq!(asked("what"), ("warn".to_owned(), restart));
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Verdict {
     }
 }
 
-/// What to do: a command, or a file with the line to write. There is no other kind of advice.
+/// What to do: a command, a file with the line to write, or what to install. There is no other kind of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Remedy {
@@ -85,9 +85,23 @@ pub enum Remedy {
         /// The line.
         line: String,
     },
+    /// What no archive of the distribution is known to have.
+    Install {
+        /// What, and which version of it.
+        install: String,
+        /// Where it is published, or the file that it comes in.
+        from: String,
+    },
 }
 
 impl Remedy {
+    pub(super) fn install(install: impl Into<String>, from: impl Into<String>) -> Remedy {
+        Remedy::Install {
+            install: install.into(),
+            from: from.into(),
+        }
+    }
+
     pub(super) fn run(command: impl Into<String>) -> Remedy {
         Remedy::Run {
             run: command.into(),
@@ -129,6 +143,7 @@ impl fmt::Display for Remedy {
                 section: Some(section),
                 line,
             } => write!(f, "write to {} under {section}: {line}", file.display()),
+            Remedy::Install { install, from } => write!(f, "install {install} from {from}"),
         }
     }
 }

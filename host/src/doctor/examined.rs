@@ -6,6 +6,7 @@ use onload_cdi::Registry;
 use onload_core::config::Config;
 
 use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
 use crate::discover::inventory::Inventory;
 use crate::host::{EntryKind, Host, HostError};
 use crate::pools::Pools;
@@ -52,12 +53,19 @@ impl Examined<'_> {
         Ok(target.is_some_and(|target| target == Path::new("/dev/null")))
     }
 
-    /// How the package's files come back.
+    /// How the package's files come back: no archive of a distribution has it.
     pub(super) fn reinstall(&self) -> Result<Remedy, HostError> {
-        Ok(Remedy::run(match self.is_file("/usr/bin/dnf")? {
-            true => "dnf reinstall onload-ctk",
-            false => "apt-get install --reinstall onload-ctk",
-        }))
+        let from = match Distribution::of(self.host)? {
+            Distribution::Debian => "its file: dpkg -i onload-ctk_*.deb",
+            Distribution::RedHat | Distribution::Suse => {
+                "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm"
+            }
+            Distribution::Arch | Distribution::Alpine => {
+                "its unpacked archive: onload-ctk-*-linux/install"
+            }
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        Ok(Remedy::install(format!("onload-ctk {version} again"), from))
     }
 
     /// Whether the package is there, as its main unit says: where it is not, somebody else starts what it

@@ -3,6 +3,7 @@
 
 mod check;
 mod cpu;
+mod distribution;
 mod engines;
 mod examined;
 mod hugepages;
@@ -21,6 +22,7 @@ mod unread;
 use onload_core::text::Chain;
 
 use crate::host::HostError;
+pub use engines::CdiOfEngine;
 use engines::Engine;
 
 pub use check::{Check, Family, Finding, Remedy, Verdict};
@@ -108,6 +110,11 @@ const CHECKS: &[Entry] = &[
         Family::Engines,
         "engine-runtime",
         Look::Engines(engines::runtime),
+    ),
+    (
+        Family::Engines,
+        "engine-default-runtime",
+        Look::Engines(engines::default_runtime),
     ),
     (
         Family::Engines,

@@ -19,7 +19,8 @@ const EXPLAIN: &str = "onload-ctk discover --explain";
 /// Whether the modules are loaded.
 pub(super) fn modules(examined: &Examined<'_>) -> Findings {
     if examined.inventory.onload.is_none() {
-        return Ok(Vec::new());
+        let finding = Finding::pass("Onload is not installed on this host");
+        return Ok(vec![finding.at("/sys/module/onload")]);
     }
     let mut missing = Vec::new();
     for module in MODULES {

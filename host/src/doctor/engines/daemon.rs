@@ -1,14 +1,22 @@
 //! Processes of services: which run, and when an engine's daemon was started.
 
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::kind::Kind;
+use super::settings::{RUNTIME, Settings};
 use crate::doctor::examined::Examined;
 use crate::host::HostError;
 
 const PROC: &str = "/proc";
 const STARTED_AT_BOOT: &str = "/etc/systemd/system";
+/// Where dockerd is asked.
+const DOCKER_SOCKET: &str = "/run/docker.sock";
+/// How long it may take to answer, and bytes of the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST: u64 = 1024 * 1024;
 /// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
 const TICKS: u64 = 100;
 /// Where a process's start stands behind its name in `stat` (proc_pid_stat(5), field 22).
@@ -101,6 +109,35 @@ fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
         let end = format!("/{service}.service");
         cgroup.lines().any(|line| line.ends_with(&end))
     })
+}
+
+/// Whether dockerd, which runs, is to read its file again, by what it says of itself; none where it says nothing, or
+/// has to be started again: it turns CDI on at no other time.
+pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Option<bool> {
+    let info = docker_info(&examined.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
+    let dirs = info
+        .get("CDISpecDirs")
+        .and_then(serde_json::Value::as_array);
+    let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());
+    if settings.cdi == Some(true) && !has_cdi {
+        return None;
+    }
+    // A runtime that its file no longer names stays until it starts again, and does no harm.
+    let lacks_runtime = settings.has_runtime && info.get("Runtimes")?.get(RUNTIME).is_none();
+    let is_default = info.get("DefaultRuntime")? == RUNTIME;
+    Some(lacks_runtime || is_default != settings.is_default)
+}
+
+/// What dockerd answers to `docker info`.
+fn docker_info(socket: &Path) -> io::Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer)?;
+    let body = memchr::memmem::find(&answer, b"\r\n\r\n").and_then(|end| answer.get(end + 4..));
+    Ok(serde_json::from_slice(body.unwrap_or_default())?)
 }
 
 fn boot_time(examined: &Examined<'_>) -> Result<Option<SystemTime>, HostError> {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::daemon;
 use super::kind::Kind;
 use super::settings::{self, NotUnderstood, Settings};
-use super::version::Version;
-use crate::doctor::examined::Examined;
-use crate::host::HostError;
+use super::version::{DOCKER_CDI, Version};
+use crate::doctor::examined::{Examined, VersionOf};
+use crate::host::{EntryKind, Host, HostError};
 
 /// Where programs of engines are installed.
 const PROGRAM_DIRS: [&str; 5] = [
@@ -25,8 +25,6 @@ const PACKAGES: &str = "/var/lib/dpkg/status";
 pub(crate) struct Engine {
     pub(super) kind: Kind,
     pub(super) program: PathBuf,
-    /// The package that dpkg says it is in; none where dpkg knows none.
-    pub(super) package: Option<&'static str>,
     /// Its service runs or starts at boot, or nothing tells that it does not.
     pub(crate) is_used: bool,
     /// None where it cannot be told.
@@ -38,50 +36,77 @@ pub(crate) struct Engine {
 pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError> {
     let mut engines = Vec::new();
     for kind in Kind::ALL {
-        let mut program = None;
-        for directory in PROGRAM_DIRS {
-            let path = Path::new(directory).join(kind.program());
-            if examined.is_file(&path)? {
-                program = Some(path);
-                break;
-            }
+        if let Some((program, version)) = installed(examined.host, kind, examined.version_of)? {
+            engines.push(Engine {
+                kind,
+                program,
+                is_used: daemon::is_used(examined, kind)?,
+                version,
+                settings: settings::read(examined, kind)?,
+            });
         }
-        let Some(program) = program else {
-            continue;
-        };
-        let said = (examined.version_of)(&program);
-        let said = said.as_deref().and_then(Version::parse);
-        let packaged = packaged(examined, kind)?;
-        engines.push(Engine {
-            kind,
-            program,
-            package: packaged.map(|(package, _)| package),
-            is_used: daemon::is_used(examined, kind)?,
-            version: said.or(packaged.map(|(_, version)| version)),
-            settings: settings::read(examined, kind)?,
-        });
     }
     Ok(engines)
 }
 
-/// The package that an engine comes in, and its version.
-fn packaged(
-    examined: &Examined<'_>,
+/// What an engine knows of CDI, by its version alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CdiOfEngine {
+    /// Why containers cannot ask it for devices; none where they can, or where its version cannot be told.
+    pub too_old: Option<String>,
+    /// Whether docker has it on unless told otherwise.
+    pub is_on: bool,
+}
+
+impl CdiOfEngine {
+    /// Of the engine of a name, as people type it.
+    ///
+    /// # Errors
+    /// Something of the host cannot be read.
+    pub fn of(host: &Host, engine: &str, version_of: VersionOf<'_>) -> Result<Self, HostError> {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == engine);
+        let Some(kind) = kind else {
+            return Ok(CdiOfEngine::default());
+        };
+        let version = installed(host, kind, version_of)?.and_then(|(_, version)| version);
+        Ok(CdiOfEngine {
+            too_old: version.and_then(|version| kind.too_old(version)),
+            is_on: kind == Kind::Docker && version.is_some_and(|version| version >= DOCKER_CDI),
+        })
+    }
+}
+
+/// The program of an engine, and the version that it says it is, or that its package has.
+fn installed(
+    host: &Host,
     kind: Kind,
-) -> Result<Option<(&'static str, Version)>, HostError> {
+    version_of: VersionOf<'_>,
+) -> Result<Option<(PathBuf, Option<Version>)>, HostError> {
+    for directory in PROGRAM_DIRS {
+        let program = Path::new(directory).join(kind.program());
+        if matches!(host.entry(&program)?, Some(EntryKind::File { .. })) {
+            let version = version_of(&program).as_deref().and_then(Version::parse);
+            let version = version.map_or_else(|| packaged(host, kind), |said| Ok(Some(said)))?;
+            return Ok(Some((program, version)));
+        }
+    }
+    Ok(None)
+}
+
+/// The version of the package that an engine comes in.
+fn packaged(host: &Host, kind: Kind) -> Result<Option<Version>, HostError> {
     let wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
-    let lines = examined.host.lines(Path::new(PACKAGES), &wanted)?;
+    let lines = host.lines(Path::new(PACKAGES), &wanted)?;
     let text = String::from_utf8_lossy(&lines.unwrap_or_default()).into_owned();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let name = line.strip_prefix("Package: ");
-        let mut ours = kind.packages().iter();
-        let Some(package) = ours.find(|package| name == Some(**package)) else {
+        if !kind.packages().iter().any(|package| name == Some(*package)) {
             continue;
-        };
+        }
         let version = lines.next().and_then(|line| line.strip_prefix("Version: "));
         if let Some(version) = version.and_then(Version::parse) {
-            return Ok(Some((*package, version)));
+            return Ok(Some(version));
         }
     }
     Ok(None)

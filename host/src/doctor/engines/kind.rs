@@ -61,12 +61,20 @@ impl Kind {
         }
     }
 
-    /// The package that Red Hat's distributions have it in: their own, or that of those who make it.
-    pub(super) fn red_hats_package(self) -> Option<&'static str> {
+    /// Where those who make it say how each version is installed.
+    pub(super) fn published(self) -> &'static str {
         match self {
-            Kind::Docker => Some("docker-ce"),
-            Kind::Containerd => Some("containerd.io"),
-            kind => kind.packages().first().copied(),
+            Kind::Docker => "https://docs.docker.com/engine/install/",
+            Kind::Containerd => {
+                "https://github.com/containerd/containerd/blob/main/docs/getting-started.md"
+            }
+            Kind::Crio => "https://github.com/cri-o/packaging",
+            Kind::Podman => "https://podman.io/docs/installation",
+            Kind::Nomad => "https://developer.hashicorp.com/nomad/install",
+            Kind::K3s => "https://get.k3s.io",
+            Kind::Kubelet => {
+                "https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/install-kubeadm/"
+            }
         }
     }
 
@@ -102,6 +110,14 @@ impl Kind {
             Kind::K3s | Kind::Kubelet => Some((Version(1, 28, 0), "CDI of device plugins")),
             Kind::Nomad => None,
         }
+    }
+
+    /// Why containers cannot ask that version for devices; none where they can.
+    pub(super) fn too_old(self, version: Version) -> Option<String> {
+        let (least, what) = self.least().filter(|(least, _)| version < *least)?;
+        Some(format!(
+            "{version} knows no {what}, which came with {least}"
+        ))
     }
 
     fn readers(self) -> Readers {

@@ -2,6 +2,7 @@
 //! specifications, knows the wrapper, and has read its configuration since it changed.
 
 mod daemon;
+mod default_runtime;
 mod found;
 mod hooks;
 mod kind;
@@ -14,8 +15,11 @@ mod version;
 use onload_core::config::CONFIG_PATH;
 
 use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
 use super::examined::{Examined, Findings};
 use crate::host::HostError;
+pub(super) use default_runtime::default_runtime;
+pub use found::CdiOfEngine;
 pub(super) use found::{Engine, engines};
 pub(super) use hooks::hooks;
 use kind::Kind;
@@ -28,10 +32,6 @@ use version::Version;
 
 /// The wrapper, as the package installs it.
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
-/// The first docker that has CDI on unless told otherwise.
-const DOCKER_CDI: Version = Version(28, 2, 0);
-/// The first containerd that has.
-const CONTAINERD_CDI: Version = Version(2, 0, 0);
 /// The first Kubernetes whose kubelet has.
 const KUBELET_CDI: Version = Version(1, 29, 0);
 
@@ -59,10 +59,7 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
     let findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
         let finding = "no container engine is installed";
-        let install = match examined.is_file("/usr/bin/dnf")? {
-            true => "dnf install podman",
-            false => "apt-get install podman",
-        };
+        let install = Distribution::of(examined.host)?.install("podman");
         let finding = Finding::warn(finding, Remedy::run(install));
         return Ok(vec![finding.at("/usr/bin")]);
     }
@@ -70,34 +67,25 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
 }
 
 /// Whether each is new enough for CDI.
-pub(super) fn versions(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let has_dnf = examined.is_file("/usr/bin/dnf")?;
+pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
-        let (least, what) = engine.kind.least()?;
+        let (kind, name) = (engine.kind, engine.kind.name());
+        let (least, what) = kind.least()?;
         let ask = format!("{} --version", engine.program.display());
         let finding = match engine.version {
             None => Finding::unknown("its version cannot be told", Remedy::run(ask)),
-            Some(version) if version < least => {
-                let text = format!("{version} knows no {what}, which came with {least}");
-                Finding::fail(text, Remedy::run(upgrade(engine, has_dnf)))
-            }
-            Some(version) => Finding::pass(format!("{version} knows {what}")),
+            // A distribution keeps to a version, so its own archive may have no newer one.
+            Some(version) => match kind.too_old(version) {
+                Some(text) => {
+                    let wanted = format!("{name} {least} or later");
+                    Finding::fail(text, Remedy::install(wanted, kind.published()))
+                }
+                None => Finding::pass(format!("{version} knows {what}")),
+            },
         };
-        Some(finding.at(&engine.program).of(engine.kind.name()))
+        Some(finding.at(&engine.program).of(name))
     });
     Ok(findings.collect())
-}
-
-fn upgrade(engine: &Engine, has_dnf: bool) -> String {
-    let package = match has_dnf {
-        true => engine.kind.red_hats_package(),
-        false => engine.package.or(engine.kind.packages().first().copied()),
-    };
-    match package {
-        Some(package) if has_dnf => format!("dnf upgrade {package}"),
-        Some(package) => format!("apt-get install --only-upgrade {package}"),
-        None => "curl -sfL https://get.k3s.io | sh -".to_owned(),
-    }
 }
 
 /// Whether CDI is on, for engines in which it can be off.
@@ -109,9 +97,11 @@ pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
         let Ok(settings) = &engine.settings else {
             continue;
         };
-        let is_old = |(least, _): (Version, _)| engine.version.is_some_and(|v| v < least);
         // What knows no CDI cannot have it on, and has a check of its own.
-        if engine.kind.least().is_some_and(is_old) {
+        let too_old = engine
+            .version
+            .and_then(|version| engine.kind.too_old(version));
+        if too_old.is_some() {
             continue;
         }
         let Some(is_on) = is_cdi_on(engine, settings) else {
@@ -145,8 +135,8 @@ fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
     let default = match engine.kind {
         Kind::Crio | Kind::Podman | Kind::Nomad => return None,
         Kind::Containerd | Kind::K3s if settings.is_off => return None,
-        Kind::Docker => by_version(DOCKER_CDI),
-        Kind::Containerd => by_version(CONTAINERD_CDI),
+        Kind::Docker => by_version(version::DOCKER_CDI),
+        Kind::Containerd => by_version(version::CONTAINERD_CDI),
         // Its own number says nothing of the containerd in it; the file that it writes does.
         Kind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
         Kind::Kubelet => by_version(KUBELET_CDI),
@@ -286,12 +276,21 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
                 newer = Some(file);
             }
         }
-        let finding = match newer {
-            Some(file) => Finding::warn(
+        let reload = match (newer, engine.kind) {
+            (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
+            _ => None,
+        };
+        let finding = match (newer, reload) {
+            (Some(file), None) => Finding::warn(
                 format!("{} changed after it was started", file.display()),
                 Remedy::run(format!("systemctl restart {service}")),
             ),
-            None => Finding::pass("was started since its files changed"),
+            (Some(file), Some(true)) => Finding::warn(
+                format!("{} changed after it was read", file.display()),
+                Remedy::run(format!("systemctl reload {service}")),
+            ),
+            (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
+            (None, _) => Finding::pass("was started since its files changed"),
         };
         let finding = settings.files.iter().fold(finding, Finding::at);
         findings.push(finding.of(engine.kind.name()));

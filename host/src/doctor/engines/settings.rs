@@ -12,7 +12,7 @@ use crate::doctor::examined::Examined;
 use crate::host::HostError;
 
 /// The name under which engines know the wrapper.
-const RUNTIME: &str = "onload";
+pub(super) const RUNTIME: &str = "onload";
 const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";
 /// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
@@ -50,6 +50,22 @@ pub(super) struct Settings {
     pub(super) is_off: bool,
     /// Whether NRI is on; none where no file says so.
     pub(super) nri: Option<bool>,
+    /// What each file says of containerd's runtimes, in the order in which they are read.
+    pub(super) runtimes: Vec<Runtimes>,
+    /// Whether docker makes the wrapper its default runtime.
+    pub(super) is_default: bool,
+}
+
+/// What a file says of containerd's runtimes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Runtimes {
+    pub(super) file: PathBuf,
+    /// The plugin as it is called there.
+    pub(super) plugin: &'static str,
+    /// The names that it registers; none where it leaves the list alone.
+    pub(super) names: Option<Vec<String>>,
+    /// The name of the default one.
+    pub(super) default: Option<String>,
 }
 
 /// Where an engine looks for specifications.
@@ -190,6 +206,8 @@ impl Settings {
         };
         self.hear_dirs(dirs.map(texts), file, None);
         self.has_runtime = object.pointer(&format!("/runtimes/{RUNTIME}")).is_some();
+        let default = object.get("default-runtime");
+        self.is_default = default.and_then(serde_json::Value::as_str) == Some(RUNTIME);
         Ok(())
     }
 
@@ -221,10 +239,16 @@ impl Settings {
             self.cdi = cdi.or(self.cdi);
             let section = format!("[plugins.\"{name}\"]");
             self.hear_dirs(texts(plugin.get("cdi_spec_dirs")), file, Some(section));
-            let runtimes = plugin.get("containerd").and_then(|c| c.get("runtimes"));
-            self.has_runtime |= runtimes
-                .and_then(|runtimes| runtimes.get(RUNTIME))
-                .is_some();
+            let containerd = plugin.get("containerd");
+            let list = containerd.and_then(|c| c.get("runtimes")?.as_table());
+            self.has_runtime |= list.is_some_and(|list| list.contains_key(RUNTIME));
+            let default = containerd.and_then(|c| c.get("default_runtime_name")?.as_str());
+            self.runtimes.push(Runtimes {
+                file: file.to_owned(),
+                plugin: name,
+                names: list.map(|list| list.keys().cloned().collect()),
+                default: default.map(str::to_owned),
+            });
         }
         let base = Path::new(CONTAINERD).parent().unwrap_or(Path::new("/"));
         let imports = texts(table.get("imports")).unwrap_or_default();

@@ -39,6 +39,12 @@ impl Version {
 /// From which version on an engine reads which CDI, as the library says that its release was built with.
 pub(super) type Readers = &'static [(Version, Cdi)];
 
+/// The first docker that has CDI on unless told otherwise.
+pub(super) const DOCKER_CDI: Version = Version(28, 2, 0);
+
+/// The first containerd that has.
+pub(super) const CONTAINERD_CDI: Version = Version(2, 0, 0);
+
 /// docker (moby, `vendor.mod`).
 pub(super) const DOCKER: Readers = &[
     (Version(25, 0, 0), Cdi::V0_6_0),

@@ -1,0 +1,82 @@
+//! containerd's default runtime, without which its plugin for Kubernetes does not load.
+
+use super::found::Engine;
+use super::kind::Kind;
+use super::settings::{CONTAINERD_2, Runtimes, Settings};
+use super::version::Version;
+use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::examined::{Examined, Findings};
+
+/// The runtime that containerd has by itself, and its default one where no file names another.
+const BUILT_IN: &str = "runc";
+
+/// The first containerd that merges lists of runtimes.
+const MERGING: Version = Version(2, 0, 0);
+
+/// Whether the default runtime of containerd is registered.
+pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    for engine in engines.iter().filter(|e| e.kind == Kind::Containerd) {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        if settings.is_off {
+            continue;
+        }
+        let (name, names) = default(engine, settings);
+        let is_there = names.contains(&name);
+        let finding = match settings.runtimes.last() {
+            Some(said) if !is_there => {
+                let text = format!(
+                    "the default runtime {name:?} is not registered: its plugin for Kubernetes does not load"
+                );
+                let restart = Remedy::run("systemctl restart containerd");
+                Finding::fail(text, register(said, name, &names)).then(restart)
+            }
+            _ => Finding::pass(format!("the default runtime {name:?} is registered")),
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.at(&engine.program).of(engine.kind.name()));
+    }
+    Ok(findings)
+}
+
+/// The default runtime, and the names that are registered. containerd 2 merges files and what it has by itself;
+/// containerd 1 takes the plugin's section of the last file that has one, and a list there as the whole list.
+fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str>) {
+    let is_2 = engine.version.is_some_and(|version| version >= MERGING);
+    let is_merged = is_2 || settings.format.is_some_and(|format| format >= CONTAINERD_2);
+    let said = match is_merged {
+        true => settings.runtimes.as_slice(),
+        false => settings
+            .runtimes
+            .last()
+            .map_or(&[][..], std::slice::from_ref),
+    };
+    let lists = said.iter().filter_map(|said| said.names.as_ref());
+    let mut names: Vec<&str> = lists.flatten().map(String::as_str).collect();
+    if is_merged || said.iter().all(|said| said.names.is_none()) {
+        names.push(BUILT_IN);
+    }
+    let default = said.iter().rev().find_map(|said| said.default.as_deref());
+    (default.unwrap_or(BUILT_IN), names)
+}
+
+/// Registers the default runtime where it is containerd's own, or names one that is there.
+fn register(said: &Runtimes, name: &str, names: &[&str]) -> Remedy {
+    let section = format!("plugins.\"{}\".containerd", said.plugin);
+    if name == BUILT_IN {
+        return Remedy::write_under(
+            &said.file,
+            format!("[{section}.runtimes.{BUILT_IN}]"),
+            "runtime_type = \"io.containerd.runc.v2\"",
+        );
+    }
+    let is_there = |other: &&&str| **other == BUILT_IN;
+    let other = names.iter().find(is_there).or(names.first());
+    Remedy::write_under(
+        &said.file,
+        format!("[{section}]"),
+        format!("default_runtime_name = \"{}\"", other.unwrap_or(&BUILT_IN)),
+    )
+}
