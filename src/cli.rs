@@ -631,7 +631,10 @@ pub struct Configure {
     /// and the exit status is 1
     #[arg(long, conflicts_with = "allow", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", value_parser = BoolishValueParser::new())]
     pub remove: bool,
-    /// Restart the engine's service where its file changed
+    /// Make the engine's service read its file again where that changed: docker is reloaded, and restarted only where
+    /// CDI is turned on (before docker 28.2, or where its file has it off), which stops its containers unless
+    /// live-restore is on; the others are restarted. Where the service or a plugin of containerd works no more, the
+    /// file gets back what was in it
     #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RESTART", value_parser = BoolishValueParser::new())]
     pub restart: bool,
 }

@@ -537,3 +537,50 @@ fn a_removal_takes_away_what_is_in_the_drop_in_and_in_the_main_file() {
     assert!(!host.path(CONF_D).exists());
     assert_eq!(host.read(CONTAINERD), "version = 3\n");
 }
+
+#[test]
+fn an_engine_that_is_too_old_for_cdi_is_told_of_with_and_without_a_dry_run() {
+    let package = "Package: docker.io\nVersion: 20.10.24+dfsg1-1+deb12u1+b2\n";
+    let host = host_with(&[("usr/sbin/dockerd", ""), ("var/lib/dpkg/status", package)]);
+    for more in [&["--dry-run"][..], &[]] {
+        let done = run(&mut host.configure("docker", more)).done();
+        let warnings = done.warnings().join("\n");
+        assert!(
+            warnings.contains("docker 20.10.24 knows no CDI, which came with 25.0.0"),
+            "{warnings}"
+        );
+    }
+    let removed = run(&mut host.configure("docker", &["--remove"])).done();
+    assert_eq!(removed.warnings(), [""; 0]);
+    let newer = package.replace("20.10.24", "26.1.5");
+    host.write("var/lib/dpkg/status", newer);
+    let done = run(&mut host.configure("docker", &[])).done();
+    assert_eq!(done.warnings(), [""; 0]);
+}
+
+#[test]
+fn docker_is_restarted_for_the_switch_of_cdi_and_reloaded_for_all_else() {
+    const RESTART: &str =
+        "which stops its containers unless live-restore is on: systemctl restart docker\n";
+    const RELOAD: &str = ": systemctl reload docker\n";
+    let cases = [
+        ("26.1.5", "{}", RESTART),
+        ("26.1.5", "{\"features\": {\"cdi\": true}}", RELOAD),
+        ("28.2.0", "{}", RELOAD),
+        ("28.2.0", "{\"features\": {\"cdi\": false}}", RESTART),
+    ];
+    for (version, text, how) in cases {
+        let package = format!("Package: docker-ce\nVersion: 5:{version}-1~debian.12~bookworm\n");
+        let host = host_with(&[
+            ("usr/bin/dockerd", ""),
+            ("var/lib/dpkg/status", &package),
+            (DOCKER, text),
+        ]);
+        let said = run(&mut host.configure("docker", &[])).done().stderr;
+        assert!(said.ends_with(how), "{version} {text}: {said}");
+        for more in ["--set-default", "--remove"] {
+            let said = run(&mut host.configure("docker", &[more])).done().stderr;
+            assert!(said.ends_with(RELOAD), "{version} {text} {more}: {said}");
+        }
+    }
+}

@@ -3,25 +3,23 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::fs::lock::Lock;
+use onload_host::doctor::CdiOfEngine;
 use onload_host::host::Host;
 use rustix::process::geteuid;
 
 use super::engine_file::{EngineFile, print_diff};
-use super::watched_host;
+use super::restart::{Reread, Service};
+use super::{program_version, watched_host};
 use crate::cli::{Configure, Global};
 use crate::config_file::{self, ConfigDir, ConfigFile};
 use crate::engine::holders::Held;
 use crate::engine::{Action, Decision, Engine, RUNTIME_PATH, Setup, policy};
 use crate::exit::Answer;
 use crate::printer::{Printer, harmless};
-
-/// Where systemd's command is; PATH is the caller's.
-const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 
 /// The NRI plugin, where its package installs it.
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
@@ -40,6 +38,10 @@ struct Work {
 pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::Result<Answer> {
     let host = watched_host(global)?;
     refuse(&host, global, args)?;
+    let service = match args.restart && !args.dry_run {
+        true => Service::open(args.runtime)?,
+        false => None,
+    };
     let files = setups(&host, args)?.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
@@ -65,8 +67,15 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     for warning in work.iter().flat_map(|work| &work.decision.warnings) {
         printer.warning(warning);
     }
+    let cdi = cdi_of(&host, args);
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
+        if let Some(why) = &cdi.too_old {
+            let name = args.runtime.name();
+            printer.warning(format!(
+                "{name} {why}: devices can be asked for by the runtime \"onload\" alone; \"onload-ctk doctor\" says where newer ones are"
+            ));
+        }
     }
     if args.nri && host.entry(Path::new(NRI_PLUGIN))?.is_none() {
         printer.warning(format!(
@@ -80,7 +89,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             if let (Some(policy), Some(text)) = (&mut policy, &edited) {
                 policy.write(&host, text, printer)?;
             }
-            carry_out(&host, args, &mut work, printer)?;
+            carry_out(&host, &mut work, cdi.is_on, service.as_ref(), printer)?;
         }
     }
     Ok(answer(&work))
@@ -107,17 +116,28 @@ fn show(
 
 fn carry_out(
     host: &Host,
-    args: &Configure,
     work: &mut [Work],
+    has_cdi: bool,
+    service: Option<&Service>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
+    let needs_restart = |work: &Work| work.file.needs_restart(&work.decision, has_cdi);
+    let how = match work.iter().any(needs_restart) {
+        true => Reread::Restart,
+        false => Reread::Reload,
+    };
     let mut changed = None;
     for work in work.iter_mut() {
         if work.file.carry_out(host, &work.decision, printer)? {
             changed = Some(work.file.setup.clone());
         }
     }
-    restart(args, changed.as_ref(), printer)?;
+    if let Some(setup) = changed {
+        match service {
+            Some(service) => reread(service, how, work, printer)?,
+            None => say_how(&setup, how, printer),
+        }
+    }
     for work in work.iter().filter(|work| work.held.is_held()) {
         // A name may be any user's, of a container of their own podman.
         let stays = work.file.what_stays(&work.held);
@@ -187,6 +207,18 @@ fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
     let text = host.text(&main.file).ok().flatten();
     let is_read = text.is_some_and(|text| drop_in.is_read_by(&text));
     Ok(vec![setup(if is_read { drop_in } else { main })])
+}
+
+/// What the engine's version knows of CDI. Which program reads a file that was named is not known, and a removal
+/// turns nothing on.
+fn cdi_of(host: &Host, args: &Configure) -> CdiOfEngine {
+    if args.remove || args.file.is_some() {
+        return CdiOfEngine::default();
+    }
+    let is_running = host.is_running();
+    let version_of = |program: &Path| is_running.then(|| program_version::of(program))?;
+    // It decides what is advised, and no file.
+    CdiOfEngine::of(host, args.runtime.name(), &version_of).unwrap_or_default()
 }
 
 /// Who names a file may be a user, who cannot lock those of the host and has no need to.
@@ -332,28 +364,52 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     Ok(())
 }
 
-/// Restarts the engine whose file was changed, or says how.
-fn restart(args: &Configure, changed: Option<&Setup>, printer: &mut Printer) -> anyhow::Result<()> {
-    let Some(setup) = changed else {
-        return Ok(());
-    };
-    let (Some(service), Some(how)) = (setup.engine.service(), setup.restart()) else {
-        printer.note("nothing to restart: podman reads it whenever it starts a container");
-        return Ok(());
-    };
-    if !args.restart {
-        printer.note(format_args!("{service} reads it when it starts: {how}"));
+/// Says how the engine is made to read a file that was changed.
+fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
+    let name = setup.engine.name();
+    match (how, setup.reload(), setup.restart()) {
+        (_, _, None) => {
+            printer.note("nothing to restart: podman reads it whenever it starts a container");
+        }
+        (Reread::Reload, Some(reload), _) => {
+            printer.note(format_args!("{name} reads it when it is told to: {reload}"));
+        }
+        (_, Some(_), Some(restart)) => printer.note(format_args!(
+            "{name} turns CDI on when it starts, which stops its containers unless live-restore is on: {restart}"
+        )),
+        (_, None, Some(restart)) => {
+            printer.note(format_args!("{name} reads it when it starts: {restart}"));
+        }
+    }
+}
+
+/// Makes the engine read what was changed. Where it does worse than before, it gets back what it had.
+fn reread(
+    service: &Service,
+    how: Reread,
+    work: &[Work],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let name = service.name();
+    if how == Reread::Reload && !service.was_active() {
+        printer.note(format_args!(
+            "{name} does not run: it reads the file when it starts"
+        ));
         return Ok(());
     }
-    let program = SYSTEMCTL.into_iter().find(|path| Path::new(path).exists());
-    let program = program.context("restarting a service: there is no systemctl")?;
-    let status = Command::new(program).args(["restart", service]).status();
-    let status = status.with_context(|| format!("restarting {service} with {program}"))?;
-    if !status.success() {
-        bail!(
-            "restarting {service}: {program} ended with {status}; \"journalctl -u {service}\" says more"
-        );
+    let Some(worse) = service.reread(how)? else {
+        printer.note(format_args!("{}ed {name}", how.word()));
+        return Ok(());
+    };
+    for work in work.iter().rev() {
+        work.file.put_back()?;
     }
-    printer.note(format_args!("restarted {service}"));
-    Ok(())
+    let again = match service.reread(how)? {
+        None => format!("it was {}ed with them", how.word()),
+        Some(still) => format!("that did not help: {still}"),
+    };
+    bail!(
+        "{}ing {name}, which did worse then: {worse}; its files are as they were, and {again}",
+        how.word()
+    )
 }

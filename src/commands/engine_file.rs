@@ -238,6 +238,39 @@ impl EngineFile {
         Ok(changes)
     }
 
+    /// Whether the engine has to start again to do what a decision says.
+    pub(super) fn needs_restart(&self, decision: &Decision, has_cdi: bool) -> bool {
+        let now = self.files.now.as_deref();
+        let new = match &decision.file {
+            Action::Keep => now,
+            Action::Write(text) => Some(text.as_str()),
+            Action::Remove => None,
+        };
+        self.setup.needs_restart(now, new, has_cdi)
+    }
+
+    /// Puts the file and its backup back as they were read.
+    ///
+    /// # Errors
+    /// One of them cannot be written.
+    pub(super) fn put_back(&self) -> anyhow::Result<()> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let backup = self.backup_name();
+        let mut was = vec![(self.name(), &self.files.now)];
+        if !self.setup.is_drop_in() {
+            was.push((&backup, &self.files.before));
+        }
+        for (name, text) in was {
+            match text {
+                Some(text) => directory.write(name, text, self.file.as_ref())?,
+                None => directory.remove(name)?,
+            }
+        }
+        Ok(())
+    }
+
     fn make_directory(&mut self, host: &Host) -> anyhow::Result<()> {
         if self.directory.is_some() {
             return Ok(());
@@ -325,4 +358,44 @@ pub(super) fn print_diff(
     let diff = similar::TextDiff::from_lines(old.unwrap_or_default(), new);
     printer.print(diff.unified_diff().header(from, to))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use anstream::ColorChoice;
+
+    use super::*;
+    use crate::engine::Engine;
+
+    #[test]
+    fn what_was_changed_is_put_back_as_it_was_read() {
+        let cases = [
+            (Engine::Docker, Some("{}")),
+            (Engine::Docker, None),
+            (Engine::Containerd, Some("# mine\n")),
+            (Engine::Crio, None),
+        ];
+        for (engine, was) in cases {
+            let root = tempfile::tempdir().unwrap();
+            let path = root.path().join(engine.file().strip_prefix("/").unwrap());
+            let directory = path.parent().unwrap();
+            fs::create_dir_all(directory).unwrap();
+            if let Some(was) = was {
+                fs::write(&path, was).unwrap();
+            }
+            let host = Host::open(root.path()).unwrap();
+            let mut printer = Printer::new(ColorChoice::Never, true, false);
+            let mut file = EngineFile::open(&host, Setup::usual(engine), false).unwrap();
+            file.read(&host, false, &mut printer).unwrap();
+            let decision = file.configure().unwrap();
+            assert!(file.carry_out(&host, &decision, &mut printer).unwrap());
+            assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
+            file.put_back().unwrap();
+            assert_eq!(fs::read_to_string(&path).ok().as_deref(), was, "{engine:?}");
+            let left = fs::read_dir(directory).unwrap().count();
+            assert_eq!(left, usize::from(was.is_some()), "{engine:?}");
+        }
+    }
 }

@@ -160,7 +160,7 @@ fn ask_podman(program: &Path) -> anyhow::Result<Vec<Holder>> {
 }
 
 /// What a program prints.
-fn ask(program: &Path, words: &[&str], deadline: Instant) -> anyhow::Result<String> {
+pub(super) fn ask(program: &Path, words: &[&str], deadline: Instant) -> anyhow::Result<String> {
     let shown = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);
     command
@@ -194,7 +194,7 @@ fn wait(child: &mut Child, deadline: Instant) -> anyhow::Result<std::process::Ex
         if Instant::now() > deadline {
             child.kill()?;
             child.wait()?;
-            bail!("it did not answer within {} s", PODMAN_DEADLINE.as_secs());
+            bail!("it did not answer in time");
         }
         std::thread::sleep(PAUSE);
     }

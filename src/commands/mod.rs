@@ -20,6 +20,7 @@ mod pools;
 mod process;
 mod program_version;
 mod reasons;
+mod restart;
 pub mod show;
 pub mod status;
 pub mod topology;

@@ -68,6 +68,12 @@ pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
 }
 
+/// Whether a text turns CDI on or off.
+pub(super) fn cdi(text: Option<&str>) -> Option<bool> {
+    let json = JsonText::parse(text?).ok()?;
+    json.get(&CDI).ok()??.as_bool()
+}
+
 /// Where containers are, as the file says it.
 pub(super) fn data_root(now: &str) -> Result<Option<String>, EngineError> {
     let root = JsonText::parse(now)?.get(&["data-root"])?;

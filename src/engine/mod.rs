@@ -133,6 +133,26 @@ impl Setup {
         Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
+    /// How people make the engine read a changed file without a restart; none where it does not.
+    #[must_use]
+    pub(crate) fn reload(&self) -> Option<&'static str> {
+        let is_docker = self.engine == Engine::Docker && Place::of(&self.file).is_none();
+        is_docker.then_some("systemctl reload docker")
+    }
+
+    /// Whether the engine has to start again to do what a new text says. docker reads its file again, all
+    /// but whether CDI is on; `has_cdi` says whether its version has that on unless told otherwise.
+    #[must_use]
+    pub(crate) fn needs_restart(
+        &self,
+        old: Option<&str>,
+        new: Option<&str>,
+        has_cdi: bool,
+    ) -> bool {
+        let is_on = |text| docker::cdi(text).unwrap_or(has_cdi);
+        self.reload().is_none() || is_on(new) && !is_on(old)
+    }
+
     /// The files to read beside the engine's own, whose text that is.
     ///
     /// # Errors

@@ -1,0 +1,294 @@
+//! `runtime configure --restart`: an engine reads its file again, and does as well as before or gets the old file back.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::holders::ask;
+use crate::engine::Engine;
+
+/// Where systemd's command is; PATH is the caller's.
+const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
+const JOURNALCTL: &str = "/usr/bin/journalctl";
+/// containerd's command.
+const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
+/// How long an engine may take until it does as well as before.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long it has to do so until it counts: a service may end a moment after its start.
+const SETTLE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(250);
+/// How long a command that looks may take.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How an engine reads its file again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reread {
+    Reload,
+    Restart,
+}
+
+impl Reread {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Reread::Reload => "reload",
+            Reread::Restart => "restart",
+        }
+    }
+}
+
+/// The service of an engine, and how it did when it was opened.
+pub(super) struct Service {
+    name: &'static str,
+    systemctl: &'static str,
+    before: State,
+}
+
+/// How a service does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    is_active: bool,
+    /// The plugins of containerd that work, each with its type and its id.
+    plugins: BTreeSet<(String, String)>,
+}
+
+impl State {
+    /// What of an earlier state is lost.
+    fn lost(&self, before: &State) -> Option<Loss> {
+        if before.is_active && !self.is_active {
+            return Some(Loss::Service);
+        }
+        let mut lost = before.plugins.difference(&self.plugins);
+        let (kind, id) = lost.next()?;
+        Some(Loss::Plugin(kind.clone(), id.clone()))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Loss {
+    Service,
+    Plugin(String, String),
+}
+
+impl Service {
+    /// None for an engine that has none.
+    ///
+    /// # Errors
+    /// There is nothing to restart it with.
+    pub(super) fn open(engine: Engine) -> anyhow::Result<Option<Service>> {
+        let Some(name) = engine.service() else {
+            return Ok(None);
+        };
+        let systemctl = systemctl(&SYSTEMCTL, name)?;
+        let mut service = Service {
+            name,
+            systemctl,
+            before: State::default(),
+        };
+        service.before = service.look();
+        Ok(Some(service))
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it ran when it was opened.
+    pub(super) fn was_active(&self) -> bool {
+        self.before.is_active
+    }
+
+    /// Makes it read its file again; why it does worse than before, where it does.
+    ///
+    /// # Errors
+    /// It cannot be made to, or did not do well before either.
+    pub(super) fn reread(&self, how: Reread) -> anyhow::Result<Option<String>> {
+        let (program, name, word) = (self.systemctl, self.name, how.word());
+        let status = Command::new(program).args([word, name]).status();
+        let status = status.with_context(|| format!("{word}ing {name} with {program}"))?;
+        if let Some(loss) = self.wait() {
+            return Ok(Some(self.reason(&loss)));
+        }
+        if !status.success() {
+            bail!(
+                "{word}ing {name}: {program} ended with {status}; \"journalctl -u {name}\" says more"
+            );
+        }
+        Ok(None)
+    }
+
+    /// Waits until it does as well as before; what is lost where it does not.
+    fn wait(&self) -> Option<Loss> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut well_since = None;
+        loop {
+            let now = Instant::now();
+            match self.look().lost(&self.before) {
+                None if now >= *well_since.get_or_insert(now) + SETTLE => return None,
+                None => {}
+                Some(loss) if now > deadline => return Some(loss),
+                Some(_) => well_since = None,
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn look(&self) -> State {
+        let asked = Command::new(self.systemctl)
+            .args(["--quiet", "is-active", self.name])
+            .status();
+        let plugins = match self.name == Engine::Containerd.name() {
+            true => ctr(&["plugins", "ls"]).unwrap_or_default(),
+            false => String::new(),
+        };
+        State {
+            is_active: asked.is_ok_and(|status| status.success()),
+            plugins: working(&plugins),
+        }
+    }
+
+    /// What a loss is, and the engine's own words of why.
+    fn reason(&self, loss: &Loss) -> String {
+        match loss {
+            Loss::Service => {
+                let name = self.name;
+                let words = ["--unit", name, "--output=cat", "--no-pager", "--lines=1"];
+                let deadline = Instant::now() + LOOK;
+                let said = ask(
+                    Path::new(JOURNALCTL),
+                    &[&words[..], &["--priority=err"]].concat(),
+                    deadline,
+                );
+                let said = said.unwrap_or_default();
+                match said.trim() {
+                    "" => format!("{name} does not run; \"journalctl -u {name}\" says more"),
+                    said => format!("{name} does not run: {said}"),
+                }
+            }
+            Loss::Plugin(kind, id) => {
+                let detailed = ctr(&["plugins", "ls", "--detailed"]).unwrap_or_default();
+                let why = message(&detailed, kind, id).unwrap_or("its journal says more");
+                format!("containerd does not load its plugin {kind}.{id}: {why}")
+            }
+        }
+    }
+}
+
+/// systemd's command.
+fn systemctl(places: &[&'static str], service: &str) -> anyhow::Result<&'static str> {
+    let found = places.iter().find(|path| Path::new(path).exists());
+    found.copied().with_context(|| {
+        format!(
+            "--restart: there is no systemctl on this host; leave --restart out, and restart {service} by the host's own init system"
+        )
+    })
+}
+
+fn ctr(words: &[&str]) -> Option<String> {
+    let program = CTR.into_iter().map(Path::new).find(|path| path.exists())?;
+    ask(program, words, Instant::now() + LOOK).ok()
+}
+
+/// The plugins that work, of what "ctr plugins ls" prints: type, id, platforms, status.
+fn working(printed: &str) -> BTreeSet<(String, String)> {
+    let lines = printed.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (kind, id) = (words.next()?, words.next()?);
+        (words.last() == Some("ok")).then(|| (kind.to_owned(), id.to_owned()))
+    });
+    lines.collect()
+}
+
+/// Why a plugin was not loaded, of what "ctr plugins ls --detailed" prints.
+fn message<'p>(printed: &'p str, kind: &str, id: &str) -> Option<&'p str> {
+    let mut lines = printed.lines().filter_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        Some((key.trim(), value.trim()))
+    });
+    lines.find(|(key, value)| *key == "Type" && *value == kind)?;
+    // Several plugins may be of a type.
+    while let Some((_, found)) = lines.find(|(key, _)| *key == "ID") {
+        if found == id {
+            let mut rest = lines.take_while(|(key, _)| *key != "Type");
+            return Some(rest.find(|(key, _)| *key == "Message")?.1);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What 1.7.24 printed, shortened.
+    const LISTED: &str = "\
+TYPE                                   ID                       PLATFORMS      STATUS
+io.containerd.snapshotter.v1           devmapper                linux/amd64    error
+io.containerd.event.v1                 exchange                 -              ok
+io.containerd.grpc.v1                  cri                      linux/amd64    ok
+";
+    const DETAILED: &str = "\
+Type:             io.containerd.grpc.v1
+ID:               version
+Platforms:        linux/amd64
+Type:             io.containerd.grpc.v1
+ID:               cri
+Requires:
+                  io.containerd.event.v1
+Error:
+                  Code:        Unknown
+                  Message:     invalid plugin config: no corresponding runtime configured
+Type:             io.containerd.grpc.v1
+ID:               diff
+";
+
+    fn state(is_active: bool, printed: &str) -> State {
+        State {
+            is_active,
+            plugins: working(printed),
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_worked_and_does_not_is_lost_and_one_that_never_did_is_not() {
+        let before = state(true, LISTED);
+        assert_eq!(before.plugins.len(), 2);
+        assert_eq!(before.lost(&before), None);
+        let broken = LISTED.replace("linux/amd64    ok", "linux/amd64    error");
+        let loss = Loss::Plugin("io.containerd.grpc.v1".to_owned(), "cri".to_owned());
+        assert_eq!(state(true, &broken).lost(&before), Some(loss));
+        assert_eq!(before.lost(&state(true, &broken)), None);
+    }
+
+    #[test]
+    fn a_service_that_ran_and_does_not_is_lost() {
+        let (up, down) = (state(true, ""), state(false, ""));
+        assert_eq!(down.lost(&up), Some(Loss::Service));
+        assert_eq!(down.lost(&down), None);
+        assert_eq!(up.lost(&down), None);
+    }
+
+    #[test]
+    fn a_host_without_systemd_is_told_what_to_leave_out() {
+        let refusal = systemctl(&["/nowhere/systemctl"], "docker").unwrap_err();
+        assert!(
+            refusal
+                .to_string()
+                .contains("restart docker by the host's own init system"),
+            "{refusal}"
+        );
+        assert_eq!(systemctl(&["/nowhere", "/"], "docker").unwrap(), "/");
+    }
+
+    #[test]
+    fn the_reason_is_the_plugins_own() {
+        let kind = "io.containerd.grpc.v1";
+        let why = "invalid plugin config: no corresponding runtime configured";
+        assert_eq!(message(DETAILED, kind, "cri"), Some(why));
+        assert_eq!(message(DETAILED, kind, "version"), None);
+        assert_eq!(message(DETAILED, kind, "gone"), None);
+        assert_eq!(message(DETAILED, "io.containerd.other.v1", "cri"), None);
+    }
+}
