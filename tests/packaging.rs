@@ -686,6 +686,130 @@ fn removal_takes_back_what_files_elsewhere_were_told() {
     }
 }
 
+/// A host with systemd, where these services run and docker reads its file again or does not.
+fn with_services(active: &str, reload: u8) -> Scripts {
+    let scripts = Scripts::new();
+    fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+    let log = scripts.path("log");
+    let program = format!(
+        "[ \"$1\" != --quiet ] || shift\necho \"$*\" >>{}\ncase \"$1 $2\" in\n{active}) ;;\nis-active*) exit 3 ;;\nreload*) exit {reload} ;;\nshow*) cat {} 2>/dev/null ;;\nesac",
+        log.display(),
+        scripts.path("invocation").display(),
+    );
+    scripts.program("stand-ins/systemctl", &program);
+    // Its removal takes the entries out of the files.
+    let ours = format!(
+        "case $* in *--remove) rm -f {} {} ;; esac",
+        scripts.path("etc/docker/daemon.json").display(),
+        scripts.path("etc/containerd/config.toml").display(),
+    );
+    scripts.program("stand-ins/onload-ctk", &ours);
+    scripts.program(
+        "stand-ins/docker",
+        "cat \"$(dirname \"$0\")/../known\" 2>/dev/null",
+    );
+    scripts.program("stand-ins/sleep", "");
+    scripts.program("usr/bin/runc", "");
+    scripts.write("invocation", "1\n");
+    let docker = format!(
+        "{{\"default-runtime\": \"onload\", \"path\": \"{}\"}}",
+        scripts.wrapper()
+    );
+    scripts.write("etc/docker/daemon.json", &docker);
+    scripts
+}
+
+const FORGET: &str = "set -e\n#COMMON#\nonload_ctk_forget";
+
+#[test]
+fn removal_makes_docker_read_its_file_again_and_leaves_no_link() {
+    let scripts = with_services("'is-active docker.service'", 0);
+    scripts.write("known", "runc\n");
+    scripts.done(FORGET, &[]);
+    let log = fs::read_to_string(scripts.path("log")).unwrap();
+    assert_eq!(log, "is-active docker.service\nreload docker.service\n");
+    assert_eq!(scripts.done(LEAVE, &[]), "");
+    assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
+}
+
+#[test]
+fn removal_leaves_a_link_to_an_engine_that_still_runs_with_our_default() {
+    for (reload, known) in [(1, "runc\n"), (0, "onload\n")] {
+        let scripts = with_services("'is-active docker.service'", reload);
+        scripts.write("known", known);
+        scripts.done(FORGET, &[]);
+        let said = scripts.done(LEAVE, &[]);
+        assert!(
+            said.contains("docker runs with the runtime \"onload\" until it is restarted")
+                && said.contains("\"systemctl restart docker\", then remove the link"),
+            "{said}"
+        );
+        assert!(
+            fs::symlink_metadata(scripts.wrapper())
+                .unwrap()
+                .is_symlink()
+        );
+        // A purge keeps it until then.
+        scripts.done("set -e\n#COMMON#\nonload_ctk_remove_link", &[]);
+        assert!(fs::symlink_metadata(scripts.wrapper()).is_ok());
+        scripts.write("invocation", "2\n");
+        scripts.done("set -e\n#COMMON#\nonload_ctk_remove_link", &[]);
+        assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
+    }
+}
+
+#[test]
+fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_default() {
+    let default = |scripts: &Scripts| {
+        let text = format!(
+            "default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n",
+            scripts.wrapper()
+        );
+        scripts.write("etc/containerd/config.toml", &text);
+    };
+    let scripts = with_services("'is-active containerd.service'", 0);
+    default(&scripts);
+    scripts.done(FORGET, &[]);
+    let log = fs::read_to_string(scripts.path("log")).unwrap();
+    assert!(!log.contains("restart") && !log.contains("reload"), "{log}");
+    let said = scripts.done(LEAVE, &[]);
+    assert!(said.contains("\"systemctl restart containerd\""), "{said}");
+    assert!(
+        fs::symlink_metadata(scripts.wrapper())
+            .unwrap()
+            .is_symlink()
+    );
+    // One that does not run reads its file when it starts.
+    let scripts = with_services("'is-active nothing'", 0);
+    default(&scripts);
+    scripts.done(FORGET, &[]);
+    assert_eq!(scripts.done(LEAVE, &[]), "");
+    assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
+}
+
+#[test]
+fn without_systemd_docker_is_told_by_a_signal() {
+    let scripts = with_services("nothing", 1);
+    fs::remove_dir_all(scripts.path("run/systemd")).unwrap();
+    scripts.write("known", "runc\n");
+    scripts.process(10, "dockerd", None);
+    let dockerd =
+        "trap 'echo told >told; exit 0' HUP; echo $$ >run/docker.pid; while :; do sleep 0.1; done";
+    let mut child = Command::new("bash")
+        .args(["-c", dockerd])
+        .current_dir(scripts.path(""))
+        .stdin(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !scripts.path("run/docker.pid").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    scripts.done(FORGET, &[]);
+    assert!(child.wait().unwrap().success());
+    assert!(scripts.path("told").exists());
+    assert_eq!(scripts.done(LEAVE, &[]), "");
+}
+
 #[test]
 fn an_entry_in_a_drop_in_of_containerd_or_in_a_template_of_k3s_keeps_the_runtime() {
     for file in [

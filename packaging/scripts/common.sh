@@ -17,6 +17,9 @@ onload_ctk_restart_nri() {
 # last one, when onload-ctk is gone.
 onload_ctk_behind=/run/onload-ctk-behind
 
+# The engines whose default runtime ours is until they read their files again, from the first step of a removal on.
+onload_ctk_told=/run/onload-ctk-told
+
 # Before the files go: engines no longer name a program that will not be there, and no engine is
 # offered devices any more. Both take away what is ours and nothing else. What runs keeps running. An
 # entry that containers have recorded stays; onload_ctk_leave_runtime gives it a runtime.
@@ -25,12 +28,15 @@ onload_ctk_forget() {
     rm -rf /run/onload-cdi
     # Not quiet: it warns where one link cannot serve all containers.
     onload-ctk runtime behind >"$onload_ctk_behind" || rm -f "$onload_ctk_behind"
+    entries=$(onload_ctk_entries)
+    defaults=$(onload_ctk_defaults)
     for engine in docker containerd crio podman nomad; do
         onload_ctk_forget_in "$engine"
     done
     onload_ctk_named | while read -r file; do
         onload_ctk_forget_in containerd --file "$file"
     done
+    onload_ctk_reread "$entries" "$defaults"
     onload_ctk_forget_locks
     rmdir /run/onload-ctk 2>/dev/null || true
     # A host with nothing in it offers nothing: every specification of ours goes, others stay.
@@ -40,6 +46,68 @@ onload_ctk_forget() {
     rmdir "$empty"
     rm -f /var/run/cdi/.onload-ctk-manifest /var/run/cdi/.onload-ctk-lock
     rmdir /var/run/cdi 2>/dev/null || true
+}
+
+# Engines keep what they were told until they read their files again. docker does so when it is told to, and goes on
+# with its containers. The others would have to be restarted, which is their operator's to decide.
+onload_ctk_reread() {
+    rm -f "$onload_ctk_told"
+    case $1 in
+    */etc/docker/daemon.json*)
+        if onload_ctk_is_active docker dockerd && ! onload_ctk_reload_docker; then
+            onload_ctk_keeps docker
+        fi
+        ;;
+    esac
+    for file in $2; do
+        case $file in
+        */etc/containerd/*) ! onload_ctk_is_active containerd containerd || onload_ctk_keeps containerd ;;
+        */etc/crio/*) ! onload_ctk_is_active crio crio || onload_ctk_keeps crio ;;
+        esac
+    done
+}
+
+# Without systemd, a process of that name counts, whoever started it.
+onload_ctk_is_active() {
+    if [ -d /run/systemd/system ]; then
+        systemctl --quiet is-active "$1.service" 2>/dev/null
+    else
+        cat /proc/[0-9]*/comm 2>/dev/null | grep -qx "$2"
+    fi
+}
+
+# dockerd says nothing where it does not take its file, so it is asked for its default runtime, if there is docker's
+# command. It keeps a runtime that the file no longer names until it starts again, and uses it where that is asked for.
+onload_ctk_reload_docker() {
+    if [ -d /run/systemd/system ]; then
+        systemctl reload docker.service >/dev/null 2>&1 || return 1
+    else
+        kill -HUP "$(cat /run/docker.pid 2>/dev/null)" 2>/dev/null || return 1
+    fi
+    command -v docker >/dev/null || return 0
+    for pause in 0 1 1 1 1; do
+        sleep "$pause"
+        default=$(timeout 20 docker --host unix:///run/docker.sock info --format '{{.DefaultRuntime}}' 2>/dev/null) || return 1
+        [ "$default" = onload ] || return 0
+    done
+    return 1
+}
+
+# A service, and the run of it that keeps what it was told.
+onload_ctk_keeps() {
+    echo "$1 $(onload_ctk_invocation "$1")" >>"$onload_ctk_told"
+}
+
+onload_ctk_invocation() {
+    systemctl show --property=InvocationID --value "$1.service" 2>/dev/null || true
+}
+
+# The services that still keep it.
+onload_ctk_kept() {
+    [ -e "$onload_ctk_told" ] || return 0
+    while read -r service invocation; do
+        [ "$(onload_ctk_invocation "$service")" != "$invocation" ] || echo "$service"
+    done <"$onload_ctk_told"
 }
 
 # A daemon of Kubernetes that is not of this package holds two locks for as long as it runs. Without the files a
@@ -78,6 +146,13 @@ onload_ctk_entries() {
     onload_ctk_named
     grep -ls /usr/bin/onload-container-runtime /etc/docker/daemon.json /etc/containerd/config.toml \
         /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/*.conf /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf || true
+}
+
+# Those of them that make it the default runtime.
+onload_ctk_defaults() {
+    onload_ctk_entries | while read -r file; do
+        grep -lsE '^[^#]*default[-_]runtime[^#]*"onload"' "$file" || true
+    done
 }
 
 # Whether a container runs whose engine calls our runtime again to stop it: containerd's shim keeps
@@ -134,7 +209,7 @@ onload_ctk_recorded() {
 }
 
 onload_ctk_in_use() {
-    [ -n "$(onload_ctk_entries)" ] || onload_ctk_running || onload_ctk_recorded
+    [ -n "$(onload_ctk_entries)" ] || [ -n "$(onload_ctk_kept)" ] || onload_ctk_running || onload_ctk_recorded
 }
 
 # The containers from whose later processes our runtime takes CAP_SETUID, by what it remembers.
@@ -172,6 +247,13 @@ onload_ctk_leave_runtime() {
     for runtime in "$behind" /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun; do
         [ -x "$runtime" ] || continue
         ln -sf "$runtime" /usr/bin/onload-container-runtime
+        for service in $(onload_ctk_kept); do
+            echo "onload-ctk: $service runs with the runtime \"onload\" until it is restarted, so" \
+                "/usr/bin/onload-container-runtime is now a link to $runtime; \"systemctl restart $service\", then remove the link" >&2
+        done
+        if [ -z "$(onload_ctk_entries)" ] && ! onload_ctk_running && ! onload_ctk_recorded; then
+            return 0
+        fi
         echo "onload-ctk: containers of the runtime \"onload\" are left, so" \
             "/usr/bin/onload-container-runtime is now a link to $runtime: they stop as before, and" \
             "start without the devices that their annotations ask for." >&2
