@@ -179,8 +179,7 @@ fn a_configuration_that_nobody_can_use_stops_only_who_asks() {
     if !is_root() {
         return;
     }
-    let configurations = mishaps();
-    for (what, harm) in configurations {
+    for (what, harm) in mishaps() {
         let sandbox = sandbox();
         reaches(&sandbox, "one", "--root /r create -b /bundle c1");
         harm(&sandbox);
