@@ -96,9 +96,10 @@ impl OwnTasks {
         let run = RunDir::find(&path).ok().flatten();
         let tickets = run.and_then(|run| Tickets::find(&run, processes(host)).ok().flatten());
         let listed = tickets.and_then(|tickets| {
+            let listed = tickets.list().ok()?;
             // Where that fails, the next look does it.
-            let _ = tickets.note_ends(PATIENCE);
-            tickets.list().ok()
+            let _ = tickets.tidy(&listed, PATIENCE);
+            Some(listed)
         });
         let mut own = OwnTasks::default();
         for listed in listed.into_iter().flatten() {

@@ -37,6 +37,8 @@ pub const RESTART: Duration = Duration::from_secs(3600);
 
 /// The lock of all tickets.
 const LOCK: &str = ".lock";
+/// Stands where the file of each device names the ticket that has it for itself: versions before wrote none.
+const INDEXED: &str = ".indexed";
 /// Bytes of a file that are read.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Where runc (libcontainer/factory_linux.go) and crun (src/libcrun/status.c) say which process is a
@@ -69,6 +71,14 @@ pub enum TicketError {
     Write {
         /// The beginning of the ticket.
         id: String,
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: WriteError,
+    },
+    /// Which ticket has which device cannot be written.
+    #[error("writing which ticket has a device, in {dir:?}")]
+    Index {
         /// The directory.
         dir: PathBuf,
         /// Why.
@@ -269,8 +279,8 @@ impl Tickets {
         })
     }
 
-    /// Writes a new ticket. Those that have one of its devices for themselves are good no longer, and
-    /// those of another boot go.
+    /// Writes a new ticket. Those that have one of its devices for themselves are good no longer. It reads no other
+    /// ticket, since there may be thousands.
     ///
     /// # Errors
     /// [`TicketError`]. The others may be gone then.
@@ -288,12 +298,12 @@ impl Tickets {
         };
         let id = Token::new().map_err(TicketError::Random)?;
         let _lock = self.lock(patience)?;
-        let listed = self.listed()?;
-        let (gone, kept): (Vec<_>, Vec<_>) = listed
-            .into_iter()
-            .partition(|one| one.is_over || one.names_any(new.exclusive));
-        for one in gone.iter().chain(superfluous(&kept, (self.clock)())) {
-            self.unlink(&one.id)?;
+        self.make_index()?;
+        for device in new.exclusive {
+            if let Some(earlier) = self.indexed(device) {
+                self.unlink(&earlier)?;
+            }
+            self.index(device, &id)?;
         }
         self.publish(&id, &ticket)?;
         Ok(id)
@@ -343,56 +353,49 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// Writes down of which tickets the container is gone now; how many there were. From then on
-    /// [`RESTART`] runs.
+    /// Writes down of which of the tickets that were listed the container is gone now, and removes those of another boot,
+    /// those that make room, and what a killed process left half written. From the end of its container on, [`RESTART`]
+    /// runs.
     ///
     /// # Errors
     /// [`TicketError`].
-    pub fn note_ends(&self, patience: Duration) -> Result<usize, TicketError> {
-        if !self.list()?.iter().any(Listed::has_just_ended) {
-            return Ok(0);
+    pub fn tidy(&self, listed: &[Listed], patience: Duration) -> Result<(), TicketError> {
+        let (names, now) = (self.names()?, (self.clock)());
+        let half_written = names.iter().filter(|name| is_temporary_name(name.as_ref()));
+        let half_written: Vec<&String> = half_written.collect();
+        let goes = listed.iter().filter(|one| one.is_over);
+        let goes = goes.chain(superfluous(listed, now));
+        let ends = listed.iter().filter(|one| one.has_just_ended());
+        let changed: Vec<&Token> = goes.chain(ends).map(|one| &one.id).collect();
+        if changed.is_empty() && half_written.is_empty() {
+            return Ok(());
         }
+        // The list is long and others wait for the lock: what is in it is read again.
         let _lock = self.lock(patience)?;
-        let mut noted = 0;
-        for one in self.listed()?.into_iter().filter(Listed::has_just_ended) {
-            let Ok(mut ticket) = one.ticket else {
-                continue;
-            };
-            if let Some(user) = &mut ticket.user {
-                user.ended.get_or_insert_with(timestamp::now);
-                user.ended_ms = Some((self.clock)());
+        for name in half_written {
+            // It is in nobody's way.
+            let _ = atomic::remove(&self.dir, name.as_ref());
+        }
+        let boot = self.processes.boot_id()?;
+        for id in changed {
+            match self.look_at(id.clone(), &boot) {
+                Some(one) if one.has_just_ended() => self.note_end(one)?,
+                Some(one) if one.is_over || one.is_idle(now) => drop(self.unlink(id)?),
+                _ => {}
             }
-            self.publish(&one.id, &ticket)?;
-            noted += 1;
         }
-        Ok(noted)
+        Ok(())
     }
 
-    /// Makes the tickets that have one of some devices for themselves good no longer; how many there
-    /// were.
-    ///
-    /// # Errors
-    /// [`TicketError`].
-    pub fn invalidate(&self, devices: &[Device], patience: Duration) -> Result<usize, TicketError> {
-        self.remove_where(patience, |one| one.names_any(devices))
-    }
-
-    /// Removes those of another boot, and what a killed process left half written; how many tickets
-    /// there were.
-    ///
-    /// # Errors
-    /// [`TicketError`].
-    pub fn sweep(&self, patience: Duration) -> Result<usize, TicketError> {
-        self.remove_where(patience, |one| one.is_over)
-    }
-
-    /// Removes one; whether it was there.
-    ///
-    /// # Errors
-    /// [`TicketError`].
-    pub fn remove(&self, id: &Token, patience: Duration) -> Result<bool, TicketError> {
-        let _lock = self.lock(patience)?;
-        self.unlink(id)
+    fn note_end(&self, one: Listed) -> Result<(), TicketError> {
+        let Ok(mut ticket) = one.ticket else {
+            return Ok(());
+        };
+        if let Some(user) = &mut ticket.user {
+            user.ended.get_or_insert_with(timestamp::now);
+            user.ended_ms = Some((self.clock)());
+        }
+        self.publish(&one.id, &ticket)
     }
 
     /// Every ticket, the oldest first; those that are not understood before all others. What changes
@@ -404,49 +407,60 @@ impl Tickets {
         let boot = self.processes.boot_id()?;
         let mut listed = Vec::new();
         for name in self.names()? {
-            let Ok(id) = name.parse::<Token>() else {
-                continue;
-            };
-            let read = self.bytes(&id).and_then(|bytes| {
-                Ticket::parse(&bytes).map_err(|error| not_understood(&id, &error))
-            });
-            if matches!(read, Err(TicketError::Unknown(_))) {
-                continue;
-            }
-            let user = |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.lives(user));
-            listed.push(Listed {
-                id,
-                is_used: read.as_ref().is_ok_and(user),
-                is_over: read.as_ref().is_ok_and(|ticket| ticket.boot != boot),
-                ticket: read.map_err(|error| Chain(&error).to_string()),
-            });
+            let id = name.parse::<Token>().ok();
+            listed.extend(id.and_then(|id| self.look_at(id, &boot)));
         }
         listed.sort_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
         Ok(listed)
     }
 
-    fn remove_where(
-        &self,
-        patience: Duration,
-        goes: impl Fn(&Listed) -> bool,
-    ) -> Result<usize, TicketError> {
-        let _lock = self.lock(patience)?;
-        let mut removed = 0;
-        for one in self.listed()?.iter().filter(|one| goes(one)) {
-            removed += usize::from(self.unlink(&one.id)?);
+    /// A ticket as it is found; none where there is none.
+    fn look_at(&self, id: Token, boot: &str) -> Option<Listed> {
+        let read = self
+            .bytes(&id)
+            .and_then(|bytes| Ticket::parse(&bytes).map_err(|error| not_understood(&id, &error)));
+        if matches!(read, Err(TicketError::Unknown(_))) {
+            return None;
         }
-        Ok(removed)
+        let user = |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.lives(user));
+        Some(Listed {
+            id,
+            is_used: read.as_ref().is_ok_and(user),
+            is_over: read.as_ref().is_ok_and(|ticket| ticket.boot != boot),
+            ticket: read.map_err(|error| Chain(&error).to_string()),
+        })
     }
 
-    /// As [`Tickets::list`], where the lock is held: what was left half written goes.
-    fn listed(&self) -> Result<Vec<Listed>, TicketError> {
-        for name in self.names()? {
-            if is_temporary_name(OsStr::new(&name)) {
-                // It is in nobody's way.
-                let _ = atomic::remove(&self.dir, OsStr::new(&name));
+    /// Names the tickets of an earlier version by their devices, once.
+    fn make_index(&self) -> Result<(), TicketError> {
+        if is_there(&self.path.join(INDEXED)) {
+            return Ok(());
+        }
+        for one in self.list()? {
+            for device in one.ticket.iter().flat_map(|ticket| &ticket.exclusive) {
+                self.index(device, &one.id)?;
             }
         }
-        self.list()
+        self.write_index(INDEXED, "")
+    }
+
+    /// Writes down which ticket has a device for itself.
+    fn index(&self, device: &Device, id: &Token) -> Result<(), TicketError> {
+        self.write_index(&device.to_string(), id.as_str())
+    }
+
+    fn write_index(&self, name: &str, text: &str) -> Result<(), TicketError> {
+        let written = atomic::write_atomic(&self.dir, name.as_ref(), text.as_bytes(), 0o600);
+        written.map_err(|source| TicketError::Index {
+            dir: self.path.clone(),
+            source,
+        })
+    }
+
+    /// The ticket that has a device for itself. It may be gone since.
+    fn indexed(&self, device: &Device) -> Option<Token> {
+        let text = regular::read(&self.path.join(device.to_string()), MAX_BYTES).ok()?;
+        str::from_utf8(&text).ok()?.parse().ok()
     }
 
     /// Refuses a container for the one that was started with a ticket last.
@@ -608,10 +622,9 @@ impl Listed {
         !self.is_used && !self.is_over && user.is_some_and(|user| user.ended_ms.is_none())
     }
 
-    /// Whether it has one of some devices for itself.
-    fn names_any(&self, devices: &[Device]) -> bool {
-        let ticket = self.ticket.as_ref();
-        ticket.is_ok_and(|ticket| ticket.exclusive.iter().any(|own| devices.contains(own)))
+    /// Whether no container had it within [`RESTART`].
+    fn is_idle(&self, now: u64) -> bool {
+        is_idle(self.last_use(now), now)
     }
 }
 
@@ -619,8 +632,7 @@ impl Listed {
 /// [`RESTART`] of now.
 fn superfluous(kept: &[Listed], now: u64) -> impl Iterator<Item = &Listed> {
     let many = (kept.len() + 1).saturating_sub(MAX_TICKETS);
-    let is_idle = |one: &&Listed| is_idle(one.last_use(now), now);
-    let mut idle: Vec<&Listed> = kept.iter().filter(is_idle).collect();
+    let mut idle: Vec<&Listed> = kept.iter().filter(|one| one.is_idle(now)).collect();
     idle.sort_by_key(|one| one.last_use(now));
     idle.into_iter().take(many)
 }
@@ -751,10 +763,14 @@ mod tests {
             }
         }
 
+        fn tidy(&self) {
+            let listed = self.tickets.list().unwrap();
+            self.tickets.tidy(&listed, PATIENCE).unwrap();
+        }
+
         /// Its container was seen to be gone so many seconds ago.
         fn seen_gone(&self, seconds: u64) {
-            assert_eq!(self.tickets.note_ends(PATIENCE).unwrap(), 1);
-            assert_eq!(self.tickets.note_ends(PATIENCE).unwrap(), 0);
+            self.tidy();
             passes(seconds);
         }
 
@@ -876,7 +892,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_of_another_boot_is_refused_and_goes_with_the_next() {
+    fn a_ticket_of_another_boot_is_refused_and_goes() {
         let host = Host::new();
         let (old, older) = (host.vfio(), host.write("rdma=a", &[]));
         host.boot_again();
@@ -884,12 +900,10 @@ mod tests {
             host.refusal(&old)
                 .contains("from before this start of the host")
         );
-        assert_eq!(host.tickets.sweep(PATIENCE).unwrap(), 2);
+        let new = host.write("rdma=a", &[]);
+        host.tidy();
         assert!(host.refusal(&older).contains("is not known"));
-        let old = host.write("rdma=a", &[]);
-        fs::write(host.path("proc/sys/kernel/random/boot_id"), "third\n").unwrap();
-        host.write("rdma=b", &[]);
-        assert!(!host.file(&old).exists());
+        host.tickets.read(&new).unwrap();
     }
 
     #[test]
@@ -960,9 +974,13 @@ mod tests {
         let host = Host::new();
         let id = host.vfio();
         let (first, second) = (host.user("one", 1), host.user("two", 2));
-        assert_eq!(host.tickets.note_ends(PATIENCE).unwrap(), 0, "not used yet");
+        let ended = || {
+            host.tidy();
+            host.tickets.read(&id).unwrap().user?.ended
+        };
+        assert_eq!(ended(), None, "not used yet");
         host.take(&id, &first).unwrap();
-        assert_eq!(host.tickets.note_ends(PATIENCE).unwrap(), 0, "it is there");
+        assert_eq!(ended(), None, "it is there");
         host.ended(&first);
         host.seen_gone(RESTART.as_secs() - 60);
         host.take(&id, &second).unwrap();
@@ -1156,19 +1174,52 @@ mod tests {
     }
 
     #[test]
-    fn tickets_are_listed_and_removed() {
+    fn tickets_are_listed() {
         let host = Host::new();
         let (vfio, rdma) = (host.vfio(), host.write("rdma=a", &[]));
         host.take(&rdma, &host.user("web", 1)).unwrap();
         let listed = host.tickets.list().unwrap();
         let used = |id: &Token| listed.iter().find(|one| one.id == *id).unwrap().is_used;
         assert_eq!((listed.len(), used(&vfio), used(&rdma)), (2, false, true));
-        let devices = ["vfio:0000:81:10.0".parse().unwrap()];
-        assert_eq!(host.tickets.invalidate(&devices, PATIENCE).unwrap(), 1);
-        assert_eq!(host.tickets.invalidate(&devices, PATIENCE).unwrap(), 0);
-        assert!(host.tickets.remove(&rdma, PATIENCE).unwrap());
-        assert!(!host.tickets.remove(&rdma, PATIENCE).unwrap());
-        assert!(host.tickets.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_reservation_reads_no_ticket_and_takes_the_place_of_one_that_is_damaged_too() {
+        let host = Host::new();
+        let (damaged, other) = (host.vfio(), host.write("vfio=b", &["vfio:b"]));
+        for id in [&damaged, &other] {
+            fs::write(host.file(id), "{").unwrap();
+        }
+        host.vfio();
+        assert!(!host.file(&damaged).exists());
+        assert!(host.file(&other).exists());
+    }
+
+    #[test]
+    fn a_ticket_for_several_devices_gives_way_to_a_later_one_for_any_of_them() {
+        let host = Host::new();
+        let both = || host.write("vfio=a,b", &["vfio:a", "vfio:b"]);
+        let first = both();
+        let second = host.write("vfio=b", &["vfio:b"]);
+        assert!(!host.file(&first).exists());
+        let third = host.write("vfio=a", &["vfio:a"]);
+        host.tickets.read(&second).unwrap();
+        both();
+        assert!(!host.file(&second).exists() && !host.file(&third).exists());
+    }
+
+    #[test]
+    fn the_tickets_of_an_earlier_version_give_way_too() {
+        let host = Host::new();
+        let (first, other) = (host.vfio(), host.write("vfio=b", &["vfio:b"]));
+        for name in ["vfio:0000:81:10.0", "vfio:b", INDEXED] {
+            fs::remove_file(host.path("run/@requests").join(name)).unwrap();
+        }
+        host.vfio();
+        assert!(!host.file(&first).exists());
+        host.tickets.read(&other).unwrap();
+        host.write("vfio=b", &["vfio:b"]);
+        assert!(!host.file(&other).exists());
     }
 
     #[test]
@@ -1176,7 +1227,7 @@ mod tests {
         let host = Host::new();
         let left = host.path("run/@requests/.onload-ctk-0000000000000000.tmp");
         fs::write(&left, "{").unwrap();
-        host.vfio();
+        host.tidy();
         assert!(!left.exists());
     }
 
