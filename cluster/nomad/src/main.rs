@@ -8,24 +8,45 @@ use std::process::ExitCode;
 use clap::Parser;
 use onload_core::text::Chain;
 use onload_nomad::cli::Cli;
-use onload_nomad::plugin::handshake::Handshake;
+use onload_nomad::log;
+use onload_nomad::plugin::handshake::{self, Handshake};
 use onload_nomad::plugin::serve::serve;
 use onload_nomad::surveyor::Surveyor;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && is_plugin() => {
+            let said = error.to_string();
+            let said = said.lines().next().unwrap_or_default();
+            let said = said.trim_start_matches("error: ");
+            log::error(&format!(
+                "{said}; correct args in the block of this plugin in the agent's configuration"
+            ));
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to be told that this failed.
-            let _ = writeln!(
-                io::stderr(),
-                "onload-nomad-device: {}",
-                Chain(error.as_ref())
-            );
+            report(&Chain(error.as_ref()).to_string());
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_plugin() -> bool {
+    handshake::is_by_nomad(|name| env::var_os(name))
+}
+
+/// The agent shows lines of its own form alone at their level.
+fn report(said: &str) {
+    if is_plugin() {
+        return log::error(said);
+    }
+    // Nobody is left to be told that this failed.
+    let _ = writeln!(io::stderr(), "onload-nomad-device: {said}");
 }
 
 fn run(cli: Cli) -> Result<(), Box<dyn Error>> {

@@ -144,6 +144,44 @@ async fn the_services_of_go_plugin_answer() {
     assert!(!matches!(stdio.message().await, Ok(Some(_))));
 }
 
+/// The agent shows lines that are not of its own form at DEBUG.
+#[test]
+fn arguments_that_mean_nothing_are_an_error_in_the_agents_log() {
+    let host = TestHost::empty();
+    let run = |cookie: bool| {
+        let mut command = start(&host);
+        command.arg("--host-rot=/");
+        if !cookie {
+            command.env_remove("NOMAD_PLUGIN_MAGIC_COOKIE");
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = run(true);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let line: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(line["@level"], "error");
+    assert_eq!(
+        line["@message"],
+        "unexpected argument '--host-rot' found; correct args in the block of this plugin in the agent's configuration"
+    );
+    assert!(run(false).contains("Usage: onload-nomad-device"));
+}
+
+#[tokio::test]
+async fn the_socket_of_a_killed_plugin_goes_when_the_next_one_starts() {
+    let host = TestHost::empty();
+    let mut killed = Agent::start(&host).await;
+    killed.signal(Signal::KILL);
+    killed.ended();
+    assert!(killed.socket().exists());
+    let next = Agent::start(&host).await;
+    assert!(!killed.socket().parent().unwrap().exists());
+    assert!(next.socket().exists());
+}
+
 #[tokio::test]
 async fn interrupts_are_the_agents_and_term_ends_it_with_its_socket() {
     let host = TestHost::empty();

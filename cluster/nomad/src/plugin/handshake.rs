@@ -55,6 +55,12 @@ pub struct Handshake {
     multiplex: bool,
 }
 
+/// Whether Nomad has started this program.
+#[must_use]
+pub fn is_by_nomad(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    variable(COOKIE).is_some_and(|cookie| cookie == COOKIE_VALUE)
+}
+
 impl Handshake {
     /// Reads the variables.
     ///
@@ -62,7 +68,7 @@ impl Handshake {
     /// [`HandshakeError`].
     pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, HandshakeError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-        if variable(COOKIE).is_none_or(|cookie| cookie != COOKIE_VALUE) {
+        if !is_by_nomad(variable) {
             return Err(HandshakeError::NotNomad);
         }
         if let Some(versions) = variable(VERSIONS) {

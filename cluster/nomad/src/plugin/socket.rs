@@ -1,10 +1,13 @@
-//! The socket, in a directory of its own that nobody else can enter: others use the one above it too.
+//! The socket, in a directory of its own that nobody else can enter: others use the one above it too. A plugin that
+//! was killed leaves its own behind, which the next one removes.
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::UnixListener;
 
@@ -19,6 +22,13 @@ pub struct SocketError {
     source: io::Error,
 }
 
+/// How the directory of a socket is called.
+const PREFIX: &str = "onload-nomad-";
+/// The socket. It has this name once it is listened at.
+const SOCKET: &str = "plugin.sock";
+/// And this one before. Both are of one length, which is limited (unix(7)).
+const NEW: &str = "plugin.new~";
+
 /// Where the socket is. It goes with this.
 #[derive(Debug)]
 pub struct Place {
@@ -29,7 +39,7 @@ impl Place {
     /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.dir.join("plugin.sock")
+        self.dir.join(SOCKET)
     }
 }
 
@@ -50,9 +60,32 @@ pub fn bind(above: &Path) -> Result<(UnixListener, Place), SocketError> {
         dir: above.to_owned(),
         source,
     };
+    remove_abandoned(above);
     let place = make_dir(above).map_err(failed)?;
-    let listener = UnixListener::bind(place.path()).map_err(failed)?;
+    let new = place.dir.join(NEW);
+    let listener = UnixListener::bind(&new).map_err(failed)?;
+    fs::rename(new, place.path()).map_err(failed)?;
     Ok((listener, place))
+}
+
+/// Removes the sockets of plugins that were killed. What cannot be removed is in nobody's way.
+fn remove_abandoned(above: &Path) {
+    let entries = fs::read_dir(above).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| {
+        let is_named = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        // Of the directory itself, not of what a link points at.
+        let is_own = |data: &fs::Metadata| {
+            data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o077 == 0
+        };
+        is_named && entry.metadata().is_ok_and(|data| is_own(&data))
+    });
+    for dir in ours.map(|entry| entry.path()) {
+        // Without the socket it is being made.
+        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if UnixStream::connect(dir.join(SOCKET)).is_err_and(is_refused) {
+            drop(Place { dir });
+        }
+    }
 }
 
 fn make_dir(above: &Path) -> io::Result<Place> {
@@ -60,7 +93,7 @@ fn make_dir(above: &Path) -> io::Result<Place> {
     for _ in 0..ATTEMPTS {
         let mut bytes = [0; 8];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let dir = above.join(format!("onload-nomad-{:016x}", u64::from_ne_bytes(bytes)));
+        let dir = above.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(bytes)));
         match DirBuilder::new().mode(0o700).create(&dir) {
             Ok(()) => return Ok(Place { dir }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
@@ -81,14 +114,34 @@ mod tests {
     #[tokio::test]
     async fn nobody_else_can_reach_the_socket_and_it_goes_with_the_plugin() {
         let above = tempfile::tempdir().unwrap();
-        let (_, place) = bind(above.path()).unwrap();
-        let (_, other) = bind(above.path()).unwrap();
+        let (_listener, place) = bind(above.path()).unwrap();
+        let (_listener, other) = bind(above.path()).unwrap();
         assert_ne!(place.path(), other.path());
         let mode = fs::metadata(&place.dir).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert!(place.path().exists());
         drop((place, other));
         assert_eq!(fs::read_dir(above.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_a_plugin_that_was_killed_goes_with_the_next_and_no_other() {
+        let above = tempfile::tempdir().unwrap();
+        let (listener, killed) = bind(above.path()).unwrap();
+        let (_listening, living) = bind(above.path()).unwrap();
+        drop(listener);
+        let killed = std::mem::ManuallyDrop::new(killed);
+        // Others may put anything beside them.
+        let file = above.path().join("onload-nomad-file");
+        fs::write(&file, "").unwrap();
+        let link = above.path().join("onload-nomad-link");
+        std::os::unix::fs::symlink(&killed.dir, &link).unwrap();
+        let begun = make_dir(above.path()).unwrap();
+        let (_next, next) = bind(above.path()).unwrap();
+        assert!(!killed.dir.exists());
+        let here = [&living.dir, &next.dir, &begun.dir, &file];
+        assert!(here.iter().all(|path| path.exists()));
+        assert!(link.is_symlink());
     }
 
     #[tokio::test]
