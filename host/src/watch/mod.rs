@@ -10,12 +10,14 @@ mod changes;
 mod directories;
 mod link;
 mod namespaces;
+mod renewed;
 mod socket;
 mod uevent;
 mod watcher;
 
 pub use burst::Damping;
 pub use changes::Changes;
+pub use renewed::{Failure, Renewed};
 pub use watcher::{Sources, Waker, Watcher};
 
 /// Gives bytes to the parsers of what the kernel tells. They are private, so only a fuzzer sees them.
