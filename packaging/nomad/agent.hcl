@@ -6,8 +6,9 @@ plugin "onload-nomad-device" {
     # Give the tools and profiles of Onload and TCPDirect, too.
     mount_onload = true
 
-    # Say this if the docker driver runs every task that asks for a device with the runtime "onload". Then vfio
-    # functions and huge pages can be had, RDMA tasks may lock memory, and leases say which task has a device.
+    # Say this if the docker driver runs every task that asks for a device with the runtime "onload", which gives all
+    # of them then. vfio functions and huge pages can be had, RDMA tasks may lock memory, variables of a task
+    # take precedence, and leases say which task has a device.
     # runtime = "onload"
   }
 }

@@ -15,7 +15,7 @@ use onload_host::leases::UnknownLeases;
 use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::{Offer, Survey};
 use onload_host::settings::{self, SettingsError};
-use onload_host::watch::{Sources, Watcher};
+use onload_host::watch::{Failure, Renewed, Sources, Watcher};
 use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
@@ -28,9 +28,9 @@ use crate::spec_writer::{Keeper, Kept};
 const UNTOLD: Duration = Duration::from_secs(10);
 
 /// Where what was said of the specifications stands.
-const SPECIFICATIONS: usize = 3;
+const SPECIFICATIONS: usize = 2;
 /// And what of the metrics.
-const MEASURES: usize = 4;
+const MEASURES: usize = 3;
 
 /// Why nothing is known of the host.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +59,9 @@ pub struct Surveyor {
     keeper: Option<Keeper>,
     /// What says where metrics are served.
     listen_by: SetBy,
-    /// What was said last of the configuration, the host, its changes, its specifications and its metrics, so
-    /// that it is not said twice.
-    said: [String; 5],
+    /// What was said last of the configuration, the host, its specifications and its metrics, so that it is not
+    /// said twice.
+    said: [String; 4],
 }
 
 impl Surveyor {
@@ -192,28 +192,36 @@ impl Surveyor {
     /// # Errors
     /// [`LookError::Thread`].
     pub fn start(mut self, to: watch::Sender<Arc<Snapshot>>) -> Result<(), LookError> {
-        let mut sources = Sources::of_host(&self.host, self.specs.dirs());
-        let named = self.named.as_deref().and_then(Path::parent);
-        sources.directories.extend(named.map(Path::to_owned));
-        let mut watcher = Watcher::new(sources).map_err(LookError::Thread)?;
-        for reason in watcher.without() {
-            tracing::warn!(%reason, "changes are found later, within a minute");
-        }
+        let mut watch = Renewed::default();
         let run = move || {
-            // What changed between the first look and the watch.
-            while self.look_again(&to) {
-                if let Err(error) = watcher.wait(None) {
-                    self.say(
-                        2,
-                        &error,
-                        "changes are not told; looking at the host every few seconds",
-                    );
+            loop {
+                // Begins before the look, so that what changes meanwhile is not lost.
+                let made = watch.make(|| self.watcher());
+                if !self.look_again(&to) {
+                    return;
+                }
+                let waited = made.and_then(|()| watch.wait(|watcher| watcher.wait(None)));
+                if let Err(failure) = waited {
+                    if let Failure::New(error) = failure {
+                        tracing::error!(%error, "changes are not told; looking at the host every few seconds");
+                    }
                     thread::sleep(UNTOLD);
                 }
             }
         };
         let thread = thread::Builder::new().name("surveyor".to_owned());
         thread.spawn(run).map(|_| ()).map_err(LookError::Thread)
+    }
+
+    fn watcher(&self) -> io::Result<Watcher> {
+        let mut sources = Sources::of_host(&self.host, self.specs.dirs());
+        let named = self.named.as_deref().and_then(Path::parent);
+        sources.directories.extend(named.map(Path::to_owned));
+        let watcher = Watcher::new(sources)?;
+        for reason in watcher.without() {
+            tracing::warn!(%reason, "changes are found later, within a minute");
+        }
+        Ok(watcher)
     }
 
     /// Whether anybody wants to know more.

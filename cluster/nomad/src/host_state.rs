@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use onload_cdi::{ContainerEdits, QualifiedName};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::Device;
+use onload_core::lease::{Device as Leased, Lease};
 use onload_core::text::{Chain, Listed};
 use onload_core::ticket::variable;
 use onload_host::host::Host;
+use onload_host::leases::{self, UnknownLeases};
 use onload_host::offers::Health;
 
 use crate::devices::books::{self, Books, LookError};
-use crate::devices::group::{self, Group};
+use crate::devices::group::{self, Device, Group, Place};
 use crate::devices::id;
 use crate::devices::plan::{Plan, plan};
 use crate::devices::reservation::{Manner, Need, Reservation, needs};
@@ -71,7 +73,11 @@ pub enum ReserveError {
 pub struct Snapshot {
     /// The devices that are published.
     pub plan: Plan,
-    by_id: BTreeMap<String, usize>,
+    /// What of the configuration may be a mistake.
+    pub warnings: BTreeSet<String>,
+    /// How long a reservation waits for a device that a task of this client holds.
+    pub reserve_wait: Duration,
+    by_id: BTreeMap<String, Place>,
     tasks: OwnTasks,
     books: Books,
     runtime: Option<Runtime>,
@@ -93,7 +99,7 @@ impl Snapshot {
     ) -> Result<Snapshot, LookError> {
         let look = books::look(host, config, settings, dirs)?;
         let leases = look.offers.iter().flat_map(|offer| {
-            let device = Device {
+            let device = Leased {
                 class: offer.class,
                 name: offer.name.clone(),
             };
@@ -104,12 +110,15 @@ impl Snapshot {
             Some(earlier) => OwnTasks::of(host).and_earlier(&earlier.tasks, leases),
             None => OwnTasks::of(host),
         };
-        let mut plan = plan(&look.offers, settings, |lease| tasks.hold(lease));
+        let before = earlier.map(|earlier| &earlier.plan);
+        let mut plan = plan(&look.offers, settings, before, |lease| tasks.hold(lease));
         plan.left_out.extend(look.not_offered);
         let paths = &settings.paths;
         Ok(Snapshot {
             by_id: group::by_id(&plan.groups),
             plan,
+            warnings: look.warnings,
+            reserve_wait: settings.reserve_wait,
             tasks,
             books: look.books,
             runtime: Some(settings.runtime),
@@ -136,23 +145,21 @@ impl Snapshot {
         let mut reservation = Reservation::default();
         let mut by_ticket = ByTicket::default();
         let mut not_given = BTreeSet::new();
-        for (id, group) in self.groups(ids)? {
-            for (class, names) in &group.members {
+        for (id, group, device) in self.devices(ids)? {
+            for (class, names) in &device.members {
                 let edits = self.edits(host, *class, names, id)?;
-                let needs = needs(&edits);
-                let is_for_runtime = group.is_exclusive || !needs.is_empty();
-                if is_for_runtime
-                    && self.runtime == Some(Runtime::Onload)
-                    && !self.books.is_own(*class)
-                {
+                // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
+                // merges what several blocks share.
+                if self.is_by_ticket(*class) {
                     by_ticket.add(*class, names);
                     continue;
                 }
+                let needs = needs(&edits);
                 bear(&needs, id)?;
                 not_given.extend(needs);
                 reservation.add(&edits, &self.manner(*class));
             }
-            by_ticket.note(group);
+            by_ticket.note(group, device);
         }
         if !not_given.is_empty() {
             let words: Vec<&str> = not_given.into_iter().map(Need::as_str).collect();
@@ -169,26 +176,73 @@ impl Snapshot {
         Ok(reservation.into_wire())
     }
 
-    /// The groups of some ids, each once, with the first of its ids.
-    fn groups<'s>(&'s self, ids: &'s [String]) -> Result<Vec<(&'s str, &'s Group)>, ReserveError> {
+    /// A task of this client that holds one of some devices now, for people. Its lease is looked for anew.
+    ///
+    /// # Errors
+    /// [`UnknownLeases`].
+    pub fn own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>, UnknownLeases> {
+        let places = ids.iter().filter_map(|id| self.by_id.get(id));
+        let groups = places.filter_map(|(of, index)| {
+            let group = self
+                .plan
+                .groups
+                .get(*of)
+                .filter(|group| group.is_exclusive)?;
+            group.devices.get(*index)
+        });
+        let asked: BTreeSet<Leased> = groups.flat_map(leased).collect();
+        if asked.is_empty() {
+            return Ok(None);
+        }
+        let leases = leases::list(host)?;
+        let held = leases
+            .iter()
+            .filter(|listed| !listed.is_over && asked.contains(&listed.device));
+        let mut own = held.filter_map(|listed| listed.lease.as_ref().ok());
+        Ok(own
+            .find(|lease| self.tasks.hold(lease))
+            .map(Lease::to_string))
+    }
+
+    fn is_by_ticket(&self, class: Class) -> bool {
+        self.runtime == Some(Runtime::Onload) && !self.books.is_own(class)
+    }
+
+    /// The devices of some ids, each once, with the first of its ids.
+    fn devices<'s>(
+        &'s self,
+        ids: &'s [String],
+    ) -> Result<Vec<(&'s str, &'s Group, &'s Device)>, ReserveError> {
         let mut seen = BTreeSet::new();
-        let mut groups = Vec::new();
+        let mut devices = Vec::new();
         for id in ids {
-            let index = self.by_id.get(id);
-            let group = index.and_then(|index| self.plan.groups.get(*index));
-            let group = group.ok_or_else(|| ReserveError::Gone {
+            let place = self.by_id.get(id).copied();
+            let found = place.and_then(|(of, index)| {
+                let group = self.plan.groups.get(of)?;
+                Some((
+                    of,
+                    group,
+                    distinct(group, index, |index| seen.contains(&(of, index))),
+                ))
+            });
+            let (of, group, index) = found.ok_or_else(|| ReserveError::Gone {
                 id: id.clone(),
                 why: self.why_gone(id),
             })?;
-            if let Health::Unhealthy(why) = &group.health {
+            let Some(device) = group
+                .devices
+                .get(index)
+                .filter(|_| seen.insert((of, index)))
+            else {
+                continue;
+            };
+            if let Health::Unhealthy(why) = &device.health {
                 let (id, why) = (id.clone(), why.clone());
                 return Err(ReserveError::Unhealthy { id, why });
             }
-            if index.is_some_and(|index| seen.insert(*index)) {
-                groups.push((id.as_str(), group));
-            }
+            devices.push((id.as_str(), group, device));
         }
-        Ok(groups)
+        Ok(devices)
     }
 
     fn why_gone(&self, id: &str) -> String {
@@ -251,11 +305,35 @@ fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<(), ReserveError> {
     }
 }
 
+/// The device that one of a group stands for where some are taken: Nomad chooses slots, so a second one of a device
+/// is another device where there is one.
+fn distinct(group: &Group, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
+    let devices = group.devices.iter().enumerate();
+    let mut others = devices.filter(|(_, device)| device.health == Health::Healthy);
+    match is_taken(index) {
+        true => others
+            .find(|(other, _)| !is_taken(*other))
+            .map_or(index, |(other, _)| other),
+        false => index,
+    }
+}
+
+/// A device as leases know it.
+fn leased(device: &Device) -> impl Iterator<Item = Leased> + '_ {
+    let members = device.members.iter();
+    members.flat_map(|(class, names)| {
+        names.iter().map(|name| Leased {
+            class: *class,
+            name: name.device().clone(),
+        })
+    })
+}
+
 /// What is left to our runtime.
 #[derive(Debug, Default)]
 struct ByTicket {
     devices: BTreeSet<(Class, QualifiedName)>,
-    exclusive: Vec<Device>,
+    exclusive: Vec<Leased>,
 }
 
 impl ByTicket {
@@ -265,15 +343,13 @@ impl ByTicket {
     }
 
     /// Notes which of a group's devices one task has for itself.
-    fn note(&mut self, group: &Group) {
-        let members = group.members.iter().filter(|_| group.is_exclusive);
-        let devices = members.flat_map(|(class, names)| names.iter().map(|name| (*class, name)));
-        for (class, name) in devices {
-            if self.devices.contains(&(class, name.clone())) {
-                let name = name.device().clone();
-                self.exclusive.push(Device { class, name });
-            }
-        }
+    fn note(&mut self, group: &Group, device: &Device) {
+        let is_asked = |leased: &Leased| {
+            let mut asked = self.devices.iter();
+            asked.any(|(class, name)| *class == leased.class && *name.device() == leased.name)
+        };
+        let noted = leased(device).filter(|leased| group.is_exclusive && is_asked(leased));
+        self.exclusive.extend(noted);
     }
 }
 

@@ -1,7 +1,9 @@
 //! Looks at the host, again and again, in a thread of its own. It starts when Nomad first asks for devices: until
 //! then the plugin touches nothing.
 
+use std::collections::BTreeSet;
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,7 +14,7 @@ use onload_core::text::Chain;
 use onload_host::host::{Host, HostError};
 use onload_host::settings::{self, SettingsError};
 use onload_host::specdir::given_or_engine_dirs;
-use onload_host::watch::{Sources, Waker, Watcher};
+use onload_host::watch::{Failure, Renewed, Sources, Waker, Watcher};
 use tokio::sync::watch;
 
 use crate::devices::books::LookError;
@@ -43,8 +45,6 @@ enum SurveyError {
     Settings(#[from] SettingsError),
     #[error(transparent)]
     Look(#[from] LookError),
-    #[error("waiting for changes of the host")]
-    Watch(#[source] std::io::Error),
 }
 
 /// Who looks at the host.
@@ -93,6 +93,24 @@ impl Surveyor {
         }
     }
 
+    fn watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
+        let mut sources = Sources::of_host(host, dirs);
+        sources.interval = period;
+        let run = host.outside_path(RUN_DIR.as_ref());
+        sources.directories.push(run.join(REQUESTS));
+        let named = self.options.config.as_ref();
+        let named = named.and_then(|path| Some(path.parent()?.to_owned()));
+        sources.directories.extend(named);
+        let watcher = Watcher::new(sources)?;
+        for reason in watcher.without() {
+            log::warn(&format!(
+                "changes are found later, after fingerprint_period: {reason}"
+            ));
+        }
+        self.shared().waker = Some(watcher.waker());
+        Ok(watcher)
+    }
+
     /// What the host has. The first call begins to look at it; nothing is there before the first look.
     pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<Snapshot>>> {
         let receiver = self.snapshots.subscribe();
@@ -117,20 +135,24 @@ impl Surveyor {
 /// The thread.
 struct Loop<'s> {
     surveyor: &'s Surveyor,
-    /// What is watched with, and how often everything is looked at.
-    watcher: Option<(Watcher, Duration)>,
+    watch: Renewed,
+    /// How often everything is looked at in any case.
+    period: Duration,
     /// What was said last, so that it is not said twice.
     said: String,
-    left_out: Vec<String>,
+    left_out: BTreeSet<String>,
+    warnings: BTreeSet<String>,
 }
 
 impl<'s> Loop<'s> {
     fn new(surveyor: &'s Surveyor) -> Self {
         Loop {
             surveyor,
-            watcher: None,
+            watch: Renewed::default(),
+            period: Duration::ZERO,
             said: String::new(),
-            left_out: Vec::new(),
+            left_out: BTreeSet::new(),
+            warnings: BTreeSet::new(),
         }
     }
 
@@ -151,11 +173,7 @@ impl<'s> Loop<'s> {
             if self.surveyor.shared().settings != settings {
                 continue;
             }
-            let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
-            if let Err(error) = self.wait(period) {
-                self.failed(&error);
-                thread::sleep(period);
-            }
+            self.wait();
         }
     }
 
@@ -168,7 +186,7 @@ impl<'s> Loop<'s> {
             &host,
             &dirs,
             settings.fingerprint_period.max(SHORTEST_PERIOD),
-        )?;
+        );
         let config = settings::load(&host, options.config.as_deref())?;
         log::set_level(config.log.level);
         let earlier = self.surveyor.snapshots.borrow().clone();
@@ -181,45 +199,34 @@ impl<'s> Loop<'s> {
         )?)
     }
 
-    fn watch(
-        &mut self,
-        host: &Host,
-        dirs: &[PathBuf],
-        period: Duration,
-    ) -> Result<(), SurveyError> {
-        if self
-            .watcher
-            .as_ref()
-            .is_some_and(|(_, with)| *with == period)
-        {
-            return Ok(());
+    fn watch(&mut self, host: &Host, dirs: &[PathBuf], period: Duration) {
+        if self.period != period {
+            self.watch.discard();
+            self.period = period;
         }
-        let mut sources = Sources::of_host(host, dirs);
-        sources.interval = period;
-        let run = host.outside_path(RUN_DIR.as_ref());
-        sources.directories.push(run.join(REQUESTS));
-        let named = self.surveyor.options.config.as_ref();
-        sources
-            .directories
-            .extend(named.and_then(|path| Some(path.parent()?.to_owned())));
-        let watcher = Watcher::new(sources).map_err(SurveyError::Watch)?;
-        for reason in watcher.without() {
-            log::warn(&format!(
-                "changes are found later, after fingerprint_period: {reason}"
-            ));
+        let surveyor = self.surveyor;
+        let made = self.watch.make(|| surveyor.watcher(host, dirs, period));
+        if let Err(failure) = made {
+            self.not_told(failure);
         }
-        self.surveyor.shared().waker = Some(watcher.waker());
-        self.watcher = Some((watcher, period));
-        Ok(())
     }
 
-    fn wait(&mut self, period: Duration) -> Result<(), SurveyError> {
-        match &mut self.watcher {
-            Some((watcher, _)) => watcher.wait(None).map(|_| ()).map_err(SurveyError::Watch),
-            None => {
-                thread::sleep(period);
-                Ok(())
+    fn wait(&mut self) {
+        match self.watch.wait(|watcher| watcher.wait(None)) {
+            Ok(Some(_)) => {}
+            Ok(None) => thread::sleep(self.period.max(SHORTEST_PERIOD)),
+            Err(failure) => {
+                self.not_told(failure);
+                thread::sleep(self.period);
             }
+        }
+    }
+
+    fn not_told(&self, failure: Failure) {
+        if let Failure::New(error) = failure {
+            log::error(&format!(
+                "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
+            ));
         }
     }
 
@@ -241,12 +248,15 @@ impl<'s> Loop<'s> {
         });
     }
 
-    /// Says what is offered and not published, once.
+    /// Says once what is offered and not published, and what may be a mistake.
     fn explain(&mut self, snapshot: &Snapshot) {
-        let left_out: Vec<String> = snapshot.plan.left_out.iter().cloned().collect();
-        for line in left_out.iter().filter(|line| !self.left_out.contains(line)) {
+        for line in snapshot.plan.left_out.difference(&self.left_out) {
             log::info(line);
         }
-        self.left_out = left_out;
+        for line in snapshot.warnings.difference(&self.warnings) {
+            log::warn(line);
+        }
+        self.left_out.clone_from(&snapshot.plan.left_out);
+        self.warnings.clone_from(&snapshot.warnings);
     }
 }

@@ -12,13 +12,15 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 
-use onload_nomad::wire::device::{ContainerReservation, DeviceGroup};
+use onload_nomad::wire::device::{ContainerReservation, DeviceGroup, ReserveRequest};
 use onload_nomad::wire::structs::{Attribute, Value};
 use serde_json::json;
-use support::{Agent, TestHost};
+use support::{Agent, TestHost, parse, sources};
 
 const NIC: &str = "enp101s0f0np0";
 const VF: &str = "0000:65:00.3";
+/// The group of the virtual functions of that port.
+const VFIO: &str = "onload.dev/vfio/1924:1b03-0000:65:00.0";
 
 type Groups = BTreeMap<String, DeviceGroup>;
 
@@ -66,10 +68,13 @@ async fn a_host_is_published_interface_by_interface() {
     let agent = Agent::configured(&host, &json!({})).await;
     let groups = agent.published().await;
     let wanted = [
+        "amd/onload/any",
         "amd/onload/enp101s0f0np0",
         "amd/onload/enp101s0f0v0",
+        "amd/onloadzf/any",
         "amd/onloadzf/enp101s0f0np0",
         "amd/onloadzf/enp101s0f0v0",
+        "amd/zf/any",
         "amd/zf/enp101s0f0np0",
         "amd/zf/enp101s0f0v0",
         "none/pps/pps0",
@@ -112,7 +117,8 @@ async fn attributes_have_the_units_that_nomad_knows() {
     assert_eq!(text(group, "datapath"), "ef10");
     assert_eq!(text(group, "link_state"), "up");
     assert_eq!(text(group, "pci_address"), "0000:65:00.0");
-    assert!(text(group, "onload_version").starts_with(|c: char| c.is_ascii_digit()));
+    assert_eq!(text(group, "onload_version"), "v9.0.2.140");
+    assert_eq!(text(group, "pci_vendor"), "0x1924");
     assert!(matches!(
         value(group, "numa_node").value,
         Some(Value::Int(_))
@@ -132,6 +138,201 @@ async fn attributes_have_the_units_that_nomad_knows() {
             );
         }
     }
+}
+
+/// Where the server takes the value in a job for a number, no text is ever equal to it.
+#[tokio::test]
+async fn no_text_looks_like_a_number_to_nomad() {
+    let mut texts = 0;
+    for name in [
+        "x2-2port-sriov",
+        "debian12-stand-ins",
+        "debian13-2numa-onload-rxe-vfio",
+        "debian13-4numa-21vfs",
+        "iommu-groups",
+        "rdma-hcas",
+        "vmd-numa-gaps",
+    ] {
+        let host = TestHost::captured(name);
+        for settings in [json!({}), json!({"runtime": "onload"})] {
+            let agent = Agent::configured(&host, &settings).await;
+            for (group, published) in agent.published().await {
+                for (attribute, value) in published.attributes {
+                    if let Some(Value::Text(text)) = value.value {
+                        let read = parse(&text).value;
+                        assert_eq!(read, Some(Value::Text(text)), "{name}: {group} {attribute}");
+                        texts += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(texts > 100, "{texts}");
+}
+
+/// What the tests take for Nomad's rules, against what Nomad's own code printed (`recorded/README.md`).
+#[test]
+fn texts_are_read_as_nomad_reads_them() {
+    let path = sources().join("cluster/nomad/tests/recorded/parsed-1.10.5.txt");
+    let recorded = fs::read_to_string(path).unwrap();
+    assert_eq!(recorded.lines().count(), 35);
+    for line in recorded.lines() {
+        let (text, read) = line.trim_start_matches('"').split_once('"').unwrap();
+        let (kind, value) = read.trim_start().split_once(' ').unwrap();
+        let ours = parse(text);
+        let is_same = match ours.value.unwrap() {
+            Value::Int(number) => kind == "int" && value == format!("{number} [{}]", ours.unit),
+            Value::Float(_) => kind == "float",
+            Value::Bool(is) => kind == "bool" && value == is.to_string(),
+            Value::Text(text) => kind == "text" && value == text,
+        };
+        assert!(is_same, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn what_only_one_client_has_does_not_make_a_class_of_its_own() {
+    for (host, group, unique) in [
+        ("x2-2port-sriov", "none/ptp/ptp0", "unique.clock_name"),
+        ("rdma-hcas", "onload.dev/rdma/mlx5_0", "unique.node_guid"),
+    ] {
+        let host = TestHost::captured(host);
+        let agent = Agent::configured(&host, &json!({})).await;
+        let groups = agent.published().await;
+        text(&groups[group], unique);
+        let plain = unique.strip_prefix("unique.").unwrap();
+        assert!(!groups[group].attributes.contains_key(plain));
+    }
+}
+
+#[tokio::test]
+async fn functions_of_which_a_task_may_have_any_are_one_group_and_each_is_in_one() {
+    let host = TestHost::captured("debian13-4numa-21vfs");
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let groups = agent.published().await;
+    let vfio = groups.iter().filter(|(name, _)| name.contains("/vfio/"));
+    let numbers: Vec<(&str, usize)> = vfio
+        .clone()
+        .map(|(name, group)| (name.as_str(), group.devices.len()))
+        .collect();
+    let of_81 = "onload.dev/vfio/8086:10ca-0000:81:00.0";
+    assert_eq!(
+        numbers,
+        [
+            ("onload.dev/vfio/8086:10ca-0000:41:00.0", 4),
+            (of_81, 7),
+            ("onload.dev/vfio/8086:10ca-0000:c1:00.0", 4),
+        ]
+    );
+    let all: Vec<&str> = vfio.flat_map(|(_, group)| ids(group)).collect();
+    let once: std::collections::BTreeSet<&&str> = all.iter().collect();
+    assert_eq!((all.len(), once.len()), (15, 15));
+    let group = &groups[of_81];
+    assert_eq!(text(group, "pci_vendor"), "0x8086");
+    assert_eq!(text(group, "physical_function"), "0000:81:00.0");
+    for own in ["pci_address", "iommu_group", "vf_index"] {
+        assert!(!group.attributes.contains_key(own), "{own}");
+    }
+    let places = group.devices.iter().map(|device| {
+        let place = device.hw_locality.as_ref().unwrap();
+        format!("vfio-{}-0", place.pci_bus_id)
+    });
+    assert!(places.eq(ids(group)));
+    let given = agent
+        .reserve(&["vfio-0000:81:10.2-0", "vfio-0000:81:11.4-0"])
+        .await
+        .unwrap();
+    let ticket = ticket_of(&host, &given).unwrap();
+    assert_eq!(ticket["request"], "vfio=0000:81:10.2,0000:81:11.4");
+    assert_eq!(ticket["exclusive"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn two_slots_of_any_are_two_interfaces_with_what_they_share_once() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({})).await;
+    let groups = agent.published().await;
+    let group = &groups["amd/onload/any"];
+    assert_eq!(group.devices.len(), 20);
+    assert_eq!(text(group, "pci_vendor"), "0x1924");
+    assert!(!group.attributes.contains_key("interface"));
+    let both = [
+        "ONLOAD_CTK_NIC_ENP101S0F0NP0",
+        "ONLOAD_CTK_NIC_ENP101S0F0V0",
+    ];
+    for slots in [
+        &["onload-any:enp101s0f0np0-0", "onload-any:enp101s0f0v0-0"][..],
+        &["onload-any:enp101s0f0np0-0", "onload-any:enp101s0f0np0-7"],
+        &[
+            "onload-any:enp101s0f0v0-1",
+            "onload-any:enp101s0f0v0-2",
+            "onload-any:enp101s0f0v0-3",
+        ],
+    ] {
+        let given = agent.reserve(slots).await.unwrap();
+        assert!(
+            both.iter().all(|name| given.envs.contains_key(*name)),
+            "{given:?}"
+        );
+        let mut paths: Vec<&String> = given.mounts.iter().map(|mount| &mount.task_path).collect();
+        paths.dedup();
+        assert_eq!(paths.len(), given.mounts.len());
+    }
+    let one = Agent::configured(&host, &json!({"num_nic": 1})).await;
+    assert!(
+        !one.published().await.contains_key("amd/onload/any"),
+        "it would be a second slot"
+    );
+}
+
+#[tokio::test]
+async fn with_our_runtime_reserve_sets_nothing_that_a_task_may_set_itself() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    for (id, request) in [
+        ("onload-enp101s0f0np0-0", "nic=enp101s0f0np0"),
+        (
+            "onloadzf-enp101s0f0np0-0",
+            "nic=enp101s0f0np0;zf=enp101s0f0np0",
+        ),
+        ("profile-latency-0", "profile=latency"),
+        ("ptp-ptp0-0", "ptp=ptp0"),
+    ] {
+        let given = agent.reserve(&[id]).await.unwrap();
+        assert_eq!(given.envs.len(), 1, "{given:?}");
+        assert!(
+            given.mounts.is_empty() && given.devices.is_empty(),
+            "{given:?}"
+        );
+        let ticket = ticket_of(&host, &given).unwrap();
+        assert_eq!(
+            (&ticket["request"], &ticket["exclusive"]),
+            (&json!(request), &json!([]))
+        );
+    }
+    // What the plugin's own paths make stands in no specification, so the runtime cannot give it.
+    let own = json!({"runtime": "onload", "task_onload_lib_path": "/opt/onload"});
+    let agent = Agent::configured(&host, &own).await;
+    let given = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
+    assert_eq!(given.envs["LD_PRELOAD"], "/opt/onload/libonload.so");
+}
+
+#[tokio::test]
+async fn a_name_to_ignore_that_the_host_does_not_have_is_warned_of() {
+    let host = TestHost::x2();
+    let ignored =
+        json!({"ignored_interfaces": ["enp101s0f0v0", "eno1", "ptp0", "none", "enp101s0f0vo"]});
+    let mut agent = Agent::configured(&host, &ignored).await;
+    agent.published().await;
+    let line = agent.logged(&["ignored_interfaces"]);
+    assert_eq!(line["@level"], "warn");
+    assert_eq!(
+        line["@message"],
+        "setting ignored_interfaces of the plugin names \"enp101s0f0vo\", which this host does not have; correct or remove it"
+    );
+    agent.signal(rustix::process::Signal::TERM);
+    let (_, _, log) = agent.ended();
+    assert_eq!(log.matches("ignored_interfaces").count(), 1, "{log}");
 }
 
 #[tokio::test]
@@ -327,10 +528,7 @@ async fn what_nomad_cannot_carry_is_published_only_by_the_operators_word() {
     );
     let with = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = with.published().await;
-    assert_eq!(
-        ids(&groups["onload.dev/vfio/0000:65:00.3"]),
-        ["vfio-0000:65:00.3-0"]
-    );
+    assert_eq!(ids(&groups[VFIO]), ["vfio-0000:65:00.3-0"]);
     assert_eq!(groups["onload.dev/hugepages/2Mi"].devices.len(), 10);
 }
 
@@ -428,9 +626,13 @@ async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
     requests.sort();
     assert_eq!(
         requests,
-        ["hugepages=2Mi", "hugepages=2Mi", &format!("vfio={VF}")]
+        [
+            "hugepages=2Mi",
+            "hugepages=2Mi",
+            &format!("nic={NIC}"),
+            &format!("vfio={VF}")
+        ]
     );
-    assert!(merged.contains_key("LD_PRELOAD"));
 }
 
 #[tokio::test]
@@ -445,17 +647,16 @@ async fn what_others_could_have_written_is_unhealthy_as_the_runtime_refuses_it()
     for entry in fs::read_dir(&cdi).unwrap() {
         mode(&entry.unwrap().path(), 0o644);
     }
-    let name = format!("onload.dev/vfio/{VF}");
     let settings = json!({"runtime": "onload"});
     let agent = Agent::of_the_engines(&host, &settings).await;
-    assert_eq!(health(&agent.published().await[&name]), None);
+    assert_eq!(health(&agent.published().await[VFIO]), None);
     mode(&cdi, 0o1777);
     let status = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
     assert!(status.message().contains("has mode 1777"), "{status}");
     let agent = Agent::of_the_engines(&host, &settings).await;
     let groups = agent.published().await;
     assert_eq!(
-        health(&groups[&name]),
+        health(&groups[VFIO]),
         Some("\"/etc/cdi\" has mode 1777, so others can change it; `chmod go-w` it")
     );
     assert!(groups.values().all(|group| health(group).is_some()));
@@ -504,30 +705,99 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
     let host = TestHost::x2();
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let mut devices = agent.fingerprint().await;
-    let name = format!("onload.dev/vfio/{VF}");
-    assert_eq!(health(&devices.next().await[&name]), None);
+    let before = devices.next().await;
+    assert_eq!(health(&before[VFIO]), None);
     let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
-    // What cannot be understood counts as held: a lease of a newer version.
-    let leases = host.root().join("run/onload-ctk/@leases");
-    fs::create_dir_all(&leases).unwrap();
-    private(&leases);
-    host.write(
-        &format!("run/onload-ctk/@leases/vfio={VF}#0"),
-        "{\"version\":99}\n",
-    );
+    lease_elsewhere(&host);
     let held = devices
-        .until(|groups| health(&groups[&name]).is_some())
+        .until(|groups| health(&groups[VFIO]).is_some())
         .await;
-    let said = health(&held[&name]).unwrap();
+    let said = health(&held[VFIO]).unwrap();
     assert!(said.contains("held by"), "{said}");
+    // A job that waits is looked at again for an attribute alone.
+    assert_ne!(held[VFIO].attributes, before[VFIO].attributes);
     let status = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
     assert!(status.message().contains("held by"), "{status}");
     // The container that was started with the ticket holds it: that is a task of ours.
     lease_of_task(&host, &given);
     let ours = devices
-        .until(|groups| health(&groups[&name]).is_none())
+        .until(|groups| health(&groups[VFIO]).is_none())
         .await;
-    assert_eq!(health(&ours[&name]), None);
+    assert_eq!(ours, before, "nothing changes for a task of Nomad's");
+}
+
+/// Of what a task has, the agent's first Reserve is the last word to a batch job (facts of 1.10.5): the task before may
+/// be ending.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_waits_for_a_task_of_this_client_and_holds_nobody_up() {
+    let host = TestHost::x2();
+    let mut agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    held_by_own_task(&host, &agent).await;
+    let mut client = agent.devices();
+    let request = ReserveRequest {
+        device_ids: vec!["vfio-0000:65:00.3-0".to_owned()],
+    };
+    let successor = tokio::spawn(async move { client.reserve(request).await });
+    let line = agent.logged(&["waiting for a task of this client"]);
+    assert!(
+        line["@message"].as_str().unwrap().contains("redis-1"),
+        "{line}"
+    );
+    // Others are answered, and what changes is published.
+    agent.reserve(&["ptp-ptp0-0"]).await.unwrap();
+    let mut devices = agent.fingerprint().await;
+    devices.next().await;
+    host.remove_from_spec("pps", "pps0");
+    devices.next().await;
+    assert!(!successor.is_finished());
+    fs::remove_file(host.root().join(LEASE)).unwrap();
+    let answer = successor.await.unwrap().unwrap().into_inner();
+    let given = answer.container_res.unwrap();
+    assert!(ticket_of(&host, &given).is_some());
+}
+
+#[tokio::test]
+async fn a_reservation_waits_no_longer_than_is_set() {
+    let host = TestHost::x2();
+    let settings = json!({"runtime": "onload", "reserve_wait": "600ms"});
+    let agent = Agent::configured(&host, &settings).await;
+    held_by_own_task(&host, &agent).await;
+    let begin = std::time::Instant::now();
+    // The agent reserves anew for tasks that run when it is started again: that is no error.
+    agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
+    assert!(begin.elapsed().as_millis() >= 600);
+    let host = TestHost::x2();
+    let settings = json!({"runtime": "onload", "reserve_wait": "0s"});
+    let mut agent = Agent::configured(&host, &settings).await;
+    held_by_own_task(&host, &agent).await;
+    agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
+    agent.signal(rustix::process::Signal::TERM);
+    assert!(!agent.ended().2.contains("waiting for a task"));
+}
+
+const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:65:00.3#0";
+
+/// What cannot be understood counts as held: a lease of a newer version.
+fn lease_elsewhere(host: &TestHost) {
+    let leases = host.root().join("run/onload-ctk/@leases");
+    fs::create_dir_all(&leases).unwrap();
+    private(&leases);
+    host.write(LEASE, "{\"version\":99}\n");
+}
+
+/// A task has the function, and the plugin knows it.
+async fn held_by_own_task(host: &TestHost, agent: &Agent) {
+    let mut devices = agent.fingerprint().await;
+    devices.next().await;
+    let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
+    lease_elsewhere(host);
+    devices
+        .until(|groups| health(&groups[VFIO]).is_some())
+        .await;
+    lease_of_task(host, &given);
+    devices
+        .until(|groups| health(&groups[VFIO]).is_none())
+        .await;
 }
 
 #[tokio::test]
@@ -576,10 +846,7 @@ fn lease_of_task(host: &TestHost, given: &ContainerReservation) {
         "holder": {"init": {"process": process, "cgroup": null}},
         "entryPoint": "createRuntime", "since": 1_700_000_000, "ticket": ticket,
     });
-    host.write_private(
-        &format!("run/onload-ctk/@leases/vfio={VF}#0"),
-        &format!("{lease}\n"),
-    );
+    host.write_private(LEASE, &format!("{lease}\n"));
 }
 
 #[tokio::test]

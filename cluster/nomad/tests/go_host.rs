@@ -22,6 +22,7 @@ use support::{GoHost, TestHost, config, go_program};
 
 const BASE: &str = "/hashicorp.nomad.plugins.base.proto.BasePlugin";
 const DEVICE: &str = "/hashicorp.nomad.plugins.device.DevicePlugin";
+const NIC: &str = "enp101s0f0np0";
 
 fn set(host: &mut GoHost, settings: &Value) -> Result<Empty, String> {
     host.call("call", &format!("{BASE}/SetConfig"), &config(settings))
@@ -66,7 +67,7 @@ fn nomads_library_takes_it_through_all_of_its_lives() {
     let group = published
         .device_group
         .iter()
-        .find(|group| group.device_type == "onload")
+        .find(|group| group.device_type == "onload" && group.device_name == NIC)
         .unwrap();
     let ids: Vec<&str> = group
         .devices
@@ -111,7 +112,7 @@ fn statistics_reach_nomads_library() {
     let group = stats
         .groups
         .iter()
-        .find(|group| group.r#type == "onload")
+        .find(|group| group.r#type == "onload" && group.name == NIC)
         .unwrap();
     let stats = group.instance_stats["onload-enp101s0f0np0-0"]
         .stats

@@ -210,7 +210,7 @@ async fn a_job_finds_the_devices_that_its_readme_names() {
     let groups = published(&host, json!({})).await;
     let mut wanted = Vec::new();
     for kind in ["onload", "onloadzf", "zf"] {
-        wanted.extend([NIC, "enp101s0f0v0"].map(|interface| format!("amd/{kind}/{interface}")));
+        wanted.extend(["any", NIC, "enp101s0f0v0"].map(|name| format!("amd/{kind}/{name}")));
     }
     assert_eq!(of_types(&groups, &ONLOAD), wanted);
     assert!(groups.contains_key("none/ptp/ptp1") && groups.contains_key("none/pps/pps0"));
@@ -431,7 +431,7 @@ async fn a_directory_without_onload_is_named_in_the_log() {
     let mut agent = Agent::configured(&host, &settings).await;
     let groups = agent.published().await;
     assert_eq!(of_types(&groups, &["onload", "onloadzf"]), [""; 0]);
-    assert_eq!(of_types(&groups, &["zf"]).len(), 2);
+    assert_eq!(of_types(&groups, &["zf"]).len(), 3);
     agent.logged(&["Onload is not offered: ", "libonload.so"]);
 }
 

@@ -18,7 +18,7 @@ use onload_nomad::cli::Cli;
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::device::DeviceGroup;
 use serde_json::json;
-use support::{Agent, TestHost, sources};
+use support::{Agent, TestHost, meets, sources};
 
 fn packaging() -> PathBuf {
     sources().join("packaging/nomad")
@@ -100,6 +100,43 @@ async fn the_jobs_find_their_devices_and_attributes_on_a_captured_host() {
             "{path}"
         );
     }
+}
+
+/// The lines of each `constraint` block.
+fn constraints(text: &str) -> Vec<String> {
+    let blocks = text.split("constraint {\n").skip(1);
+    let blocks = blocks.filter_map(|rest| rest.split_once("\n          }\n"));
+    blocks.map(|(block, _)| block.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_constraints_of_the_jobs_are_met_as_nomad_reads_them() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let groups = agent.published().await;
+    let mut met = 0;
+    for (path, text) in jobs() {
+        let device = quoted(&text, "device ")[0];
+        let constraints = constraints(&text);
+        assert_eq!(constraints.len(), text.matches("constraint {").count());
+        for constraint in constraints {
+            let attribute = quoted(&constraint, "attribute")[0];
+            let attribute = attribute.strip_prefix("${device.attr.").unwrap();
+            let attribute = attribute.strip_suffix('}').unwrap();
+            let operator = quoted(&constraint, "operator").first().copied();
+            let value = quoted(&constraint, "value")[0];
+            let mut asked = groups.values().filter(|group| is(group, device));
+            assert!(
+                asked.any(|group| {
+                    let attribute = group.attributes.get(attribute);
+                    attribute.is_some_and(|is| meets(is, operator.unwrap_or("="), value))
+                }),
+                "{path}: {constraint}"
+            );
+            met += 1;
+        }
+    }
+    assert_eq!(met, 2);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use onload_nomad::wire::go_plugin::ConnInfo;
 use onload_nomad::wire::hclspec::{Attr, Block, Literal};
 use onload_nomad::wire::services::g_r_p_c_broker_client::GRPCBrokerClient;
 use onload_nomad::wire::services::g_r_p_c_stdio_client::GRPCStdioClient;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::json;
 use support::{Agent, TestHost, config, start};
 use tonic_health::pb::HealthCheckRequest;
@@ -180,6 +180,37 @@ async fn the_socket_of_a_killed_plugin_goes_when_the_next_one_starts() {
     let next = Agent::start(&host).await;
     assert!(!killed.socket().parent().unwrap().exists());
     assert!(next.socket().exists());
+}
+
+/// poll(2) fails for more descriptors than a process may have.
+#[tokio::test]
+async fn changes_are_told_again_after_waiting_for_them_failed() {
+    const TROUBLE: &str = "waiting for changes of the host: ";
+    let host = TestHost::x2();
+    let mut agent = Agent::configured(&host, &json!({"fingerprint_period": "1s"})).await;
+    let mut devices = agent.fingerprint().await;
+    devices.next().await;
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    let usual = getrlimit(Resource::Nofile);
+    for times in 1..=2 {
+        let few = Rlimit {
+            current: Some(1),
+            maximum: usual.maximum,
+        };
+        prlimit(pid, Resource::Nofile, few).unwrap();
+        agent.logged_times(times, TROUBLE);
+        prlimit(pid, Resource::Nofile, usual).unwrap();
+        // The first change is seen by a look, and the second is waited for.
+        for change in ["a", "b"] {
+            host.change_spec("pps", |spec| {
+                spec["devices"][0]["name"] = json!(format!("{change}{times}"));
+            });
+            devices.next().await;
+        }
+    }
+    agent.signal(Signal::TERM);
+    let (_, _, log) = agent.ended();
+    assert_eq!(log.matches(TROUBLE).count(), 2, "{log}");
 }
 
 #[tokio::test]

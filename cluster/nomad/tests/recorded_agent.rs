@@ -21,11 +21,11 @@ fn recorded(name: &str) -> String {
     fs::read_to_string(dir.join(name)).unwrap()
 }
 
-async fn agent(host: &TestHost) -> Agent {
+async fn agent(host: &TestHost, runtime: &str) -> Agent {
     let settings = json!({
         "mount_onload": true,
         "num_nic": 3,
-        "runtime": "onload",
+        "runtime": runtime,
         "ignored_interfaces": ["enp101s0f0v0"],
     });
     Agent::configured(host, &settings).await
@@ -45,10 +45,17 @@ fn shown(attribute: &Attribute) -> String {
 #[tokio::test]
 async fn the_agent_had_every_device_that_is_published() {
     let host = TestHost::x2();
-    let published = agent(&host).await.published().await;
+    let published = agent(&host, "onload").await.published().await;
     let ids = published.iter().flat_map(|(name, group)| {
         let ids = group.devices.iter();
-        ids.map(move |device| format!("{name}[{}]", device.id))
+        ids.map(move |device| match device.id.strip_prefix("vfio-") {
+            // Each function was a group of its own.
+            Some(function) => {
+                let function = function.strip_suffix("-0").unwrap();
+                format!("onload.dev/vfio/{function}[{}]", device.id)
+            }
+            None => format!("{name}[{}]", device.id),
+        })
     });
     let text = recorded("devices.txt");
     let lines = text
@@ -62,7 +69,7 @@ async fn the_agent_had_every_device_that_is_published() {
 #[tokio::test]
 async fn the_agent_understood_every_attribute_and_its_unit() {
     let host = TestHost::x2();
-    let published = agent(&host).await.published().await;
+    let published = agent(&host, "onload").await.published().await;
     let attributes = published["amd/onload/enp101s0f0np0"].attributes.iter();
     let said: BTreeMap<String, String> = attributes
         .map(|(name, value)| (name.clone(), shown(value)))
@@ -75,17 +82,27 @@ async fn the_agent_understood_every_attribute_and_its_unit() {
     assert_eq!(group.as_deref(), Some("amd/onload/enp101s0f0np0"));
     // What is no virtual function has no index of one since then.
     assert_eq!(known.remove("vf_index").as_deref(), Some("0"));
+    // Ids and versions look like no number since then.
+    for (name, beginning) in [
+        ("pci_vendor", "0x"),
+        ("pci_device", "0x"),
+        ("onload_version", "v"),
+    ] {
+        known.get_mut(name).unwrap().insert_str(0, beginning);
+    }
+    known.insert("unhealthy".to_owned(), "0".to_owned());
     assert_eq!(said, known);
 }
 
 #[tokio::test]
 async fn the_tasks_had_the_variables_that_are_reserved() {
     let host = TestHost::x2();
-    let agent = agent(&host).await;
-    for (id, file) in [
-        ("onload-enp101s0f0np0-2", "onload.env"),
-        ("vfio-0000:65:00.3-0", "vfio.env"),
+    // With the operator's word all comes by ticket since then.
+    for (id, file, runtime) in [
+        ("onload-enp101s0f0np0-2", "onload.env", ""),
+        ("vfio-0000:65:00.3-0", "vfio.env", "onload"),
     ] {
+        let agent = agent(&host, runtime).await;
         let given = agent.reserve(&[id]).await.unwrap();
         let text = recorded(file);
         let lines = text.lines().filter_map(|line| line.split_once('='));

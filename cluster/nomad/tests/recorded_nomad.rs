@@ -15,10 +15,11 @@ use std::fs;
 use onload_nomad::wire::Empty;
 use onload_nomad::wire::base::{ConfigSchemaResponse, PluginInfoResponse, SetConfigRequest};
 use onload_nomad::wire::device::{
-    ContainerReservation, FingerprintResponse, ReserveRequest, ReserveResponse,
+    ContainerReservation, DetectedDevice, DeviceGroup, FingerprintResponse, ReserveRequest,
+    ReserveResponse,
 };
 use onload_nomad::wire::hclspec::Block;
-use onload_nomad::wire::structs::Value;
+use onload_nomad::wire::structs::{Attribute, Value};
 use prost::Message;
 use serde_json::json;
 use support::{Agent, TestHost, sources};
@@ -71,8 +72,10 @@ impl Call {
                 let Some(Block::Object(settings)) = &mut now.block else {
                     panic!("{now:?}")
                 };
-                // Interfaces that move came later.
-                assert!(settings.attributes.remove("probe_netdev").is_some());
+                // Interfaces that move came later, and reservations that wait.
+                for later in ["probe_netdev", "reserve_wait"] {
+                    assert!(settings.attributes.remove(later).is_some());
+                }
                 assert_eq!(now, then);
             }
             "SetConfig" => {
@@ -83,21 +86,27 @@ impl Call {
             }
             "Fingerprint" => {
                 let answer: FingerprintResponse = self.message("answer");
-                let groups: Vec<_> = agent.published().await.into_values().collect();
-                let mut then = answer.device_group;
-                // What is no virtual function has no index of one since then.
-                for group in &mut then {
-                    let is_virtual = group.attributes.get("virtual_function");
-                    if is_virtual.and_then(|is| is.value.clone()) != Some(Value::Bool(true)) {
-                        group.attributes.remove("vf_index");
-                    }
-                }
+                let groups = agent.published().await;
+                let is_function = |group: &DeviceGroup| group.device_type == "vfio";
+                let (functions, groups): (Vec<_>, Vec<_>) = groups
+                    .into_iter()
+                    // Several devices by one block came later.
+                    .filter(|(name, _)| !name.ends_with("/any"))
+                    .map(|(_, group)| group)
+                    .partition(is_function);
+                let then = answer.device_group.into_iter().map(as_now);
+                let (functions_then, mut then): (Vec<_>, Vec<_>) = then.partition(is_function);
                 then.sort_by_key(|group| {
                     let (vendor, kind, name) =
                         (&group.vendor, &group.device_type, &group.device_name);
                     format!("{vendor}/{kind}/{name}")
                 });
                 assert_eq!(groups, then);
+                // Each function was a group of its own.
+                let devices = |groups: Vec<DeviceGroup>| -> Vec<DetectedDevice> {
+                    groups.into_iter().flat_map(|group| group.devices).collect()
+                };
+                assert_eq!(devices(functions), devices(functions_then));
             }
             "Reserve" => self.reserve(host, agent).await,
             "Shutdown" => {
@@ -132,6 +141,43 @@ impl Call {
             assert_eq!(ticket["description"], ids.join(", "));
         }
     }
+}
+
+/// A group as it was published, with what is otherwise since then.
+fn as_now(mut group: DeviceGroup) -> DeviceGroup {
+    let attributes = &mut group.attributes;
+    // What is no virtual function has no index of one.
+    let is_virtual = attributes.get("virtual_function");
+    if is_virtual.and_then(|is| is.value.clone()) != Some(Value::Bool(true)) {
+        attributes.remove("vf_index");
+    }
+    // Ids look like no number. The version of this host does not, as it is.
+    for name in ["pci_vendor", "pci_device"] {
+        if let Some(Value::Text(text)) = attributes.get_mut(name).and_then(|is| is.value.as_mut()) {
+            text.insert_str(0, "0x");
+        }
+    }
+    if let Some(Value::Text(text)) = attributes
+        .get_mut("clock_name")
+        .and_then(|is| is.value.as_mut())
+    {
+        // These are hardware addresses.
+        assert_eq!(text.len(), 12);
+        for place in [10, 8, 6, 4, 2] {
+            text.insert(place, ':');
+        }
+    }
+    // What only one client has makes no class of its own.
+    for name in ["clock_name", "node_guid"] {
+        let value = attributes.remove(name);
+        attributes.extend(value.map(|value| (format!("unique.{name}"), value)));
+    }
+    let healthy = Attribute {
+        value: Some(Value::Int(0)),
+        unit: String::new(),
+    };
+    attributes.insert("unhealthy".to_owned(), healthy);
+    group
 }
 
 #[tokio::test]

@@ -13,6 +13,9 @@ job "clock" {
         image   = "docker.io/library/debian:13"
         command = "sh"
         args    = ["-c", "env | grep '^ONLOAD_CTK_PTP_' && ls -l /dev/ptp*"]
+
+        # Where the plugin's configuration says runtime = "onload": all devices come by that runtime then.
+        # runtime = "onload"
       }
 
       resources {

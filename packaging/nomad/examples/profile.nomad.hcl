@@ -12,6 +12,9 @@ job "latency" {
         network_mode = "host"
         command      = "sh"
         args         = ["-c", "env | grep -E '^(EF_|LD_PRELOAD|ONLOAD_CTK_)'; sleep infinity"]
+
+        # Where the plugin's configuration says runtime = "onload": all devices come by that runtime then.
+        # runtime = "onload"
       }
 
       resources {

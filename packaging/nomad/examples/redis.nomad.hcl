@@ -20,6 +20,9 @@ job "redis" {
         image        = "docker.io/library/redis:7"
         network_mode = "host"
 
+        # Where the plugin's configuration says runtime = "onload": all devices come by that runtime then.
+        # runtime = "onload"
+
         # Whoever reaches the port gets in: for this test alone.
         args = ["redis-server", "--save", "", "--protected-mode", "no"]
       }

@@ -23,7 +23,7 @@ job "vfio" {
         device "vfio" {
           constraint {
             attribute = "${device.attr.pci_vendor}"
-            value     = "1924"
+            value     = "0x1924"
           }
         }
       }

@@ -76,13 +76,19 @@ def refusal(plugin, *ids):
     return ""
 
 
+def device(name, groups):
+    """Whether a device is healthy, why not, and where it is: functions of which a task may have any are one group."""
+    return next((group.devices[name] for group in groups.values() if name in group.devices), (False, "it is not published", ""))
+
+
 def publishes(bench, plugin):
     line = [plugin.line[0], plugin.line[1], plugin.line[2], plugin.line[4]]
     check("the first line is go-plugin's", line == ["1", "2", "unix", "grpc"], plugin.line)
     groups = plugin.groups
-    addresses = sorted(name.rpartition("/")[2] for name in groups if name.startswith("onload.dev/vfio/"))
+    functions = {name: found for group in groups.values() if group.name.startswith("onload.dev/vfio/") for name, found in group.devices.items()}
+    addresses = sorted(name.removeprefix("vfio-").removesuffix("-0") for name in functions)
     check("each function is a device", addresses == sorted(address for address, _ in bench.found["vfio"]), addresses)
-    places = {place for name in groups if name.startswith("onload.dev/vfio/") for _, _, place in groups[name].devices.values()}
+    places = {place for _, _, place in functions.values()}
     check("the scheduler knows where they are", places == set(addresses), places)
     # devices.accelerate: the first interface by AF_XDP, the second by a datapath of Onload's own.
     by_xdp, by_card = bench.found["interfaces"]
@@ -94,8 +100,8 @@ def publishes(bench, plugin):
 def ids(bench, plugin):
     """One device of each kind, as the scheduler gives a task that has four device blocks."""
     interface = bench.found["interfaces"][0]
-    groups = [f"onload.dev/vfio/{bench.vfio}", f"onload.dev/rdma/{bench.found['rdma']}", "onload.dev/hugepages/2Mi", f"xdp/onload/{interface}"]
-    return [[next(iter(plugin.groups[name].devices))] for name in groups]
+    groups = [f"onload.dev/rdma/{bench.found['rdma']}", "onload.dev/hugepages/2Mi", f"xdp/onload/{interface}"]
+    return [[f"vfio-{bench.vfio}-0"], *([next(iter(plugin.groups[name].devices))] for name in groups)]
 
 
 def has_all(bench, task, what):
@@ -120,13 +126,13 @@ def is_leased(device, task, given, what):
 def first_task(bench, plugin):
     """A task with four device blocks, from its start to its end; what it was given."""
     given = plugin.reserve(*ids(bench, plugin))
-    check("each block that comes by ticket has a ticket of its own", len(given.tickets()) == 3, given)
+    check("each block that comes by ticket has a ticket of its own", len(given.tickets()) == 4, given)
     with Task("first", given) as task:
         if not check("the task starts", task.started.status == 0, f"{task.started}\n{given}"):
             return given
         has_all(bench, task, "a task")
         is_leased(f"vfio={bench.vfio}", task, given, "a task")
-        check("its function stays healthy", plugin.groups[f"onload.dev/vfio/{bench.vfio}"].healthy(), plugin.groups)
+        check("its function stays healthy", device(f"vfio-{bench.vfio}-0", plugin.groups)[0], plugin.groups)
         others(bench, given)
         restarts(bench, task, given)
     check("a task that is removed gives its function back", not leases(f"vfio={bench.vfio}"), leases(f"vfio={bench.vfio}"))
@@ -191,8 +197,7 @@ def survives(bench, plugin):
         check("a task goes on without the plugin", facts.get(f"vfio=/dev/vfio/{bench.group}") == "viable", text)
         again = Plugin(WORD).fingerprint()
         again.wait()
-        name = f"onload.dev/vfio/{bench.vfio}"
-        check("the next plugin knows that the function is a task's", name in again.groups and again.groups[name].healthy(), again.groups)
+        check("the next plugin knows that the function is a task's", device(f"vfio-{bench.vfio}-0", again.groups)[0], again.groups)
         done = run("docker", "restart", "-t", "0", task.name, timeout=90)
         check("and the task starts again", done.status == 0, done)
         is_leased(f"vfio={bench.vfio}", task, given, "after the plugin was killed")
@@ -200,19 +205,17 @@ def survives(bench, plugin):
 
 
 def held_elsewhere(bench, plugin):
-    name = f"onload.dev/vfio/{bench.vfio}"
     with Kept(DOCKER, "elsewhere", "debian13", ["sleep", "1000"], engines.Request("cdi", [f"vfio={bench.vfio}"])) as other:
         check("a container of docker starts", other.started.status == 0, other.started)
-        told = plugin.wait(lambda groups: not groups[name].healthy())
-        check("what docker holds is unhealthy, with its holder", told and "is held by container" in plugin.groups[name].why(), plugin.groups[name])
+        told = plugin.wait(lambda groups: not device(f"vfio-{bench.vfio}-0", groups)[0])
+        check("what docker holds is unhealthy, with its holder", told and "is held by container" in device(f"vfio-{bench.vfio}-0", plugin.groups)[1], plugin.groups)
         said = refusal(plugin, *ids(bench, plugin)[0])
         check("and Reserve names the container", "is held by container" in said, said)
-    check("it is healthy once docker's container is gone", plugin.wait(lambda groups: groups[name].healthy()), plugin.groups[name])
+    check("it is healthy once docker's container is gone", plugin.wait(lambda groups: device(f"vfio-{bench.vfio}-0", groups)[0]), plugin.groups)
 
 
 def writable(bench, plugin):
     """Somebody else could write specifications: the runtime gives nothing of them."""
-    name = f"onload.dev/vfio/{bench.vfio}"
     Path("/etc/cdi").mkdir(mode=0o755, exist_ok=True)
     mode = Path("/etc/cdi").stat().st_mode & 0o7777
     given = plugin.reserve(*ids(bench, plugin)[:1])
@@ -225,7 +228,7 @@ def writable(bench, plugin):
         generate()  # what changed is looked at
         again = Plugin(WORD).fingerprint()
         again.wait()
-        check("and the devices are unhealthy", "has mode 1777" in again.groups[name].why(), again.groups[name])
+        check("and the devices are unhealthy", "has mode 1777" in device(f"vfio-{bench.vfio}-0", again.groups)[1], again.groups)
         again.end()
     finally:
         Path("/etc/cdi").chmod(mode)

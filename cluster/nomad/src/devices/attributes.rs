@@ -1,7 +1,12 @@
 //! The attributes of a device, with units, as constraints and affinities of jobs read them.
+//!
+//! Nomad's server reads the value in a job as a number or a truth value wherever it can be one, and a text is never
+//! equal to these (plugins/shared/structs/attribute.go, `ParseAttribute`). So no text here looks like one: ids begin
+//! with `0x`, versions with `v`, and hardware addresses have colons.
 
 use std::collections::BTreeMap;
 
+use onload_core::class::Class;
 use onload_core::pci::PciAddress;
 use onload_host::offers::{self, Offer};
 
@@ -21,17 +26,29 @@ const LEFT_OUT: [&str; 5] = [
     "freePages",
 ];
 /// Attributes of other names than the offer's. nomad-onload calls the version so.
-const RENAMED: [(&str, &str); 5] = [
-    ("onload", "onload_version"),
-    ("firmware", "firmware_version"),
-    ("vendor", "pci_vendor"),
-    ("deviceId", "pci_device"),
+const RENAMED: [(&str, &str); 7] = [
+    (ONLOAD, "onload_version"),
+    (FIRMWARE, "firmware_version"),
+    (VENDOR_ID, "pci_vendor"),
+    (DEVICE_ID, "pci_device"),
     ("pf", "physical_function"),
+    // Nomad leaves `unique.` out of the class of a client. In it, each client would be a class of its own.
+    (CLOCK_NAME, "unique.clock_name"),
+    ("nodeGuid", "unique.node_guid"),
 ];
+/// Versions of any number of parts.
+const ONLOAD: &str = "onload";
+const FIRMWARE: &str = "firmware";
+const CLOCK_NAME: &str = "clockName";
+/// Ids of four hexadecimal digits.
+const VENDOR_ID: &str = "vendor";
+const DEVICE_ID: &str = "deviceId";
 /// Whether a PCI function is a virtual one.
 const VIRTUAL: &str = "virtualFunction";
 /// Which one of its physical function it is.
 const VF_INDEX: &str = "vfIndex";
+/// The state of a link. That of an interface which moves says where it is: a task of ours would change it.
+const LINK_STATE: &str = "linkState";
 /// The speed of a link in Mbit/s, which has a unit of Nomad's in bytes alone.
 const SPEED: &str = "linkMbps";
 /// The unit of a speed: Nomad knows none in bits.
@@ -46,9 +63,11 @@ pub fn of(offer: &Offer) -> Attributes {
         match (*name, value) {
             // All offers of a class have the same names; the first of the virtual functions is 0.
             (VF_INDEX, _) if !is_virtual => {}
+            (LINK_STATE, _) if offer.class == Class::Netdev => {}
             (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed(*mbps)),
             (name, value) if !LEFT_OUT.contains(&name) => {
-                attributes.extend(known(value).map(|value| (name_of(name), plain(value))));
+                let value = known(value).map(|value| distinct(name, value));
+                attributes.extend(value.map(|value| (name_of(name), plain(value))));
             }
             _ => {}
         }
@@ -73,6 +92,54 @@ fn known(value: &offers::Attribute) -> Option<Value> {
         offers::Attribute::Int(number) => Some(Value::Int(*number)),
         offers::Attribute::Bool(is) => Some(Value::Bool(*is)),
     }
+}
+
+/// An id or a version as Nomad takes it for no number.
+fn distinct(name: &str, value: Value) -> Value {
+    match (name, value) {
+        (VENDOR_ID | DEVICE_ID, Value::Text(id)) => Value::Text(format!("0x{id}")),
+        (CLOCK_NAME, Value::Text(name)) if is_address(&name) => Value::Text(with_colons(&name)),
+        (ONLOAD | FIRMWARE, Value::Text(version)) if version.starts_with(is_digit) => {
+            Value::Text(format!("v{version}"))
+        }
+        (_, value) => value,
+    }
+}
+
+fn is_digit(c: char) -> bool {
+    c.is_ascii_digit()
+}
+
+/// Some drivers call a clock by the hardware address of its interface (drivers/net/ethernet/intel/igb/igb_ptp.c).
+fn is_address(name: &str) -> bool {
+    name.len() == 12 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn with_colons(address: &str) -> String {
+    let mut text = String::new();
+    for (index, digit) in address.chars().enumerate() {
+        if index > 0 && index % 2 == 0 {
+            text.push(':');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What all of some devices have in common.
+#[must_use]
+pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {
+    let mut common = all.next().cloned().unwrap_or_default();
+    for attributes in all {
+        common.retain(|name, value| attributes.get(name) == Some(value));
+    }
+    common
+}
+
+/// A number, without a unit.
+#[must_use]
+pub fn number(number: usize) -> Attribute {
+    plain(Value::Int(i64::try_from(number).unwrap_or(i64::MAX)))
 }
 
 /// 25 Gbit/s are 3125 MB/s; some speeds are no whole number of these.
@@ -134,6 +201,42 @@ mod tests {
         assert_eq!(name_of("linkState"), "link_state");
         assert_eq!(name_of("onload"), "onload_version");
         assert_eq!(name_of("driver"), "driver");
+    }
+
+    #[test]
+    fn ids_and_versions_are_no_numbers() {
+        let text = |name, text: &str| match distinct(name, Value::Text(text.to_owned())) {
+            Value::Text(text) => text,
+            other => panic!("{other:?}"),
+        };
+        for (name, from, to) in [
+            ("vendor", "1924", "0x1924"),
+            ("deviceId", "15e3", "0x15e3"),
+            ("onload", "9.1", "v9.1"),
+            ("firmware", "20.31.1014", "v20.31.1014"),
+            ("onload", "master", "master"),
+            ("driver", "sfc", "sfc"),
+            ("clockName", "525400123456", "52:54:00:12:34:56"),
+            ("clockName", "sfc", "sfc"),
+        ] {
+            assert_eq!(text(name, from), to);
+        }
+    }
+
+    #[test]
+    fn devices_have_in_common_what_none_lacks_or_has_otherwise() {
+        let of = |pairs: &[(&str, usize)]| -> Attributes {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(name, value)| ((*name).to_owned(), number(*value)))
+                .collect()
+        };
+        let (one, other) = (
+            of(&[("a", 1), ("b", 1), ("c", 1)]),
+            of(&[("a", 1), ("b", 2)]),
+        );
+        assert_eq!(common([&one, &other].into_iter()), of(&[("a", 1)]));
+        assert_eq!(common([&one].into_iter()), one);
     }
 
     #[test]

@@ -1,27 +1,37 @@
 //! Where the edits of each class stand: in the specifications on disk, or in those that the plugin's own paths
 //! make.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource, UnresolvableError};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::text::Chain;
+use onload_core::text::{Chain, Quoted};
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
 use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
 use onload_host::host::{Host, HostError};
 use onload_host::leases::UnknownLeases;
-use onload_host::offers::{Health, Offer, Survey, offers};
+use onload_host::offers::{Attribute, Health, Offer, Survey, offers};
 use onload_host::pools;
 
 use super::layout::layouts;
+use super::plan::NONE;
 use super::trust;
 use crate::settings::Settings;
 
 /// What edits of the plugin's own are said to stand in.
 const OWN_SOURCE: &str = "the settings of the plugin";
+
+/// Where the kernel lists what `ignored_interfaces` names.
+const NAMED: [&str; 4] = [
+    "/sys/class/net",
+    "/sys/class/infiniband",
+    "/sys/class/ptp",
+    "/sys/class/pps",
+];
 
 /// Why nothing is known of a host.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +107,8 @@ pub struct Look {
     pub books: Books,
     /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
     pub not_offered: Vec<String>,
+    /// What of the settings may be a mistake.
+    pub warnings: BTreeSet<String>,
 }
 
 /// Looks at a host.
@@ -134,10 +146,37 @@ pub fn look(
         books.own.push((classes, Arc::new(registry)));
     }
     Ok(Look {
+        warnings: ignored_in_vain(host, settings, &offered),
         offers: offered,
         books,
         not_offered,
     })
+}
+
+/// A warning for each name of `ignored_interfaces` that no interface, clock or device of this host has.
+fn ignored_in_vain(host: &Host, settings: &Settings, offers: &[Offer]) -> BTreeSet<String> {
+    let is_listed = |dir: &str, name: &str| {
+        let listing = host.list(Path::new(dir));
+        listing.is_ok_and(|listing| listing.names.iter().any(|listed| *listed == name))
+    };
+    let is_offered = |name: &str| {
+        let interface = Attribute::Text(name.to_owned());
+        offers.iter().any(|offer| {
+            offer.name.as_str() == name || offer.attributes.get("interface") == Some(&interface)
+        })
+    };
+    let is_known = |name: &str| {
+        name == NONE || is_offered(name) || NAMED.iter().any(|dir| is_listed(dir, name))
+    };
+    let ignored = settings.ignored_interfaces.iter();
+    let in_vain = ignored.filter(|name| !is_known(name));
+    let warnings = in_vain.map(|name| {
+        format!(
+            "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
+            Quoted(name)
+        )
+    });
+    warnings.collect()
 }
 
 /// The specifications of another configuration, which stand in no file.

@@ -1,4 +1,4 @@
-//! A group of Nomad: one device, with a slot for each task that may have it.
+//! A group of Nomad: devices that a job asks for by one name, with a slot for each task that may have one of them.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,26 @@ use crate::wire::device::{DetectedDevice, DeviceGroup, DeviceLocality};
 /// The CDI devices that a task gets, by class, in the order in which their edits are applied.
 pub type Members = Vec<(Class, Vec<QualifiedName>)>;
 
-/// A device as it is published.
+/// Devices as they are published.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its type.
+    /// Their type.
     pub r#type: Type,
-    /// Its vendor.
+    /// Their vendor.
     pub vendor: &'static str,
-    /// Its name in jobs, by which it is also known in constraints as `${device.model}`.
+    /// Their name in jobs, which constraints know as `${device.model}`.
     pub name: String,
+    /// What they are selected by.
+    pub attributes: Attributes,
+    /// Whether one task has each of them at a time.
+    pub is_exclusive: bool,
+    /// At least one.
+    pub devices: Vec<Device>,
+}
+
+/// A device of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
     /// Its name in ids.
     pub key: String,
     /// How many tasks may have it at once.
@@ -31,12 +42,8 @@ pub struct Group {
     pub pci: Option<PciAddress>,
     /// Whether a task can be given it.
     pub health: Health,
-    /// What it is selected by.
-    pub attributes: Attributes,
     /// What a task gets of it.
     pub members: Members,
-    /// Whether one task has it at a time.
-    pub is_exclusive: bool,
     /// What can be counted of it.
     pub counted: Counted,
 }
@@ -55,27 +62,16 @@ pub struct Counted {
 }
 
 impl Group {
-    /// The ids of its slots.
-    pub fn ids(&self) -> impl Iterator<Item = String> + '_ {
-        (0..self.slots).map(|slot| id(self.r#type, &self.key, slot))
+    /// The ids of the slots of a device.
+    pub fn ids<'g>(&self, device: &'g Device) -> impl Iterator<Item = String> + use<'g> {
+        let r#type = self.r#type;
+        (0..device.slots).map(move |slot| id(r#type, &device.key, slot))
     }
 
     /// As Nomad reads it.
     #[must_use]
     pub fn to_wire(&self) -> DeviceGroup {
-        let reason = match &self.health {
-            Health::Healthy => None,
-            Health::Unhealthy(reason) => Some(reason.as_str()),
-        };
-        let locality = self.pci.as_ref().map(|pci| DeviceLocality {
-            pci_bus_id: pci.to_string(),
-        });
-        let devices = self.ids().map(|id| DetectedDevice {
-            id,
-            healthy: reason.is_none(),
-            health_description: reason.unwrap_or_default().to_owned(),
-            hw_locality: locality.clone(),
-        });
+        let devices = self.devices.iter().flat_map(|device| self.detected(device));
         DeviceGroup {
             vendor: self.vendor.to_owned(),
             device_type: self.r#type.to_string(),
@@ -84,13 +80,35 @@ impl Group {
             attributes: self.attributes.clone(),
         }
     }
+
+    fn detected<'g>(&self, device: &'g Device) -> impl Iterator<Item = DetectedDevice> + use<'g> {
+        let reason = match &device.health {
+            Health::Healthy => None,
+            Health::Unhealthy(reason) => Some(reason.as_str()),
+        };
+        let locality = device.pci.as_ref().map(|pci| DeviceLocality {
+            pci_bus_id: pci.to_string(),
+        });
+        self.ids(device).map(move |id| DetectedDevice {
+            id,
+            healthy: reason.is_none(),
+            health_description: reason.unwrap_or_default().to_owned(),
+            hw_locality: locality.clone(),
+        })
+    }
 }
 
-/// Groups by the ids of their slots.
+/// The place of a device: that of its group, and its own in the group.
+pub type Place = (usize, usize);
+
+/// The places of devices by the ids of their slots.
 #[must_use]
-pub fn by_id(groups: &[Group]) -> BTreeMap<String, usize> {
-    let groups = groups.iter().enumerate();
-    groups
-        .flat_map(|(index, group)| group.ids().map(move |id| (id, index)))
-        .collect()
+pub fn by_id(groups: &[Group]) -> BTreeMap<String, Place> {
+    let mut places = BTreeMap::new();
+    for (of, group) in groups.iter().enumerate() {
+        for (index, device) in group.devices.iter().enumerate() {
+            places.extend(group.ids(device).map(|id| (id, (of, index))));
+        }
+    }
+    places
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::QualifiedName;
+use onload_cdi::{DeviceName, QualifiedName};
 use onload_core::class::Class;
 use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, LOOPBACK, Offer, Sharing};
 
-use super::attributes;
-use super::group::{Counted, Group};
+use super::attributes::{self, Attributes};
+use super::group::{Counted, Device, Group};
 use super::id::Type;
 use crate::settings::{Runtime, Settings};
 
@@ -21,6 +21,13 @@ const XDP: &str = "xdp";
 /// The vendor of what nomad-onload does not have.
 const OWN: &str = "onload.dev";
 
+/// The name of the group that has all shared devices of a type, for tasks that ask for several by one block. No ids of
+/// other devices begin so: the kernel gives no interface a name with a `:`.
+const ANY: &str = "any";
+/// How many devices of a group no task can be given now. Nomad looks again at a job that waits for a device when an
+/// attribute of its group changes, and not when its health does (nomad/structs/node_class.go).
+const UNHEALTHY: &str = "unhealthy";
+
 /// What is published, and what is not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -28,33 +35,93 @@ pub struct Plan {
     pub groups: Vec<Group>,
     /// What is offered and not published, with the reason and what to do.
     pub left_out: BTreeSet<String>,
+    /// The attributes of devices that one task has at a time, as they were before it had them.
+    known: BTreeMap<(Class, DeviceName), Attributes>,
 }
 
-/// Makes groups of offers. `is_own` says whether a task of Nomad's holds a lease: who holds a device from
-/// elsewhere keeps it from all tasks.
+/// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
+/// device from elsewhere keeps it from all tasks.
 #[must_use]
-pub fn plan(offers: &[Offer], settings: &Settings, is_own: impl Fn(&Lease) -> bool) -> Plan {
+pub fn plan(
+    offers: &[Offer],
+    settings: &Settings,
+    earlier: Option<&Plan>,
+    is_own: impl Fn(&Lease) -> bool,
+) -> Plan {
     let planning = Planning {
         offers,
         settings,
+        earlier,
         is_own: &is_own,
     };
     let mut plan = Plan::default();
+    let mut groups = Groups::default();
     for r#type in Type::ALL {
         for offers in planning.candidates(r#type) {
-            match offers
-                .iter()
-                .find_map(|offer| planning.needs_runtime(offer))
-            {
+            let why = offers.iter().find_map(|one| planning.needs_runtime(one));
+            match why {
                 Some(why) => drop(plan.left_out.insert(left_out(r#type, offers[0], why))),
-                None => plan.groups.push(planning.group(r#type, &offers)),
+                None => planning.publish(r#type, &offers, &mut groups),
             }
         }
     }
-    plan.groups.retain(|group| group.slots > 0);
-    plan.groups
-        .sort_by(|one, other| (one.r#type, &one.key).cmp(&(other.r#type, &other.key)));
+    let exclusive = offers.iter().filter(|offer| is_exclusive(offer));
+    let known = exclusive.map(|offer| {
+        let key = (offer.class, offer.name.clone());
+        (key, planning.attributes(offer))
+    });
+    plan.known = known.collect();
+    plan.groups = groups.finish();
     plan
+}
+
+/// Groups in the making, by type, name and vendor.
+#[derive(Default)]
+struct Groups {
+    groups: BTreeMap<(Type, String, &'static str), (Group, Vec<Attributes>)>,
+    /// Those that stand beside the groups of their devices.
+    second: BTreeSet<(Type, String, &'static str)>,
+}
+
+impl Groups {
+    fn add(&mut self, group: Group) {
+        let key = (group.r#type, group.name.clone(), group.vendor);
+        let attributes = group.attributes.clone();
+        match self.groups.get_mut(&key) {
+            Some((known, all)) => {
+                known.devices.extend(group.devices);
+                all.push(attributes);
+            }
+            None => drop(self.groups.insert(key, (group, vec![attributes]))),
+        }
+    }
+
+    fn add_second(&mut self, group: Group) {
+        self.second
+            .insert((group.r#type, group.name.clone(), group.vendor));
+        self.add(group);
+    }
+
+    fn finish(self) -> Vec<Group> {
+        let groups = self.groups.into_iter();
+        let groups = groups.filter(|(key, (group, _))| {
+            // One device has a group already.
+            group.devices.len() > 1 || !self.second.contains(key)
+        });
+        groups
+            .map(|(_, (group, all))| in_common(group, &all))
+            .collect()
+    }
+}
+
+/// A group with the attributes that all of its devices have.
+fn in_common(mut group: Group, all: &[Attributes]) -> Group {
+    let devices = group.devices.iter();
+    let unhealthy = devices.filter(|device| device.health != Health::Healthy);
+    let unhealthy = attributes::number(unhealthy.count());
+    group.attributes = attributes::common(all.iter());
+    group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
+    group
 }
 
 fn left_out(r#type: Type, offer: &Offer, why: &str) -> String {
@@ -67,6 +134,7 @@ fn left_out(r#type: Type, offer: &Offer, why: &str) -> String {
 struct Planning<'p> {
     offers: &'p [Offer],
     settings: &'p Settings,
+    earlier: Option<&'p Plan>,
     is_own: &'p dyn Fn(&Lease) -> bool,
 }
 
@@ -175,13 +243,46 @@ impl<'p> Planning<'p> {
         }
     }
 
-    /// The group of offers that a task gets together; the first one names it.
-    fn group(&self, r#type: Type, offers: &[&Offer]) -> Group {
+    /// Publishes what a task gets together; the first offer names it.
+    fn publish(&self, r#type: Type, offers: &[&Offer], groups: &mut Groups) {
+        let (offer, device) = (offers[0], self.device(r#type, offers));
+        if device.slots == 0 {
+            return;
+        }
+        let group = Group {
+            r#type,
+            vendor: vendor(r#type, offer),
+            name: published_name(offer).to_owned(),
+            attributes: self.attributes(offer),
+            is_exclusive: offers.iter().any(|offer| is_exclusive(offer)),
+            devices: vec![device],
+        };
+        if group.is_exclusive {
+            // In a second group it would be given out twice.
+            let name = alike(offer).unwrap_or_else(|| group.name.clone());
+            return groups.add(Group { name, ..group });
+        }
+        // Where the tasks of a device are counted, more slots of it would be too many.
+        let is_counted = offers.iter().any(|offer| offer.most().is_some());
+        let is_one = group.devices.iter().all(|device| device.slots == 1);
+        if comes_in_several(r#type) && !is_counted && !is_one {
+            groups.add_second(any(&group));
+        }
+        groups.add(group);
+    }
+
+    /// While a task of ours has a device, its attributes are as before: of one that moved little can be read.
+    fn attributes(&self, offer: &Offer) -> Attributes {
+        let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
+        let is_own = is_exclusive(offer) && leases.any(self.is_own);
+        let earlier = self.earlier.filter(|_| is_own);
+        let known = earlier.and_then(|plan| plan.known.get(&(offer.class, offer.name.clone())));
+        known.cloned().unwrap_or_else(|| attributes::of(offer))
+    }
+
+    fn device(&self, r#type: Type, offers: &[&Offer]) -> Device {
         let offer = offers[0];
         let counted = offers.iter().filter_map(|offer| offer.most()).min();
-        let is_exclusive = offers
-            .iter()
-            .any(|offer| offer.sharing == Sharing::Exclusive);
         let members = offers.iter().map(|offer| {
             let names = offer
                 .cdi
@@ -194,17 +295,12 @@ impl<'p> Planning<'p> {
             Health::Healthy => one,
             unhealthy => unhealthy,
         });
-        Group {
-            r#type,
-            vendor: vendor(r#type, offer),
-            name: published_name(offer).to_owned(),
+        Device {
             key: published_key(offer).to_owned(),
             slots: counted.unwrap_or_else(|| self.slots(r#type)),
             pci: offer.pci,
             health,
-            attributes: attributes::of(offer),
             members: members.collect(),
-            is_exclusive,
             counted: counted_of(r#type, offer),
         }
     }
@@ -220,6 +316,45 @@ impl<'p> Planning<'p> {
             Type::Profile => slots.profile,
             Type::Vfio | Type::Netdev => 1,
         }
+    }
+}
+
+fn is_exclusive(offer: &Offer) -> bool {
+    offer.sharing == Sharing::Exclusive
+}
+
+/// The name that devices share of which a task may have any: functions alone, and virtual functions of one other. It
+/// has the ids of the function, and the function or the NUMA node that it belongs to. Each other interface is in a
+/// network of its own, and jobs name it.
+fn alike(offer: &Offer) -> Option<String> {
+    let (vendor, device) = (text(offer, "vendor")?, text(offer, "deviceId")?);
+    let place = match (text(offer, "pf"), offer.numa_node) {
+        (Some(pf), _) => format!("-{pf}"),
+        (None, _) if offer.class != Class::Vfio => return None,
+        (None, Some(node)) => format!("-numa{node}"),
+        (None, None) => String::new(),
+    };
+    Some(format!("{vendor}:{device}{place}"))
+}
+
+/// Whether a task may want several of a shared type. It names clocks one by one.
+fn comes_in_several(r#type: Type) -> bool {
+    matches!(
+        r#type,
+        Type::Onload | Type::Zf | Type::OnloadZf | Type::Rdma
+    )
+}
+
+/// The same device in the group of all, where its slots have ids of their own.
+fn any(group: &Group) -> Group {
+    let devices = group.devices.iter().map(|device| Device {
+        key: format!("{ANY}:{}", device.key),
+        ..device.clone()
+    });
+    Group {
+        devices: devices.collect(),
+        name: ANY.to_owned(),
+        ..group.clone()
     }
 }
 
@@ -294,5 +429,132 @@ fn counted_of(r#type: Type, offer: &Offer) -> Counted {
             ..Counted::default()
         },
         Type::Ptp | Type::Pps | Type::Vfio | Type::Netdev | Type::Profile => Counted::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::lease::{Holder, Token};
+    use onload_host::offers::Held;
+
+    use super::*;
+
+    const PF: &str = "0000:65:00.0";
+
+    fn offer(class: Class, name: &str, pf: &str, sharing: Sharing) -> Offer {
+        let text = |text: &str| Attribute::Text(text.to_owned());
+        Offer {
+            class,
+            name: DeviceName::try_from(name).unwrap(),
+            cdi: vec![format!("onload.dev/{class}={name}")],
+            pools: Vec::new(),
+            pci: None,
+            pcie_root: None,
+            numa_node: Some(1),
+            attributes: BTreeMap::from([
+                ("vendor", text("1924")),
+                ("deviceId", text("1b03")),
+                ("pf", text(pf)),
+                ("interface", text(name)),
+                ("accelerated", Attribute::Bool(true)),
+                ("linkMbps", Attribute::Int(25_000)),
+            ]),
+            sharing,
+            slots: None,
+            health: Health::Healthy,
+            holder: None,
+            leases: Vec::new(),
+        }
+    }
+
+    /// A container has it.
+    fn held(mut offer: Offer, ticket: Option<Token>) -> Offer {
+        let lease = Lease {
+            boot: "a".to_owned(),
+            container: "redis".parse().unwrap(),
+            bundle: "/bundles/redis".into(),
+            holder: Holder::Reservation {
+                token: [7; 16].into(),
+                expires_ms: 5,
+                maker: None,
+            },
+            claim: None,
+            entry_point: "create".to_owned(),
+            since: 0,
+            facts: BTreeMap::new(),
+            ticket,
+            moved: None,
+        };
+        offer.leases.push(Held {
+            slot: 0,
+            text: lease.to_string(),
+            lease: Some(lease),
+        });
+        // Its interface is gone, and so is what is read of it.
+        offer.attributes.insert("linkMbps", Attribute::Int(0));
+        offer
+    }
+
+    fn planned(offers: &[Offer], earlier: Option<&Plan>) -> Plan {
+        let settings = Settings {
+            runtime: Runtime::Onload,
+            ..Settings::default()
+        };
+        plan(offers, &settings, earlier, |lease| lease.ticket.is_some())
+    }
+
+    fn shown(plan: &Plan) -> Vec<(&str, Vec<&str>)> {
+        let groups = plan.groups.iter().map(|group| {
+            let keys = group.devices.iter().map(|device| device.key.as_str());
+            (group.name.as_str(), keys.collect())
+        });
+        groups.collect()
+    }
+
+    #[test]
+    fn virtual_functions_that_move_are_one_group_and_another_interface_is_its_own() {
+        let of = |name, pf| offer(Class::Netdev, name, pf, Sharing::Exclusive);
+        let plan = planned(&[of("ens1v0", PF), of("ens1v1", PF), of("ens2", "")], None);
+        assert_eq!(
+            shown(&plan),
+            [
+                ("1924:1b03-0000:65:00.0", vec!["ens1v0", "ens1v1"]),
+                ("ens2", vec!["ens2"]),
+            ]
+        );
+        let group = &plan.groups[0].attributes;
+        assert!(group.contains_key("speed") && !group.contains_key("interface"));
+    }
+
+    #[test]
+    fn a_task_of_ours_changes_no_attribute_and_anybody_else_does() {
+        let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
+        let before = planned(&[of("ens1v0"), of("ens1v1")], None);
+        let attributes = |plan: &Plan| plan.groups[0].attributes.clone();
+        let by_task = [held(of("ens1v0"), Some([9; 16].into())), of("ens1v1")];
+        let during = planned(&by_task, Some(&before));
+        assert_eq!(attributes(&during), attributes(&before));
+        assert_eq!(
+            attributes(&planned(&by_task, Some(&during))),
+            attributes(&before)
+        );
+        let elsewhere = planned(&[held(of("ens1v0"), None), of("ens1v1")], Some(&before));
+        assert_eq!(
+            elsewhere.groups[0].attributes["unhealthy"],
+            attributes::number(1)
+        );
+    }
+
+    #[test]
+    fn what_is_counted_is_in_no_second_group() {
+        let of = |name| offer(Class::Nic, name, "", Sharing::Shared);
+        let groups = |offers: &[Offer]| planned(offers, None).groups.len();
+        assert_eq!(groups(&[of("ens1"), of("ens2")]), 3);
+        assert_eq!(groups(&[of("ens1")]), 1);
+        let counted = |name| Offer {
+            slots: Some(3),
+            ..of(name)
+        };
+        assert_eq!(groups(&[counted("ens1"), counted("ens2")]), 2);
     }
 }

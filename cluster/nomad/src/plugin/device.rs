@@ -7,7 +7,7 @@ use std::time::Duration;
 use onload_host::host::Host;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -25,6 +25,8 @@ use crate::wire::services::device_plugin_server::DevicePlugin;
 
 /// How often statistics are sent where the agent does not say.
 const USUAL_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two looks at who holds a device.
+const PAUSE: Duration = Duration::from_millis(100);
 
 type Snapshots = watch::Receiver<Option<Arc<Snapshot>>>;
 
@@ -53,10 +55,9 @@ impl DevicePlugin for Devices {
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
         let ids = request.into_inner().device_ids;
-        let mut snapshots = self.surveyor.snapshots();
-        let snapshot = first(&mut snapshots).await?;
         let root = self.surveyor.options().host_root.clone();
         let words = ids.join(", ");
+        let snapshot = after_own_tasks(self.surveyor.snapshots(), &root, &ids).await?;
         let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids)).await;
         let reserved = reserved.map_err(|error| Status::internal(error.to_string()))?;
         match &reserved {
@@ -101,6 +102,39 @@ async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
         .ok()
         .and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
     first.ok_or_else(|| Status::internal("nobody looks at the host any more"))
+}
+
+/// What the host has once no task of this client holds what is asked for, or at the end of its patience: Nomad starts
+/// a task before the runtime is done with the one before, and a refusal is its last word to a batch job. Nothing is
+/// locked meanwhile, and who holds a device for longer is told by the runtime.
+async fn after_own_tasks(
+    mut snapshots: Snapshots,
+    root: &Path,
+    ids: &[String],
+) -> Result<Arc<Snapshot>, Status> {
+    let begin = Instant::now();
+    let mut told = false;
+    loop {
+        let snapshot = first(&mut snapshots).await?;
+        let (asked, root, wanted) = (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
+        let holder = spawn_blocking(move || {
+            let host = Host::open(&root).ok()?;
+            // Without leases nobody is waited for: the runtime says why it cannot read them.
+            asked.own_holder(&host, &wanted).ok()?
+        });
+        let holder = holder.await.ok().flatten();
+        let Some(holder) = holder.filter(|_| begin.elapsed() < snapshot.reserve_wait) else {
+            return Ok(snapshot);
+        };
+        if !told {
+            let ids = ids.join(", ");
+            log::info(&format!(
+                "reserving {ids}: waiting for a task of this client, {holder}"
+            ));
+            told = true;
+        }
+        sleep(PAUSE).await;
+    }
 }
 
 fn reserve(

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use onload_core::text::Quoted;
 use serde::Deserialize;
@@ -83,6 +84,14 @@ impl Values {
             fingerprint_period: match self.text("fingerprint_period")? {
                 Some(text) => period(text)?,
                 None => usual.fingerprint_period,
+            },
+            reserve_wait: match self.text("reserve_wait")? {
+                Some(text) => time(
+                    "reserve_wait",
+                    text,
+                    "write a time such as \"15s\", or \"0s\"",
+                )?,
+                None => usual.reserve_wait,
             },
         })
     }
@@ -234,19 +243,32 @@ impl Value {
     }
 }
 
-fn period(text: &str) -> Result<std::time::Duration, SettingsError> {
-    let period = duration::parse(text).filter(|period| !period.is_zero());
-    period.ok_or_else(|| SettingsError::Value {
-        name: "fingerprint_period",
+fn period(text: &str) -> Result<Duration, SettingsError> {
+    let (name, remedy) = (
+        "fingerprint_period",
+        "write a time such as \"1m\" or \"30s\"",
+    );
+    // In no time, everything would be looked at all the time.
+    match time(name, text, remedy)? {
+        Duration::ZERO => Err(no_time(name, text, remedy)),
+        period => Ok(period),
+    }
+}
+
+fn time(name: &'static str, text: &str, remedy: &'static str) -> Result<Duration, SettingsError> {
+    duration::parse(text).ok_or_else(|| no_time(name, text, remedy))
+}
+
+fn no_time(name: &'static str, text: &str, remedy: &'static str) -> SettingsError {
+    SettingsError::Value {
+        name,
         value: Quoted(text).to_string(),
-        remedy: "write a time such as \"1m\" or \"30s\"",
-    })
+        remedy,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::{Value as Json, json};
 
     use super::*;
@@ -298,7 +320,7 @@ mod tests {
                 (Kind::Bool, _) => json!(setting.default != Some("true")),
                 (Kind::Number, _) => json!(3),
                 (Kind::Texts, _) => json!(["ens1"]),
-                (Kind::Text, "fingerprint_period") => json!("1h30m"),
+                (Kind::Text, "fingerprint_period" | "reserve_wait") => json!("1h30m"),
                 (Kind::Text, "runtime") => json!("onload"),
                 (Kind::Text, _) => json!("/opt/onload"),
             };
@@ -382,6 +404,17 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    #[test]
+    fn a_reservation_may_wait_for_no_time_at_all() {
+        let wait = |text: &str| read(&json!({"reserve_wait": text}));
+        assert_eq!(wait("0s").unwrap().reserve_wait, Duration::ZERO);
+        assert_eq!(wait("1m").unwrap().reserve_wait, Duration::from_secs(60));
+        assert_eq!(
+            wait("long").unwrap_err().to_string(),
+            "setting reserve_wait of the plugin is \"long\"; write a time such as \"15s\", or \"0s\""
+        );
     }
 
     #[test]

@@ -98,4 +98,5 @@ pub const TABLE: &[Setting] = &[
     ten("num_hugepages"),
     ten("num_profile"),
     with("runtime", Kind::Text, "\"\""),
+    with("reserve_wait", Kind::Text, "\"15s\""),
 ];

@@ -24,6 +24,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// After how long the host is looked at again in any case.
     pub fingerprint_period: Duration,
+    /// How long a reservation waits for a device that a task of this client holds.
+    pub reserve_wait: Duration,
 }
 
 /// What is published at all.
@@ -167,6 +169,7 @@ impl Default for Settings {
             paths: Paths::default(),
             runtime: Runtime::Unknown,
             fingerprint_period: Duration::from_secs(60),
+            reserve_wait: Duration::from_secs(15),
         }
     }
 }

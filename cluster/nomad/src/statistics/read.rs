@@ -29,17 +29,21 @@ pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
         nanos: i32::try_from(now.subsec_nanos()).unwrap_or(0),
     };
     let groups = groups.iter().filter_map(|group| {
-        let (summary, stats) = of(host, &group.counted)?;
-        let stats = DeviceStats {
-            summary: Some(summary),
-            stats: Some(stats),
-            timestamp: Some(timestamp),
-        };
-        Some(DeviceGroupStats {
+        let devices = group.devices.iter().filter_map(|device| {
+            let (summary, stats) = of(host, &device.counted)?;
+            let stats = DeviceStats {
+                summary: Some(summary),
+                stats: Some(stats),
+                timestamp: Some(timestamp),
+            };
+            Some(group.ids(device).map(move |id| (id, stats.clone())))
+        });
+        let instance_stats: BTreeMap<_, _> = devices.flatten().collect();
+        (!instance_stats.is_empty()).then(|| DeviceGroupStats {
             vendor: group.vendor.to_owned(),
             r#type: group.r#type.to_string(),
             name: group.name.clone(),
-            instance_stats: group.ids().map(|id| (id, stats.clone())).collect(),
+            instance_stats,
         })
     });
     groups.collect()

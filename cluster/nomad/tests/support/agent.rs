@@ -247,6 +247,26 @@ impl Agent {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Waits until so many lines of the log have these words.
+    #[track_caller]
+    pub(crate) fn logged_times(&mut self, times: usize, words: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let lines = self.seen.iter().filter(|line| line.contains(words));
+            if lines.count() >= times {
+                return;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!(
+                    "less than {times} lines have {words:?}:\n{}",
+                    self.seen.join("\n")
+                );
+            };
+            self.seen.push(line);
+        }
+    }
+
     /// Waits for a line of the log with all of these words, and returns it.
     #[track_caller]
     pub(crate) fn logged(&mut self, words: &[&str]) -> Value {

@@ -4,10 +4,12 @@
 #![allow(dead_code, unused_imports)]
 
 mod agent;
+mod constraint;
 mod go;
 mod host;
 
 pub(crate) use agent::{Agent, Devices, config, start};
+pub(crate) use constraint::{meets, parse};
 pub(crate) use go::{GoHost, program as go_program};
 pub(crate) use host::TestHost;
 

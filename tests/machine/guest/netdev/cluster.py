@@ -327,18 +327,18 @@ def with_claims(lab, runtimes):
 
 def by_ticket(lab):
     """Nomad carries neither hooks nor interfaces: the runtime gives what the ticket says."""
-    device, group = f"netdev={lab.first.name}", f"{RESOURCE}/{lab.first.name}"
+    device, name = f"netdev={lab.first.name}", f"netdev-{lab.first.name}-0"
     plugin = Plugin(nomad.WORD).fingerprint()
     try:
-        if not check("ticket: the interface is a device", plugin.wait(lambda groups: group in groups and groups[group].healthy()), plugin.groups):
+        if not check("ticket: the interface is a device", plugin.wait(lambda groups: nomad.device(name, groups)[0]), plugin.groups):
             return
-        places = [place for _, _, place in plugin.groups[group].devices.values()]
-        check("ticket: the scheduler knows where it is", places == [lab.first.function], places)
-        given = plugin.reserve(plugin.groups[group].healthy())
+        _, _, place = nomad.device(name, plugin.groups)
+        check("ticket: the scheduler knows where it is", place == lab.first.function, place)
+        given = plugin.reserve([name])
         check("ticket: Reserve answers with a ticket alone", len(given.tickets()) == 1 and not given.mounts + given.nodes, given)
         with nomad.Task("plain", given, runtime=None, network="netdev") as task:
             check("ticket: without our runtime a task starts, and nothing moves", task.started.status == 0 and lab.first.is_home(), f"{task.started}\n{lab.first}")
-        task_has_it(lab, plugin, group, device, given)
+        task_has_it(lab, plugin, name, device, given)
         with nomad.Task("copy", given, network="netdev") as copy:
             check("ticket: another task's copy is refused when its own is over", copy.is_refused("good for the task that used it first"), copy.started)
         check("ticket: nothing has moved for a copy", lab.first.is_home() and not held(), lab.first)
@@ -346,13 +346,13 @@ def by_ticket(lab):
         plugin.end()
 
 
-def task_has_it(lab, plugin, group, device, given):
+def task_has_it(lab, plugin, name, device, given):
     with nomad.Task("netdev", given, network="netdev") as task:
         if check("ticket: the task starts", task.started.status == 0, f"{task.started}\n{given}"):
             lab.moves += 1
             is_in("ticket: a task", task.pid(), lab.first, CONFIGURED)
             nomad.is_leased(device, task, given, "ticket: a task")
-            sick = plugin.wait(lambda groups: group not in groups or not groups[group].healthy(), 5)
+            sick = plugin.wait(lambda groups: not nomad.device(name, groups)[0], 5)
             check("ticket: while the task has it, it stays healthy", not sick, plugin.groups)
             with nomad.Task("copy", given, network="netdev") as copy:
                 check("ticket: a copy is refused while its task runs", copy.is_refused("is in use by container"), copy.started)
