@@ -176,7 +176,7 @@ impl<'l> Look<'l> {
             return known.clone();
         }
         let network = budget.wait(|_| (self.looked.networks)(pid)).flatten();
-        let interfaces = network.map(|network| self.accelerators.interfaces(&network));
+        let interfaces = network.and_then(|network| self.accelerators.interfaces(&network));
         self.networks.insert(namespace, interfaces.clone());
         interfaces
     }

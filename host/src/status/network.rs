@@ -16,6 +16,8 @@ use crate::discover::pci::PciFunctions;
 use crate::host::Host;
 use crate::netlink::namespace::{Elsewhere as Network, elsewhere};
 
+/// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
+const MOST: usize = 4096;
 /// Interfaces that are on one another; the kernel allows 8 (`MAX_NEST_DEV`).
 const DEPTH: usize = 8;
 /// `IFF_UP` and `IFF_LOWER_UP`, `IFF_LOOPBACK` (netdevice(7)).
@@ -94,8 +96,11 @@ impl<'l> Accelerators<'l> {
         attached.map(|interface| interface.since).min()
     }
 
-    /// The interfaces of a container's network but for its loopback.
-    pub(super) fn interfaces(&self, network: &Network) -> Vec<Interface> {
+    /// The interfaces of a container's network but for its loopback; none where there are too many.
+    pub(super) fn interfaces(&self, network: &Network) -> Option<Vec<Interface>> {
+        if network.links.len() > MOST {
+            return None;
+        }
         let links = network.links.iter();
         let links = links.filter(|link| link.flags & LOOPBACK == 0);
         let interfaces = links.map(|link| Interface {
@@ -107,7 +112,7 @@ impl<'l> Accelerators<'l> {
         });
         let mut interfaces: Vec<Interface> = interfaces.collect();
         interfaces.sort_by(|one, other| one.name.cmp(&other.name));
-        interfaces
+        Some(interfaces)
     }
 
     fn accelerates(&self, network: &Network, link: &Link, depth: usize) -> Option<bool> {

@@ -322,6 +322,12 @@ fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
         ..link("eth0", "macvlan")
     });
     assert_eq!(made.verdicts()[0].state, State::Unknown);
+    // Nor more than a network of somebody's who means well has.
+    let mut made = with(on_host("eth0", "macvlan", 5));
+    for _ in 0..4096 {
+        made.interface(link("v", "vlan"));
+    }
+    assert_eq!(made.verdicts()[0].state, State::Unknown);
     // Nor interfaces that are each on the other, which no kernel has.
     let around = |index, lower| Link {
         index,
