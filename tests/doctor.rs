@@ -1237,6 +1237,19 @@ fn a_host_that_isolates_no_cpu_is_asked_for_none() {
 }
 
 #[test]
+fn specifications_that_nobody_wrote_yet_are_not_called_stale() {
+    let tree = x3();
+    let checks = found(&tree, "specs-fresh");
+    assert_eq!(checks[0]["verdict"], "fail");
+    let said = text(&checks[0]["finding"]);
+    assert!(said.starts_with("not written yet: onload.dev-"), "{said}");
+    tree.generate();
+    tree.remove("/var/run/cdi/onload.dev-nic.json");
+    let said = text(&found(&tree, "specs-fresh")[0]["finding"]);
+    assert_eq!(said, "not as the host is now: onload.dev-nic.json");
+}
+
+#[test]
 fn a_list_of_cpus_counts_whole_or_not_at_all() {
     let tree = isolated();
     let cpulist = "/sys/devices/system/node/node0/cpulist";

@@ -193,10 +193,8 @@ fn a_ticket_is_explained_and_not_taken() {
     }
     assert_eq!(tickets.read(&id).unwrap(), before);
     // Another container has the device by now, whose process nobody knows here, so that it may live.
-    let lease = format!(
-        r#"{{"version":1,"boot":"this boot","container":"other","bundle":"/b/other","holder":{{"init":{{"process":
-            {{"pid":7,"startTime":8,"pidNamespace":9}}}}}},"entryPoint":"createRuntime","since":0}}"#
-    );
+    let lease = r#"{"version":1,"boot":"this boot","container":"other","bundle":"/b/other","holder":{"init":{"process":
+            {"pid":7,"startTime":8,"pidNamespace":9}}},"entryPoint":"createRuntime","since":0}"#;
     let leases = dir.join("@leases");
     fs::create_dir(&leases).unwrap();
     fs::write(leases.join("rdma=mlx5_0#0"), lease).unwrap();

@@ -29,7 +29,7 @@ pub enum NotPreferred {
     /// Too few are free.
     #[error(
         "{} asked for, and {free} of those that are free are known",
-        counted(*size, "device is", "devices are")
+        counted(*.size, "device is", "devices are")
     )]
     TooFew {
         /// How many are asked for.
@@ -40,7 +40,7 @@ pub enum NotPreferred {
     /// More have to be included than are asked for.
     #[error(
         "{} asked for, and {must} have to be among them",
-        counted(*size, "device is", "devices are")
+        counted(*.size, "device is", "devices are")
     )]
     TooMany {
         /// How many are asked for.

@@ -360,10 +360,8 @@ fn runtime_without_settings(
     else {
         return Err(error);
     };
-    match open(create).and_then(|file| Ok(file.map(|file| edit::request(&file)).transpose()?)) {
-        Ok(None | Some(None)) => {}
-        Ok(Some(Some(_))) => return Err(error),
-        Err(error) => return Err(RuntimeError::of_entry(id, error)),
+    if requests(create).map_err(|error| RuntimeError::of_entry(id, error))? {
+        return Err(error);
     }
     let named = || named_by_broken(host).filter(|named| !named.as_os_str().is_empty());
     let last = made_by::configured(host.trusted());
@@ -382,6 +380,14 @@ fn runtime_without_settings(
         ),
     );
     Ok(runtime)
+}
+
+/// Whether a container requests something.
+fn requests(create: &Create) -> Result<bool, EntryError> {
+    let Some(file) = open(create)? else {
+        return Ok(false);
+    };
+    Ok(edit::request(&file)?.is_some())
 }
 
 /// The runtime that a trusted but broken configuration names, as [`configured_runtime`] says.
