@@ -15,6 +15,11 @@ use crate::processes::{Cgroup, Process};
 use crate::text::Quoted;
 use crate::timestamp::rfc3339;
 
+/// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
+pub const POD: &str = "pod";
+/// The most bytes of that: a label of DNS, a slash and a subdomain.
+const MOST_POD: usize = 63 + 1 + 253;
+
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
 
@@ -239,7 +244,7 @@ pub struct Lease {
     pub entry_point: String,
     /// When, in seconds after 1970.
     pub since: u64,
-    /// What discovery knew of the device.
+    /// What was known of the device and its holder; [`POD`] is one of the keys.
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
     /// The ticket that the container was started with ([`crate::ticket`]).
@@ -328,6 +333,14 @@ impl fmt::Display for Lease {
     /// Who holds it and since when, for a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "container {}", self.container)?;
+        // It is of an annotation, which is text of anybody's.
+        let is_name = |pod: &&String| {
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-./".contains(&byte);
+            pod.len() <= MOST_POD && pod.bytes().all(legal)
+        };
+        if let Some(pod) = self.facts.get(POD).filter(is_name) {
+            write!(f, " of pod {pod}")?;
+        }
         match &self.holder {
             Holder::Init { process, cgroup } => {
                 write!(f, " (process {}", process.pid)?;
@@ -449,6 +462,27 @@ mod tests {
         for lease in [lease(), reserved, of_task, of_claim] {
             let bytes = lease.to_bytes(&device("vfio:a"), 2).unwrap();
             assert_eq!(Lease::parse(&bytes).unwrap(), lease);
+        }
+    }
+
+    #[test]
+    fn a_holder_is_named_with_its_pod_if_that_is_a_name() {
+        let mut lease = lease();
+        assert!(lease.to_string().starts_with("container web (process 42"));
+        let mut said = |pod: &str| {
+            lease.facts.insert(POD.to_owned(), pod.to_owned());
+            lease.to_string()
+        };
+        let named = said("default/redis-0");
+        assert!(
+            named.starts_with("container web of pod default/redis-0 (process 42"),
+            "{named}"
+        );
+        for bad in ["a b", "a\u{1b}[31m", "a\n", &"a".repeat(318)] {
+            assert!(
+                said(bad).starts_with("container web (process 42"),
+                "{bad:?}"
+            );
         }
     }
 

@@ -12,7 +12,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::lock::START_PATIENCE;
 use onload_core::lease::{
-    Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, Taking, Token,
+    Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, POD, Taking, Token,
     take_unleased,
 };
 use onload_core::processes::{Processes, ProcessesError};
@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use super::made_by;
 use super::own_dir::{OwnDirError, open_run};
+use super::pod;
 use crate::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
 use crate::decision::subject::Identity;
 use crate::host::{HostFilesError, HostView, ThisHost};
@@ -500,7 +501,11 @@ fn claim_for(
     let shares = host.settings()?.config.leases;
     let devices = wanted.devices.iter();
     let mut devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
+    let pod = pod::of(container.bundle);
     for device in &mut devices {
+        device
+            .facts
+            .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
         device.moved = wanted.moved.cloned();
         device.most = most.unwrap_or(device.most);
     }

@@ -5,6 +5,7 @@ pub mod lease;
 pub mod made_by;
 pub(crate) mod maker;
 pub(crate) mod own_dir;
+mod pod;
 pub(crate) mod record;
 pub(crate) mod sweep;
 pub(crate) mod targets;
