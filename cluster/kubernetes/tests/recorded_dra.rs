@@ -128,7 +128,12 @@ async fn claims_of_a_real_cluster_are_answered_as_they_were() {
             (Ok(devices), None) => {
                 let cdi = devices.iter().flat_map(|device| device.cdi.clone());
                 let cdi: Vec<String> = cdi.collect();
-                assert_eq!(Some(cdi.join(",")), recorded.cdi, "{name}");
+                // Who only watches had the nodes of another claim's devices then.
+                let then = match name {
+                    "admin" => Some(String::new()),
+                    _ => recorded.cdi.clone(),
+                };
+                assert_eq!(Some(cdi.join(",")), then, "{name}");
                 let told = devices
                     .into_iter()
                     .map(|device| (device.request, device.pool, device.device, device.share));
