@@ -211,7 +211,7 @@ fn variables_stand_for_flags() {
         .stdout;
     assert!(stdout.starts_with("{\n"), "{stdout}");
     tree.file("/var/run/cdi/onload.dev-nic.json", "{}");
-    generate(&[]).refused();
+    generate(&[]).answered_no();
     generate(&[("ONLOAD_CTK_CDI_GENERATE_FORCE", "1")]).done();
     let config = path("config.toml");
     fs::write(&config, "[cdi]\nkinds = [\"zf\"]\n").unwrap();
@@ -640,7 +640,7 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
         };
         assert_eq!(statuses(&name, &pages[&name]), wanted, "{name}");
     });
-    assert_eq!(answering_no, 9);
+    assert_eq!(answering_no, 10);
     let name = "onload-ctk.1";
     assert_eq!(statuses(name, &pages[name]), ["0", "1", "2"]);
     for (status, meaning) in onload_ctk::exit::STATUSES {

@@ -1520,6 +1520,7 @@ mod tests {
             file = "/var/log/onload-ctk.log"
             [host]
             af-xdp = ["ens1"]
+            af-xdp-flow-filters = false
             rdma-netns = "exclusive"
             hugepages = {"1Gi"={0=4,"1"=2}}
             [kubernetes]
@@ -2574,6 +2575,7 @@ mod tests {
             "-tool-dir = ",
             "-profile-dir = ",
             "-device-dir = ",
+            "af-xdp-flow-filters = ",
             "rdma-netns = ",
         ];
         let uncommented: Vec<&str> = shipped

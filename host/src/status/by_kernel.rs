@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::container::{ByKernel, Cause, Facts, variable, variables};
 use super::kernel_log::{Failure, failures};
 use super::looked::Looked;
+use super::names::OciConfig;
 use super::patience::{PATIENCE, patiently};
-use super::process::{Budget, Preload, Process};
+use super::process::{self, Budget, Preload, Process};
 use super::sockets::of_kernel;
 use crate::host::Host;
 
@@ -37,7 +38,13 @@ impl<'l> ByKernelReader<'l> {
     }
 
     /// Finds them. `since`: when Onload had its first interface.
-    pub(super) fn read(&self, facts: &mut Facts, since: Option<SystemTime>, budget: &mut Budget) {
+    pub(super) fn read(
+        &self,
+        facts: &mut Facts,
+        config: Option<&OciConfig>,
+        since: Option<SystemTime>,
+        budget: &mut Budget,
+    ) {
         self.find_sockets(&mut facts.processes, budget);
         let found = facts.processes.iter();
         let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
@@ -52,7 +59,10 @@ impl<'l> ByKernelReader<'l> {
                 name: process.name.clone(),
                 has_library,
                 cause: match is_asked {
-                    true => self.cause(process, &facts.accelerated, since, budget),
+                    true => {
+                        let variables = self.variables(process, config, budget);
+                        self.cause(process, &variables, &facts.accelerated, since)
+                    }
                     false => Cause::Unknown,
                 },
             });
@@ -86,23 +96,39 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
+    /// What a program was started with. One that shows a title of its own (setproctitle, as redis-server does) writes it
+    /// over its variables; those of the container's first program are in its configuration too.
+    fn variables(
+        &self,
+        process: &Process,
+        config: Option<&OciConfig>,
+        budget: &mut Budget,
+    ) -> Vec<u8> {
+        let (host, guarded) = (self.looked.host, self.looked.guarded);
+        let own = budget.wait(|_| variables(host, process.pid, guarded));
+        let own = own.flatten().filter(|all| all.contains(&b'='));
+        let given = config.filter(|_| process.is_init);
+        let given = || given.map(|config| config.process.env.join("\0").into_bytes());
+        own.or_else(given).unwrap_or_default()
+    }
+
     fn cause(
         &self,
         process: &Process,
+        variables: &[u8],
         accelerated: &[String],
         since: Option<SystemTime>,
-        budget: &mut Budget,
     ) -> Cause {
-        let (host, guarded) = (self.looked.host, self.looked.guarded);
-        let variables = budget.wait(|_| variables(host, process.pid, guarded));
-        let forbidden = variables
-            .flatten()
-            .and_then(|all| forbidden(&all, accelerated));
-        if let Some(cause) = forbidden {
+        if let Some(cause) = forbidden(variables, accelerated) {
             return cause;
         }
+        let host = self.looked.host;
+        let file = host.link(&process::directory(process.pid).join("exe"));
+        let file = file.ok().flatten();
+        let file = file.as_deref().and_then(Path::file_name);
+        let file = file.map(|name| name.to_string_lossy());
         let mut failures = self.failures.get_or_init(|| failures(host)).iter();
-        if let Some(failure) = failures.rfind(|failure| failure.is_of(process)) {
+        if let Some(failure) = failures.rfind(|one| one.is_of(process, file.as_deref())) {
             return Cause::Failed(failure.error);
         }
         let started = self

@@ -36,12 +36,14 @@ pub(super) enum Error {
 }
 
 impl Failure {
-    /// Whether that is a program's, as it runs now.
-    pub(super) fn is_of(&self, process: &Process) -> bool {
+    /// Whether that is a program's, as it runs now. The library writes the name of its file where a link led there, as
+    /// `redis-check-rdb` for Debian's `redis-server`.
+    pub(super) fn is_of(&self, process: &Process, file: Option<&str>) -> bool {
         let short = |name: &str| name.chars().take(NAME).collect::<String>();
+        let mut names = [Some(process.name.as_str()), file].into_iter().flatten();
         Some(self.pid) == process.own_pid
             && self.at >= process.started
-            && short(&self.name) == short(&process.name)
+            && names.any(|name| short(&self.name) == short(name))
     }
 }
 
@@ -106,10 +108,14 @@ mod tests {
             name: "redis-server".to_owned(),
             ..Process::default()
         };
-        assert!(found.is_of(&process));
+        assert!(found.is_of(&process, None));
         // Another one that has had its number before.
         process.started = 9400;
-        assert!(!found.is_of(&process));
+        assert!(!found.is_of(&process, None));
+        process.started = 9000;
+        process.name = "main".to_owned();
+        assert!(found.is_of(&process, Some("redis-server")));
+        assert!(!found.is_of(&process, Some("redis-check-rdb")));
         let text = "oo:redis[7]: netif_tcp_helper_alloc_u: ENODEV.\\x0aThis error can occur if:";
         let found = line(text).unwrap();
         assert_eq!(found.error, Error::NoInterface);

@@ -116,7 +116,8 @@ impl<'l> Look<'l> {
         facts.accelerated = self.accelerated(&facts);
         if facts.maps() {
             let since = self.accelerators.since();
-            self.by_kernel.read(&mut facts, since, budget);
+            self.by_kernel
+                .read(&mut facts, config.as_ref(), since, budget);
         } else if facts.has_node("/dev/onload") {
             facts.start = self.start(&facts, config.as_ref(), budget);
         }

@@ -144,6 +144,19 @@ fn the_variables_of_a_program_are_a_cause() {
     }
 }
 
+/// As redis-server of Debian 13 did beside a real Onload: nothing but zeros is left.
+#[test]
+fn the_variables_of_a_program_that_wrote_over_them_are_those_that_its_container_was_made_with() {
+    let made = by_kernel();
+    made.file("/proc/77/environ", "\0".repeat(153));
+    made_with(&made, r#""LD_PRELOAD=libonload.so","EF_DONT_ACCELERATE=1""#);
+    let reason = "EF_DONT_ACCELERATE is in its environment";
+    made.assert_is(State::NoStack, reason, "leave EF_");
+    // What it shows is what it has.
+    made.file("/proc/77/environ", PRELOADED);
+    made.assert_is(State::NoStack, "why is not known", "");
+}
+
 #[test]
 fn the_line_of_the_kernels_log_is_a_cause() {
     let line = |pid: u32, text: &str| {
@@ -159,6 +172,12 @@ fn the_line_of_the_kernels_log_is_a_cause() {
         "\"Failed to allocate stack (rc=-16)\" of it: no stack was free",
         "onload_stackdump",
     );
+    // The library names a program by its file: redis-server is a link to redis-check-rdb in Debian.
+    let named = line(1, refused).replace("oo:redis[", "oo:redis-check-rdb[");
+    made.file("/dev/kmsg", &named);
+    made.assert_is(State::NoStack, "why is not known", "");
+    made.link("/proc/77/exe", "/usr/bin/redis-check-rdb");
+    made.assert_is(State::NoStack, "no stack was free", "");
     made.file("/dev/kmsg", line(1, "ENODEV."));
     made.assert_is(State::NoStack, "found no interface for it", "");
     // The log of another program, and one that is not there.
