@@ -795,8 +795,9 @@ fn without_systemd_docker_is_told_by_a_signal() {
     scripts.process(10, "dockerd", None);
     let dockerd =
         "trap 'echo told >told; exit 0' HUP; echo $$ >run/docker.pid; while :; do sleep 0.1; done";
-    let mut child = Command::new("bash")
-        .args(["-c", dockerd])
+    // A shell does not trap what was ignored when it started, as below nohup.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP", "bash", "-c", dockerd])
         .current_dir(scripts.path(""))
         .stdin(std::process::Stdio::null())
         .spawn()

@@ -212,9 +212,10 @@ fn read_driver(probe: &Probe<'_>) -> DriverVersion {
     driver
 }
 
-/// Whether a build knew its version (Onload, `scripts/onload_version_gen`).
+/// Whether a build knew its version. Without one, the name of a build profile stands there alone: `cloud` (Onload,
+/// `scripts/onload_version_gen`).
 fn is_version(text: &str) -> bool {
-    text != "<dev-snapshot>"
+    text != "<dev-snapshot>" && text.contains(|letter: char| letter.is_ascii_digit())
 }
 
 /// Parses `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
@@ -527,7 +528,7 @@ mod tests {
     #[test]
     fn a_build_from_git_may_have_no_version() {
         let checksum = "94e6b7eccf68029c8c29f301197d3e9a";
-        for version in ["", " ", "<dev-snapshot> "] {
+        for version in ["", " ", "<dev-snapshot> ", " cloud"] {
             let text = format!("onload_version: {version}\nuk_intf_ver: {checksum}\n");
             let driver = parse_driver_version(&text);
             assert_eq!(driver.version, None, "{version:?}");
