@@ -61,7 +61,7 @@ fn accelerated() -> Tree {
     process(&tree, 77, Some(ID), "redis");
     tree.link("/proc/77/fd/3", "/dev/onload");
     tree.link("/proc/77/fd/4", "/dev/onload");
-    tree.link("/proc/77/fd/5", "anon_inode:onload:[tcp:0:3]");
+    tree.link("/proc/77/fd/5", "onload:[tcpl:0:2047]");
     name(&tree, ID, "redis");
     tree
 }

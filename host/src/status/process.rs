@@ -285,8 +285,8 @@ impl<'h> Reader<'h> {
     }
 }
 
-/// Whether a descriptor is one of Onload's file system: `anon_inode:onload:[tcp:0:3]` (Onload, `onloadfs_dname`). No file
-/// of a container's own is called so: their names begin with `/`.
+/// Whether a descriptor is one of Onload's file system: `onload:[tcpl:0:2047]` (Onload, `onloadfs_dname`), or an anonymous
+/// one of that name. No file of a container's own is called so: their names begin with `/`.
 fn is_onloads(target: &str) -> bool {
     let name = target.strip_prefix("anon_inode:").unwrap_or(target);
     name.starts_with("onload:[")

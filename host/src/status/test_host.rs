@@ -222,7 +222,7 @@ impl Made {
     /// What the first process of the container has open with a stack of Onload (facts of a real one).
     pub(super) fn stack(&self) -> &Made {
         self.open(3, "/dev/onload").open(4, "/dev/onload");
-        self.open(5, "anon_inode:onload:[tcp:0:3]")
+        self.open(5, "onload:[tcpl:0:2047]")
     }
 
     /// A socket of the kernel that listens.
