@@ -12,7 +12,7 @@ use super::programs;
 use crate::netlink::link::Link;
 use crate::netns::{self, Depth, Netns, NetnsError, Unseen};
 
-/// How long namespaces that are not root's are looked at before an interface moves, and where there is another way.
+/// How long namespaces that are not the host's are looked at before an interface moves, and where there is another way.
 pub(super) const SHORT: Duration = Duration::from_secs(2);
 /// And how long where nothing may be left on an interface.
 pub(super) const LONG: Duration = Duration::from_secs(6);
@@ -36,7 +36,7 @@ pub(super) struct Uppers {
 /// What stands on an interface of `base` in other namespaces.
 ///
 /// # Errors
-/// [`NetdevError`]: not even all namespaces of root could be looked at.
+/// [`NetdevError`]: not even all namespaces of the host could be looked at.
 pub(super) fn uppers_elsewhere(
     base: &Netns,
     lower: &Link,
@@ -47,7 +47,7 @@ pub(super) fn uppers_elsewhere(
     for place in netns::others(base, depth, patience) {
         let place = match place {
             Ok(place) => place,
-            Err(Unseen::Root(source)) => return Err(looking(lower)(source)),
+            Err(Unseen::Host(source)) => return Err(looking(lower)(source)),
             Err(Unseen::Others(source)) => {
                 uppers.unseen = Some(looking(lower)(source));
                 break;
@@ -141,7 +141,7 @@ mod tests {
     use crate::netdev::test_namespace::{self, Child};
 
     #[test]
-    fn what_root_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {
+    fn what_the_host_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {
         if !test_namespace::can_be("moving interfaces") {
             return;
         }

@@ -13,8 +13,8 @@ use crate::netns::{Depth, Netns};
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
 
-/// That the host does not use an interface, as far as root made what uses it. Anybody may make so many network namespaces
-/// that there is no time for all of them, which must keep no container from starting: that is a warning.
+/// That the host does not use an interface, as far as its own user namespace goes. In another one anybody may make so many
+/// network namespaces that there is no time for all of them, which must keep no container from starting: that is a warning.
 ///
 /// # Errors
 /// [`NetdevError::Used`] says what for.
@@ -44,7 +44,7 @@ pub(super) fn check(
 
 fn warning(name: &str, unseen: &NetdevError) -> String {
     format!(
-        "interface {name} is given though something in a network namespace of another user may stand on it: {}",
+        "interface {name} is given though something in a network namespace of another user namespace may stand on it: {}",
         Chain(unseen)
     )
 }

@@ -1,16 +1,39 @@
-//! Whose a network namespace is: that of the user who made the user namespace that it belongs to (ioctl_nsfs(2)).
+//! Whose a network namespace is: it belongs to a user namespace, and that to the user who made it (ioctl_nsfs(2)).
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use super::namespace::{inode, open};
 
 /// `NS_GET_USERNS` and `NS_GET_OWNER_UID` (include/uapi/linux/nsfs.h).
 const GET_USER_NAMESPACE: libc::Ioctl = 0xb701;
 const GET_OWNER: libc::Ioctl = 0xb704;
 
-/// Whether a namespace belongs to the initial user namespace or to one that root made. What is not known is root's.
-pub(super) fn is_root_s(namespace: &File) -> bool {
-    let owner = user_namespace(namespace.as_fd()).and_then(|users| owner(users.as_fd()));
-    owner.is_none_or(|uid| uid == 0)
+const OWN_USER_NAMESPACE: &str = "/proc/self/ns/user";
+
+/// Whose a network namespace is, in the order of what it takes to make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// This process's own user namespace, in which one needs a capability to make it; or what is not known.
+    Host,
+    /// Another user namespace that user 0 made: any process of that user can, in a container too.
+    Root,
+    /// One that another user made.
+    Other,
+}
+
+pub(super) fn of(namespace: &File) -> Owner {
+    let Some(users) = user_namespace(namespace.as_fd()) else {
+        return Owner::Host;
+    };
+    let own = open(Path::new(OWN_USER_NAMESPACE)).and_then(inode);
+    let is_another = matches!((own, inode(&users)), (Ok(own), Ok(its)) if own != its);
+    match owner(users.as_fd()) {
+        Some(0) if is_another => Owner::Root,
+        Some(_) if is_another => Owner::Other,
+        _ => Owner::Host,
+    }
 }
 
 #[expect(unsafe_code, reason = "no library in the tree has NS_GET_USERNS")]

@@ -14,7 +14,7 @@ use onload_core::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 
 use super::namespace::{Inode, Netns, inode, open};
-use super::owner;
+use super::owner::{self, Owner};
 
 /// Where engines and people keep namespaces as files (ip-netns(8), podman, containerd; docker).
 const KEPT: [&str; 2] = ["/run/netns", "/run/docker/netns"];
@@ -25,8 +25,8 @@ const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
 /// What the kernel calls descriptors that are of no namespace (`d_dname` in its source).
 const NO_NAMESPACE: [&[u8]; 3] = [b"socket:[", b"pipe:[", b"anon_inode:"];
-/// How long those of root are looked at: who is in one may fill it.
-const OF_ROOT: Duration = Duration::from_secs(6);
+/// How long those of the host are looked at: who is in one may fill it.
+const OF_HOST: Duration = Duration::from_secs(6);
 /// How long one namespace is looked for, by a look at its cookie alone.
 const FINDING: Duration = Duration::from_secs(2);
 /// How long all are looked at for a device.
@@ -64,9 +64,9 @@ pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>
 /// How far is looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Namespaces of root that are kept as files, or that a process is in.
+    /// Namespaces of the host and of root that are kept as files, or that a process is in.
     Root,
-    /// Beside those, the ones of other users.
+    /// Beside those, the ones of user namespaces that other users made.
     Processes,
     /// Beside those, the ones that processes keep by a descriptor alone.
     Descriptors,
@@ -75,27 +75,28 @@ pub(crate) enum Depth {
 /// Why not all namespaces were looked at.
 #[derive(Debug)]
 pub(crate) enum Unseen {
-    /// Not even those of root, of which nobody else can make more.
-    Root(io::Error),
-    /// All of root's were, and not all of others, who may have made any number of them.
+    /// Not even those of the host, of which nobody without privileges there can make more.
+    Host(io::Error),
+    /// All of the host's were, and not all of other user namespaces, where anybody may have made any number of them.
     Others(io::Error),
 }
 
 impl Unseen {
     pub(crate) fn into_source(self) -> io::Error {
-        let (Unseen::Root(source) | Unseen::Others(source)) = self;
+        let (Unseen::Host(source) | Unseen::Others(source)) = self;
         source
     }
 }
 
-/// Every namespace but `own` that can be found, once, those of root before all others; an error ends them where that
-/// takes too long. `patience` is how long others are looked at, from the beginning on.
+/// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
+/// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
+/// beginning on.
 pub(crate) fn others(
     own: &Netns,
     depth: Depth,
     patience: Duration,
 ) -> impl Iterator<Item = Result<Found, Unseen>> {
-    let mut all = Candidates::new(None, depth, [OF_ROOT, patience]);
+    let mut all = Candidates::new(None, depth, [OF_HOST, patience]);
     all.seen
         .extend(inode(own.fd()).map(|own| (own, Look::Done)));
     all
@@ -131,8 +132,8 @@ type Paths = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
 enum Look {
     /// It has had its turn.
     Done,
-    /// It is not root's, and has its turn later.
-    Later,
+    /// It has its turn with those of the same owner.
+    Later(Owner),
 }
 
 /// All namespaces that have a name somewhere, each of them once.
@@ -140,10 +141,12 @@ struct Candidates {
     paths: Paths,
     depth: Depth,
     begun: Instant,
-    /// How long root's are looked at, and how long the others.
+    /// How long the host's are looked at, and how long the others.
     patience: [Duration; 2],
-    /// Every name of those that are not root's, while root's are looked at; any of them may go meanwhile.
-    later: Option<Vec<PathBuf>>,
+    /// Whose turn it is.
+    turn: Owner,
+    /// Every name of those whose turn comes later; any of them may go meanwhile.
+    later: BTreeMap<Owner, Vec<PathBuf>>,
     is_over: bool,
     /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
     seen: BTreeMap<Inode, Look>,
@@ -159,7 +162,8 @@ impl Candidates {
             depth,
             begun: Instant::now(),
             patience,
-            later: Some(Vec::new()),
+            turn: Owner::Host,
+            later: BTreeMap::new(),
             is_over: false,
             seen: BTreeMap::new(),
         }
@@ -167,20 +171,26 @@ impl Candidates {
 
     /// The next name; none at the end.
     fn next_path(&mut self) -> Option<io::Result<PathBuf>> {
-        if let Some(path) = self.paths.next() {
-            return Some(path);
-        }
-        let later = self.later.take().filter(|_| self.depth != Depth::Root)?;
-        let later = later.into_iter().map(Ok);
-        self.paths = match self.depth {
-            Depth::Root | Depth::Processes => Box::new(later),
-            Depth::Descriptors => {
-                // A look at each would be counted as time for descriptors.
-                let found: Vec<_> = descriptors(DESCRIPTORS).collect();
-                Box::new(later.chain(found))
+        loop {
+            if let Some(path) = self.paths.next() {
+                return Some(path);
             }
-        };
-        self.paths.next()
+            self.turn = match (self.turn, self.depth) {
+                (Owner::Host, _) => Owner::Root,
+                (Owner::Root, Depth::Processes | Depth::Descriptors) => Owner::Other,
+                _ => return None,
+            };
+            let later = self.later.remove(&self.turn).unwrap_or_default();
+            let later = later.into_iter().map(Ok);
+            self.paths = match (self.turn, self.depth) {
+                (Owner::Other, Depth::Descriptors) => {
+                    // A look at each would be counted as time for descriptors.
+                    let found: Vec<_> = descriptors(DESCRIPTORS).collect();
+                    Box::new(later.chain(found))
+                }
+                _ => Box::new(later),
+            };
+        }
     }
 
     /// The file of a namespace whose turn it is.
@@ -188,23 +198,26 @@ impl Candidates {
         // A file of another kind in these directories is nobody's namespace.
         let file = open_candidate(path).ok()?;
         let number = inode(&file).ok()?;
-        let look = match (self.seen.get(&number), &self.later) {
-            (Some(Look::Done), _) => return None,
-            (Some(Look::Later), Some(_)) => Look::Later,
-            (None, Some(_)) if !owner::is_root_s(&file) => Look::Later,
-            _ => Look::Done,
+        let owner = match self.seen.get(&number) {
+            Some(Look::Done) => return None,
+            Some(Look::Later(owner)) => *owner,
+            None => owner::of(&file),
         };
-        self.seen.insert(number, look);
-        match (&mut self.later, look) {
-            (Some(later), Look::Later) => later.push(path.to_owned()),
-            _ => return Some(file),
+        if owner > self.turn {
+            self.seen.insert(number, Look::Later(owner));
+            self.later.entry(owner).or_default().push(path.to_owned());
+            return None;
         }
-        None
+        self.seen.insert(number, Look::Done);
+        Some(file)
     }
 
     fn check_time(&self, path: &Path) -> io::Result<()> {
-        let [of_root, of_others] = self.patience;
-        let patience = self.later.as_ref().map_or(of_others, |_| of_root);
+        let [of_host, of_others] = self.patience;
+        let patience = match self.turn {
+            Owner::Host => of_host,
+            Owner::Root | Owner::Other => of_others,
+        };
         if self.begun.elapsed() < patience {
             return Ok(());
         }
@@ -217,9 +230,9 @@ impl Candidates {
 
     fn fail(&mut self, error: io::Error) -> Unseen {
         self.is_over = true;
-        match self.later {
-            Some(_) => Unseen::Root(error),
-            None => Unseen::Others(error),
+        match self.turn {
+            Owner::Host => Unseen::Host(error),
+            Owner::Root | Owner::Other => Unseen::Others(error),
         }
     }
 }
@@ -359,17 +372,18 @@ mod tests {
 
     use super::*;
 
-    /// A process of an unprivileged user that makes so many network namespaces and keeps them open, and ends with this.
+    /// A process of a user that makes so many network namespaces, each with a user namespace as anybody may make it, keeps
+    /// them open, and ends with this.
     struct Stranger(Child);
 
     impl Stranger {
         const USER: &str = "65534";
 
-        fn new(many: usize) -> Self {
+        fn of(user: &str, many: usize) -> Self {
             let script = format!("for i in $(seq {many}); do unshare -Urn sleep 1000 & done; wait");
             let mut command = Command::new("setpriv");
             let command = command
-                .args(["--reuid", Self::USER, "--regid", Self::USER])
+                .args(["--reuid", user, "--regid", user])
                 .args(["--clear-groups", "--pdeathsig", "KILL"])
                 .args(["sh", "-c", &script]);
             let child = command.stdin(Stdio::null()).spawn().unwrap();
@@ -395,6 +409,11 @@ mod tests {
         fn paths(&self) -> Vec<PathBuf> {
             let path = |pid: u32| PathBuf::from(format!("/proc/{pid}/ns/net"));
             self.children().into_iter().map(path).collect()
+        }
+
+        fn cookies(&self) -> Vec<u64> {
+            let cookie = |path: &PathBuf| Netns::enter(open(path).unwrap(), path).unwrap().cookie();
+            self.paths().iter().map(cookie).collect()
         }
 
         fn namespaces(&self) -> usize {
@@ -433,7 +452,7 @@ mod tests {
             )
     }
 
-    /// A process in a network namespace that root made.
+    /// A process in a network namespace of the host's user namespace.
     struct Own(Child);
 
     impl Own {
@@ -466,11 +485,13 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_of_root_come_first_and_all_of_them_however_many_others_there_are() {
+    fn the_host_s_namespaces_come_first_and_all_of_them_and_those_that_user_0_can_make_before_others()
+     {
         if !can_be() {
             return;
         }
-        let stranger = Stranger::new(20);
+        // Any process of user 0 can, without a capability.
+        let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
         // Its number in /proc is above all of the others'.
         let own = Own::new();
         let here = Netns::own().unwrap();
@@ -486,33 +507,30 @@ mod tests {
             let found: Vec<u64> = found.collect();
             (found, end)
         };
-        let theirs: Vec<u64> = stranger
-            .paths()
-            .iter()
-            .map(|path| Netns::enter(open(path).unwrap(), path).unwrap().cookie())
-            .collect();
+        let (of_others, of_root) = (strangers.cookies(), rootlings.cookies());
         let (all, end) = cookies(Depth::Processes, Duration::from_secs(60));
         assert!(end.is_none(), "{end:?}");
-        let place = |cookie: u64| all.iter().position(|one| *one == cookie).unwrap();
-        for other in &theirs {
-            assert!(place(own.cookie()) < place(*other));
+        let place = |cookie: &u64| all.iter().position(|one| one == cookie).unwrap();
+        for root_s in &of_root {
+            assert!(place(&own.cookie()) < place(root_s));
+            assert!(of_others.iter().all(|other| place(root_s) < place(other)));
         }
-        let (of_root, end) = cookies(Depth::Root, Duration::ZERO);
-        assert!(end.is_none() && of_root.contains(&own.cookie()));
-        assert!(theirs.iter().all(|other| !of_root.contains(other)));
-        // No time for the others: root's are all there.
-        let (some, end) = cookies(Depth::Processes, Duration::ZERO);
-        assert!(some.contains(&own.cookie()));
-        let Some(Unseen::Others(late)) = end else {
-            panic!("{end:?}");
-        };
-        let late = late.to_string();
-        assert!(
-            late.starts_with(
-                "not done within 0 seconds; it was at the network namespace that process "
-            ),
-            "{late}"
-        );
+        let (some, end) = cookies(Depth::Root, Duration::from_secs(60));
+        assert!(end.is_none() && some.contains(&own.cookie()));
+        assert!(of_root.iter().all(|root_s| some.contains(root_s)));
+        assert!(of_others.iter().all(|other| !some.contains(other)));
+        // No time for the others: the host's are all there.
+        for depth in [Depth::Root, Depth::Processes] {
+            let (some, end) = cookies(depth, Duration::ZERO);
+            assert!(some.contains(&own.cookie()));
+            assert!(of_root.iter().all(|root_s| !some.contains(root_s)));
+            let Some(Unseen::Others(late)) = end else {
+                panic!("{end:?}");
+            };
+            let late = late.to_string();
+            let begin = "not done within 0 seconds; it was at the network namespace that process ";
+            assert!(late.starts_with(begin), "{late}");
+        }
     }
 
     #[test]
@@ -525,7 +543,7 @@ mod tests {
         assert!(found.is_some());
         assert!(find(u64::MAX, None).unwrap().is_none());
         let mut late = Candidates::new(None, Depth::Processes, [Duration::ZERO; 2]);
-        assert!(matches!(late.next(), Some(Err(Unseen::Root(_)))));
+        assert!(matches!(late.next(), Some(Err(Unseen::Host(_)))));
         assert!(late.next().is_none());
     }
 
