@@ -112,6 +112,8 @@ fn an_interface_that_the_kernel_gives_back_is_restored() {
     assert_eq!(started, ["/usr/bin/onload-ctk --quiet lease restore"]);
     // Of many that come back at once, the last one is restored too.
     assert_eq!(settings(RESTORE_UNIT, "StartLimitIntervalSec"), ["0"]);
+    // And where the others do not come: each of a hundred may take 20 seconds.
+    assert_eq!(settings(RESTORE_UNIT, "TimeoutStartSec"), ["1h"]);
     // It tells the kernel about interfaces, in namespaces of containers too.
     let capabilities = settings(RESTORE_UNIT, "CapabilityBoundingSet").join(" ");
     for capability in ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"] {

@@ -136,6 +136,15 @@ fn each<E>(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<(), E>) -> Res
         .map_or(Ok(()), |(_, error)| Err(error))
 }
 
+/// At which of so many devices a look begins: at any of them. Each may take its time, and whoever looks may be stopped
+/// before the last one; so that one is not the same each time.
+fn beginning(many: usize) -> usize {
+    let mut bytes = [0; size_of::<usize>()];
+    // Without random bytes it begins at the first, as good as any other.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    usize::from_ne_bytes(bytes).checked_rem(many).unwrap_or(0)
+}
+
 /// Settles each of those devices whose containers have ended, under its lock.
 ///
 /// # Errors
@@ -150,6 +159,8 @@ pub(crate) fn restore<E: From<LeaseError>>(
     let mut devices: Vec<Device> = returning.map(|one| one.device).collect();
     devices.sort();
     devices.dedup();
+    let beginning = beginning(devices.len());
+    devices.rotate_left(beginning);
     let restored = devices.into_iter().filter_map(|device| {
         let moving = leases.lock_moving(&device, MOVING_PATIENCE);
         let settled = moving.map_err(E::from).and_then(|_moving| settle(&device));
@@ -159,5 +170,19 @@ pub(crate) fn restore<E: From<LeaseError>>(
         };
         Some(Restored { device, result })
     });
-    Ok(restored.collect())
+    let mut restored: Vec<Restored<E>> = restored.collect();
+    restored.sort_by(|one, other| one.device.cmp(&other.device));
+    Ok(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_may_begin_at_each_device() {
+        assert_eq!((beginning(0), beginning(1)), (0, 0));
+        let begun: std::collections::BTreeSet<usize> = (0..1000).map(|_| beginning(5)).collect();
+        assert_eq!(begun.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    }
 }
