@@ -17,11 +17,20 @@ use crate::timestamp::rfc3339;
 
 /// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
 pub const POD: &str = "pod";
-/// The most bytes of that: a label of DNS, a slash and a subdomain.
-const MOST_POD: usize = 63 + 1 + 253;
 
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
+
+/// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
+#[must_use]
+pub fn is_pod(text: &str) -> bool {
+    let is_name = |name: &str, most: usize, more: &[u8]| {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
+        (1..=most).contains(&name.len()) && name.bytes().all(legal)
+    };
+    text.split_once('/')
+        .is_some_and(|(namespace, name)| is_name(namespace, 63, b"-") && is_name(name, 253, b"-."))
+}
 
 /// A device that can be leased, as `CLASS:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -333,12 +342,7 @@ impl fmt::Display for Lease {
     /// Who holds it and since when, for a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "container {}", self.container)?;
-        // It is of an annotation, which is text of anybody's.
-        let is_name = |pod: &&String| {
-            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-./".contains(&byte);
-            pod.len() <= MOST_POD && pod.bytes().all(legal)
-        };
-        if let Some(pod) = self.facts.get(POD).filter(is_name) {
+        if let Some(pod) = self.facts.get(POD).filter(|pod| is_pod(pod)) {
             write!(f, " of pod {pod}")?;
         }
         match &self.holder {
@@ -478,7 +482,22 @@ mod tests {
             named.starts_with("container web of pod default/redis-0 (process 42"),
             "{named}"
         );
-        for bad in ["a b", "a\u{1b}[31m", "a\n", &"a".repeat(318)] {
+        let (long, longest) = (
+            format!("{}/a", "a".repeat(64)),
+            format!("a/{}", "a".repeat(254)),
+        );
+        for bad in [
+            "a b/c",
+            "a/\u{1b}[31m",
+            "a/b\n",
+            "a",
+            "/",
+            "a/",
+            "/b",
+            "a/b/c",
+            &long,
+            &longest,
+        ] {
             assert!(
                 said(bad).starts_with("container web (process 42"),
                 "{bad:?}"

@@ -24,7 +24,7 @@ use crate::timestamp::since_boot_ms;
 
 /// The lock of all leases.
 const LOCK: &str = ".lock";
-/// Bytes of a lease file that are read.
+/// Bytes of a lease file that are read, so none gets more.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Bytes that hold a usual one, so that it takes one read.
 const USUAL_BYTES: usize = 2048;
@@ -466,6 +466,14 @@ impl Leases {
                 name: name.clone().into(),
                 source: error.into(),
             })?;
+            // Nobody could read it again, so the device would never be free.
+            if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_BYTES {
+                return Err(WriteError {
+                    action: "writing",
+                    name: name.clone().into(),
+                    source: io::Error::other(format!("longer than {MAX_BYTES} bytes")),
+                });
+            }
             let mut file = TempFile::create(self.dir.as_fd(), OsStr::new(&name), 0o600)?;
             file.write(&bytes)?;
             match choice {
@@ -853,6 +861,22 @@ mod tests {
         );
         assert_eq!(host.holder().unwrap(), "one");
         assert!(host.release("one"));
+    }
+
+    #[test]
+    fn a_lease_that_could_not_be_read_back_is_not_written() {
+        let host = Host::new();
+        let noted = |bytes: usize| {
+            let mut device = claimed(vfio());
+            device.facts.insert("note".to_owned(), "x".repeat(bytes));
+            device
+        };
+        let claim = |bytes| host.claim_all("one", host.start(1, 10), None, &[noted(bytes)]);
+        let line = claim(64 * 1024).unwrap_err();
+        assert!(line.ends_with("longer than 65536 bytes"), "{line}");
+        assert_eq!(host.files(), [""; 0]);
+        claim(63 * 1024).unwrap();
+        assert!(host.leases.list().unwrap()[0].lease.is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_core::fs::regular;
+use onload_core::lease::is_pod;
 use serde::Deserialize;
 
 /// The most bytes of a configuration that are read.
@@ -23,14 +24,15 @@ struct Config {
     annotations: BTreeMap<String, String>,
 }
 
-/// `NAMESPACE/NAME` of the pod whose container has this bundle; none where nobody says so.
+/// `NAMESPACE/NAME` of the pod whose container has this bundle; none where nobody says so, or not by such names.
 pub(super) fn of(bundle: &Path) -> Option<String> {
     let bytes = regular::read(&bundle.join("config.json"), MOST).ok()?;
     let Config { annotations } = serde_json::from_slice(&bytes).ok()?;
-    KEYS.iter().find_map(|[namespace, name]| {
+    let pod = KEYS.iter().find_map(|[namespace, name]| {
         let (namespace, name) = (annotations.get(*namespace)?, annotations.get(*name)?);
         Some(format!("{namespace}/{name}"))
-    })
+    });
+    pod.filter(|pod| is_pod(pod))
 }
 
 #[cfg(test)]
@@ -65,5 +67,20 @@ mod tests {
             assert_eq!(of_config(text), None, "{text}");
         }
         assert_eq!(of(Path::new("/nonexistent")), None);
+    }
+
+    /// Whoever starts a container by podman writes annotations as they like.
+    #[test]
+    fn what_no_cluster_calls_a_pod_is_none() {
+        let named = |name: &str| {
+            let annotations = serde_json::json!({
+                "io.kubernetes.pod.namespace": "prod", "io.kubernetes.pod.name": name
+            });
+            of_config(&serde_json::json!({ "annotations": annotations }).to_string())
+        };
+        assert!(named(&"a".repeat(253)).is_some());
+        for bad in ["", "a b", "a\u{1b}[31m", "a/b", &"a".repeat(70 * 1024)] {
+            assert_eq!(named(bad), None, "{bad:.9}");
+        }
     }
 }
