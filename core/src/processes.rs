@@ -203,9 +203,10 @@ impl Processes {
         let Some(wanted) = device(node) else {
             return Ok(None);
         };
+        // The path of a node that was mounted is `/` when the container it was in has ended.
+        let is_named = |to: PathBuf| to == Path::new("/") || to.file_name() == node.file_name();
         let is_it = |link: &Path| {
-            let named = std::fs::read_link(link).is_ok_and(|to| to.file_name() == node.file_name());
-            named && device(link) == Some(wanted)
+            std::fs::read_link(link).is_ok_and(is_named) && device(link) == Some(wanted)
         };
         let paths = |dir: &Path| {
             let entries = std::fs::read_dir(dir).into_iter().flatten();
@@ -401,7 +402,9 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, Processe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mount::{OpenTreeFlags, open_tree};
     use std::fs;
+    use std::os::fd::AsRawFd;
     use std::process::Command;
     use std::time::Duration;
 
@@ -551,6 +554,28 @@ mod tests {
         // A user may have a million files open.
         let late = processes.opener(Path::new("/dev/null"), Instant::now());
         assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn who_has_a_device_open_that_was_mounted_in_a_container_which_ended_is_found() {
+        if !onload_test_needs::root("a copy of a mount") {
+            return;
+        }
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let mount = open_tree(CWD, "/dev/full", flags).unwrap();
+        let own = |fd: i32| PathBuf::from(format!("/proc/self/fd/{fd}"));
+        let open = File::open(own(mount.as_raw_fd())).unwrap();
+        drop(mount);
+        let link = own(open.as_raw_fd());
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/"));
+        let (dir, processes) = host(&[("proc/7/comm", "qemu\n")]);
+        std::os::unix::fs::symlink("/proc/self/fd", dir.path().join("proc/7/fd")).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let found = processes.opener(Path::new("/dev/full"), until).unwrap();
+        assert_eq!(found, Some((7, "qemu".to_owned())));
+        drop(open);
+        let found = processes.opener(Path::new("/dev/full"), until).unwrap();
+        assert_eq!(found, None);
     }
 
     #[test]
