@@ -192,9 +192,15 @@ fn is_known(roots: &[PathBuf], id: &ContainerId) -> bool {
     roots.iter().any(|root| is_there(&root.join(id.as_str())))
 }
 
+/// What names this boot. A container manager's own file is mounted over the kernel's in a container without privileges,
+/// which cannot mount a proc of its own to look below; all processes there see that file.
 fn boot_id() -> Result<String, InitError> {
-    let boot = Processes::default().boot_id();
-    boot.map_err(|ProcessesError { path, source }| InitError::Read { path, source })
+    Processes::default().boot_id().or_else(|error| {
+        let ProcessesError { path, source } = error;
+        let shown = std::fs::read_to_string(&path);
+        let shown = shown.map(|text| text.trim_ascii().to_owned());
+        shown.map_err(|_| InitError::Read { path, source })
+    })
 }
 
 #[cfg(test)]
@@ -247,6 +253,47 @@ mod tests {
             ended.maker.boot.push('x');
             assert!(ended.is_abandoned(60), "{stage:?} of an earlier boot");
         }
+    }
+
+    #[test]
+    fn a_start_goes_on_where_the_boot_is_covered_and_no_proc_can_be_mounted() {
+        const COVERED: &str = "ONLOAD_CTK_TEST_COVERED";
+        let boot = "/proc/sys/kernel/random/boot_id";
+        if std::env::var_os(COVERED).is_some() {
+            let shown = fs::read_to_string(boot).unwrap();
+            assert_eq!(shown, "another\n");
+            assert!(Processes::default().boot_id().is_err());
+            let ended = Ended::new(Stage::Hook);
+            assert_eq!(ended.maker.boot, "another");
+            assert!(ended.is_abandoned(0));
+            return;
+        }
+        let unshare = || {
+            let mut unshare = std::process::Command::new("unshare");
+            unshare.args(["--user", "--map-root-user", "--mount"]);
+            unshare
+        };
+        let has_users = unshare().arg("true").status();
+        let has_users = has_users.is_ok_and(|status| status.success());
+        if !onload_test_needs::on_this_machine(has_users, "user namespaces are off") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("boot_id");
+        fs::write(&own, "another\n").unwrap();
+        let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" --exact \"$4\"";
+        let test = "run::maker::tests::a_start_goes_on_where_the_boot_is_covered_and_no_proc_can_be_mounted";
+        let output = unshare()
+            .args(["sh", "-ec", script, "sh"])
+            .arg(own)
+            .arg(boot)
+            .arg(std::env::current_exe().unwrap())
+            .arg(test)
+            .env(COVERED, "1")
+            .output();
+        let output = output.unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains("1 passed"), "{told}");
     }
 
     #[test]
