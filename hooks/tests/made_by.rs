@@ -219,7 +219,7 @@ fn a_section_that_is_not_understood_is_no_reason_to_give_something_to_who_asks()
 }
 
 #[test]
-fn the_record_of_the_configuration_follows_every_good_one_and_no_other() {
+fn the_record_of_the_configuration_follows_every_good_one_that_names_a_runtime() {
     if !is_root() {
         return;
     }
@@ -227,9 +227,7 @@ fn the_record_of_the_configuration_follows_every_good_one_and_no_other() {
     reaches(&sandbox, "one", "create -b /bundle c1");
     names(&sandbox, "two");
     reaches(&sandbox, "two", "create -b /bundle c2");
-    let broken = "[runtime]\npath = \"/opt/onload/one\"\n[cdi\n";
-    sandbox.file(CONFIG, broken);
-    // A file that cannot be read changes nothing, not even by what it says clearly.
+    sandbox.file(CONFIG, "[annotations]\n\n[cdi\n");
     starts_all_the_same(&sandbox, "two", "once");
     let message = starts_all_the_same(&sandbox, "two", "again");
     let wanted = "warning: onload-container-runtime: \"/etc/onload-ctk/config.toml\": line 3: ";
@@ -238,6 +236,54 @@ fn the_record_of_the_configuration_follows_every_good_one_and_no_other() {
     reaches(&sandbox, "one", "run -b /bundle c3");
     sandbox.file(CONFIG, "[cdi\n");
     starts_all_the_same(&sandbox, "one", "again");
+}
+
+/// The operator names another runtime, and makes a mistake elsewhere in the same edit.
+#[test]
+fn a_broken_configuration_that_names_another_runtime_gives_that_or_none() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    let broken = |runtime: &str| format!("[runtime]\npath = \"{runtime}\" # confines\n[cdi\n");
+    sandbox.file(CONFIG, broken("/opt/onload/two"));
+    starts_all_the_same(&sandbox, "two", "once");
+    // What a broken file names is not remembered.
+    sandbox.file(CONFIG, "[cdi\n");
+    starts_all_the_same(&sandbox, "one", "named no more");
+    for bad in ["/opt/onload/none", "two", WRAPPER_THERE] {
+        sandbox.file(CONFIG, broken(bad));
+        let message = refused(&sandbox, "create -b /bundle c2");
+        assert!(message.contains(CONFIG), "{bad}: {message}");
+    }
+}
+
+#[test]
+fn a_runtime_that_nobody_named_is_remembered_in_the_place_of_none() {
+    if !has_runc() {
+        return;
+    }
+    let broken = |sandbox: &Sandbox| sandbox.file(CONFIG, "[cdi\n");
+    let link = |sandbox: &Sandbox| fs::read_link(sandbox.path(RECORDS).join("@configured"));
+    // The start itself fails, as the bundle has no root; the runtime was found by then.
+    let starts = |sandbox: &Sandbox| wrapper(sandbox, "create -b /bundle c9");
+    let sandbox = sandbox();
+    fs::remove_file(sandbox.path(CONFIG)).unwrap();
+    starts(&sandbox);
+    let remembered = link(&sandbox).unwrap();
+    assert!(remembered.ends_with("runc"), "{remembered:?}");
+    names(&sandbox, "two");
+    reaches(&sandbox, "two", "create -b /bundle c1");
+    for unnamed in [None, Some("[runtime]\n"), Some("")] {
+        fs::remove_file(sandbox.path(CONFIG)).unwrap();
+        if let Some(text) = unnamed {
+            sandbox.file(CONFIG, text);
+        }
+        starts(&sandbox);
+        broken(&sandbox);
+        starts_all_the_same(&sandbox, "two", "the last that was named");
+    }
 }
 
 /// After a reboot there is no record.

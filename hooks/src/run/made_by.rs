@@ -38,8 +38,8 @@ const GUARDED: &[u8] = b"1:guarded:";
 /// What follows is no absolute path, so that no version takes it for a container's record.
 const CONFIGURED: &[u8] = b"1:configured:";
 
-/// The name of the link to the runtime of the last configuration that could be read; the name of a
-/// container's record ends differently.
+/// The name of the link to the runtime of the configuration; the name of a container's record ends
+/// differently.
 const CONFIGURED_NAME: &str = "@configured";
 
 /// Bytes of an id in a record's name: a file name has at most 255, and the rest encodes `--root`.
@@ -190,7 +190,7 @@ pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredR
     Some(StoredRecord { record, dir, name })
 }
 
-/// The runtime of the last configuration that could be read, as far as this boot goes. The caller has to
+/// The runtime that [`StoredRecord::remember_configured`] remembers, as far as this boot goes. The caller has to
 /// check the runtime.
 #[must_use]
 pub(crate) fn configured(trusted: &Trusted) -> Option<PathBuf> {
@@ -208,12 +208,13 @@ impl StoredRecord {
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
     }
 
-    /// Remembers the record's runtime as that of the last configuration that could be read.
-    pub(crate) fn remember_configured(&self) {
+    /// Remembers the record's runtime as that of the configuration. One that the configuration does not name, as
+    /// where the file is gone for a moment, takes the place of none: the one before may confine containers more.
+    pub(crate) fn remember_configured(&self, is_named: bool) {
         let path = self.record.runtime.as_os_str().as_bytes();
         let target = [CONFIGURED, path].concat();
         let held = readlinkat(&self.dir, CONFIGURED_NAME, Vec::with_capacity(128));
-        if held.is_ok_and(|held| held.as_bytes() == target) {
+        if held.is_ok_and(|held| !is_named || held.as_bytes() == target) {
             return;
         }
         // If that fails, a later start tries again.

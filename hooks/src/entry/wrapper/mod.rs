@@ -168,16 +168,16 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
             remembered: None,
         });
     }
-    let (runtime, is_configured) = match configured(&host) {
-        Ok(runtime) => (runtime, true),
+    let (runtime, configured) = match configured(&host) {
+        Ok((runtime, is_named)) => (runtime, Some(is_named)),
         Err(error) => {
             let runtime = runtime_without_settings(invocation, id.as_ref(), error, &host)?;
-            (runtime, false)
+            (runtime, None)
         }
     };
     let mut edited = Edited::default();
     match &invocation.create {
-        Some(create) if is_configured => {
+        Some(create) if configured.is_some() => {
             let id = id.as_ref();
             let entry_point = EntryPoint {
                 stage: Stage::Runtime,
@@ -192,8 +192,8 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
         None => edited.guards_exec = was_guarded(container, &host),
     }
     let remembered = remember(container, &runtime, &edited, &host)?;
-    if let Some(stored) = remembered.as_ref().filter(|_| is_configured) {
-        stored.remember_configured();
+    if let (Some(stored), Some(is_named)) = (&remembered, configured) {
+        stored.remember_configured(is_named);
     }
     Ok(Prepared {
         runtime,
@@ -313,7 +313,7 @@ fn runtime_without_record(
     host: &ThisHost,
 ) -> Result<PathBuf, RuntimeError> {
     let error = match configured(host) {
-        Ok(runtime) => return Ok(runtime),
+        Ok((runtime, _)) => return Ok(runtime),
         Err(error) => error,
     };
     if matches!(error, RuntimeError::NoRuntime { .. }) {
@@ -343,10 +343,10 @@ fn runtime_without_record(
     Ok(runtime)
 }
 
-/// The runtime for a new container while the configuration cannot be used: the one of the last
-/// configuration that could be, or else the one that the broken file still names. Never the first of the
-/// fixed list, since the operator may have named one that confines containers more. A container that
-/// requests something is refused: what it may have is unknown.
+/// The runtime for a new container while the configuration cannot be used: the one that the broken file still
+/// names, and no other then, or else the one that is remembered. Never the first of the fixed list, since the
+/// operator may have named one that confines containers more. A container that requests something is refused:
+/// what it may have is unknown.
 fn runtime_without_settings(
     invocation: &Invocation,
     id: Option<&ContainerId>,
@@ -363,11 +363,9 @@ fn runtime_without_settings(
     if requests(create).map_err(|error| RuntimeError::of_entry(id, error))? {
         return Err(error);
     }
-    let named = || named_by_broken(host).filter(|named| !named.as_os_str().is_empty());
-    let last = made_by::configured(host.trusted());
-    let last = last.and_then(|last| check_runtime(host, &last).ok());
-    let found = last.or_else(|| check_runtime(host, &named()?).ok());
-    let Some(runtime) = found else {
+    let named = named_by_broken(host).filter(|named| !named.as_os_str().is_empty());
+    let found = named.or_else(|| made_by::configured(host.trusted()));
+    let Some(runtime) = found.and_then(|found| check_runtime(host, &found).ok()) else {
         return Err(error);
     };
     warn(
@@ -433,8 +431,8 @@ fn edit(
     )
 }
 
-/// The runtime that the configuration names.
-fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
+/// The runtime of the configuration, and whether that names it.
+fn configured(host: &ThisHost) -> Result<(PathBuf, bool), RuntimeError> {
     let named = match host.config_text()? {
         None => PathBuf::new(),
         Some(text) => {
@@ -446,7 +444,8 @@ fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
             parsed.runtime.path
         }
     };
-    named_or_installed(host, &named)
+    let is_named = !named.as_os_str().is_empty();
+    Ok((named_or_installed(host, &named)?, is_named))
 }
 
 fn named_or_installed(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
