@@ -404,7 +404,7 @@ fn reread(
     for work in work.iter().rev() {
         work.file.put_back()?;
     }
-    let again = match service.reread(how)? {
+    let again = match service.reread_again(how)? {
         None => format!("it was {}ed with them", how.word()),
         Some(still) => format!("that did not help: {still}"),
     };
