@@ -462,7 +462,7 @@ mkdir -p ${register%/*}; : > $register
 mount -t tmpfs none /sys/kernel/debug
 nic=/sys/kernel/debug/sfc_resource/nics/000_ens1v0
 lists() {
-  mkdir -p $nic; echo ens1v0 > $nic/net_dev; echo "4:0:0 => AF_XDP" > $nic/devtype
+  mkdir -p $nic; echo 02:00:00:00:10:01 > $nic/mac_addr; echo ens1v0 > $nic/net_dev; echo "4:0:0 => AF_XDP" > $nic/devtype
 }
 mkdir -p ${nic%/*}
 told() { [ "$(cat $register)" = "$1" ] || fail "told $(cat $register), not $1"; : > $register; }
@@ -482,7 +482,7 @@ fn onload_is_told_of_an_interface_before_the_program_starts_and_when_it_has_forg
         lists
         make one || fail "$(cat /tmp/err)"
         told ens1v0
-        grep -q '"onloadPrograms":\[' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "not in the lease"
+        grep -q '"onload":{"since":[1-9]' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "not in the lease"
         gone one; told ""; same registered; free registered
         # The modules were loaded anew.
         make one || fail "$(cat /tmp/err)"

@@ -20,7 +20,7 @@ pub use claim::{Claim, Claimed};
 pub use file::{
     ClaimUid, Device, Holder, Lease, NotClaimUid, NotDevice, NotToken, POD, Token, is_pod,
 };
-pub use moved::{Facts, InterfaceFacts, Moved, OtherKind, Queues, RdmaFacts, Spread};
+pub use moved::{Facts, InterfaceFacts, Moved, OtherKind, Queues, RdmaFacts, Registration, Spread};
 pub use pick::{NoneFree, Numa, Wish};
 pub use returning::Left;
 pub use store::{LeaseError, Leases, Listed};

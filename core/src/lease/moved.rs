@@ -78,9 +78,9 @@ pub struct InterfaceFacts {
         skip_serializing_if = "Option::is_none"
     )]
     pub queues: Option<Box<Queues>>,
-    /// The numbers of the BPF programs that Onload had, where it reached the interface by AF_XDP.
+    /// Its registration with Onload, which reached it by AF_XDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub onload_programs: Option<Box<[u32]>>,
+    pub onload: Option<Registration>,
     /// The PCI function that it belongs to: it is found by that again, whatever it is called.
     pub pci: PciAddress,
 }
@@ -105,6 +105,16 @@ pub struct Queues {
     /// What there is too much of to be kept, for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unkept: Vec<String>,
+}
+
+/// The registration of an interface with Onload, for AF_XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// When it was made, in nanoseconds since 1970: one after the modules were loaded anew is another.
+    pub since: u64,
+    /// The number of Onload's BPF program there, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<u32>,
 }
 
 /// How an interface spreads packets (`struct ethtool_rxfh`).

@@ -359,7 +359,7 @@ mod tests {
                 link_mode: None,
                 words: std::collections::BTreeMap::from([(27, 0)]),
                 queues: None,
-                onload_programs: None,
+                onload: None,
                 pci: "0000:03:02.3".parse().unwrap(),
             },
             namespace,

@@ -26,7 +26,7 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
         link_mode: link.link_mode,
         words: link.words.clone(),
         queues: None,
-        onload_programs: None,
+        onload: None,
         pci,
     }
 }

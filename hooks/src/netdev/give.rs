@@ -177,10 +177,11 @@ impl<'a> Mover<'a> {
         }
         self.check_names(link)?;
         let warning = usage::check(&self.home.netns, link, Depth::Processes)?;
+        let facts = facts::of(link, pci);
         let facts = InterfaceFacts {
             queues: queues::of(&self.home.netns, link).map(Box::new),
-            onload_programs: onload::programs_beside(&link.name),
-            ..facts::of(link, pci)
+            onload: onload::registration(&facts),
+            ..facts
         };
         Ok((facts, warning))
     }
@@ -218,18 +219,17 @@ impl<'a> Mover<'a> {
         })?;
         inside::set(&self.to.netns, &there, &asked.wanted)?;
         match asked.wanted.settings.af_xdp {
-            true => self.register(&there, asked.device),
+            true => self.register(&facts::of(&there, facts.pci), asked.device),
             false => Ok(()),
         }
     }
 
     /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
-    fn register(&self, link: &Link, device: &Device) -> Result<(), NetdevError> {
-        onload::register(&self.to.netns, &link.name)?;
-        let programs = onload::programs_beside(&link.name);
+    fn register(&self, facts: &InterfaceFacts, device: &Device) -> Result<(), NetdevError> {
+        let registration = onload::register(&self.to.netns, facts)?;
         let say = |moved: &mut Moved<Facts>| {
             if let Facts::Interface(facts) = &mut moved.facts {
-                facts.onload_programs.clone_from(&programs);
+                facts.onload = registration;
             }
         };
         Ok(self.to.leases.amend(device, START_PATIENCE, &say)?)

@@ -5,15 +5,18 @@
 //! the kernel's own records, and with them netlink, know nothing of it. What the way back detaches is therefore never
 //! Onload's, and nothing that a container attaches stays. But a container with CAP_BPF and CAP_NET_ADMIN that attaches
 //! one takes Onload's out of the driver, and the kernel ends that program. It cannot be put back: Onload neither registers
-//! an interface twice (EALREADY) nor lets go of one that it has (EBUSY). So the numbers of Onload's programs are kept,
-//! and an interface that came back without its own is not given to the next container as an accelerated one.
+//! an interface twice (EALREADY) nor lets go of one that it has (EBUSY). So the number of Onload's program on an
+//! interface is kept, and one that came back without it is not given to the next container as an accelerated one. Nothing
+//! tells that number: it is the program that came when the interface was registered here. Where the host did that, programs
+//! and interfaces are paired by the order in which they came, if there are as many of each.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::SystemTime;
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::{InterfaceFacts, Registration};
 use rustix::io::Errno;
 
 use super::error::NetdevError;
@@ -25,48 +28,91 @@ const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 /// Where they are listed, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`). The names of these
 /// are from when they were registered.
 const LISTED: &str = "/sys/kernel/debug/sfc_resource/nics";
-/// What is said of them there: the name of today, and a kind that ends in this word.
+/// What is said of them there: the name of today, the address when they were registered, and a kind that ends in this word.
 const NAME: &str = "net_dev";
+const ADDRESS: &str = "mac_addr";
 const KIND: &str = "devtype";
 const AF_XDP: &str = "AF_XDP";
 /// What Onload calls its program.
 const PROGRAM: &[u8] = b"xdpsock";
 
-/// Registers an interface of a network namespace, if it is not.
+/// An interface that Onload reaches by AF_XDP, wherever it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    name: String,
+    address: String,
+    /// When it was registered, in nanoseconds since 1970.
+    since: u64,
+}
+
+impl Listed {
+    /// Any container may give its own interface the name of another one.
+    fn is(&self, facts: &InterfaceFacts) -> bool {
+        let own = [Some(&facts.mac), facts.permanent_mac.as_ref()];
+        self.name == facts.name && own.contains(&Some(&self.address))
+    }
+}
+
+/// Registers an interface of a network namespace, if it is not; its registration, as far as that is told.
 ///
 /// # Errors
 /// [`NetdevError::NotRegistered`].
-pub(super) fn register(netns: &Netns, name: &[u8]) -> Result<(), NetdevError> {
+pub(super) fn register(
+    netns: &Netns,
+    facts: &InterfaceFacts,
+) -> Result<Option<Registration>, NetdevError> {
     let failed = |source: Option<io::Error>| NetdevError::NotRegistered {
-        name: String::from_utf8_lossy(name).into_owned(),
+        name: facts.name.clone(),
         source,
     };
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).open(REGISTER)?;
         // The kernel takes one write as one value.
-        file.write_all(&[name, b"\n"].concat())
+        file.write_all(format!("{}\n", facts.name).as_bytes())
     };
+    let before = programs::named(PROGRAM);
     match netns.inside(write) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {}
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
+            return Ok(registration(facts));
+        }
         told => told.map_err(|error| failed(Some(error)))?,
     }
     // The kernel answers before Onload has tried, and only its log has what came of it.
-    match is_registered(name) {
-        Some(false) => Err(failed(None)),
-        _ => Ok(()),
-    }
+    let Some(listed) = listed() else {
+        return Ok(None);
+    };
+    let own = listed.into_iter().find(|one| one.is(facts));
+    let own = own.ok_or_else(|| failed(None))?;
+    Ok(Some(Registration {
+        since: own.since,
+        program: one_more(&before, &programs::named(PROGRAM)),
+    }))
 }
 
-/// Whether an interface of that name is registered; none where that is not told.
-fn is_registered(name: &[u8]) -> Option<bool> {
+/// The only program that is new.
+fn one_more(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
+    let mut new = after.difference(before);
+    new.next().copied().filter(|_| new.next().is_none())
+}
+
+/// The registration of an interface, if it has one.
+pub(super) fn registration(facts: &InterfaceFacts) -> Option<Registration> {
     let listed = listed()?;
-    Some(listed.iter().any(|own| own.as_bytes() == name))
+    let own = listed.iter().find(|one| one.is(facts))?;
+    Some(Registration {
+        since: own.since,
+        program: program_of(own, &listed, &programs::named(PROGRAM)),
+    })
 }
 
-/// The numbers of Onload's programs, for an interface of that name that is registered.
-pub(super) fn programs_beside(name: &[u8]) -> Option<Box<[u32]>> {
-    let is_registered = is_registered(name) == Some(true);
-    is_registered.then(|| programs::named(PROGRAM).into_iter().collect())
+/// Onload's program on an interface. The kernel numbers programs as they come.
+fn program_of(own: &Listed, listed: &[Listed], programs: &BTreeSet<u32>) -> Option<u32> {
+    let is_twin = |one: &&Listed| one.since == own.since;
+    if listed.len() != programs.len() || listed.iter().filter(is_twin).count() != 1 {
+        return None;
+    }
+    let before = listed.iter().filter(|one| one.since < own.since).count();
+    programs.iter().nth(before).copied()
 }
 
 /// That an interface that is back is registered as it was. After Onload's modules were loaded anew it is registered again.
@@ -74,54 +120,68 @@ pub(super) fn programs_beside(name: &[u8]) -> Option<Box<[u32]>> {
 /// # Errors
 /// [`NetdevError::NotRegistered`], and [`NetdevError::WithoutProgram`] where a container took Onload's program from it.
 pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<(), NetdevError> {
-    let Some(kept) = &facts.onload_programs else {
+    let (Some(kept), Some(listed)) = (&facts.onload, listed()) else {
         return Ok(());
     };
-    let name = facts.name.as_bytes();
-    match is_registered(name) {
+    match listed.iter().find(|one| one.is(facts)) {
         // A registration ends with the module.
-        Some(false) if Path::new(REGISTER).exists() => return register(home, name),
-        Some(true) => {}
-        _ => return Ok(()),
-    }
-    let count = listed().unwrap_or_default().len();
-    match is_missing(kept, &programs::named(PROGRAM), count) {
-        true => Err(NetdevError::WithoutProgram {
-            name: facts.name.clone(),
-            pci: facts.pci,
-        }),
-        false => Ok(()),
+        None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
+        Some(now) if is_missing(kept, now.since, &programs::named(PROGRAM)) => {
+            Err(NetdevError::WithoutProgram {
+                name: facts.name.clone(),
+                pci: facts.pci,
+            })
+        }
+        _ => Ok(()),
     }
 }
 
-/// Whether one of Onload's programs has gone while all its interfaces stayed: each has one. After the modules were loaded
-/// anew all are others, and each interface has its own again.
-fn is_missing(kept: &[u32], now: &BTreeSet<u32>, interfaces: usize) -> bool {
-    now.len() < interfaces && kept.iter().any(|id| !now.contains(id))
+/// Whether Onload's program has gone while the registration stayed.
+fn is_missing(kept: &Registration, since: u64, now: &BTreeSet<u32>) -> bool {
+    kept.since == since && kept.program.is_some_and(|program| !now.contains(&program))
 }
 
-/// The names of the interfaces that Onload reaches by AF_XDP, wherever they are.
-fn listed() -> Option<Vec<String>> {
+fn listed() -> Option<Vec<Listed>> {
     listed_in(Path::new(LISTED))
 }
 
-fn listed_in(dir: &Path) -> Option<Vec<String>> {
+fn listed_in(dir: &Path) -> Option<Vec<Listed>> {
     let attribute = |entry: &fs::DirEntry, name: &str| {
         let text = fs::read_to_string(entry.path().join(name)).ok()?;
         Some(text.trim_end().to_owned())
     };
-    let name = |entry: &fs::DirEntry| {
+    let read = |entry: &fs::DirEntry| {
         let kind = attribute(entry, KIND)?;
-        let name = attribute(entry, NAME)?;
-        kind.ends_with(AF_XDP).then_some(name)
+        let since = entry.metadata().ok()?.modified().ok()?;
+        let since = since.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        kind.ends_with(AF_XDP).then_some(Listed {
+            name: attribute(entry, NAME)?,
+            address: attribute(entry, ADDRESS)?,
+            since: since.as_nanos().try_into().ok()?,
+        })
     };
     let entries = fs::read_dir(dir).ok()?;
-    Some(entries.flatten().filter_map(|entry| name(&entry)).collect())
+    Some(entries.flatten().filter_map(|entry| read(&entry)).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netdev::facts;
+    use crate::netlink::link::Link;
+
+    fn listed(name: &str, address: &str, since: u64) -> Listed {
+        let (name, address) = (name.to_owned(), address.to_owned());
+        Listed {
+            name,
+            address,
+            since,
+        }
+    }
+
+    fn set(programs: &[u32]) -> BTreeSet<u32> {
+        programs.iter().copied().collect()
+    }
 
     #[test]
     fn an_interface_is_known_by_the_name_that_it_has_now() {
@@ -134,27 +194,66 @@ mod tests {
             let entry = dir.path().join(entry);
             fs::create_dir(&entry).unwrap();
             fs::write(entry.join(NAME), format!("{name}\n")).unwrap();
+            fs::write(entry.join(ADDRESS), "02:00:00:00:10:01\n").unwrap();
             fs::write(entry.join(KIND), format!("{kind}\n")).unwrap();
         }
-        assert_eq!(listed_in(dir.path()), Some(vec!["eth7".to_owned()]));
+        let found = listed_in(dir.path()).unwrap();
+        let since = found[0].since;
+        assert_ne!(since, 0);
+        assert_eq!(found, [listed("eth7", "02:00:00:00:10:01", since)]);
     }
 
     #[test]
-    fn a_program_of_onload_is_missed_only_while_an_interface_has_none() {
-        let is_missing = |kept: &[u32], now: &[u32], interfaces| {
-            is_missing(kept, &now.iter().copied().collect(), interfaces)
+    fn an_interface_that_has_the_name_of_another_is_not_that_one() {
+        let link = Link {
+            name: b"ens1v0".to_vec(),
+            address: vec![2, 0, 0, 0, 0, 1],
+            permanent_address: vec![2, 0, 0, 0, 0, 2],
+            ..Link::default()
         };
-        assert!(is_missing(&[7], &[], 1), "a container replaced it");
-        assert!(is_missing(&[7, 9], &[9], 2));
-        // One that a container calls as Onload's is called does not stand in for it.
-        assert!(!is_missing(&[7], &[7, 8], 1));
-        assert!(!is_missing(&[7], &[7], 1));
-        assert!(!is_missing(&[7], &[12], 1), "the modules were loaded anew");
-        assert!(
-            !is_missing(&[7, 9], &[9], 1),
-            "another one went with its interface"
+        let facts = facts::of(&link, "0000:03:10.0".parse().unwrap());
+        for (name, address, is_it) in [
+            ("ens1v0", "02:00:00:00:00:01", true),
+            ("ens1v0", "02:00:00:00:00:02", true),
+            ("ens1v0", "02:00:00:00:00:03", false),
+            ("ens1v1", "02:00:00:00:00:01", false),
+        ] {
+            let one = listed(name, address, 0);
+            assert_eq!(one.is(&facts), is_it, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn the_program_of_an_interface_is_kept_only_where_it_is_known() {
+        assert_eq!(one_more(&set(&[7]), &set(&[7, 9])), Some(9));
+        assert_eq!(one_more(&set(&[7]), &set(&[7])), None);
+        // Somebody else loaded one at that moment.
+        assert_eq!(one_more(&set(&[7]), &set(&[7, 9, 10])), None);
+
+        let [first, second] = [listed("a", "", 20), listed("b", "", 10)];
+        let both = [first.clone(), second.clone()];
+        let of = |own, programs: &[u32]| program_of(own, &both, &set(programs));
+        assert_eq!(
+            (of(&first, &[7, 9]), of(&second, &[7, 9])),
+            (Some(9), Some(7))
         );
-        // Those of other interfaces were missing before.
-        assert!(!is_missing(&[9], &[9], 2));
+        // One is somebody else's, or an interface has none.
+        assert_eq!((of(&first, &[7, 9, 11]), of(&first, &[9])), (None, None));
+        let twins = [first.clone(), listed("c", "", 20)];
+        assert_eq!(program_of(&first, &twins, &set(&[7, 9])), None);
+    }
+
+    #[test]
+    fn a_program_is_missed_on_the_interface_that_had_it_and_while_its_registration_stands() {
+        let kept = |program| Registration { since: 10, program };
+        assert!(is_missing(&kept(Some(7)), 10, &set(&[])));
+        // That of another one, or one that a container calls as Onload's is called, does not stand in for it.
+        assert!(is_missing(&kept(Some(7)), 10, &set(&[8, 9])));
+        assert!(!is_missing(&kept(Some(7)), 10, &set(&[7])));
+        assert!(!is_missing(&kept(None), 10, &set(&[])), "not known");
+        assert!(
+            !is_missing(&kept(Some(7)), 11, &set(&[])),
+            "the modules were loaded anew"
+        );
     }
 }
