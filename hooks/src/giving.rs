@@ -125,6 +125,7 @@ impl<'a> Recipient<'a> {
             addresses,
             returning,
             left: None,
+            rebound: None,
         }
     }
 }

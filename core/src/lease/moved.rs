@@ -26,6 +26,10 @@ pub struct Moved<F = InterfaceFacts> {
     /// What of it is not as it was, for people, as whoever tried last to restore it found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
+    /// The number of the interface when its driver was last unbound to make it anew: with another number it was, and
+    /// nothing of a container is on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebound: Option<u32>,
 }
 
 /// What a device was, by its kind.
@@ -209,6 +213,7 @@ impl Moved<Facts> {
             addresses: self.addresses.clone(),
             returning: self.returning,
             left: self.left.clone(),
+            rebound: self.rebound,
         })
     }
 }
@@ -223,6 +228,7 @@ impl<F: Into<Facts>> Moved<F> {
             addresses: self.addresses,
             returning: self.returning,
             left: self.left,
+            rebound: self.rebound,
         }
     }
 }

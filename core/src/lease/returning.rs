@@ -366,6 +366,7 @@ mod tests {
             addresses: Vec::new(),
             returning: false,
             left: None,
+            rebound: None,
         }
     }
 
@@ -543,6 +544,7 @@ mod tests {
             addresses: Vec::new(),
             returning: false,
             left: None,
+            rebound: None,
         };
         let by_other = Claimed {
             moved: Some(moved),
@@ -650,6 +652,7 @@ mod tests {
             addresses: Vec::new(),
             returning: false,
             left: None,
+            rebound: None,
         };
         let device = Claimed {
             moved: Some(moved.kept()),

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::fs::lock::START_PATIENCE;
-use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
+use onload_core::lease::{Device, Facts, InterfaceFacts, LeaseError, Leases, Moved};
 use onload_core::pci::PciAddress;
 use onload_core::text::Chain;
 use rustix::io::Errno;
@@ -34,6 +34,19 @@ const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
 
+/// The lease of an interface that comes back.
+struct Lease<'a> {
+    leases: &'a Leases,
+    device: &'a Device,
+    moved: &'a Moved,
+}
+
+impl Lease<'_> {
+    fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<(), LeaseError> {
+        self.leases.amend(self.device, START_PATIENCE, change)
+    }
+}
+
 /// Brings an interface back as [`bring`] does. What of it is not as it was then stands in its lease.
 ///
 /// # Errors
@@ -46,11 +59,15 @@ pub(super) fn bring_leased(
     hint: Hint<'_>,
     patience: Duration,
 ) -> Result<(), NetdevError> {
-    let result = bring(home, moved, hint, patience);
+    let lease = Lease {
+        leases,
+        device,
+        moved,
+    };
+    let result = bring(home, &lease, hint, patience);
     if let Some(left) = result.as_ref().err().and_then(NetdevError::left) {
-        let say = |moved: &mut Moved<Facts>| moved.left = Some(left.clone());
         // The error says it too.
-        let _ = leases.amend(device, START_PATIENCE, &say);
+        let _ = lease.amend(&|moved| moved.left = Some(left.clone()));
     }
     result
 }
@@ -62,10 +79,11 @@ pub(super) fn bring_leased(
 /// [`NetdevError`]: it is not back, or not as it was. Calling again goes on where this ended.
 fn bring(
     home: &Home<'_>,
-    moved: &Moved,
+    lease: &Lease<'_>,
     hint: Hint<'_>,
     patience: Duration,
 ) -> Result<(), NetdevError> {
+    let moved = lease.moved;
     let facts = &moved.facts;
     let begun = Instant::now();
     let mut fetched = 0;
@@ -86,7 +104,7 @@ fn bring(
             return finish(home, link, facts, &|link| match is_bound_again {
                 // Nobody has had it since its driver made it.
                 true => Ok(()),
-                false => clear(home, link, facts, function.as_ref()),
+                false => clear(home, link, lease, function.as_ref()),
             });
         }
         let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
@@ -234,18 +252,22 @@ fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
 }
 
 /// Takes from an interface of the host whatever a container left on it. Anybody on the machine can make the search for that
-/// take its time; then the interface of a virtual function is made anew, if it is what it was but for that: udev calls for
-/// each that comes, and would do so for ever where it cannot be put right.
+/// take its time; then the interface of a virtual function is made anew, if it is what it was but for that, and once:
+/// udev calls for each that comes, and would do so for ever where something else cannot be put right.
 ///
 /// # Errors
 /// [`NetdevError`] names what stays, or why something may.
 fn clear(
     home: &Home<'_>,
     link: &Link,
-    facts: &InterfaceFacts,
+    lease: &Lease<'_>,
     function: Option<&Function>,
 ) -> Result<(), NetdevError> {
-    let has_other_way = function.is_some_and(|own| !own.has_rdma());
+    let was_made_anew = |before| before != link.index;
+    if lease.moved.rebound.is_some_and(was_made_anew) {
+        return Ok(());
+    }
+    let has_other_way = function.is_some_and(|own| !own.has_others());
     let patience = match has_other_way {
         true => leftovers::SHORT,
         false => leftovers::LONG,
@@ -255,14 +277,22 @@ fn clear(
     let (Err(unseen), Some(function)) = (&cleared, function) else {
         return cleared;
     };
+    let facts = &lease.moved.facts;
     restore(home, again(home, facts)?, &down(facts))?;
-    match function.make_anew() {
-        Ok(()) => wait_for(home, facts),
-        Err(source) => Err(NetdevError::NotAnew {
-            unseen: Chain(unseen).to_string(),
-            source,
-        }),
-    }
+    make_anew(link, lease, function).map_err(|source| NetdevError::NotAnew {
+        unseen: Chain(unseen).to_string(),
+        source,
+    })?;
+    wait_for(home, facts)
+}
+
+/// Has the driver of a function make its interface anew. The lease says so before: whoever looks after a process that was
+/// killed sees by the interface's number whether it was done.
+fn make_anew(link: &Link, lease: &Lease<'_>, function: &Function) -> io::Result<()> {
+    let leases = lease.leases.list().map_err(io::Error::other)?;
+    let say = |moved: &mut Moved<Facts>| moved.rebound = Some(link.index);
+    lease.amend(&say).map_err(io::Error::other)?;
+    function.make_anew(&leases)
 }
 
 /// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
@@ -407,6 +437,12 @@ fn not_restored(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use onload_core::lease::{Claim, Claimed, Holder, Token};
+    use onload_core::processes::Processes;
+    use onload_core::run_dir::RunDir;
+
     use super::*;
     use crate::netdev::facts;
     use crate::netdev::identity::Identity;
@@ -543,6 +579,107 @@ mod tests {
             (1400, facts.mac.clone())
         );
         assert!(!names(&home.netns).contains(&"mac0".to_owned()));
+    }
+
+    /// A bus with one virtual function whose driver binds.
+    fn bus() -> tempfile::TempDir {
+        let bus = tempfile::tempdir().unwrap();
+        let function = bus.path().join("devices").join(pci().to_string());
+        let driver = bus.path().join("drivers/igbvf");
+        for dir in [&function.join("physfn"), &driver] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(function.join("driver_override"), "(null)\n").unwrap();
+        std::os::unix::fs::symlink(driver, function.join("driver")).unwrap();
+        bus
+    }
+
+    #[test]
+    fn an_interface_is_made_anew_once_and_its_lease_says_so() {
+        if !test_namespace::can_be("changing interfaces") {
+            return;
+        }
+        let host = Child::new();
+        let identity = Identity::with_stand_ins([(51, pci())].into());
+        let home = home_of(&host, &identity);
+        host.ip("link add ens1v0 index 50 type veth peer name end index 51");
+        let find = || home.find(&facts::of(&seen(), pci())).unwrap().unwrap();
+        let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
+        let device: Device = "netdev:ens1v0".parse().unwrap();
+        let leases = leased(dir.path(), &device, facts::of(&find(), pci()));
+        let moved = || {
+            let listed = leases.list().unwrap().remove(0).lease.unwrap();
+            let kept = listed.moved.unwrap();
+            Moved {
+                facts: InterfaceFacts::try_from(kept.facts).unwrap(),
+                namespace: kept.namespace,
+                addresses: kept.addresses,
+                returning: kept.returning,
+                left: kept.left,
+                rebound: kept.rebound,
+            }
+        };
+        let with = |moved: &Moved, act: &dyn Fn(&Lease<'_>)| {
+            let (leases, device) = (&leases, &device);
+            act(&Lease {
+                leases,
+                device,
+                moved,
+            });
+        };
+        let first = moved();
+        assert_eq!(first.rebound, None);
+        let function = Function::find(bus.path(), pci()).unwrap();
+        with(&first, &|lease| {
+            make_anew(&find(), lease, &function).unwrap();
+        });
+        let again = moved();
+        assert_eq!(again.rebound, Some(50));
+        // Whoever did that was killed before it was unbound: what is left on it is looked for.
+        let is_left = || names(&home.netns).contains(&"mac0".to_owned());
+        host.ip("link add link ens1v0 name mac0 type macvlan");
+        with(&again, &|lease| drop(clear(&home, &find(), lease, None)));
+        assert!(!is_left());
+        host.ip("link del ens1v0");
+        host.ip("link add ens1v0 index 60 type veth peer name end index 51");
+        // What stands on it now is the host's own.
+        host.ip("link add link ens1v0 name mac0 type macvlan");
+        with(&again, &|lease| {
+            clear(&home, &find(), lease, Some(&function)).unwrap();
+        });
+        assert!(is_left());
+    }
+
+    fn leased(run: &Path, device: &Device, facts: InterfaceFacts) -> Leases {
+        let run = RunDir::find(run).unwrap().unwrap();
+        let leases = Leases::open(&run, Processes::default()).unwrap();
+        let moved = Moved {
+            facts,
+            namespace: 7,
+            addresses: Vec::new(),
+            returning: true,
+            left: None,
+            rebound: None,
+        };
+        let claimed = Claimed {
+            device: device.clone(),
+            most: 1,
+            aliases: Vec::new(),
+            facts: BTreeMap::new(),
+            ticket: None,
+            moved: Some(moved.kept()),
+        };
+        let claim = Claim {
+            devices: &[claimed],
+            container: &"one".parse().unwrap(),
+            bundle: Path::new("/bundle"),
+            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            token: None,
+            claim: None,
+            entry_point: "createRuntime",
+        };
+        leases.claim(&claim, &|_| None, START_PATIENCE).unwrap();
+        leases
     }
 
     #[test]

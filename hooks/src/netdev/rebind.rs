@@ -6,17 +6,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use onload_core::class::Class;
+use onload_core::lease::{Lease, Listed};
 use onload_core::pci::PciAddress;
 use onload_core::processes::Processes;
 
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";
-/// Where nodes of RDMA devices are, and the classes that have them.
-const RDMA_NODES: &str = "/dev/infiniband";
-const RDMA_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
+/// The function's other devices, which are leased by themselves.
+const OTHERS: [(Class, &str); 2] = [(Class::Rdma, RDMA), (Class::Ptp, "ptp")];
+const RDMA: &str = "infiniband";
+/// Their nodes, and where these are.
+const NODES: [(&str, &str); 3] = [
+    ("infiniband_verbs", "/dev/infiniband"),
+    ("infiniband_mad", "/dev/infiniband"),
+    ("ptp", "/dev"),
+];
 /// `driver_override` of a function that any driver may take.
 const NO_OVERRIDE: &str = "(null)";
-/// How long is looked who has an RDMA device of the function open.
+/// How long is looked who has another device of the function open.
 const OPENERS: Duration = Duration::from_secs(2);
 
 /// A virtual function.
@@ -41,21 +49,27 @@ impl Function {
     ///
     /// # Errors
     /// Why it was not done.
-    pub(super) fn make_anew(&self) -> io::Result<()> {
-        if let Some(user) = self.rdma_user()? {
-            return Err(io::Error::other(format!(
-                "the driver of {} is not bound anew: {user}",
+    pub(super) fn make_anew(&self, leases: &[Listed]) -> io::Result<()> {
+        let refused = |why| {
+            io::Error::other(format!(
+                "the driver of {} is not bound anew: {why}",
                 self.pci
-            )));
+            ))
+        };
+        if let Some(user) = self.user(leases)? {
+            return Err(refused(user));
         }
-        let driver = fs::read_link(self.dir.join("driver"))?;
-        let driver = driver.file_name().unwrap_or_default().to_string_lossy();
+        let driver = self.driver()?;
         let before = self.driver_override()?;
+        if before.as_ref().is_some_and(|before| *before != driver) {
+            let why = "its driver_override names another one".to_owned();
+            return Err(refused(why));
+        }
         if before.is_none() {
             self.write("driver_override", &driver)?;
         }
         self.write("driver/unbind", &self.pci.to_string())?;
-        self.bind()?;
+        self.bind(&driver)?;
         match before {
             // Its own name there is in nobody's way.
             None => self.write("driver_override", "").or(Ok(())),
@@ -68,17 +82,18 @@ impl Function {
     /// # Errors
     /// The kernel's.
     pub(super) fn bind_again(&self) -> io::Result<bool> {
-        if self.dir.join("driver").exists() || self.driver_override()?.is_none() {
+        let driver = self.driver_override()?;
+        let Some(driver) = driver.filter(|_| !self.dir.join("driver").exists()) else {
             return Ok(false);
-        }
-        self.bind().map(|()| true)
+        };
+        self.bind(&driver).map(|()| true)
     }
 
     /// Without virtual functions' automatic drivers this does nothing but for one with `driver_override`
     /// (drivers/pci/pci-driver.c, `pci_device_can_probe`).
-    fn bind(&self) -> io::Result<()> {
+    fn bind(&self, driver: &str) -> io::Result<()> {
         fs::write(self.bus.join("drivers_probe"), format!("{}\n", self.pci))?;
-        match self.dir.join("driver").exists() {
+        match self.driver().is_ok_and(|bound| bound == driver) {
             true => Ok(()),
             false => Err(io::Error::other(format!(
                 "the driver of {} does not bind to it",
@@ -87,30 +102,56 @@ impl Function {
         }
     }
 
-    /// Whether an RDMA device belongs to the function.
-    pub(super) fn has_rdma(&self) -> bool {
-        self.dir.join("infiniband").exists()
+    fn driver(&self) -> io::Result<String> {
+        let driver = fs::read_link(self.dir.join("driver"))?;
+        let name = driver.file_name().unwrap_or_default();
+        Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Who may use the function's RDMA device, which would go too.
-    fn rdma_user(&self) -> io::Result<Option<String>> {
-        if !self.has_rdma() {
-            return Ok(None);
-        }
-        if names(&self.dir.join("infiniband")).is_empty() {
+    /// Whether more than its interface belongs to the function.
+    pub(super) fn has_others(&self) -> bool {
+        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists())
+    }
+
+    /// Who may use another device of the function, which would go too.
+    fn user(&self, leases: &[Listed]) -> io::Result<Option<String>> {
+        if self.dir.join(RDMA).exists() && self.names(RDMA).is_empty() {
             return Ok(Some(
                 "its RDMA device is in another network namespace".to_owned(),
             ));
         }
+        // Whoever has it may open it at any time.
+        if let Some(leased) = leases.iter().find(|one| !one.is_over && self.is_own(one)) {
+            return Ok(Some(format!("{} is leased", leased.device)));
+        }
         let until = Instant::now() + OPENERS;
-        let nodes = RDMA_CLASSES.map(|class| names(&self.dir.join(class)));
-        for node in nodes.into_iter().flatten() {
-            let path = Path::new(RDMA_NODES).join(&node);
-            if let Some((pid, _)) = Processes::default().opener(&path, until)? {
-                return Ok(Some(format!("process {pid} has {path:?} open")));
+        for (class, nodes) in NODES {
+            for node in self.names(class) {
+                let path = Path::new(nodes).join(node);
+                if let Some((pid, _)) = Processes::default().opener(&path, until)? {
+                    return Ok(Some(format!("process {pid} has {path:?} open")));
+                }
             }
         }
         Ok(None)
+    }
+
+    /// Whether a lease is one of the function's other devices.
+    fn is_own(&self, listed: &Listed) -> bool {
+        let class = listed.device.class;
+        let Some((_, dir)) = OTHERS.iter().find(|(own, _)| *own == class) else {
+            return false;
+        };
+        let name = listed.device.name.as_str();
+        let pci = self.pci.to_string();
+        let is_of_function = |lease: &Lease| {
+            let moved = lease.moved.as_ref();
+            lease.facts.values().any(|fact| *fact == pci)
+                || moved.is_some_and(|moved| moved.facts.pci() == self.pci)
+        };
+        name == pci
+            || self.names(dir).iter().any(|own| own == name)
+            || listed.lease.as_ref().is_ok_and(is_of_function)
     }
 
     fn driver_override(&self) -> io::Result<Option<String>> {
@@ -123,13 +164,13 @@ impl Function {
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
         fs::write(self.dir.join(name), format!("{text}\n"))
     }
-}
 
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten();
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect()
+    fn names(&self, class: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.join(class)).into_iter().flatten();
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -196,11 +237,11 @@ mod tests {
     #[test]
     fn a_function_is_unbound_and_bound_by_the_same_driver_and_no_other() {
         let bus = Bus::new();
-        bus.function().make_anew().unwrap();
+        bus.function().make_anew(&[]).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "\n"]);
         // What the operator set stays.
         bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
-        bus.function().make_anew().unwrap();
+        bus.function().make_anew(&[]).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "igbvf\n"]);
     }
 
@@ -218,6 +259,53 @@ mod tests {
     }
 
     #[test]
+    fn a_function_is_not_given_to_another_driver() {
+        let bus = Bus::new();
+        bus.write("devices/0000:03:10.0/driver_override", "vfio-pci\n");
+        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        let wanted =
+            "the driver of 0000:03:10.0 is not bound anew: its driver_override names another one";
+        assert_eq!(refused, wanted);
+        assert_eq!(bus.told(), ["", "", "vfio-pci\n"]);
+        let refused = bus.function().bind("vfio-pci").unwrap_err().to_string();
+        assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
+    }
+
+    #[test]
+    fn a_function_is_not_unbound_while_a_lease_has_another_device_of_it() {
+        let leased = |device: &str, is_over| Listed {
+            device: device.parse().unwrap(),
+            slot: 0,
+            lease: Err("of a later version".to_owned()),
+            is_over,
+            is_returning: false,
+        };
+        let bus = Bus::new();
+        assert!(!bus.function().has_others());
+        for name in ["infiniband/mlx5_3", "ptp/onload-ctk-none"] {
+            fs::create_dir_all(bus.path("devices/0000:03:10.0").join(name)).unwrap();
+        }
+        assert!(bus.function().has_others());
+        for device in ["rdma:mlx5_3", "rdma:0000:03:10.0", "ptp:onload-ctk-none"] {
+            let held = [leased("rdma:mlx5_4", false), leased(device, false)];
+            let refused = bus.function().make_anew(&held).unwrap_err().to_string();
+            let wanted =
+                format!("the driver of 0000:03:10.0 is not bound anew: {device} is leased");
+            assert_eq!(refused, wanted);
+        }
+        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        // Its own interface is what is leased.
+        let others = [
+            leased("rdma:mlx5_3", true),
+            leased("rdma:mlx5_4", false),
+            leased("ptp:mlx5_3", false),
+            leased("netdev:0000:03:10.0", false),
+        ];
+        bus.function().make_anew(&others).unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+    }
+
+    #[test]
     fn a_physical_function_is_never_unbound() {
         let bus = Bus::new();
         fs::remove_dir(bus.path("devices/0000:03:10.0/physfn")).unwrap();
@@ -231,7 +319,7 @@ mod tests {
         let bus = Bus::new();
         let rdma = "devices/0000:03:10.0/infiniband";
         fs::create_dir_all(bus.path(rdma)).unwrap();
-        let refused = bus.function().make_anew().unwrap_err().to_string();
+        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
         assert!(
             refused.contains("in another network namespace"),
             "{refused}"
@@ -241,7 +329,7 @@ mod tests {
         fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
         let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
         fs::create_dir_all(bus.path(verbs)).unwrap();
-        bus.function().make_anew().unwrap();
+        bus.function().make_anew(&[]).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "\n"]);
     }
 }
