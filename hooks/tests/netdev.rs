@@ -455,6 +455,39 @@ fn how_packets_come_to_its_queues_is_as_it_was_or_is_named() {
     on_both(&sandbox, &[QUEUES, script].concat());
 }
 
+/// The driver of a pair has what `threaded` is written to only while the interface is up, and only with GRO
+/// (`ETHTOOL_SGRO`).
+#[test]
+fn what_a_driver_takes_only_while_the_interface_is_up_is_as_it_was_on_one_that_is_down() {
+    let has_threads = std::path::Path::new("/sys/class/net/lo/threaded").exists();
+    let why = "the kernel has no threads of NAPI";
+    if !can_move()
+        || !onload_test_needs::programs(&["python3"])
+        || !onload_test_needs::on_this_machine(has_threads, why)
+    {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        mkdir -p /tmp/sys /tmp/theirs /sys/class/net /sys/devices
+        mount -t sysfs none /tmp/sys
+        for d in class/net devices; do mount --bind /tmp/sys/$d /sys/$d; done
+        threaded=/sys/class/net/ens1v0/threaded
+        [ "$(cat $threaded)" = 0 ] || fail "it is set"
+        make one || fail "$(cat /tmp/err)"
+        ip netns exec one sh -e -c 'mount -t sysfs none /tmp/theirs
+          python3 -c "
+import array, fcntl, socket, struct
+on = array.array(\"I\", [0x2c, 1])
+request = struct.pack(\"16sP8x\", b\"ens1v0\", on.buffer_info()[0])
+fcntl.ioctl(socket.socket(), 0x8946, request)"
+          ip link set ens1v0 down; ip link set ens1v0 up
+          echo 1 > /tmp/theirs/class/net/ens1v0/threaded' || fail "not set"
+        gone one; same threaded; free threaded
+        [ "$(cat $threaded)" = 0 ] || fail "it stayed $(cat $threaded)""#;
+    on_both(&sandbox, script);
+}
+
 /// Stand-ins for Onload's files: it does what it is told where the list names the interface.
 const ONLOAD: &str = r#"
 register=/sys/module/sfc_resource/afxdp/register

@@ -325,7 +325,14 @@ fn finish(
     let link = again(home, facts)?;
     calm(home, &link, facts);
     restore(home, link, facts)?;
-    let left = queues::restore(&home.netns, &again(home, facts)?, facts);
+    let link = again(home, facts)?;
+    let mut left = queues::restore(&home.netns, &link, facts);
+    if !left.is_empty() && facts.flags & UP == 0 {
+        // Some drivers have what `threaded` is written to only while the interface is up.
+        while_up(home, &link, UP, || {
+            left = queues::restore(&home.netns, &link, facts);
+        });
+    }
     if !left.is_empty() {
         let left: Vec<&str> = left.iter().map(String::as_str).collect();
         return Err(not_restored(home, facts, &left, None));
@@ -408,13 +415,20 @@ fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
     let asked = u32::from(link.flags & PROMISCUOUS != 0);
     let is_left = link.promiscuity > asked && link.flags & UP == 0;
     if is_left && facts.flags & (UP | PROMISCUOUS) == 0 {
-        let mask = UP | PROMISCUOUS;
-        for flags in [UP, 0] {
-            let _ = home
-                .netns
-                .change(link.index, &Change::Flags { mask, flags });
-        }
+        while_up(home, link, UP | PROMISCUOUS, || {});
     }
+}
+
+/// Does something while an interface is up that is down again afterwards, without the flags of the mask.
+fn while_up(home: &Home<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
+    let set = |flags| {
+        let _ = home
+            .netns
+            .change(link.index, &Change::Flags { mask, flags });
+    };
+    set(UP);
+    act();
+    set(0);
 }
 
 fn not_restored(
@@ -680,6 +694,25 @@ mod tests {
         };
         leases.claim(&claim, &|_| None, START_PATIENCE).unwrap();
         leases
+    }
+
+    #[test]
+    fn an_interface_that_was_down_is_up_for_a_moment() {
+        if !test_namespace::can_be("changing interfaces") {
+            return;
+        }
+        let host = Child::new();
+        let identity = Identity::with_stand_ins([(51, pci())].into());
+        let home = home_of(&host, &identity);
+        host.ip("link add ens1v0 index 50 type veth peer name end index 51");
+        host.ip("link set ens1v0 promisc on");
+        let find = || home.find(&facts::of(&seen(), pci())).unwrap().unwrap();
+        let flags = || find().flags & (UP | PROMISCUOUS);
+        let mut within = 0;
+        while_up(&home, &find(), UP, || within = flags());
+        assert_eq!((within, flags()), (UP | PROMISCUOUS, PROMISCUOUS));
+        while_up(&home, &find(), UP | PROMISCUOUS, || within = flags());
+        assert_eq!((within, flags()), (UP, 0));
     }
 
     #[test]
