@@ -258,7 +258,7 @@ fn a_user_is_told_what_was_not_seen() {
     let run = run_unprivileged(&tree, &["status"]).done();
     assert!(
         run.stderr
-            .contains("1 processes could not be looked into; sudo onload-ctk status"),
+            .contains("1 process could not be looked into; sudo onload-ctk status"),
         "{}",
         run.stderr
     );
