@@ -91,7 +91,8 @@ impl Processes {
     /// [`ProcessesError`].
     pub fn boot_id(&self) -> Result<String, ProcessesError> {
         let path = self.proc.join(BOOT_ID);
-        let bytes = match is_on(&path, &self.proc) {
+        let is_shown = is_on(&path, &self.proc).map_err(|error| failed(&path, error.into()))?;
+        let bytes = match is_shown {
             true => read(&path)?,
             false => kernel_boot_id().map_err(|error| failed(&path, covered(&error)))?,
         };
@@ -244,13 +245,9 @@ fn device(path: &Path) -> Option<(u32, u32)> {
     is_character.then_some((found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Whether a file is on the file system of a directory, and not on one that is mounted over its name. What cannot be
-/// looked at is told by whoever reads it.
-fn is_on(path: &Path, dir: &Path) -> bool {
-    match (rustix::fs::stat(path), rustix::fs::stat(dir)) {
-        (Ok(file), Ok(dir)) => file.st_dev == dir.st_dev,
-        _ => true,
-    }
+/// Whether a file is on the file system of a directory, and not on one that is mounted over its name.
+fn is_on(path: &Path, dir: &Path) -> rustix::io::Result<bool> {
+    Ok(rustix::fs::stat(path)?.st_dev == rustix::fs::stat(dir)?.st_dev)
 }
 
 fn kernel_boot_id() -> io::Result<Vec<u8>> {
@@ -267,9 +264,8 @@ fn kernel_boot_id() -> io::Result<Vec<u8>> {
 }
 
 fn covered(error: &io::Error) -> io::Error {
-    io::Error::other(format!(
-        "another file is mounted over the kernel's, which cannot be read ({error})"
-    ))
+    let text = format!("another file is mounted over the kernel's, which cannot be read ({error})");
+    io::Error::new(error.kind(), text)
 }
 
 fn failed(path: &Path, source: io::Error) -> ProcessesError {

@@ -197,6 +197,9 @@ fn is_known(roots: &[PathBuf], id: &ContainerId) -> bool {
 fn boot_id() -> Result<String, InitError> {
     Processes::default().boot_id().or_else(|error| {
         let ProcessesError { path, source } = error;
+        if source.kind() != std::io::ErrorKind::PermissionDenied {
+            return Err(InitError::Read { path, source });
+        }
         let shown = std::fs::read_to_string(&path);
         let shown = shown.map(|text| text.trim_ascii().to_owned());
         shown.map_err(|_| InitError::Read { path, source })
