@@ -235,8 +235,9 @@ def second_instance():
 
 
 def is_observed():
-    from urllib.request import urlopen
-    with urlopen(f"http://{LISTEN}/metrics", timeout=5) as answer:
+    from urllib.request import Request, urlopen
+    asked = Request(f"http://{LISTEN}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    with urlopen(asked, timeout=5) as answer:
         text = answer.read().decode()
     check("/metrics counts devices by resource", 'resource="onload.dev/vfio"' in text and text.rstrip().endswith("# EOF"), text)
     with urlopen(f"http://{LISTEN}/healthz", timeout=5) as answer:
