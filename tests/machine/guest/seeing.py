@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import struct
 import subprocess
 import time
@@ -31,7 +30,7 @@ STAYS = ["sleep", "1000"]
 # Opens a node of Onload as its library does for a stack, and stays.
 OPENS = ["sh", "-c", "exec 8</dev/onload 9</dev/onload; exec sleep 1000"]
 # What the programs of the containers become at last.
-PROGRAMS = ["sleep", "sleep-as-root", "probe-musl"]
+PROGRAMS = ["sleep", "sleep-as-root", "probe-musl", "redis-server"]
 NIC = ["--device=onload.dev/nic=all"]
 SCRATCH = Path("/var/lib/seeing")
 # Marks, in docs/compatibility.md, what Onload's own driver and library have not shown.
@@ -155,12 +154,9 @@ def bridge(everything):
             verdict(f"{name}: a bridge network, and the host's /sys, which shows the host's interfaces", "seen", "no-interface", "onload.dev/netdev")
 
 
-@contextlib.contextmanager
-def by_kernel():
-    """A program that has the one descriptor that Onload leaves without a stack, and a connection of the kernel's TCP."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        yield ["bash", "-c", f"exec 8</dev/onload 9<>/dev/tcp/127.0.0.1/{port}; exec sleep 1000"]
+# A server that has the one descriptor that Onload leaves without a stack, and listens by the kernel's TCP. It writes its title over
+# its variables.
+BY_KERNEL = ["sh", "-c", "exec 8</dev/onload; exec redis-server --port 16379 --save ''"]
 
 
 def without_stack():
@@ -168,7 +164,8 @@ def without_stack():
     causes = [("no known cause", [], "why is not known"), ("EF_DONT_ACCELERATE", ["-e", "EF_DONT_ACCELERATE=1"], "EF_DONT_ACCELERATE is in its environment"),
               ("an interface that is not there", ["-e", "EF_INTERFACE_WHITELIST=nosuch0"], "EF_INTERFACE_WHITELIST=nosuch0 leaves no")]
     for what, options, words in causes:
-        with by_kernel() as argv, container(DOCKER, "seen", [*NIC, *options], argv):
+        with container(DOCKER, "seen", [*NIC, *options], BY_KERNEL, image="localhost/redis:1"):
+            run("sh", "-c", "until ss -Hltn 'sport = :16379' | grep -q .; do sleep 0.2; done", timeout=30)
             verdict(f"a program without a stack: {what}", "seen", "no-stack", words)
     with container(DOCKER, "seen", NIC, ["sh", "-c", "exec 9</dev/onload; exec sleep 1000"]):
         verdict("a program with one descriptor of Onload and no socket", "seen", "ready", "no program has opened a socket yet")
