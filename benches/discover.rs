@@ -2,7 +2,7 @@
 //! each should grow by a factor of at most 64 from the first to the last.
 
 // Criterion's macros create functions without documentation.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 #[path = "support/synthetic.rs"]
 mod synthetic;

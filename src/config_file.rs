@@ -28,41 +28,23 @@ pub(crate) enum ConfigFileError {
     /// It cannot be opened or read.
     #[error("reading {}", .path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// A replacement would not be the same kind of file.
     #[error("reading {}: it is {what}, which replacing it would break; edit it by hand", .path.display())]
-    Unusual {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        what: &'static str,
-    },
-    /// It is not text.
+    Unusual { path: PathBuf, what: &'static str },
     #[error("reading {}: not UTF-8 text", .path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
+    NotText { path: PathBuf },
     /// The owner or label of the old file could not be given to the new one.
     #[error("giving {} the owner and label that it had", .path.display())]
-    Attributes {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: Errno,
-    },
+    Attributes { path: PathBuf, source: Errno },
     /// It cannot be written or removed; the old one is still whole.
     #[error("{action} {}", .path.display())]
     Write {
         /// What was being done.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What the system says.
         source: std::io::Error,
     },
 }
@@ -82,12 +64,7 @@ pub(crate) enum ConfigLockError {
     Host(#[from] HostError),
     /// Its mode cannot be restricted to the owner.
     #[error("opening the directory of locks {}", .path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        source: Errno,
-    },
+    Directory { path: PathBuf, source: Errno },
     /// It cannot be locked, or another process holds the lock.
     #[error("locking the files of configuration")]
     Lock(#[from] LockError),
@@ -130,7 +107,6 @@ fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> Result<Lock, ConfigLock
 /// The open directory of a configuration file.
 #[derive(Debug)]
 pub(crate) struct ConfigDir {
-    /// For messages.
     path: PathBuf,
     directory: OwnedFd,
 }
@@ -138,14 +114,12 @@ pub(crate) struct ConfigDir {
 /// A file as read.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
-    /// Its content.
     pub text: String,
     file: File,
     stat: Stat,
 }
 
 impl ConfigDir {
-    /// Wraps an open directory.
     #[must_use]
     pub(crate) fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }

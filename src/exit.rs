@@ -5,7 +5,6 @@ use std::process::ExitCode;
 /// How a command that could do its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done, or yes.
     Yes,
     /// The answer is no: drift, an invalid file, a refusal.
     No,

@@ -10,15 +10,10 @@ use anstyle::{AnsiColor, Style};
 use onload_core::text;
 use onload_host::host::Access;
 
-/// Names and headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// Less important text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// Something that works.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Something that needs attention.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// Something that went wrong.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// The two streams, with the requested colours and verbosity.
@@ -132,7 +127,6 @@ impl Printer {
         }
     }
 
-    /// Reports an error.
     pub fn error(&mut self, text: impl Display) {
         let text = harmless(text);
         self.say(format_args!("{ERROR}error:{ERROR:#} {text}"));

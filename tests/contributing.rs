@@ -54,7 +54,6 @@ fn contributing_names_every_recipe() {
     assert_eq!(unnamed, [""; 0]);
 }
 
-/// Numbers of a version.
 fn version(text: &str) -> Vec<u32> {
     text.split('.').map(|part| part.parse().unwrap()).collect()
 }

@@ -58,6 +58,8 @@
 //! that file, and the crate needs only serde, `serde_json`, rustix and thiserror. A `.yml` file is
 //! never read, since engines do not read it.
 
+#![warn(missing_docs)]
+
 pub mod annotations;
 pub mod json;
 mod name;

@@ -131,6 +131,8 @@ pub enum NotBundle {
     },
 }
 
+impl crate::error::Typed for NotBundle {}
+
 impl TryFrom<Written> for Bundle {
     type Error = NotBundle;
 

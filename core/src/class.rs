@@ -18,11 +18,9 @@ pub enum Class {
     NicPlain,
     /// Onload's device nodes only, for images that bring their own Onload.
     NicNodes,
-    /// TCPDirect.
     Zf,
     /// The settings of an installed Onload profile.
     Profile,
-    /// RDMA devices.
     Rdma,
     /// PCI functions bound to vfio.
     Vfio,
@@ -30,9 +28,7 @@ pub enum Class {
     Hugepages,
     /// Network interfaces that move into a container.
     Netdev,
-    /// PTP hardware clocks.
     Ptp,
-    /// PPS sources.
     Pps,
     /// Devices of several classes under one name.
     Bundle,
@@ -94,6 +90,8 @@ pub struct UnknownClass {
     /// The word as given.
     pub word: String,
 }
+
+impl crate::error::Typed for UnknownClass {}
 
 /// What to write: the class where the word is its kind.
 fn remedy(word: &str) -> String {

@@ -221,6 +221,8 @@ impl Share {
 #[error("expected a number of containers from 1 to {max}, found {0}", max = Share::MAX)]
 pub struct NotShare(i64);
 
+impl crate::error::Typed for NotShare {}
+
 impl TryFrom<i64> for Share {
     type Error = NotShare;
 
@@ -672,6 +674,8 @@ pub enum NotMemlockSetting {
     TooLarge(String),
 }
 
+impl crate::error::Typed for NotMemlockSetting {}
+
 impl<'de> Deserialize<'de> for Memlock {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Setting;
@@ -705,6 +709,8 @@ impl<'de> Deserialize<'de> for Memlock {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("memlock is \"unlimited\" or a number of bytes, not {0:?}")]
 pub struct NotMemlock(pub String);
+
+impl crate::error::Typed for NotMemlock {}
 
 impl FromStr for Memlock {
     type Err = NotMemlock;
@@ -761,6 +767,8 @@ pub enum NotKinds {
     #[error(transparent)]
     Unknown(#[from] crate::class::UnknownClass),
 }
+
+impl crate::error::Typed for NotKinds {}
 
 impl TryFrom<Vec<String>> for Kinds {
     type Error = NotKinds;
@@ -873,6 +881,8 @@ pub enum ConfigError {
         vfs: u16,
     },
 }
+
+impl crate::error::Typed for ConfigError {}
 
 fn suggestion(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |key| format!("; did you mean {key:?}?"))

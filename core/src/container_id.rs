@@ -18,6 +18,8 @@ pub struct ContainerId(String);
 #[error("{0} is not a container id: want letters, digits, '_', '+', '-' and '.'")]
 pub struct NotContainerId(String);
 
+impl crate::error::Typed for NotContainerId {}
+
 impl ContainerId {
     /// The id as text.
     #[must_use]

@@ -47,7 +47,8 @@ pub fn read(text: &str) -> Result<BTreeSet<u32>, NotList> {
 #[error("{0:?} is no list of numbers such as \"0-3,8\"")]
 pub struct NotList(pub String);
 
-/// Writes a list.
+impl crate::error::Typed for NotList {}
+
 #[must_use]
 pub fn text(numbers: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();

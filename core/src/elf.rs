@@ -46,9 +46,7 @@ pub struct Summary {
     pub interpreter: Option<String>,
     /// Whether there is a dynamic section at all.
     pub is_dynamic: bool,
-    /// DT_SONAME.
     pub soname: Option<String>,
-    /// DT_NEEDED, in file order.
     pub needed: Vec<String>,
     /// The symbol versions that the file needs, by library.
     pub version_needs: BTreeSet<VersionNeed>,
@@ -124,6 +122,8 @@ pub enum ElfError {
     #[error("malformed ELF file: {0}")]
     Malformed(&'static str),
 }
+
+impl crate::error::Typed for ElfError {}
 
 /// Reads what the dynamic loader would learn from a file.
 ///

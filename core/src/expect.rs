@@ -31,17 +31,13 @@ pub struct Expect {
 pub enum Expected {
     /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and its PCI function if it has one.
     Rdma {
-        /// The name in /sys/class/infiniband.
         ibdev: String,
         /// The PCI function, if it has one.
         pci: Option<PciAddress>,
     },
     /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as its
     /// cdev.
-    Vfio {
-        /// The function.
-        pci: PciAddress,
-    },
+    Vfio { pci: PciAddress },
     /// `nic:onload` and the like: the only node with that name in its driver.
     Driver(&'static DriverNode),
     /// `ptp:NAME[@PCI]` and `pps:NAME[@PCI]`: a clock by name, and its PCI function if it has one.
@@ -63,7 +59,6 @@ pub struct DriverNode {
     pub class: &'static str,
     /// The ID, which is the kernel's name of the device.
     pub name: &'static str,
-    /// Its class below /sys/class.
     pub sysfs_class: &'static str,
     /// The numbers that the kernel reserves for it. Its node is there and right before its module is
     /// loaded, which opening it does; sysfs has it only afterwards.
@@ -144,9 +139,7 @@ impl Expected {
 /// The numbers of a character device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Numbers {
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
 }
 
@@ -160,6 +153,8 @@ impl fmt::Display for Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not MAJOR:MINOR")]
 pub struct NotNumbers;
+
+impl crate::error::Typed for NotNumbers {}
 
 impl FromStr for Numbers {
     type Err = NotNumbers;
@@ -181,7 +176,6 @@ impl FromStr for Numbers {
 /// Why an expectation cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpectError {
-    /// The wrong form.
     #[error("{0} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]")]
     Form(String),
     /// The node is not a valid path.
@@ -198,15 +192,15 @@ pub enum ExpectError {
     /// The class has no such device.
     #[error("there is no {class} device {id} with a node")]
     Id {
-        /// The class.
         class: &'static str,
         /// The ID, quoted.
         id: String,
     },
-    /// Not a PCI address.
     #[error(transparent)]
     Pci(#[from] NotPciAddress),
 }
+
+impl crate::error::Typed for ExpectError {}
 
 impl Expect {
     /// The kernel's name of the node.

@@ -21,7 +21,6 @@ use crate::text::Quoted;
 /// The program, as the first word of its command line.
 pub const PROGRAM: &str = "onload-hook";
 
-/// The minimum RLIMIT_MEMLOCK.
 const MEMLOCK: &str = "--memlock";
 /// What a node is expected to be.
 const EXPECT: &str = "--expect";
@@ -46,7 +45,6 @@ pub const MAX_TAKE: u32 = 128;
 /// Members of a pool that a container is to have, as `CLASS:POOL` or `CLASS:POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Take {
-    /// The class.
     pub class: Class,
     /// The pool's name in that class.
     pub pool: DeviceName,
@@ -58,6 +56,8 @@ pub struct Take {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_TAKE}")]
 pub struct NotTake(String);
+
+impl crate::error::Typed for NotTake {}
 
 impl FromStr for Take {
     type Err = NotTake;
@@ -110,6 +110,8 @@ pub struct MovedInterface {
 #[error("{0} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")]
 pub struct NotMovedInterface(String);
 
+impl crate::error::Typed for NotMovedInterface {}
+
 impl FromStr for MovedInterface {
     type Err = NotMovedInterface;
 
@@ -143,6 +145,8 @@ pub struct MovedRdma {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one")]
 pub struct NotMovedRdma(String);
+
+impl crate::error::Typed for NotMovedRdma {}
 
 /// The bytes of an RDMA device's name with the null byte at its end (`IB_DEVICE_NAME_MAX` of
 /// include/uapi/rdma/ib_user_verbs.h).
@@ -180,20 +184,19 @@ impl fmt::Display for MovedRdma {
 pub struct GivenAddress {
     /// The name of the interface, on the host and in the container.
     pub interface: Interface,
-    /// The address.
     pub address: InterfaceAddress,
 }
 
 /// Why a text is not `IFNAME=ADDRESS/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotGivenAddress {
-    /// The wrong form.
     #[error("{0} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one")]
     Form(String),
-    /// The address is none.
     #[error(transparent)]
     Address(#[from] NotAddress),
 }
+
+impl crate::error::Typed for NotGivenAddress {}
 
 impl FromStr for GivenAddress {
     type Err = NotGivenAddress;
@@ -218,7 +221,6 @@ impl fmt::Display for GivenAddress {
 /// What a specification asks the hook to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
-    /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
     /// What nodes are expected to be.
     pub expect: Vec<Expect>,
@@ -250,19 +252,14 @@ pub enum HookArgumentsError {
     /// An option without its value.
     #[error("option {0} needs a value")]
     NoValue(&'static str),
-    /// Given twice.
     #[error("{0} is given twice")]
     Twice(&'static str),
-    /// Not a limit.
     #[error("--memlock")]
     Memlock(#[from] NotMemlock),
-    /// Not an expectation.
     #[error("--expect")]
     Expect(#[from] ExpectError),
-    /// Not a device.
     #[error("--lease")]
     Lease(#[from] NotDevice),
-    /// Not a token.
     #[error("--token")]
     Token(#[from] NotToken),
     /// Not the uid of a claim.
@@ -271,10 +268,8 @@ pub enum HookArgumentsError {
     /// Not members of a pool.
     #[error("--take")]
     Take(#[from] NotTake),
-    /// Not an interface.
     #[error("--netdev")]
     Netdev(#[from] NotMovedInterface),
-    /// Not an RDMA device.
     #[error("--rdma-netns")]
     RdmaNetns(#[from] NotMovedRdma),
     /// Not an address of an interface.
@@ -282,11 +277,10 @@ pub enum HookArgumentsError {
     Address(#[from] NotGivenAddress),
     /// An address for an interface that does not move.
     #[error("--address {address} is for an interface that no --netdev names")]
-    NoInterface {
-        /// The address.
-        address: String,
-    },
+    NoInterface { address: String },
 }
+
+impl crate::error::Typed for HookArgumentsError {}
 
 impl HookArguments {
     /// Whether there is nothing to do. Then the container's annotations count.

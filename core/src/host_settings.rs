@@ -53,6 +53,8 @@ pub struct NotSetting {
     found: String,
 }
 
+impl crate::error::Typed for NotSetting {}
+
 impl NotSetting {
     fn new(expected: &'static str, found: &str) -> Self {
         NotSetting {

@@ -151,6 +151,8 @@ pub enum NotCountable {
     Bundle,
 }
 
+impl crate::error::Typed for NotCountable {}
+
 fn countable(class: Class) -> Result<Class, NotCountable> {
     match class {
         Class::Hugepages => Err(NotCountable::Hugepages),
@@ -201,6 +203,8 @@ impl Default for Slots {
 #[error("expected a number of slots from 1 to {MAX_IDS}, found {0}")]
 pub struct NotSlots(i64);
 
+impl crate::error::Typed for NotSlots {}
+
 impl TryFrom<i64> for Slots {
     type Error = NotSlots;
 
@@ -246,6 +250,8 @@ pub struct NotResourceName {
     name: String,
     why: &'static str,
 }
+
+impl crate::error::Typed for NotResourceName {}
 
 impl TryFrom<String> for ResourceName {
     type Error = NotResourceName;
@@ -356,6 +362,8 @@ impl Default for Listen {
 )]
 pub struct NotListen(String);
 
+impl crate::error::Typed for NotListen {}
+
 impl std::str::FromStr for Listen {
     type Err = NotListen;
 
@@ -423,6 +431,8 @@ pub enum ResourceError {
         class: Class,
     },
 }
+
+impl crate::error::Typed for ResourceError {}
 
 impl KubernetesSettings {
     /// Checks the resources that the operator named.

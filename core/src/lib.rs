@@ -16,6 +16,7 @@ pub mod config;
 pub mod container_id;
 pub mod cpu_list;
 pub mod elf;
+pub mod error;
 pub mod expect;
 pub mod fs;
 pub mod hook_arguments;

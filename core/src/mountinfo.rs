@@ -17,7 +17,6 @@ const MAX_KEPT: usize = 8 * 1024 * 1024;
 const MAX_TYPE: usize = 64;
 const MAX_TYPES: usize = 64;
 
-/// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountinfoLine<'a> {
     /// The mount's id, which statx(2) returns for files on it.
@@ -28,18 +27,15 @@ pub struct MountinfoLine<'a> {
     pub point: &'a [u8],
     /// Whether mounts below it propagate to its peers, and theirs to it.
     pub is_shared: bool,
-    /// File system type.
     pub fs_type: &'a [u8],
     /// Options of the file system.
     pub options: &'a [u8],
 }
 
-/// A line of /proc/mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountsLine<'a> {
     /// The mount point, with spaces and the like as octal escapes.
     pub point: &'a [u8],
-    /// File system type.
     pub fs_type: &'a [u8],
     /// The options of the mount and of the file system.
     pub options: &'a [u8],

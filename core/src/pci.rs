@@ -25,6 +25,8 @@ pub struct PciAddress {
 #[error("{0} is not a PCI address; want one like 0000:3b:00.0")]
 pub struct NotPciAddress(String);
 
+impl crate::error::Typed for NotPciAddress {}
+
 impl FromStr for PciAddress {
     type Err = NotPciAddress;
 

@@ -46,13 +46,11 @@ pub enum PolicyViolation {
     NotAllowed {
         /// Where it is requested, for people.
         key: String,
-        /// The class.
         class: Class,
         /// The configuration line that would allow it.
         line: String,
         /// The section where that line belongs.
         section: &'static str,
-        /// The configuration file.
         file: String,
     },
     /// CAP_IPC_LOCK without a class that needs it.
@@ -74,7 +72,6 @@ pub enum PolicyViolation {
         line: String,
         /// The section where that line belongs.
         section: &'static str,
-        /// The configuration file.
         file: String,
     },
     /// The preload without a class that has one.
@@ -93,13 +90,10 @@ pub enum PolicyViolation {
     Address {
         /// Where it is requested, for people.
         key: String,
-        /// The address.
         address: InterfaceAddress,
-        /// Its network.
         network: Network,
         /// The networks that are allowed.
         allowed: Vec<Network>,
-        /// The configuration file.
         file: String,
     },
     /// The host's root with Onload.
@@ -113,10 +107,11 @@ pub enum PolicyViolation {
         key: String,
         /// How it is the host's user 0, or becomes it.
         root: HostRoot,
-        /// The configuration file.
         file: String,
     },
 }
+
+impl crate::error::Typed for PolicyViolation {}
 
 /// What the operator lets containers request.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +120,6 @@ pub struct Policy<'a> {
     pub annotations: &'a Annotations,
     /// By a variable of their environment.
     pub environment: &'a Environment,
-    /// The configuration file.
     pub file: &'a Path,
 }
 

@@ -47,7 +47,6 @@ pub enum PoolError {
     /// One of the two is missing.
     #[error("annotation {0} is missing")]
     Missing(&'static str),
-    /// The list is empty.
     #[error("{MEMBERS} lists no device")]
     Empty,
     /// More members than are read.
@@ -80,6 +79,8 @@ pub enum PoolError {
     #[error("{SHARE} is a number of containers from 1, not {0}")]
     Share(String),
 }
+
+impl crate::error::Typed for PoolError {}
 
 impl Pool {
     /// Reads the annotations of a device; `None` if it has neither, as a device that is no pool.

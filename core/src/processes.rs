@@ -31,17 +31,16 @@ const PROCS: &str = "cgroup.procs";
 #[derive(Debug, thiserror::Error)]
 #[error("reading {path:?}")]
 pub struct ProcessesError {
-    /// The file.
     pub path: PathBuf,
-    /// Why.
     pub source: io::Error,
 }
+
+impl crate::error::Typed for ProcessesError {}
 
 /// A process of one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
-    /// Its number.
     pub pid: u32,
     /// When it started, in clock ticks after boot (proc_pid_stat(5), field 22).
     pub start_time: u64,

@@ -112,9 +112,7 @@ pub struct Request {
     pub devices: BTreeMap<Class, Requested<Vec<Wanted>>>,
     /// How libonload.so gets into its processes.
     pub preload: Option<Requested<Preload>>,
-    /// CAP_IPC_LOCK.
     pub ipc_lock: Option<Requested<()>>,
-    /// Limits on huge pages.
     pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
     /// The NUMA node of what pools give.
     pub numa: Option<Requested<Numa>>,
@@ -127,7 +125,6 @@ pub struct Request {
 /// A bundle that a request names, of which the request has the devices now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedBundle {
-    /// Its name.
     pub name: String,
     /// Its devices, by class.
     pub devices: BTreeMap<Class, Vec<Wanted>>,
@@ -144,7 +141,6 @@ pub struct WantedAddress {
     pub name: String,
     /// Which member of the pool, from 1.
     pub member: u32,
-    /// The address.
     pub address: InterfaceAddress,
 }
 
@@ -239,7 +235,6 @@ impl fmt::Display for Origins<'_> {
 pub struct Requested<T> {
     /// The annotation, or the word of a text.
     pub origin: Origin,
-    /// What it requests.
     pub value: T,
 }
 
@@ -269,7 +264,6 @@ impl HugepagesLimit {
 /// Why a request is refused. Each error names the annotation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Too many keys.
     #[error("more than {MAX_KEYS} annotations of onload.dev")]
     TooManyKeys,
     /// Neither a class nor a setting, with a value.
@@ -278,7 +272,6 @@ pub enum RequestError {
         /// Where, for people.
         key: String,
     },
-    /// The same word again.
     #[error("{key} stands there twice; write the names of a class as one list, separated by ','")]
     Twice {
         /// Where, for people.
@@ -289,7 +282,6 @@ pub enum RequestError {
     AnnotationOnly {
         /// Where, for people.
         key: String,
-        /// What to do.
         remedy: &'static str,
     },
     /// A text that is too long.
@@ -301,19 +293,16 @@ pub enum RequestError {
         /// Where, for people.
         key: String,
     },
-    /// Too many names.
     #[error("{key}: more than {MAX_NAMES} names are requested")]
     TooManyNames {
         /// Where the limit was exceeded, for people.
         key: String,
     },
-    /// Not a string.
     #[error("{key} has a value that is not a string")]
     NotText {
         /// Where, for people.
         key: String,
     },
-    /// Nothing behind the domain.
     #[error(
         "{key} names no class; write onload.dev/nic or another class of {}",
         class::list(&Class::ALL)
@@ -354,7 +343,6 @@ pub enum RequestError {
         /// The second of them, quoted.
         name: String,
     },
-    /// Not a valid name.
     #[error(
         "{key}: {name} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
     )]
@@ -384,7 +372,6 @@ pub enum RequestError {
         /// What stands there, quoted.
         text: String,
     },
-    /// Not an address.
     #[error("{key}")]
     Address {
         /// Where, for people.
@@ -397,7 +384,6 @@ pub enum RequestError {
     SameAddress {
         /// Where, for people.
         key: String,
-        /// The address.
         address: std::net::IpAddr,
     },
     /// An address for an interface that the container does not request.
@@ -410,7 +396,6 @@ pub enum RequestError {
         /// The word, quoted.
         name: String,
     },
-    /// No such bundle.
     #[error("{key}: there is no bundle {name}; the configuration has {known}")]
     NoBundle {
         /// Where, for people.
@@ -425,7 +410,6 @@ pub enum RequestError {
     BundleCount {
         /// Where, for people.
         key: String,
-        /// The bundle.
         name: String,
         /// The star and what follows it, quoted.
         count: String,
@@ -437,7 +421,6 @@ pub enum RequestError {
     UnreadBundle {
         /// Where, for people.
         key: String,
-        /// The bundle.
         name: String,
     },
     /// A setting with a value that it cannot have.
@@ -451,6 +434,8 @@ pub enum RequestError {
         want: &'static str,
     },
 }
+
+impl crate::error::Typed for RequestError {}
 
 impl Request {
     /// Parses a container's annotations; `None` if they request nothing of onload.dev, or if the

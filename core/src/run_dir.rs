@@ -43,7 +43,6 @@ impl AsFd for RunDir {
 }
 
 impl RunDir {
-    /// Wraps an open directory.
     #[must_use]
     pub fn new(fd: OwnedFd, path: &Path) -> Self {
         let path = path.to_owned();
@@ -64,7 +63,6 @@ impl RunDir {
         }
     }
 
-    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -67,6 +67,8 @@ pub struct NotWord {
     found: String,
 }
 
+impl crate::error::Typed for NotWord {}
+
 impl NotWord {
     fn new(wanted: &'static str, found: &str) -> NotWord {
         let found = Quoted(found).to_string();

@@ -27,6 +27,8 @@ impl fmt::Display for Wanted {
 #[error("expected the name of a device or pool, or POOL*N with N from 1 to {MAX_NAMES}")]
 pub struct NotWanted;
 
+impl crate::error::Typed for NotWanted {}
+
 impl FromStr for Wanted {
     type Err = NotWanted;
 

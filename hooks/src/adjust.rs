@@ -30,7 +30,6 @@ pub struct Adjustment {
     /// The devices' qualified names, if they say all of `edits`; an engine that resolves such names needs
     /// only them and the limits.
     pub names: Option<Vec<String>>,
-    /// Everything but the limits.
     pub edits: Edits,
     /// The limits of the process that change.
     pub limits: Vec<Rlimit>,
@@ -38,7 +37,6 @@ pub struct Adjustment {
     pub hugepage_limits: Vec<HugepageLimit>,
     /// What is given, on one line.
     pub given: String,
-    /// Messages for the operator.
     pub warnings: Vec<String>,
     /// What the container gets, and why.
     pub reasons: Vec<String>,
@@ -51,11 +49,8 @@ pub struct Adjustment {
 pub struct Edits {
     /// Variables, each with its whole value.
     pub env: Vec<(String, String)>,
-    /// Mounts.
     pub mounts: Vec<Mount>,
-    /// Device nodes.
     pub nodes: Vec<Node>,
-    /// Hooks with their stages.
     pub hooks: Vec<(HookName, Hook)>,
     /// Hooks that raise the limit on locked memory and do no more: for an engine that takes no limits.
     pub limit_hooks: Vec<(HookName, Hook)>,
@@ -68,11 +63,8 @@ pub struct Edits {
 pub struct Node {
     /// Its path in the container.
     pub path: String,
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
-    /// Permission bits.
     pub mode: u32,
     /// Its owner, if it is not user 0.
     pub uid: Option<u32>,
@@ -122,7 +114,6 @@ fn adjustment(described: Described) -> Result<Adjustment, FilterError> {
     })
 }
 
-/// All but the nodes.
 fn edits(edits: ContainerEdits) -> Result<Edits, FilterError> {
     validate_edits(&edits).map_err(InjectError::from)?;
     let others = [

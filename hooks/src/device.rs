@@ -18,11 +18,12 @@ pub struct Access(u8);
 #[error("{0:?} is not an access to a device; want letters of \"rwm\"")]
 pub struct NotAccess(String);
 
+impl onload_core::error::Typed for NotAccess {}
+
 impl Access {
     /// The bits of `BPF_DEVCG_ACC_…` (include/uapi/linux/bpf.h).
     const LETTERS: [(char, u8); 3] = [('r', 2), ('w', 4), ('m', 1)];
 
-    /// Full access.
     pub(crate) const ALL: Access = Access(7);
     /// To read and to write.
     pub(crate) const READ_WRITE: Access = Access(6);
@@ -121,16 +122,12 @@ impl Device {
 /// A character device that a container may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rule {
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
-    /// The access it allows.
     pub access: Access,
 }
 
 impl Rule {
-    /// The device's numbers.
     #[must_use]
     pub(crate) fn numbers(self) -> Numbers {
         Numbers {

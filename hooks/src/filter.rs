@@ -69,7 +69,6 @@ pub enum FilterError {
     Preload {
         /// Where it is requested, for people.
         key: String,
-        /// The cause.
         source: PreloadError,
     },
     /// The edits cannot be applied.
@@ -90,6 +89,8 @@ pub enum FilterError {
     },
 }
 
+impl onload_core::error::Typed for FilterError {}
+
 impl From<OciConfigError> for FilterError {
     fn from(error: OciConfigError) -> Self {
         FilterError::Decision(error.into())
@@ -103,7 +104,6 @@ pub struct Outcome {
     pub config: Option<Vec<u8>>,
     /// A file to write on this host first.
     pub file: Option<HostFile>,
-    /// Messages for the user.
     pub warnings: Vec<String>,
     /// What the container gets, and why.
     pub reasons: Vec<String>,
@@ -263,11 +263,9 @@ pub(crate) struct Described {
     pub edits: ContainerEdits,
     /// The nodes as they were found.
     pub devices: Vec<Device>,
-    /// The configuration.
     pub before: OciConfig,
     /// The same with the limits that the container gets.
     pub limited: OciConfig,
-    /// The rest.
     pub outcome: Outcome,
 }
 

@@ -39,7 +39,6 @@ pub(crate) fn is_passing(name: &[u8]) -> bool {
 /// What became of one device that was to come back.
 #[derive(Debug)]
 pub struct Restored<E> {
-    /// The device.
     pub device: Device,
     /// Whether it is back, and why not.
     pub result: Result<(), E>,

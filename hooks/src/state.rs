@@ -46,6 +46,8 @@ pub enum StateError {
     Pid(i64),
 }
 
+impl onload_core::error::Typed for StateError {}
+
 #[derive(Deserialize)]
 struct Raw {
     id: Option<String>,

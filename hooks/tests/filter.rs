@@ -171,7 +171,6 @@ impl FakeHost {
         self.apply_bytes(&serde_json::to_vec(config).unwrap())
     }
 
-    /// The resulting configuration.
     fn after(&self, config: &Value) -> Value {
         let outcome = self.apply(config).unwrap();
         written(&outcome.config.unwrap())

@@ -561,7 +561,6 @@ fn the_link(sandbox: &Sandbox) -> PathBuf {
     link
 }
 
-/// Its content.
 fn the_record(sandbox: &Sandbox) -> String {
     let target = fs::read_link(the_link(sandbox)).unwrap();
     target.to_string_lossy().into_owned()

@@ -14,7 +14,6 @@ use common::Sandbox;
 use common::moving::{self, can_move, first, sandbox};
 use serde_json::Value;
 
-/// Two functions.
 const DEVICES: &str = r#"
 function_of() { # NUMBER NAME ADDRESS
   ip -n wire link add index $1 name w$2 type veth peer name $2 netns $$

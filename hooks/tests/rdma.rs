@@ -14,7 +14,6 @@ mod common;
 use common::moving::{self, can_move, first};
 use serde_json::Value;
 
-/// Three devices.
 const DEVICES: &str = r#"
 for d in 0 1 2; do
   ip -n wire link add index $((FIRST + d)) name w$d type veth peer name mlx5_$d netns $$

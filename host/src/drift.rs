@@ -20,9 +20,7 @@ pub struct Compared<'c> {
     pub manifest: Option<&'c Manifest>,
     /// What the host has.
     pub inventory: &'c Inventory,
-    /// Its pools.
     pub pools: &'c Pools,
-    /// Its configuration.
     pub config: &'c Config,
     /// What specifications depend on beside that.
     pub surroundings: Surroundings,
@@ -31,7 +29,6 @@ pub struct Compared<'c> {
 /// What would change, and for which request.
 #[derive(Debug)]
 pub struct Drift {
-    /// What would change.
     pub plan: Plan,
     /// What was asked for, or the configuration's where nothing was.
     pub asked: Manifest,

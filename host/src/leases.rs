@@ -15,12 +15,7 @@ use crate::host::Host;
 pub enum UnknownLeases {
     /// The directory above them cannot be opened.
     #[error("reading leases in {path:?}")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Directory { path: PathBuf, source: io::Error },
     /// Only root may see them.
     #[error("reading leases: {0:?} is for root alone; {AS_ROOT}")]
     ForRoot(PathBuf),
@@ -69,7 +64,6 @@ pub fn list(host: &Host) -> Result<Vec<Listed>, UnknownLeases> {
 /// meanwhile in the second.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Around {
-    /// Those that stand.
     pub(crate) now: Vec<Listed>,
     /// Those that stood before, of devices of which no lease stands now.
     pub(crate) ended: Vec<Listed>,

@@ -13,12 +13,10 @@ use crate::host::{Host, HostError};
 pub(crate) struct Link {
     /// Transfers of a lane, in tenths of GT/s.
     speed: u32,
-    /// Lanes.
     width: u32,
 }
 
 impl Link {
-    /// What both ends give.
     pub(crate) fn with(self, other: Link) -> Link {
         Link {
             speed: self.speed.min(other.speed),

@@ -16,15 +16,11 @@ pub enum SettingsError {
     /// The named file cannot be read.
     #[error("reading configuration {}", .path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// It cannot be parsed.
     #[error("reading configuration {}", .path.display())]
     Parse {
-        /// The file.
         path: PathBuf,
         /// Where and why.
         source: ConfigError,

@@ -10,11 +10,9 @@ use onload_core::class::Class;
 pub enum Part {
     /// Its devices, and `all`.
     Devices,
-    /// Its pools.
     Pools,
 }
 
-/// A specification of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SpecName {
     /// The class, whose kind it has.

@@ -81,7 +81,6 @@ impl Masker {
         self.numbers = identities.zip(1..).collect();
     }
 
-    /// The masked text.
     #[must_use]
     pub(crate) fn mask(&self, text: &str) -> String {
         rewrite(text, |token| Some(self.masked(token)))

@@ -24,14 +24,12 @@ use super::standin::stand_in;
 pub(crate) struct CapturedTree {
     /// The content of its file systems, by path from its root.
     pub entries: BTreeMap<PathBuf, Entry>,
-    /// Its device nodes.
     pub nodes: BTreeMap<PathBuf, DeviceNode>,
     /// Programs and libraries without a stand-in, which are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
 }
 
 impl CapturedTree {
-    /// The number of files.
     #[must_use]
     pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
@@ -44,13 +42,10 @@ impl CapturedTree {
 /// An entry in a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// A directory.
     Directory,
     /// A symbolic link and its target.
     Link(PathBuf),
-    /// A file.
     File {
-        /// Its content.
         content: Vec<u8>,
         /// Whether it may be executed.
         executable: bool,
@@ -64,11 +59,9 @@ pub(crate) struct Sources<'s> {
     pub host: &'s Host,
     /// What was read.
     pub seen: &'s BTreeMap<PathBuf, Seen>,
-    /// What discovery found.
     pub inventory: &'s Inventory,
     /// The text of the configuration that was used.
     pub config: Option<&'s str>,
-    /// Whether addresses are masked.
     pub masked: bool,
 }
 

@@ -18,7 +18,6 @@ use crate::engine::{
 };
 use crate::printer::Printer;
 
-/// The engine's file.
 pub(super) struct EngineFile {
     pub(super) setup: Setup,
     /// Where it is, for messages.

@@ -159,7 +159,6 @@ fn ask_podman(program: &Path) -> anyhow::Result<Vec<Holder>> {
     Ok(found)
 }
 
-/// What a program prints.
 pub(super) fn ask(program: &Path, words: &[&str], deadline: Instant) -> anyhow::Result<String> {
     let shown = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);

@@ -147,7 +147,6 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The pool for programs.
     pub(super) fn object(&self) -> Value {
         let members = self.pool.members.iter().map(|member| {
             let holders = self.holders(member).filter(|holders| !holders.is_empty());

@@ -46,7 +46,6 @@ pub(super) struct Service {
     before: State,
 }
 
-/// How a service does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     is_active: bool,
@@ -189,7 +188,6 @@ impl Service {
     }
 }
 
-/// systemd's command.
 fn systemctl(places: &[&'static str], service: &str) -> anyhow::Result<&'static str> {
     let found = places.iter().find(|path| Path::new(path).exists());
     found.copied().with_context(|| {

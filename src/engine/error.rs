@@ -23,12 +23,7 @@ pub(crate) enum EngineError {
     NotKept,
     /// A setting has another form than the engine gives it.
     #[error("{key} is no {expected}; mend it, or write it as a section of its own")]
-    Form {
-        /// The setting.
-        key: String,
-        /// What is expected.
-        expected: &'static str,
-    },
+    Form { key: String, expected: &'static str },
     /// A key differs from one that we set in nothing but case.
     #[error("it has a key {0:?}, which the engine does not know in that spelling; mend it")]
     Spelling(String),
@@ -44,10 +39,7 @@ pub(crate) enum EngineError {
     #[error(
         "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
     )]
-    Taken {
-        /// What it is.
-        found: String,
-    },
+    Taken { found: String },
     /// containerd's CRI plugin is off, as in the file that Docker packages.
     #[error(
         "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {0:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
@@ -63,18 +55,11 @@ pub(crate) enum EngineError {
     NewFormat(i64),
     /// Another file decides over the same settings.
     #[error("{} decides over the same settings, and one of the two would replace the other; {advice}", .path.display())]
-    Decided {
-        /// The other file.
-        path: PathBuf,
-        /// What to do there.
-        advice: String,
-    },
+    Decided { path: PathBuf, advice: String },
     /// Another file is not understood.
     #[error("{} beside it", .path.display())]
     Other {
-        /// The other file.
         path: PathBuf,
-        /// Why.
         source: Box<EngineError>,
     },
     /// The engine has no such setting, or not in this file.
@@ -89,16 +74,10 @@ pub(crate) enum EngineError {
     #[error(
         "it sets another default runtime, {found}; take that out of it, or leave --set-default out"
     )]
-    DefaultTaken {
-        /// The other one.
-        found: String,
-    },
+    DefaultTaken { found: String },
     /// The engine writes the file anew at each start.
     #[error("it is written anew whenever the engine starts; name {instead} beside it")]
-    Generated {
-        /// The file to name.
-        instead: &'static str,
-    },
+    Generated { instead: &'static str },
     /// The file that would import a drop-in is not there.
     #[error("{} is not there, so nothing reads a drop-in; start containerd (or k3s) once, or name another file", .main.display())]
     NoMain {
@@ -107,16 +86,10 @@ pub(crate) enum EngineError {
     },
     /// The file beside a drop-in does not import it.
     #[error("its \"imports\" does not name the drop-in, so nothing would read that; add it there, or name {} with --file", .instead.display())]
-    NotImported {
-        /// The file to name.
-        instead: PathBuf,
-    },
+    NotImported { instead: PathBuf },
     /// Who reads the file beside a drop-in may not merge the two.
     #[error("it is of format version 2, so containerd 1 may read it, to which a drop-in replaces the whole CRI plugin; name {} with --file", .instead.display())]
-    NoMerge {
-        /// The file to name.
-        instead: PathBuf,
-    },
+    NoMerge { instead: PathBuf },
     /// A file of Nomad is there already, and is none that we made.
     #[error(
         "it is not a file of ours, and Nomad takes the config of a plugin from one file; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"

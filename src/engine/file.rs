@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 /// Files that are read beside the engine's own, since what they say decides too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
-    /// One file.
     File(PathBuf),
     /// The files of a directory whose names match a pattern with `*`, sorted.
     Directory(PathBuf, String),
@@ -42,7 +41,6 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 pub(crate) struct Other {
     /// Its path on the host.
     pub path: PathBuf,
-    /// What stands in it.
     pub text: String,
 }
 
@@ -69,29 +67,22 @@ pub(crate) struct Files {
 /// What is to be done with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing.
     Keep,
-    /// It gets this content.
     Write(String),
-    /// It goes.
     Remove,
 }
 
 /// What is to be done, all in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// With the engine's file.
     pub file: Action,
-    /// With its backup.
     pub backup: Action,
     /// What people should look at.
     pub warnings: Vec<String>,
 }
 
-/// What a removal leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Nothing of ours.
     Nothing,
     /// The entry of our runtime, for the containers that have recorded it.
     Runtime,

@@ -23,7 +23,6 @@ const SHORT_ID: usize = 12;
 /// A container that has recorded the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
-    /// Its id.
     pub id: String,
     /// Its name; empty if it has none.
     pub name: String,

@@ -68,7 +68,6 @@ impl JsonText {
         Ok(json)
     }
 
-    /// The text.
     pub(super) fn as_str(&self) -> &str {
         &self.text
     }

@@ -54,7 +54,6 @@ enum Form {
 /// One file of an engine, and what it is to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
-    /// The engine.
     pub engine: Engine,
     /// The file: a path of the host.
     pub file: PathBuf,

@@ -28,7 +28,6 @@ const WAS_OFF: &str = ": it was off";
 pub(super) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
 /// What containerd 2.2 and later have.
 pub(super) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
-/// What CRI-O has.
 pub(super) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
 /// A text with NRI on. What another file has on already is not repeated. Where the file has no backup, what

@@ -26,7 +26,6 @@ pub(super) enum Place {
     Rke2,
     /// MicroK8s.
     MicroK8s,
-    /// docker of a user.
     RootlessDocker,
 }
 

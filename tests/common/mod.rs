@@ -183,7 +183,6 @@ pub(crate) fn specs_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A JSON file.
 #[track_caller]
 pub(crate) fn json_file(path: impl AsRef<Path>) -> Value {
     let text = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()));

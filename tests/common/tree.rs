@@ -427,7 +427,6 @@ impl Tree {
         self.node(&format!("/dev/{name}"), 248, number)
     }
 
-    /// The hook's binary.
     pub(crate) fn hook(&self) -> &Tree {
         self.program("/usr/bin/onload-hook", "\x7fELF")
     }

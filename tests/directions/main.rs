@@ -79,6 +79,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         "core/src/lib.rs",
         &[
             "text",
+            "error",
             "timestamp",
             "onload",
             "cpu_list",

@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::uses::{self, Mention, Uses};
 
-/// One file uses another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrow {
-    /// File and line.
     pub(crate) place: String,
     /// The path that uses it, as written.
     pub(crate) written: String,

@@ -3,7 +3,7 @@
 //! `cargo bench -p onload-kubernetes` prints what docs/performance.md shows. The kubelet is the mock of the
 //! tests; the daemon is the program, as a process.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

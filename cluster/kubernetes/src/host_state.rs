@@ -32,7 +32,6 @@ fn is_of_claim(name: &OsStr) -> bool {
 /// What a look at the host gave.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The resources.
     pub plan: Plan,
     /// What the host offers, sorted by class and name.
     pub offers: Vec<Offer>,
@@ -163,7 +162,6 @@ impl SpecNames {
         }
     }
 
-    /// The directories.
     #[must_use]
     pub fn dirs(&self) -> &[PathBuf] {
         &self.dirs

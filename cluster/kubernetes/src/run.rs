@@ -39,7 +39,6 @@ const END: Duration = Duration::from_secs(10);
 /// How often another instance is asked whether it has ended.
 const OTHER: Duration = Duration::from_secs(1);
 
-/// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The host cannot be opened.
@@ -60,7 +59,6 @@ pub enum RunError {
     /// It cannot be told whether another daemon runs.
     #[error(transparent)]
     Claim(#[from] SpecWriterError),
-    /// Another daemon runs.
     #[error("another onload-kubernetes offers the devices of this host; stop it first")]
     Second,
 }

@@ -54,23 +54,11 @@ impl From<&Metadata> for Identity {
 pub enum SocketError {
     /// The name is in use.
     #[error("making socket {}: {what} has this name; move it away", .path.display())]
-    Taken {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        what: &'static str,
-    },
-    /// It cannot be made.
+    Taken { path: PathBuf, what: &'static str },
     #[error("making socket {}", .path.display())]
-    Bind {
-        /// The path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Bind { path: PathBuf, source: io::Error },
 }
 
-/// A socket that listens.
 #[derive(Debug)]
 pub struct Bound {
     listener: UnixListener,

@@ -67,10 +67,7 @@ const MASK: &str = "/dev/null";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpecWriter {
     /// The package, of which this link enables a unit: the daemon reads what is there.
-    Package {
-        /// The link.
-        unit: PathBuf,
-    },
+    Package { unit: PathBuf },
     /// The daemon, and nobody else.
     Daemon,
 }
@@ -86,21 +83,14 @@ pub enum SpecWriterError {
     Directory(#[from] SpecDirError),
     /// The directory of the lock cannot be used.
     #[error("opening the directory of locks {}", .path.display())]
-    Locks {
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        source: Errno,
-    },
+    Locks { path: PathBuf, source: Errno },
     /// The lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A file of the directory cannot be removed.
     #[error("removing {}", .path.display())]
     Remove {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -228,9 +218,7 @@ pub fn hook(
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
 pub enum Kept {
-    /// This process.
     Here {
-        /// What it did.
         plan: Plan,
         /// The hook that they name.
         hook: PathBuf,
@@ -291,7 +279,6 @@ pub enum KeepError {
     /// There are no specifications to write.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// They cannot be written.
     #[error(transparent)]
     Write(#[from] SpecWriterError),
     /// Without a hook containers would get devices, and neither a memory lock nor a lease of them.
@@ -302,12 +289,7 @@ pub enum KeepError {
     NoHook(Vec<PathBuf>),
     /// What is there is no file, or somebody else could change it.
     #[error("writing CDI specifications: the hook {} is not used", .path.display())]
-    Hook {
-        /// The hook.
-        path: PathBuf,
-        /// Why.
-        source: TrustError,
-    },
+    Hook { path: PathBuf, source: TrustError },
     /// No runtime could execute it.
     #[error("writing CDI specifications: the hook {} is not executable; run \"chmod 755\" on it", .0.display())]
     NotExecutable(PathBuf),

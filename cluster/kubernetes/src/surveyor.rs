@@ -94,7 +94,6 @@ impl Surveyor {
         self.listen_by = by;
     }
 
-    /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config

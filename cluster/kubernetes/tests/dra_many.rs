@@ -60,7 +60,6 @@ async fn all_published(drivers: &[Driver]) {
     }
 }
 
-/// docs/kubernetes.md multiplies these numbers.
 #[tokio::test]
 async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     let server = ApiServer::start(Gates::ON).await;

@@ -502,7 +502,6 @@ async fn metrics_and_health_are_served() {
 const OPEN_METRICS: &str =
     "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
 
-/// Reads OpenMetrics strictly.
 const READER: &str = "
 import sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as families

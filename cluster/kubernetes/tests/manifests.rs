@@ -32,7 +32,6 @@ use serde_json::Value;
 use support::api_server::RIGHTS;
 use support::offers::captured;
 
-/// Every directory with manifests.
 const DIRECTORIES: [&str; 4] = ["", "dra", "uninstall", "examples"];
 /// Those that are applied whole.
 const KUSTOMIZED: [&str; 3] = ["", "dra", "uninstall"];

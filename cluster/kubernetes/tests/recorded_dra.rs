@@ -28,7 +28,6 @@ const SPEC_GONE: &str = "13-spec-gone";
 /// A claim as the API server had it, and what the driver made of it.
 #[derive(Deserialize)]
 struct Recorded {
-    /// The scenario.
     of: String,
     claim: Value,
     /// The CDI devices of the answer, with commas.

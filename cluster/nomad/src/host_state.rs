@@ -32,37 +32,21 @@ pub enum ReserveError {
     /// There is no such device.
     #[error("reserving {id}: {why}; let Nomad place the task again")]
     Gone {
-        /// The id.
         id: String,
         /// What is known of it.
         why: String,
     },
     /// A task cannot use it now.
     #[error("reserving {id}: {why}")]
-    Unhealthy {
-        /// The id.
-        id: String,
-        /// Why.
-        why: String,
-    },
+    Unhealthy { id: String, why: String },
     /// No specification has it any more.
     #[error("reserving {id}: {why}")]
-    Edits {
-        /// The id.
-        id: String,
-        /// Why.
-        why: String,
-    },
+    Edits { id: String, why: String },
     /// Nomad cannot carry what a task needs of it.
     #[error(
         "reserving {id}: it needs {needs}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
     )]
-    NotCarried {
-        /// The id.
-        id: String,
-        /// What.
-        needs: String,
-    },
+    NotCarried { id: String, needs: String },
     /// There is no ticket for it.
     #[error("reserving {0}")]
     Ticket(String, #[source] Box<ReserveTicketError>),

@@ -17,11 +17,8 @@ static LEVEL: AtomicU8 = AtomicU8::new(2);
 pub enum Level {
     /// Something does not work.
     Error = 0,
-    /// Something is odd.
     Warn = 1,
-    /// Something happened.
     Info = 2,
-    /// Why.
     Debug = 3,
 }
 
@@ -55,22 +52,18 @@ pub fn log(level: Level, message: &str) {
     let _ = io::stderr().write_all(line(level, message, SystemTime::now()).as_bytes());
 }
 
-/// An error.
 pub fn error(message: &str) {
     log(Level::Error, message);
 }
 
-/// A warning.
 pub fn warn(message: &str) {
     log(Level::Warn, message);
 }
 
-/// Something that happened.
 pub fn info(message: &str) {
     log(Level::Info, message);
 }
 
-/// Why something happened.
 pub fn debug(message: &str) {
     log(Level::Debug, message);
 }

@@ -132,7 +132,6 @@ impl Surveyor {
     }
 }
 
-/// The thread.
 struct Loop<'s> {
     surveyor: &'s Surveyor,
     watch: Renewed,

@@ -26,12 +26,7 @@ pub enum ReserveTicketError {
     Host(#[from] HostError),
     /// The directory cannot be used.
     #[error("opening {path:?}")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Directory { path: PathBuf, source: io::Error },
     /// The ticket is not written.
     #[error(transparent)]
     Ticket(#[from] TicketError),

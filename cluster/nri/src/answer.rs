@@ -24,11 +24,8 @@ pub enum Refusal {
     Untold {
         /// Where it is requested, for people.
         keys: String,
-        /// Which.
         runtime: String,
-        /// What it is.
         what: String,
-        /// What to do.
         remedy: &'static str,
     },
 }
@@ -137,7 +134,6 @@ impl Telling<'_> {
         })
     }
 
-    /// All that docker takes.
     fn variables_and_mounts(&self) -> Result<ContainerAdjustment, Refusal> {
         let (decided, edits) = (self.decided, &self.decided.edits);
         let what = if let Some(node) = edits.nodes.first() {

@@ -23,7 +23,6 @@ pub const SOCKET: &str = "/var/run/nri/nri.sock";
 pub const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
 /// The plugin's name, as its file says.
 pub const NAME_VARIABLE: &str = "NRI_PLUGIN_NAME";
-/// Its index.
 pub const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
 
 /// The first wait before another attempt.
@@ -39,22 +38,11 @@ pub enum ConnectError {
     Number(String),
     /// There is no such descriptor, or it is no socket.
     #[error("taking descriptor {number} of {SOCKET_VARIABLE}")]
-    Descriptor {
-        /// It.
-        number: i32,
-        /// Why.
-        source: io::Error,
-    },
-    /// Nobody listens.
+    Descriptor { number: i32, source: io::Error },
     #[error(
         "connecting to {path:?}; is NRI on in the container runtime? \"onload-ctk runtime configure --nri\" turns it on"
     )]
-    Socket {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Socket { path: PathBuf, source: io::Error },
 }
 
 /// The connection to the runtime that launched this process. The descriptor is copied out of this process

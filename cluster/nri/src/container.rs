@@ -23,7 +23,6 @@ const ENGINE_PREFIX: &str = "io.kubernetes.";
 pub struct Asking {
     /// What its OCI runtime will call it.
     pub id: ContainerId,
-    /// What it asks for.
     pub request: Request,
     /// What there is of its configuration.
     pub config: String,
@@ -34,13 +33,11 @@ pub struct Asking {
 /// Why the container is not created.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
-    /// The annotations are invalid.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The runtime did not say which container.
     #[error("the runtime's message names no container")]
     None,
-    /// Its id is none.
     #[error(transparent)]
     Id(#[from] NotContainerId),
 }

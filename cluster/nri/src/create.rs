@@ -17,7 +17,6 @@ use crate::wire::messages::{CreateContainerRequest, CreateContainerResponse};
 /// Why the container is not created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The message is none.
     #[error("reading what the runtime says of the container")]
     Message(#[from] prost::DecodeError),
     /// The files of the host cannot be used.
@@ -45,24 +44,19 @@ impl CreateError {
 /// What was decided of a container.
 #[derive(Debug, Default)]
 pub struct Created {
-    /// The answer.
     pub payload: Vec<u8>,
     /// Members of pools that are kept for it; they are given back if nobody gets the answer.
     pub reserved: Option<Reserved>,
     /// For the log: which container, and what it was given; none if it asked for nothing.
     pub given: Option<String>,
-    /// For the log.
     pub warnings: Vec<String>,
-    /// For the log.
     pub reasons: Vec<String>,
 }
 
 /// Why a container is not created, and which one, as far as that is known.
 #[derive(Debug)]
 pub struct Failure {
-    /// For the log.
     pub of: String,
-    /// Why.
     pub error: CreateError,
 }
 

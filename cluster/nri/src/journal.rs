@@ -14,7 +14,6 @@ pub enum Severity {
     Warning = 4,
     /// What was done.
     Info = 6,
-    /// Why.
     Debug = 7,
 }
 

@@ -12,7 +12,6 @@ use crate::wire::messages::ConfigureRequest;
 pub struct Runtime {
     name: String,
     version: String,
-    /// What it does.
     pub abilities: Abilities,
 }
 
@@ -21,9 +20,7 @@ pub struct Runtime {
 pub struct Abilities {
     /// Nodes, hooks and cgroups; without them, mounts have no options but `ro`.
     pub is_whole: bool,
-    /// Limits of the process.
     pub limits: bool,
-    /// Names of CDI devices.
     pub names: bool,
 }
 

@@ -44,11 +44,9 @@ pub trait Decider {
 pub struct Identity {
     /// Letters, digits, `_.+-`.
     pub name: String,
-    /// Two digits.
     pub index: String,
 }
 
-/// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The connection is of no more use.
@@ -57,11 +55,8 @@ pub enum SessionError {
     /// The runtime takes no plugin like this one.
     #[error("registering as {index}-{name}: the runtime says {says}")]
     Refused {
-        /// The name.
         name: String,
-        /// The index.
         index: String,
-        /// Why, in its words.
         says: String,
     },
     /// The connection cannot be set up.
@@ -70,9 +65,7 @@ pub enum SessionError {
     /// A message that cannot be read.
     #[error("reading {what} of the runtime")]
     Message {
-        /// Which.
         what: &'static str,
-        /// Why.
         source: prost::DecodeError,
     },
 }
@@ -93,7 +86,6 @@ impl Stream for UnixStream {
     }
 }
 
-/// A session.
 #[derive(Debug)]
 pub struct Session<'a, S, D> {
     mux: Mux<S>,
@@ -107,7 +99,6 @@ pub struct Session<'a, S, D> {
 }
 
 impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
-    /// Over a new connection.
     pub fn new(stream: S, identity: &'a Identity, decider: &'a D, journal: Journal) -> Self {
         Session {
             mux: Mux::new(stream),

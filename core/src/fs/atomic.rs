@@ -26,6 +26,8 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
+impl crate::error::Typed for WriteError {}
+
 const PREFIX: &str = ".onload-ctk-";
 const SUFFIX: &str = ".tmp";
 const ATTEMPTS: u32 = 64;

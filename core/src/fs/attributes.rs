@@ -16,7 +16,6 @@ const MAX_LABEL_BYTES: usize = 4096;
 pub struct NotCopied {
     /// `owner` or `label`.
     pub what: &'static str,
-    /// The cause.
     pub error: Errno,
 }
 

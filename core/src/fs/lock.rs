@@ -40,9 +40,7 @@ const NAMED: usize = 3;
 /// Who else may hold the lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// Others that share it.
     Shared,
-    /// Nobody.
     Exclusive,
 }
 
@@ -54,18 +52,14 @@ pub enum LockError {
     File {
         /// What was being done.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: Errno,
     },
     /// It is not a lock file.
     #[error("the lock {0:?} is not a regular file with one name; remove it")]
     Foreign(PathBuf),
-    /// Somebody holds it.
     #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
     Held {
-        /// The file.
         path: PathBuf,
         /// How long the process waited.
         waited: Duration,
@@ -73,6 +67,8 @@ pub enum LockError {
         holders: String,
     },
 }
+
+impl crate::error::Typed for LockError {}
 
 /// A lock. The kernel releases it when this is dropped or when the process ends in any way.
 #[derive(Debug)]

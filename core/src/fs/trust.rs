@@ -22,45 +22,21 @@ use super::open::{MAX_LINKS, components};
 pub enum TrustError {
     /// A component cannot be opened.
     #[error("opening {path:?}")]
-    Open {
-        /// The component.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// A component belongs to somebody else.
     #[error(
         "{path:?} belongs to user {owner}; it and each directory above it must belong to root: `chown root:root` it"
     )]
-    Owner {
-        /// The component.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-    },
+    Owner { path: PathBuf, owner: u32 },
     /// Others may write to a component.
     #[error("{path:?} has mode {mode:04o}, so others can change it; `chmod go-w` it")]
-    Writable {
-        /// The component.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    Writable { path: PathBuf, mode: u32 },
     /// It has the wrong type.
     #[error("{path:?} is not a {wanted}")]
-    Kind {
-        /// The component.
-        path: PathBuf,
-        /// The wanted type.
-        wanted: &'static str,
-    },
+    Kind { path: PathBuf, wanted: &'static str },
     /// A file to write to has another name.
     #[error("{path:?} has more than one name (hard link); give it one of its own")]
-    Names {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Too many symbolic links.
+    Names { path: PathBuf },
     #[error("{path:?}: more than {MAX_LINKS} symbolic links")]
     Links {
         /// The path as requested.
@@ -69,20 +45,15 @@ pub enum TrustError {
     /// It is larger than any real file of its kind.
     #[error("{path:?} is larger than {limit} bytes")]
     Size {
-        /// The file.
         path: PathBuf,
         /// The largest size that is read.
         limit: u64,
     },
-    /// Reading failed.
     #[error("reading {path:?}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
 }
+
+impl crate::error::Typed for TrustError {}
 
 impl TrustError {
     /// Whether the file, or a directory above it, does not exist.
@@ -128,10 +99,8 @@ pub struct Trusted {
     owners: Owners,
 }
 
-/// A trusted file.
 #[derive(Debug)]
 pub struct TrustedFile {
-    /// The open file.
     pub file: File,
     /// The path as requested.
     pub path: PathBuf,
@@ -333,7 +302,6 @@ impl Trusted {
     }
 }
 
-/// A trusted directory.
 #[derive(Debug)]
 pub struct TrustedDir<'a> {
     fd: OwnedFd,

@@ -20,7 +20,6 @@ pub(crate) enum State {
     Held(Lease),
     /// A file that is not understood; it counts as held.
     Unreadable {
-        /// Why.
         why: String,
         /// Whether as much of it is understood as to tell that its holder may live.
         may_live: bool,
@@ -32,7 +31,6 @@ pub(crate) enum State {
 pub(crate) struct Slot {
     /// Its number, from 0.
     pub(crate) number: u32,
-    /// What stands in it.
     pub(crate) state: State,
 }
 
@@ -80,7 +78,6 @@ pub(crate) enum Choice {
     New(u32),
     /// Over the file of a slot whose holder has ended.
     Over(u32),
-    /// Over its own.
     Kept(u32),
 }
 
@@ -166,7 +163,6 @@ pub(crate) fn holders_beside(
 /// Why a container does not get a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Others have it.
     #[error("it is held by {}; \"onload-ctk lease list\" shows all", .0.join(", "))]
     Held(Vec<String>),
     /// The reservation that the container was made with is gone.
@@ -175,6 +171,8 @@ pub enum Refusal {
     )]
     Expired,
 }
+
+impl crate::error::Typed for Refusal {}
 
 /// Chooses a slot among those with a file, of a device that `most` containers may have at once.
 pub(crate) fn choose(

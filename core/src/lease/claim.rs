@@ -15,7 +15,6 @@ use crate::timestamp;
 /// What a container claims.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
-    /// The devices.
     pub devices: &'a [Claimed],
     /// The container's id.
     pub container: &'a ContainerId,
@@ -27,14 +26,12 @@ pub struct Claim<'a> {
     pub token: Option<&'a Token>,
     /// The claim of a cluster engine that the container is for; all containers of it are one holder.
     pub claim: Option<&'a ClaimUid>,
-    /// The program and stage.
     pub entry_point: &'a str,
 }
 
 /// One device of a claim.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// The device.
     pub device: Device,
     /// How many containers may have it at once.
     pub most: u32,

@@ -36,7 +36,6 @@ pub fn is_pod(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Device {
-    /// The class.
     pub class: Class,
     /// Its name in that class.
     pub name: DeviceName,
@@ -46,6 +45,8 @@ pub struct Device {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not CLASS:NAME")]
 pub struct NotDevice(String);
+
+impl crate::error::Typed for NotDevice {}
 
 impl FromStr for Device {
     type Err = NotDevice;
@@ -111,6 +112,8 @@ pub struct Token(String);
 #[error("a token has 32 lower-case hexadecimal digits")]
 pub struct NotToken;
 
+impl crate::error::Typed for NotToken {}
+
 impl Token {
     /// As text.
     #[must_use]
@@ -161,6 +164,8 @@ pub struct ClaimUid(String);
     "{0} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it"
 )]
 pub struct NotClaimUid(String);
+
+impl crate::error::Typed for NotClaimUid {}
 
 impl ClaimUid {
     /// As text.
@@ -213,7 +218,6 @@ pub enum Holder {
     /// A container that exists, by its first process.
     #[serde(rename_all = "camelCase")]
     Init {
-        /// The first process.
         process: Process,
         /// The directory of its cgroup; none where that is not its own.
         #[serde(default)]
@@ -233,7 +237,6 @@ pub enum Holder {
     },
 }
 
-/// A lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
@@ -274,6 +277,8 @@ pub(crate) enum NotLease {
     #[error("it is of version {0}, and this program understands {VERSION}")]
     Newer(u32),
 }
+
+impl crate::error::Typed for NotLease {}
 
 impl Lease {
     /// Whether it was made for a container of this id and bundle. A reservation without a bundle is told

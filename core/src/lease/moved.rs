@@ -36,9 +36,7 @@ pub struct Moved<F = InterfaceFacts> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Facts {
-    /// A network interface.
     Interface(InterfaceFacts),
-    /// An RDMA device.
     Rdma(RdmaFacts),
 }
 
@@ -46,9 +44,7 @@ pub enum Facts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceFacts {
-    /// Its name.
     pub name: String,
-    /// Its other names.
     #[serde(default)]
     pub alternative_names: Vec<String>,
     /// Its hardware address, as `02:00:00:00:10:01`.
@@ -58,7 +54,6 @@ pub struct InterfaceFacts {
     pub permanent_mac: Option<String>,
     /// Bytes.
     pub mtu: u32,
-    /// Packets.
     pub queue_length: u32,
     /// What people wrote of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +131,6 @@ pub struct Spread {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RdmaFacts {
-    /// Its name.
     pub name: String,
     /// The PCI function that it belongs to.
     pub pci: PciAddress,

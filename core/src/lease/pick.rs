@@ -13,7 +13,6 @@ use crate::pool::{Member, Pool};
 pub struct Wish {
     /// The class of the pool.
     pub class: Class,
-    /// The pool's name.
     pub name: DeviceName,
     /// How many members, from 1.
     pub count: u32,
@@ -24,12 +23,10 @@ pub struct Wish {
 /// The NUMA node that members are taken from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numa {
-    /// Any, for each member.
     #[default]
     Any,
     /// Any, the same for all members.
     Same,
-    /// This one.
     Node(u32),
 }
 
@@ -44,6 +41,8 @@ pub struct NoneFree {
     /// Who holds members, one text each.
     pub(super) holders: Vec<String>,
 }
+
+impl crate::error::Typed for NoneFree {}
 
 fn numa_of(numa: Numa) -> String {
     match numa {
@@ -78,12 +77,10 @@ impl Wish {
 pub(crate) struct Candidate<'a> {
     /// What it would be chosen for.
     pub(crate) wish: &'a Wish,
-    /// The member.
     pub(crate) member: &'a Member,
 }
 
 impl Candidate<'_> {
-    /// The device.
     pub(crate) fn device(self) -> Device {
         Device {
             class: self.wish.class,

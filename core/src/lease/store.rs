@@ -39,9 +39,7 @@ pub enum LeaseError {
     Directory {
         /// What was being done.
         action: &'static str,
-        /// The directory or file.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// The lock is not to be had.
@@ -50,11 +48,8 @@ pub enum LeaseError {
     /// The lease cannot be written.
     #[error("writing the lease of {device} in {dir:?}")]
     Write {
-        /// The device.
         device: String,
-        /// The directory.
         dir: PathBuf,
-        /// Why.
         source: WriteError,
     },
     /// This boot cannot be told from another.
@@ -62,19 +57,13 @@ pub enum LeaseError {
     Processes(#[from] ProcessesError),
     /// The container does not get the device.
     #[error("{device}")]
-    Refused {
-        /// The device.
-        device: String,
-        /// Why.
-        source: Refusal,
-    },
+    Refused { device: String, source: Refusal },
     /// Too few members of a pool are free.
     #[error(transparent)]
     NoneFree(#[from] NoneFree),
     /// Somebody without a lease uses it.
     #[error("{device} is in use by {user}; stop that first")]
     Taken {
-        /// The device.
         device: String,
         /// Who uses it, for people.
         user: String,
@@ -84,29 +73,26 @@ pub enum LeaseError {
         "{device}: the address {address} is that of {other}, which is held by {holder}; give this one another"
     )]
     Address {
-        /// The device.
         device: String,
-        /// The address.
         address: IpAddr,
         /// The device that has it.
         other: String,
         /// The container.
         holder: String,
     },
-    /// The holder lives.
     #[error("{device} is in use by {holder}; stop that container first")]
     InUse {
-        /// The device.
         device: String,
         /// The container.
         holder: String,
     },
 }
 
+impl crate::error::Typed for LeaseError {}
+
 /// A lease, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The device.
     pub device: Device,
     /// Its holder's slot, from 0.
     pub slot: u32,

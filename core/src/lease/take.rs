@@ -19,7 +19,6 @@ use crate::timestamp;
 /// Members of pools that a container wants.
 #[derive(Clone, Debug)]
 pub struct Taking<'a> {
-    /// The pools.
     pub wishes: &'a [Wish],
     /// The NUMA node that all come from.
     pub numa: Numa,
@@ -29,7 +28,6 @@ pub struct Taking<'a> {
     pub bundle: &'a Path,
     /// What is to hold them.
     pub holder: Holder,
-    /// The program and stage.
     pub entry_point: &'a str,
 }
 

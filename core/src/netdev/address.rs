@@ -47,7 +47,6 @@ pub enum NotAddress {
     Unusable {
         /// The text, quoted.
         text: String,
-        /// What it is.
         what: &'static str,
     },
     /// A network with bits of a host.
@@ -59,6 +58,8 @@ pub enum NotAddress {
         network: Network,
     },
 }
+
+impl crate::error::Typed for NotAddress {}
 
 /// The bits of an address: 32 or 128.
 fn bits(address: IpAddr) -> u8 {
@@ -160,7 +161,6 @@ impl Network {
         is_within && self.reserved(address.address).is_none()
     }
 
-    /// Its lowest address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
@@ -174,7 +174,6 @@ impl Network {
 }
 
 impl InterfaceAddress {
-    /// The address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address

@@ -56,6 +56,8 @@ pub enum NotRoute {
     Family(String),
 }
 
+impl crate::error::Typed for NotRoute {}
+
 impl FromStr for Route {
     type Err = NotRoute;
 
@@ -105,6 +107,8 @@ pub struct Mtu(u32);
 #[error("expected a number of bytes from 68 to 65535, found {0}")]
 pub struct NotMtu(i64);
 
+impl crate::error::Typed for NotMtu {}
+
 impl Mtu {
     /// The number of bytes.
     #[must_use]
@@ -133,6 +137,8 @@ pub enum Contradiction {
     #[error("gateway has {0} and {1}; one of each of IPv4 and IPv6 is used")]
     Gateways(IpAddr, IpAddr),
 }
+
+impl crate::error::Typed for Contradiction {}
 
 impl NetdevSettings {
     /// Looks at what belongs together.

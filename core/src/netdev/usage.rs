@@ -13,9 +13,7 @@ use crate::text::Quoted;
 /// What a network namespace has, as far as it tells who uses its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its interfaces.
     pub links: Vec<Link>,
-    /// Their addresses.
     pub addresses: Vec<LinkAddress>,
     /// Its routes. One over several interfaces is there once for each.
     pub routes: Vec<LinkRoute>,
@@ -26,7 +24,6 @@ pub struct Namespace {
 pub struct Link {
     /// Its index in this namespace.
     pub index: u32,
-    /// Its name.
     pub name: String,
     /// What kind of virtual interface it is (`IFLA_INFO_KIND`), for instance `macvlan`.
     pub kind: Option<String>,
@@ -58,7 +55,6 @@ impl From<&netlink::link::Link> for Link {
 pub struct LinkAddress {
     /// The index of the interface.
     pub index: u32,
-    /// The address.
     pub address: IpAddr,
     /// The length of its network's prefix, in bits.
     pub prefix: u8,
@@ -113,14 +109,12 @@ pub enum Use {
     },
     /// An interface of another network namespace is on it, as docker's networks of kind macvlan make them.
     UpperElsewhere {
-        /// Its kind.
         kind: String,
         /// Who keeps the namespace, for people.
         keeper: String,
     },
     /// It has an address.
     Address {
-        /// The address.
         address: IpAddr,
         /// The length of its prefix, in bits.
         prefix: u8,
@@ -283,6 +277,8 @@ impl LinkAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {0} is neither a link nor an address nor a route")]
 pub struct NotNamespace(pub usize);
+
+impl crate::error::Typed for NotNamespace {}
 
 impl Namespace {
     /// Reads what [`Namespace::to_text`] writes.

@@ -20,11 +20,8 @@ pub(super) const INET6: u8 = 10;
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The interface.
     pub index: u32,
-    /// The address.
     pub address: IpAddr,
-    /// Bits of its network.
     pub prefix: u8,
 }
 

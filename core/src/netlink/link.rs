@@ -83,9 +83,7 @@ pub enum Xdp {
     Driver,
     /// In the kernel's own path.
     Generic,
-    /// In the hardware.
     Hardware,
-    /// More than one.
     Several,
 }
 
@@ -112,28 +110,23 @@ impl Xdp {
     }
 }
 
-/// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its number in its namespace.
     pub index: u32,
     /// `IFF_*`.
     pub flags: u32,
-    /// Its name.
     pub name: Vec<u8>,
     /// Its other names, sorted.
     pub alternative_names: Vec<Vec<u8>>,
-    /// Its hardware address.
     pub address: Vec<u8>,
     /// The one that its driver found.
     pub permanent_address: Vec<u8>,
     /// Bytes.
     pub mtu: u32,
-    /// Packets.
     pub queue_length: u32,
     /// What people wrote of it.
     pub alias: Vec<u8>,
-    /// Its broadcast address.
     pub broadcast: Vec<u8>,
     /// `IF_LINK_MODE_*`.
     pub link_mode: Option<u8>,
@@ -143,13 +136,11 @@ pub struct Link {
     pub words: BTreeMap<u16, u32>,
     /// The interface that it is a member of.
     pub master: Option<u32>,
-    /// The interface below it.
     pub lower: Option<u32>,
     /// The number of the namespace where that one is, if it is another (`rtnetlink`'s `nsid`).
     pub lower_namespace: Option<i32>,
     /// What makes it, for an interface that is no device.
     pub kind: Vec<u8>,
-    /// Its XDP program.
     pub xdp: Option<Xdp>,
     /// The numbers of its XDP programs.
     pub xdp_programs: Vec<u32>,
@@ -164,13 +155,11 @@ impl Link {
         self.names().any(|own| own == name)
     }
 
-    /// All its names.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         let others = self.alternative_names.iter().map(Vec::as_slice);
         std::iter::once(self.name.as_slice()).chain(others)
     }
 
-    /// Its name, for people.
     #[must_use]
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
@@ -277,22 +266,17 @@ fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
 pub enum Change<'a> {
     /// These of its flags, to these values.
     Flags {
-        /// Which of them.
         mask: u32,
         /// What they are to be.
         flags: u32,
     },
-    /// Its name.
     Name(&'a [u8]),
-    /// Its hardware address.
     Address(Vec<u8>),
     /// Bytes.
     Mtu(u32),
-    /// Packets.
     QueueLength(u32),
     /// A text; an empty one takes it away.
     Alias(&'a [u8]),
-    /// Its broadcast address.
     Broadcast(Vec<u8>),
     /// `IF_LINK_MODE_*`.
     LinkMode(u8),
@@ -300,7 +284,6 @@ pub enum Change<'a> {
     Word {
         /// The number of the attribute (`IFLA_*`).
         kind: u16,
-        /// Its value.
         word: u32,
     },
     /// Without an XDP program of that mode.

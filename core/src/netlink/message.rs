@@ -107,7 +107,6 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// A message that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// `nlmsg_type`.
@@ -116,7 +115,6 @@ pub struct Message<'a> {
     pub flags: u16,
     /// `nlmsg_seq`, that of the request.
     pub sequence: u32,
-    /// What follows the header.
     pub payload: &'a [u8],
 }
 

@@ -45,14 +45,12 @@ pub struct RdmaLink {
 pub struct Character {
     /// The kernel's name, which is that of its node below /dev/infiniband too.
     pub name: String,
-    /// Its numbers.
     pub numbers: Numbers,
 }
 
 /// Which network namespaces have a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetnsMode {
-    /// All see it.
     Shared,
     /// One has it.
     Exclusive,

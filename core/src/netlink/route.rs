@@ -27,7 +27,6 @@ const LINK: u8 = 253;
 /// `RTN_UNICAST`.
 const UNICAST: u8 = 1;
 
-/// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The interfaces that it leads through.
@@ -38,10 +37,8 @@ pub struct Route {
     pub protocol: u8,
 }
 
-/// A route to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct New {
-    /// The interface.
     pub index: u32,
     /// The network and the bits of its prefix.
     pub network: (IpAddr, u8),

@@ -15,7 +15,6 @@ use crate::timestamp::rfc3339;
 /// The newest version of the file that is understood.
 const VERSION: u32 = 1;
 
-/// A ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ticket {
@@ -46,7 +45,6 @@ pub struct Ticket {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct User {
-    /// Its name.
     pub container: ContainerId,
     /// Its bundle, without symbolic links.
     pub bundle: PathBuf,
@@ -78,6 +76,8 @@ pub(super) enum NotTicket {
     #[error("what it asks for is not understood")]
     Request(#[from] RequestError),
 }
+
+impl crate::error::Typed for NotTicket {}
 
 impl Ticket {
     /// Reads a file's text; fields that this version does not know are passed over.

@@ -55,9 +55,7 @@ pub enum TicketError {
     Directory {
         /// What was being done.
         action: &'static str,
-        /// The directory.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// Others could have changed what stands in the directory.
@@ -71,19 +69,12 @@ pub enum TicketError {
     Write {
         /// The beginning of the ticket.
         id: String,
-        /// The directory.
         dir: PathBuf,
-        /// Why.
         source: WriteError,
     },
     /// Which ticket has which device cannot be written.
     #[error("writing which ticket has a device, in {dir:?}")]
-    Index {
-        /// The directory.
-        dir: PathBuf,
-        /// Why.
-        source: WriteError,
-    },
+    Index { dir: PathBuf, source: WriteError },
     /// There are no random bytes.
     #[error("making a ticket")]
     Random(#[source] io::Error),
@@ -93,22 +84,14 @@ pub enum TicketError {
     /// A new one would ask for something that nobody understands.
     #[error("making a ticket for {engine}")]
     Request {
-        /// The engine.
         engine: String,
-        /// Why.
         source: RequestError,
     },
     /// A new one would have for itself what it does not ask for.
     #[error(
         "making a ticket for {engine}: it is to have {device} for itself, and does not ask for it"
     )]
-    NotAsked {
-        /// The engine.
-        engine: String,
-        /// The device.
-        device: String,
-    },
-    /// There is none.
+    NotAsked { engine: String, device: String },
     #[error(
         "ticket {0} is not known: a later reservation has its devices, the host has started again since, or it was made up; let the engine place the task again"
     )]
@@ -123,7 +106,6 @@ pub enum TicketError {
     Foreign {
         /// The beginning of the ticket.
         id: String,
-        /// What is wrong.
         what: &'static str,
     },
     /// Its file cannot be read.
@@ -131,7 +113,6 @@ pub enum TicketError {
     Read {
         /// The beginning of the ticket.
         id: String,
-        /// Why.
         source: io::Error,
     },
     /// Its file is not understood.
@@ -139,7 +120,6 @@ pub enum TicketError {
     NotUnderstood {
         /// The beginning of the ticket.
         id: String,
-        /// Why.
         why: String,
     },
     /// Another container runs with it.
@@ -165,6 +145,8 @@ pub enum TicketError {
     Expired(String),
 }
 
+impl crate::error::Typed for TicketError {}
+
 /// What a new ticket is to be good for.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTicket<'a> {
@@ -181,7 +163,6 @@ pub struct NewTicket<'a> {
 /// A container that is to be started with a ticket.
 #[derive(Clone, Copy, Debug)]
 pub struct Starting<'a> {
-    /// Its name.
     pub container: &'a ContainerId,
     /// Its bundle, without symbolic links.
     pub bundle: &'a Path,
@@ -201,7 +182,6 @@ impl Starting<'_> {
 /// A ticket, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The ticket.
     pub id: Token,
     /// What it is good for, or why that is not understood.
     pub ticket: Result<Ticket, String>,

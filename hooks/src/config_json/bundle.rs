@@ -20,49 +20,34 @@ use crate::config_json::scan::{self, Places, Scanned};
 pub enum BundleError {
     /// It cannot be opened or read.
     #[error("reading {path:?}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// It is not a regular file.
     #[error("{path:?} is not a regular file")]
-    NotRegular {
-        /// The file.
-        path: PathBuf,
-    },
+    NotRegular { path: PathBuf },
     /// Replacing it would replace something else as well.
     #[error(
         "{path:?} {problem}, so it is not replaced; onload.dev annotations need a configuration that belongs to the bundle alone"
     )]
     NotOwn {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
     /// The new file could not be written.
     #[error("replacing {path:?}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: WriteError,
-    },
+    Write { path: PathBuf, source: WriteError },
     /// The owner or label of the old file could not be given to the new one.
     #[error("giving the new {path:?} the {what} of the old one")]
     Copy {
-        /// The file.
         path: PathBuf,
         /// What was being copied.
         what: &'static str,
-        /// The cause.
         source: io::Error,
     },
 }
 
-/// An open configuration.
+impl onload_core::error::Typed for BundleError {}
+
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     dir: OwnedFd,

@@ -30,7 +30,6 @@ pub(crate) enum NodeSource<'a> {
     Entries(Vec<&'a DeviceEntry>),
     /// It is bind-mounted from this path, which may be relative to the bundle.
     Mounted(PathBuf),
-    /// Nothing provides it.
     Missing,
 }
 

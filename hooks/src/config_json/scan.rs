@@ -33,7 +33,6 @@ const OVERLAP: usize = 24;
 /// Where a request is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// In annotations.
     Annotations,
     /// In annotations and in the variable of the environment.
     VariableToo,

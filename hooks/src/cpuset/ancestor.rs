@@ -28,9 +28,7 @@ const MAX_PATH: usize = 4096;
 pub(super) struct Ancestor {
     /// Its path in the hierarchy.
     pub(super) path: PathBuf,
-    /// Its CPUs.
     pub(super) cpus: BTreeSet<u32>,
-    /// Its NUMA nodes.
     pub(super) mems: BTreeSet<u32>,
 }
 

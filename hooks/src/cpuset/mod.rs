@@ -25,7 +25,6 @@ pub enum CpusetError {
     NoController {
         /// Where the bundle is requested, for people.
         key: String,
-        /// The bundle.
         bundle: String,
     },
     /// Nobody knows where its devices are.
@@ -35,7 +34,6 @@ pub enum CpusetError {
     NoNode {
         /// Where the bundle is requested, for people.
         key: String,
-        /// The bundle.
         bundle: String,
     },
     /// The kernel's list is not understood, and a container would be kept to a part of it.
@@ -45,11 +43,8 @@ pub enum CpusetError {
     NotList {
         /// Where the bundle is requested, for people.
         key: String,
-        /// The bundle.
         bundle: String,
-        /// The file, below /sys.
         path: String,
-        /// What stands in it.
         source: NotList,
     },
     /// No CPU that was meant is isolated.
@@ -59,11 +54,8 @@ pub enum CpusetError {
     NotIsolated {
         /// Where the bundle is requested, for people.
         key: String,
-        /// The bundle.
         bundle: String,
-        /// The NUMA nodes.
         nodes: String,
-        /// The isolated CPUs.
         isolated: String,
     },
     /// The container's control group is kept away from them.
@@ -73,16 +65,15 @@ pub enum CpusetError {
     NotThere {
         /// Where the bundle is requested, for people.
         key: String,
-        /// The bundle.
         bundle: String,
-        /// What is wanted.
         wanted: String,
         /// The control group, quoted.
         group: String,
-        /// What that has.
         has: String,
     },
 }
+
+impl onload_core::error::Typed for CpusetError {}
 
 /// What is to be set, and what there is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,7 +82,6 @@ pub(crate) struct Choice {
     pub cpus: Option<String>,
     /// The NUMA nodes of the memory; `None` leaves them as they are.
     pub mems: Option<String>,
-    /// Lines for people.
     pub warnings: Vec<String>,
 }
 

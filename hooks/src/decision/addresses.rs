@@ -18,6 +18,8 @@ pub struct NoMove {
     name: String,
 }
 
+impl onload_core::error::Typed for NoMove {}
+
 /// Puts the addresses of a request, whose pools are replaced by members, into the hooks that move the
 /// interfaces. They replace those of the operator's configuration.
 pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<(), NoMove> {

@@ -24,7 +24,6 @@ pub enum DecisionError {
         scan::MAX_BYTES
     )]
     TooLarge,
-    /// The annotations are invalid.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The variable of the container's environment is invalid, or its ticket not good.
@@ -39,7 +38,6 @@ pub enum DecisionError {
     /// The specifications cannot be used, or do not offer a requested name.
     #[error(transparent)]
     Specs(#[from] SpecsError),
-    /// A pool gives nothing.
     #[error(transparent)]
     Pools(#[from] PoolRefusal),
     /// An address cannot be set.
@@ -49,3 +47,5 @@ pub enum DecisionError {
     #[error(transparent)]
     Node(#[from] NodeError),
 }
+
+impl onload_core::error::Typed for DecisionError {}

@@ -180,7 +180,6 @@ impl IdMapping {
 
 /// Which users of the host the container's users are.
 enum Users {
-    /// The same ones.
     Hosts,
     /// Those of a namespace with these mappings.
     Mapped(Vec<IdMapping>),

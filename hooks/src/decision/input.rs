@@ -16,7 +16,6 @@ use crate::config_json::scan::{Places, Scanned};
 pub(crate) struct DecisionInput {
     /// The text as it was read. From here on, parts of it are not copied.
     pub text: Arc<String>,
-    /// The configuration.
     pub config: OciConfig,
     /// The request of its annotations, which may be empty if there is a variable.
     pub request: Request,

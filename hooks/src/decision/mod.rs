@@ -48,7 +48,6 @@ pub(crate) struct Decision {
     pub names: Option<Vec<String>>,
     /// What is given, on one line.
     pub given: String,
-    /// The preload.
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
@@ -56,7 +55,6 @@ pub(crate) struct Decision {
     pub placements: Vec<Placement>,
     /// What was reserved just now; whoever does not carry the decision out gives it back.
     pub reserved: Option<Reserved>,
-    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 

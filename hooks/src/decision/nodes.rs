@@ -28,7 +28,6 @@ pub enum NodeError {
         /// The node on the host.
         path: String,
     },
-    /// It cannot be examined.
     #[error(
         "{key}: device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
     )]
@@ -37,7 +36,6 @@ pub enum NodeError {
         key: String,
         /// The node on the host.
         path: String,
-        /// The cause.
         error: io::Error,
     },
     /// It is not a character device.
@@ -59,7 +57,6 @@ pub enum NodeError {
         path: String,
         /// The numbers that it has.
         found: Numbers,
-        /// What the specification says.
         written: String,
     },
     /// It belongs to another device, or to none.
@@ -81,6 +78,8 @@ pub enum NodeError {
         path: String,
     },
 }
+
+impl onload_core::error::Typed for NodeError {}
 
 /// The remedy for an unexpected node. The node was examined just now, so a wrong number belongs to
 /// the node in /dev.

@@ -18,11 +18,9 @@ const ALL: &str = "all";
 /// What a bundle says of the CPUs and the memory of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// The bundle.
     pub bundle: String,
     /// Where it is requested.
     pub origin: Origin,
-    /// The CPUs.
     pub cpus: Option<Cpus>,
     /// The NUMA nodes of the memory.
     pub mems: Option<Mems>,

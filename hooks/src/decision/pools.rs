@@ -32,13 +32,11 @@ pub enum PoolsError {
     Pool {
         /// The pool, as `CLASS=NAME`.
         pool: String,
-        /// What is wrong.
         source: onload_core::pool::PoolError,
     },
     /// A number of members, of a device.
     #[error("{name} is one device and no pool; remove {count}")]
     NoPool {
-        /// The device.
         name: String,
         /// The star and what follows it.
         count: String,
@@ -61,7 +59,6 @@ pub enum PoolsError {
     /// The hooks of the configuration cannot be read.
     #[error("config.json")]
     Config(#[from] OciConfigError),
-    /// Nothing to choose.
     #[error("it has no effect without a pool, such as onload.dev/vfio: any; remove it")]
     NumaAlone,
     /// Nobody could tell whose the members are.
@@ -77,20 +74,22 @@ pub enum PoolsError {
     Lease(Box<dyn Error + Send + Sync>),
 }
 
+impl onload_core::error::Typed for PoolsError {}
+
 /// Why a request of a pool is refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}")]
 pub struct PoolRefusal {
     /// Where it is requested, for people.
     pub key: String,
-    /// Why.
     pub source: Box<PoolsError>,
 }
+
+impl onload_core::error::Typed for PoolRefusal {}
 
 /// What a container wants of pools.
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
-    /// The pools.
     pub wishes: &'a [Wish],
     /// The NUMA node that all come from.
     pub numa: Numa,
@@ -98,7 +97,6 @@ pub struct PoolRequest<'a> {
     pub named: &'a [(LeasedDevice, Token)],
     /// The container's id.
     pub id: &'a ContainerId,
-    /// Its bundle.
     pub bundle: &'a Path,
     /// What the nodes of a member are expected to be.
     pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,

@@ -13,7 +13,6 @@ pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 /// How libonload.so gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadChoice {
-    /// The method.
     pub mode: Preload,
     /// Whether an annotation chose it.
     pub is_asked: bool,

@@ -6,7 +6,6 @@ use onload_core::request::Request;
 /// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Lines for people.
     pub warnings: Vec<String>,
     /// What it was given; empty: nothing.
     pub given: String,
@@ -17,7 +16,6 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Warnings alone.
     #[must_use]
     pub(crate) fn of_warnings(warnings: Vec<String>, log: Log) -> Report {
         Report {

@@ -19,7 +19,6 @@ pub struct Identity<'a> {
 /// A ticket that a container is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketUse {
-    /// The ticket.
     pub id: Token,
     /// What the container has for itself by it.
     pub exclusive: Vec<Device>,
@@ -28,13 +27,10 @@ pub struct TicketUse {
 /// A container, and what may be decided of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    /// Its configuration.
     pub config: &'a OciConfig,
-    /// What it requests.
     pub request: &'a Request,
     /// The tickets that it is started with.
     pub tickets: &'a [TicketUse],
-    /// Which one it is.
     pub identity: Identity<'a>,
     /// Whether its image is known not to have a directory.
     pub lacks: &'a dyn Fn(&Path) -> bool,

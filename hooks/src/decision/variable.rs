@@ -42,12 +42,7 @@ pub enum VariableError {
     Request(#[from] RequestError),
     /// What follows the word is no ticket.
     #[error("{name} names no ticket; only an engine can make one")]
-    NotTicket {
-        /// The variable.
-        name: String,
-        /// Why.
-        source: NotToken,
-    },
+    NotTicket { name: String, source: NotToken },
     /// No engine reserves so often for one task.
     #[error(
         "the environment names more than {MAX_TICKETS} tickets; let the engine place the task again"
@@ -56,17 +51,16 @@ pub enum VariableError {
     /// The ticket is not good.
     #[error("{name}")]
     Ticket {
-        /// The variable.
         name: String,
-        /// Why.
         source: Box<PoolsError>,
     },
 }
 
+impl onload_core::error::Typed for VariableError {}
+
 /// What the variable asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// The request.
     pub request: Request,
     /// The tickets that the request is from.
     pub tickets: Vec<TicketUse>,
@@ -180,7 +174,6 @@ pub(crate) fn read(
 /// What [`VARIABLE`] itself holds.
 #[derive(Default)]
 struct ByRequest<'v> {
-    /// A request.
     request: Request,
     /// Or a ticket, with the variable.
     ticket: Option<(&'static str, &'v str)>,

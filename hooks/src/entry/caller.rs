@@ -22,6 +22,8 @@ use crate::state::State;
 )]
 pub(crate) struct NoBundle;
 
+impl onload_core::error::Typed for NoBundle {}
+
 /// Restores the bundle of a state that lost it.
 ///
 /// # Errors

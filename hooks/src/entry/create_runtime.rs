@@ -37,12 +37,7 @@ const HELD_BYTES: u64 = 256 * 1024;
 pub(crate) enum CreateRuntimeError {
     /// The configuration could not be read.
     #[error("reading {path:?}")]
-    Config {
-        /// Its path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Config { path: PathBuf, source: io::Error },
     /// The node is neither one of the container's devices nor mounted.
     #[error(
         "{0}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
@@ -54,11 +49,8 @@ pub(crate) enum CreateRuntimeError {
     /// The source that is mounted over the node cannot be examined, or is not a character device.
     #[error("{expect}: {source_path:?}, which is mounted there")]
     Mounted {
-        /// The expectation.
         expect: String,
-        /// The mount's source.
         source_path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The node belongs to another device.
@@ -67,7 +59,6 @@ pub(crate) enum CreateRuntimeError {
     /// The limit could not be raised.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// There is no init.
     #[error(transparent)]
     Init(#[from] InitError),
     /// This host cannot be looked at.
@@ -80,6 +71,8 @@ pub(crate) enum CreateRuntimeError {
     #[error(transparent)]
     Live(#[from] LiveError),
 }
+
+impl onload_core::error::Typed for CreateRuntimeError {}
 
 impl From<SysfsError> for CreateRuntimeError {
     fn from(error: SysfsError) -> Self {

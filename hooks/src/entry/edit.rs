@@ -46,13 +46,14 @@ pub enum EntryError {
     Stream {
         /// What was being done.
         action: &'static str,
-        /// The cause.
         source: io::Error,
     },
     /// A file for the container could not be written on the host.
     #[error(transparent)]
     OwnDir(#[from] OwnDirError),
 }
+
+impl onload_core::error::Typed for EntryError {}
 
 /// What changed in a bundle's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

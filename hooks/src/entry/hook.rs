@@ -64,7 +64,6 @@ enum Command {
     Help,
 }
 
-/// An invalid command line.
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
     #[error("{USAGE_TEXT}")]
@@ -81,7 +80,8 @@ enum UsageError {
     Config,
 }
 
-/// Why a stage failed.
+impl onload_core::error::Typed for UsageError {}
+
 #[derive(Debug, thiserror::Error)]
 enum HookError {
     #[error(transparent)]
@@ -111,6 +111,8 @@ enum HookError {
     #[error("writing standard output")]
     Output(#[source] io::Error),
 }
+
+impl onload_core::error::Typed for HookError {}
 
 /// Runs the program and returns its exit status.
 #[must_use]

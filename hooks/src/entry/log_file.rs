@@ -21,9 +21,7 @@ use onload_core::timestamp::{now, rfc3339};
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// How severe it is.
     pub level: LogLevel,
-    /// What it says.
     pub text: String,
 }
 
@@ -59,10 +57,11 @@ pub(crate) enum LogError {
     /// It has no more room.
     #[error("the log of config.toml: {0:?} would pass RLIMIT_FSIZE of this process")]
     Limit(std::path::PathBuf),
-    /// It cannot be written.
     #[error("writing the log of config.toml")]
     Write(#[from] io::Error),
 }
+
+impl onload_core::error::Typed for LogError {}
 
 /// What the operator wants logged, for whoever has not read the configuration.
 #[must_use]

@@ -6,8 +6,6 @@ use crate::rdma::Devices;
 /// How devices are found that move; the programs have no stand-ins.
 #[derive(Clone, Debug, Default)]
 pub struct StandIns {
-    /// Network interfaces.
     pub interfaces: Identity,
-    /// RDMA devices.
     pub rdma: Devices,
 }

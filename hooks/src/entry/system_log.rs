@@ -13,7 +13,6 @@ use rustix::fs::{FileType, fstat, major, minor};
 /// The socket of the log daemon, such as journald (syslog(3); systemd-journald.socket(8)).
 pub(crate) const SOCKET: &str = "/dev/log";
 
-/// /dev/null (Documentation/admin-guide/devices.txt).
 const NULL: (u32, u32) = (1, 3);
 
 /// The severity, as syslog(3) numbers it.

@@ -45,20 +45,15 @@ pub enum HostFilesError {
     /// The configuration is not UTF-8.
     #[error("{0:?} is not UTF-8")]
     NotText(PathBuf),
-    /// The configuration is invalid.
     #[error("{path:?}")]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: ConfigError,
-    },
+    Config { path: PathBuf, source: ConfigError },
 }
+
+impl onload_core::error::Typed for HostFilesError {}
 
 /// The part of the operator's configuration that the entry points use, and its file.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The configuration.
     pub config: HookConfig,
     /// Its file, whether it exists or not.
     pub file: PathBuf,
@@ -114,7 +109,6 @@ pub trait HostView: NodeInfo {
     fn user_map(&self, pid: u32) -> Option<String>;
 }
 
-/// This machine.
 #[derive(Debug)]
 pub struct ThisHost {
     root: PathBuf,

@@ -30,7 +30,6 @@ pub enum SpecsError {
     Unknown {
         /// Where it is requested, for people.
         key: String,
-        /// The class.
         class: Class,
         /// The name, quoted.
         name: String,
@@ -49,15 +48,15 @@ pub enum SpecsError {
         /// The name under which the group is offered.
         by: String,
     },
-    /// An invalid name.
     #[error("{key}")]
     Name {
         /// Where it is requested, for people.
         key: String,
-        /// The cause.
         source: NameError,
     },
 }
+
+impl onload_core::error::Typed for SpecsError {}
 
 /// The specifications of the requested classes.
 #[derive(Debug, Default)]
@@ -253,10 +252,8 @@ fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, Load
         .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
 }
 
-/// A requested entry.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// Its class.
     pub class: Class,
     /// Where it is requested.
     pub origin: Origin,

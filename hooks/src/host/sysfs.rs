@@ -27,7 +27,6 @@ pub enum SysfsError {
     /// The kernel no longer has such a node.
     #[error("{expect}: the kernel has no {name} any more")]
     Gone {
-        /// The expectation.
         expect: String,
         /// The kernel's name of the node.
         name: String,
@@ -35,7 +34,6 @@ pub enum SysfsError {
     /// The node's numbers differ from those that the kernel assigns to its name.
     #[error("{expect}: the node is {found} but the kernel's {name} is {now}")]
     Numbers {
-        /// The expectation.
         expect: String,
         /// The numbers of the container's node.
         found: Numbers,
@@ -49,7 +47,6 @@ pub enum SysfsError {
     /// The node belongs to another device.
     #[error("{expect}: the node belongs to {now} now")]
     Other {
-        /// The expectation.
         expect: String,
         /// The device it belongs to.
         now: String,
@@ -57,24 +54,20 @@ pub enum SysfsError {
     /// By its name it is not a node of that class.
     #[error("{expect}: {name} is not a node of an {class} device")]
     NoSuchNode {
-        /// The expectation.
         expect: String,
-        /// The node's name.
         name: String,
-        /// The class.
         class: &'static str,
     },
     /// An attribute could not be read.
     #[error("{expect}: reading {path:?}")]
     Read {
-        /// The expectation.
         expect: String,
-        /// The attribute.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
 }
+
+impl onload_core::error::Typed for SysfsError {}
 
 /// The tree that the kernel shows at /sys.
 #[derive(Clone, Debug)]

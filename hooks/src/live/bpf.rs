@@ -39,14 +39,12 @@ pub(crate) type Insn = u64;
 pub struct Attached {
     /// The attach flags of the first one, `BPF_F_…`; later ones are attached the same way.
     pub flags: u32,
-    /// Their ids.
     pub ids: Vec<u32>,
 }
 
 /// A program as loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its name, NUL-padded.
     pub name: [u8; 16],
     /// Whether its licence is GPL-compatible.
     pub is_gpl: bool,

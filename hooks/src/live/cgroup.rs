@@ -17,7 +17,6 @@ pub enum DeviceCgroup {
     V2(Dir),
 }
 
-/// A cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dir {
     /// Where the hierarchy is mounted.
@@ -105,6 +104,8 @@ pub(crate) enum DeviceCgroupError {
     )]
     Shared(PathBuf),
 }
+
+impl onload_core::error::Typed for DeviceCgroupError {}
 
 /// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
 /// `None` if no hierarchy controls devices.

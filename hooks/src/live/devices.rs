@@ -24,19 +24,14 @@ pub enum DevicesError {
     Cgroup {
         /// What was being done.
         action: &'static str,
-        /// The directory or file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
-    /// bpf(2) failed.
     #[error("{action} of cgroup {path:?}")]
     Program {
         /// What was being done.
         action: &'static str,
-        /// The cgroup.
         path: PathBuf,
-        /// The cause.
         source: Errno,
     },
     /// The kernel does not show the program, and no program of systemd replaces it.
@@ -44,7 +39,6 @@ pub enum DevicesError {
         "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
     )]
     Hidden {
-        /// The cgroup.
         path: PathBuf,
         /// The kernel's reason.
         cause: &'static str,
@@ -53,16 +47,13 @@ pub enum DevicesError {
     #[error(
         "the device program {id} of cgroup {path:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device"
     )]
-    Linked {
-        /// The cgroup.
-        path: PathBuf,
-        /// The program's id.
-        id: u32,
-    },
+    Linked { path: PathBuf, id: u32 },
     /// systemd could not be asked, or refused.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
 }
+
+impl onload_core::error::Typed for DevicesError {}
 
 /// What was changed, so that it can be undone.
 #[derive(Debug, Default)]
@@ -70,7 +61,6 @@ pub struct Changes {
     /// `devices.deny`, and the rules that were added and not in force before.
     list: Option<(File, Vec<Rule>)>,
     programs: Vec<Replaced>,
-    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 

@@ -24,13 +24,11 @@ use crate::run::record::RecordError;
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LiveError {
-    /// config.json cannot be read.
     #[error(transparent)]
     Bundle(#[from] BundleError),
     /// The files of the host cannot be used.
     #[error(transparent)]
     Host(#[from] HostFilesError),
-    /// The request is refused.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The container's init cannot be used.
@@ -44,7 +42,6 @@ pub(crate) enum LiveError {
     Target {
         /// Where it is requested, for people.
         keys: String,
-        /// The cause.
         source: TargetError,
     },
     /// A mount target lies on a file system that is not the container's own.
@@ -52,7 +49,6 @@ pub(crate) enum LiveError {
     Overmount {
         /// Where it is requested, for people.
         keys: String,
-        /// The cause.
         source: OvermountError,
     },
     /// A mount could not be made.
@@ -62,11 +58,9 @@ pub(crate) enum LiveError {
         keys: String,
         /// What was being done.
         action: &'static str,
-        /// The path.
         path: PathBuf,
         /// On the host, or in the container.
         side: &'static str,
-        /// The cause.
         error: Errno,
     },
     /// A device node was replaced by another one.
@@ -76,7 +70,6 @@ pub(crate) enum LiveError {
         keys: String,
         /// The node on the host.
         path: PathBuf,
-        /// The numbers it had.
         wanted: Numbers,
     },
     /// A node that the container's users could not open.
@@ -88,7 +81,6 @@ pub(crate) enum LiveError {
         keys: String,
         /// The node on the host.
         path: PathBuf,
-        /// Its permission bits.
         mode: u32,
     },
     /// The container's cgroup cannot be used.
@@ -120,6 +112,8 @@ pub(crate) enum LiveError {
     User(u32),
 }
 
+impl onload_core::error::Typed for LiveError {}
+
 /// Why a container's cgroup cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CgroupError {
@@ -129,15 +123,15 @@ pub(crate) enum CgroupError {
     /// One of this process's own files cannot be read.
     #[error("reading {path:?}")]
     Own {
-        /// The file.
         path: &'static str,
-        /// The cause.
         source: io::Error,
     },
     /// It is not found, or the container shares it.
     #[error(transparent)]
     DeviceCgroup(#[from] DeviceCgroupError),
 }
+
+impl onload_core::error::Typed for CgroupError {}
 
 fn hint(error: &Errno) -> &'static str {
     if *error == Errno::NOSYS {

@@ -109,7 +109,6 @@ pub(crate) enum PlanError {
     Closed {
         /// Where it is requested, for people.
         key: String,
-        /// The configuration file.
         file: String,
         /// Entry points that can give it.
         alternatives: String,
@@ -121,7 +120,6 @@ pub(crate) enum PlanError {
     Nofile {
         /// Where it is requested, for people.
         key: String,
-        /// The limit it has.
         held: String,
         /// A suitable limit, in descriptors.
         size: u64,
@@ -131,7 +129,6 @@ pub(crate) enum PlanError {
     Preload {
         /// Where it is requested, for people.
         key: String,
-        /// The cause.
         source: PreloadError,
     },
     /// Something of the image or the user is at the path of the list, and this entry point cannot
@@ -140,7 +137,6 @@ pub(crate) enum PlanError {
     InTheWay {
         /// Where it is requested, for people.
         key: String,
-        /// What is there.
         cause: String,
     },
     /// Changing a living container takes privileges.
@@ -155,15 +151,11 @@ pub(crate) enum PlanError {
     },
     /// A specification states an access that does not exist.
     #[error("device node {path}")]
-    Access {
-        /// The node.
-        path: String,
-        /// The cause.
-        source: NotAccess,
-    },
+    Access { path: String, source: NotAccess },
 }
 
-/// A bind mount.
+impl onload_core::error::Typed for PlanError {}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
     /// The file, directory or device node on the host.
@@ -203,13 +195,9 @@ pub(crate) struct PreloadPlan {
 pub(crate) struct InjectionPlan {
     /// Where it is requested, for people.
     pub keys: String,
-    /// Mounts, outermost first.
     pub binds: Vec<Bind>,
-    /// Devices to open.
     pub rules: Vec<Rule>,
-    /// The preload.
     pub preload: Option<PreloadPlan>,
-    /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
     /// What the container has to have for itself, as its hooks would claim it.
     pub claims: Vec<HookArguments>,
@@ -223,7 +211,6 @@ pub(crate) struct InjectionPlan {
     pub variables: Option<String>,
     /// What is given, on one line.
     pub given: String,
-    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 

@@ -10,7 +10,6 @@ use crate::device::{Access, Rule};
 /// `BPF_DEVCG_DEV_CHAR`.
 const CHARACTER: i32 = 2;
 
-/// Opcodes (include/uapi/linux/bpf_common.h and bpf.h).
 mod op {
     /// `dst = *(u32 *)(src + off)`.
     pub(super) const LOAD_WORD: u8 = 0x61;

@@ -25,7 +25,6 @@ pub(crate) enum ReapplyError {
     /// The record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is no record.
     #[error(
         "{0:?} has no state.json: no devices were opened to that container while it ran; is this its full id?"
     )]
@@ -41,11 +40,9 @@ pub(crate) enum ReapplyError {
         "process {pid} started at {now} and the container's init at {then}, so that is another process; start the container again"
     )]
     Other {
-        /// The process.
         pid: u32,
         /// When the container's init started, in clock ticks since boot.
         then: u64,
-        /// When this process started.
         now: u64,
     },
     /// Another device now has the numbers, or none has.
@@ -65,6 +62,8 @@ pub(crate) enum ReapplyError {
     #[error(transparent)]
     Devices(#[from] DevicesError),
 }
+
+impl onload_core::error::Typed for ReapplyError {}
 
 /// Opens the devices of a container again. Returns warnings.
 ///

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use crate::device::Rule;
 
-/// The socket.
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 
 /// How long one read or write may take; a reply takes milliseconds.
@@ -28,23 +27,13 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 /// Why systemd could not be asked, or refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
-    /// The socket failed.
     #[error("asking systemd about {scope} over {SOCKET}")]
-    Io {
-        /// The scope.
-        scope: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// systemd refused.
+    Io { scope: String, source: io::Error },
     #[error("asking systemd about {scope}: {message}")]
-    Refused {
-        /// The scope.
-        scope: String,
-        /// Its reason.
-        message: String,
-    },
+    Refused { scope: String, message: String },
 }
+
+impl onload_core::error::Typed for SystemdError {}
 
 /// What a scope allows while its device list is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,7 +247,6 @@ const ERROR: u8 = 3;
 /// Bytes before the header fields.
 const FIXED: usize = 16;
 
-/// Header fields.
 mod field {
     pub(super) const PATH: u8 = 1;
     pub(super) const INTERFACE: u8 = 2;

@@ -24,17 +24,14 @@ use crate::run::targets::removal;
 /// Why nothing is mounted at a target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
-    /// A step failed.
     #[error("{action} {path:?} in the container")]
     Step {
         /// What was being done.
         action: &'static str,
         /// The path in the container.
         path: PathBuf,
-        /// The cause.
         source: Errno,
     },
-    /// Something else is there.
     #[error("{path:?} in the container is not a {wanted}; use another image, or one without it")]
     Kind {
         /// The path in the container.
@@ -60,7 +57,6 @@ pub(crate) enum TargetError {
         /// The path in the container.
         path: PathBuf,
     },
-    /// The root is read-only.
     #[error(
         "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
     )]
@@ -70,12 +66,12 @@ pub(crate) enum TargetError {
     },
 }
 
-/// A mount target.
+impl onload_core::error::Typed for TargetError {}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The path in the container.
     pub path: PathBuf,
-    /// What it is.
     pub kind: TargetType,
     /// The file system of its directory, according to the configuration.
     pub file_system: TargetFileSystem,
@@ -286,7 +282,6 @@ impl<'a> Targets<'a> {
 /// Something that was just created.
 #[derive(Debug)]
 pub(crate) struct Fresh {
-    /// What it is.
     pub made: Made,
     /// The directory in which it was created.
     dir: OwnedFd,

@@ -21,7 +21,6 @@ pub enum NetdevError {
     /// The leases are of no use, or somebody else has the device.
     #[error(transparent)]
     Lease(Box<LeaseError>),
-    /// It cannot be leased.
     #[error(transparent)]
     Claim(Box<ClaimError>),
     /// The container's init is not as it should be.
@@ -56,47 +55,29 @@ pub enum NetdevError {
     /// Its function has no interface here.
     #[error("interface {name}: PCI function {pci} has no interface on this host{}", told_keeper(.keeper.as_deref()))]
     Away {
-        /// The interface.
         name: String,
-        /// Its function.
         pci: PciAddress,
         /// Who keeps the namespace where it is.
         keeper: Option<String>,
     },
-    /// Its function has several.
     #[error(
         "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
     )]
-    Several {
-        /// The interface.
-        name: String,
-        /// Its function.
-        pci: PciAddress,
-    },
-    /// It is another's.
+    Several { name: String, pci: PciAddress },
     #[error(
         "interface {name}: the interface of PCI function {pci} is called {found} now; run `systemctl start onload-cdi.service`, then start a new container"
     )]
     Renamed {
-        /// The interface.
         name: String,
-        /// Its function.
         pci: PciAddress,
         /// What its interface is called, quoted.
         found: String,
     },
-    /// The host uses it.
     #[error("interface {name} is in use on this host: {}", told_uses(.uses))]
-    Used {
-        /// The interface.
-        name: String,
-        /// What for.
-        uses: Vec<Use>,
-    },
+    Used { name: String, uses: Vec<Use> },
     /// The container has one of its names.
     #[error("interface {name} cannot move: the container has an interface called {taken} already")]
     Taken {
-        /// The interface.
         name: String,
         /// The name, quoted.
         taken: String,
@@ -109,21 +90,14 @@ pub enum NetdevError {
     /// The kernel does not move it.
     #[error("moving interface {name} {way}")]
     Move {
-        /// The interface.
         name: String,
         /// Where from or to.
         way: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// Namespaces cannot all be looked at.
     #[error("interface {name}: looking at other network namespaces")]
-    Looking {
-        /// The interface.
-        name: String,
-        /// Why.
-        source: io::Error,
-    },
+    Looking { name: String, source: io::Error },
     /// Something may stand on it in a namespace that cannot be looked at.
     #[error(
         "looking for what a container left in the network namespace that {keeper} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\""
@@ -144,12 +118,7 @@ pub enum NetdevError {
     },
     /// What a container put on it stays.
     #[error("removing BPF programs from interface {name}; `bpftool net` shows them")]
-    Programs {
-        /// The interface.
-        name: String,
-        /// Why.
-        source: io::Error,
-    },
+    Programs { name: String, source: io::Error },
     /// It may be in a namespace or not.
     #[error("looking for interface {0} in a network namespace whose interfaces never stand still")]
     Restless(String),
@@ -163,9 +132,7 @@ pub enum NetdevError {
         "interface {name}: PCI function {pci} is leased as {other}; \"onload-ctk lease list\" shows all"
     )]
     OtherName {
-        /// The interface.
         name: String,
-        /// Its function.
         pci: PciAddress,
         /// The device that it is leased as.
         other: String,
@@ -173,11 +140,8 @@ pub enum NetdevError {
     /// The kernel does not set what it is to have in the container.
     #[error("setting {what} of interface {name} in the container")]
     Set {
-        /// What.
         what: String,
-        /// The interface.
         name: String,
-        /// Why.
         source: io::Error,
     },
     /// It is back, and not as it was.
@@ -187,11 +151,8 @@ pub enum NetdevError {
         told_taken(*.is_taken)
     )]
     NotRestored {
-        /// The interface.
         name: String,
-        /// Its function.
         pci: PciAddress,
-        /// What is not.
         what: String,
         /// What the kernel said.
         cause: Option<io::Error>,
@@ -203,7 +164,6 @@ pub enum NetdevError {
         "registering interface {name} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works"
     )]
     NotRegistered {
-        /// The interface.
         name: String,
         /// What the kernel said; none where it said nothing, and Onload does not list the interface.
         source: Option<io::Error>,
@@ -212,12 +172,7 @@ pub enum NetdevError {
     #[error(
         "interface {name} ({pci}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again"
     )]
-    WithoutProgram {
-        /// The interface.
-        name: String,
-        /// Its function.
-        pci: PciAddress,
-    },
+    WithoutProgram { name: String, pci: PciAddress },
     /// It did not move, and did not come back either.
     #[error("{failed}; and then: {back}; \"onload-ctk lease restore\" brings it back")]
     Lost {
@@ -227,6 +182,8 @@ pub enum NetdevError {
         back: Box<NetdevError>,
     },
 }
+
+impl onload_core::error::Typed for NetdevError {}
 
 fn told_keeper(keeper: Option<&str>) -> String {
     match keeper {

@@ -26,7 +26,6 @@ const RESERVED: &[u8] = b"eth0";
 /// An interface that a container is to have.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
-    /// The interface.
     pub(crate) interface: &'a MovedInterface,
     /// The device that is leased for it.
     pub(crate) device: &'a Device,

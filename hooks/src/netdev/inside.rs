@@ -15,7 +15,6 @@ use crate::netns::Netns;
 /// What it is to have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    /// Its addresses.
     pub(crate) addresses: Vec<InterfaceAddress>,
     /// What the operator says of it beside.
     pub(crate) settings: NetdevSettings,

@@ -21,7 +21,6 @@ pub(super) const LONG: Duration = Duration::from_secs(6);
 pub(super) struct Upper {
     /// Where it is, and who keeps that.
     pub(super) place: netns::Found,
-    /// The interface.
     pub(super) link: Link,
 }
 

@@ -27,7 +27,6 @@ const NO_OVERRIDE: &str = "(null)";
 /// How long is looked who has another device of the function open.
 const OPENERS: Duration = Duration::from_secs(2);
 
-/// A virtual function.
 pub(super) struct Function {
     bus: PathBuf,
     dir: PathBuf,

@@ -61,7 +61,6 @@ impl Socket {
         Ok(Socket { fd })
     }
 
-    /// The descriptor.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }

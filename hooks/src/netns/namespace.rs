@@ -34,9 +34,7 @@ pub enum NetnsError {
     Enter {
         /// What was being done.
         action: &'static str,
-        /// Its file.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// The kernel does not do what it is told.
@@ -44,15 +42,15 @@ pub enum NetnsError {
     Kernel {
         /// What was being done.
         what: &'static str,
-        /// The interface.
         name: String,
-        /// Why.
         source: io::Error,
     },
     /// What is there cannot be listed.
     #[error("listing {0}")]
     List(&'static str, #[source] io::Error),
 }
+
+impl onload_core::error::Typed for NetnsError {}
 
 /// A network namespace with a way in.
 #[derive(Debug)]
@@ -172,7 +170,6 @@ impl Netns {
         self.cookie
     }
 
-    /// Its descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -61,7 +61,6 @@ pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>
     found.transpose().map_err(Unseen::into_source)
 }
 
-/// How far is looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
     /// Namespaces of the host and of root that are kept as files, or that a process is in.

@@ -70,7 +70,6 @@ pub(crate) struct Library {
 /// Whether the library can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It can.
     Loads,
     /// It will have no effect, or the answer is unknown; the text says why.
     Unknown(String),

@@ -54,6 +54,8 @@ pub enum PreloadError {
     Config(#[from] OciConfigError),
 }
 
+impl onload_core::error::Typed for PreloadError {}
+
 /// A file to write on this host before the container starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
@@ -61,14 +63,12 @@ pub struct HostFile {
     pub id: ContainerId,
     /// Its name under the container's directory.
     pub name: &'static str,
-    /// Its content.
     pub bytes: Vec<u8>,
 }
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Messages for the user.
     pub warnings: Vec<String>,
     /// A file to write on the host.
     pub file: Option<HostFile>,
@@ -78,7 +78,6 @@ pub(crate) struct Applied {
 
 /// What an entry point knows when it applies the preload.
 pub(crate) struct PreloadContext<'a> {
-    /// The operator's settings.
     pub settings: &'a Settings,
     /// The container's root; none where the image is not there yet.
     pub root: Option<&'a ContainerRoot>,

@@ -16,22 +16,15 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// Why the process cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The runtime stated none.
     #[error(
         "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists"
     )]
     None,
-    /// It has ended.
     #[error("process {0}, the container's init, has ended")]
     Ended(u32),
     /// A file in its /proc directory cannot be read.
     #[error("reading {path:?}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// It has no mount namespace of its own.
     #[error(
         "process {0} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace"
@@ -39,20 +32,15 @@ pub enum InitError {
     HostMounts(u32),
     /// Its mount namespace cannot be entered.
     #[error("entering the mount namespace of process {pid}")]
-    Enter {
-        /// The process.
-        pid: u32,
-        /// The cause.
-        source: Errno,
-    },
+    Enter { pid: u32, source: Errno },
 }
+
+impl onload_core::error::Typed for InitError {}
 
 /// The ids outside the container of its user 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RootUser {
-    /// User id.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
 }
 
@@ -112,7 +100,6 @@ impl Init {
         Ok(Init { pid, dir })
     }
 
-    /// Its process id.
     #[must_use]
     pub(crate) fn pid(&self) -> u32 {
         self.pid

@@ -22,9 +22,7 @@ pub(crate) enum LimitError {
     Set {
         /// What was being done.
         action: &'static str,
-        /// The process.
         pid: u32,
-        /// The cause.
         source: Errno,
     },
     /// The process cannot be examined.
@@ -42,10 +40,11 @@ pub(crate) enum LimitError {
     Ended {
         /// What was being done.
         action: &'static str,
-        /// The process.
         pid: u32,
     },
 }
+
+impl onload_core::error::Typed for LimitError {}
 
 /// The outcome of raising a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

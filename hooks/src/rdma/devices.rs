@@ -45,14 +45,11 @@ pub struct StandIn {
     pub is_fixed: bool,
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Its number.
     pub(super) index: u32,
     /// Its name; what a container has called it need be no text.
     pub(super) name: String,
-    /// Its function.
     pub(super) pci: Option<PciAddress>,
 }
 
@@ -107,7 +104,6 @@ impl Devices {
         Ok(found.collect())
     }
 
-    /// Moves a device.
     pub(super) fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
         if self.stand_ins.is_empty() {
             return kernel::give(&socket_in(from)?, index, to.fd());

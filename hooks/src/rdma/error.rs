@@ -20,7 +20,6 @@ pub enum RdmaError {
     /// The leases are of no use, or somebody else has the device.
     #[error(transparent)]
     Lease(Box<LeaseError>),
-    /// It cannot be leased.
     #[error(transparent)]
     Claim(Box<ClaimError>),
     /// The container's init is not as it should be.
@@ -47,18 +46,15 @@ pub enum RdmaError {
         "rdma {0} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
     )]
     Shared(String),
-    /// Its driver cannot.
     #[error(
         "rdma {0} cannot move: its driver cannot take a device out of a network namespace (EOPNOTSUPP), like soft-RoCE (rxe) and soft-iWARP (siw); give the container the host's network, or set RDMA's mode to shared"
     )]
     CannotMove(String),
-    /// It is another's.
     #[error(
         "rdma {name} belongs to {} now, not to PCI function {pci}; run `systemctl start onload-cdi.service`, then start a new container",
         told_function(*.found)
     )]
     Other {
-        /// The device.
         name: String,
         /// The function that it should belong to.
         pci: PciAddress,
@@ -68,9 +64,7 @@ pub enum RdmaError {
     /// It is neither here nor there.
     #[error("rdma {name} ({pci}) is not on this host{}", told_keeper(.keeper.as_deref()))]
     Away {
-        /// The device.
         name: String,
-        /// Its function.
         pci: PciAddress,
         /// Who keeps the namespace where it is.
         keeper: Option<String>,
@@ -83,9 +77,7 @@ pub enum RdmaError {
     Kernel {
         /// What was being done.
         what: &'static str,
-        /// The device.
         name: String,
-        /// Why.
         source: io::Error,
     },
     /// It is back under another name.
@@ -93,11 +85,9 @@ pub enum RdmaError {
     NotRestored {
         /// The name that it had.
         name: String,
-        /// Its function.
         pci: PciAddress,
         /// The name that it has.
         found: String,
-        /// Why.
         source: io::Error,
     },
     /// It was not given, and did not come back either.
@@ -109,6 +99,8 @@ pub enum RdmaError {
         back: Box<RdmaError>,
     },
 }
+
+impl onload_core::error::Typed for RdmaError {}
 
 fn told_function(pci: Option<PciAddress>) -> String {
     pci.map_or_else(

@@ -36,7 +36,6 @@ pub enum RootError {
     Open {
         /// Its path on the host.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// It is the host's root.
@@ -45,7 +44,6 @@ pub enum RootError {
         /// Its path on the host.
         path: PathBuf,
     },
-    /// No mount is there.
     #[error(
         "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
     )]
@@ -58,7 +56,6 @@ pub enum RootError {
     Lookup {
         /// The path in the container.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// It is not a regular file.
@@ -68,6 +65,8 @@ pub enum RootError {
         path: PathBuf,
     },
 }
+
+impl onload_core::error::Typed for RootError {}
 
 impl RootError {
     /// Whether there is simply no such file.

@@ -16,7 +16,6 @@ const MAX_COPIES: usize = 256;
 /// A mount in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overmount {
-    /// Its destination.
     pub destination: String,
     /// Whether it is a tmpfs that belongs to this container and starts empty.
     pub is_fresh_tmpfs: bool,
@@ -80,7 +79,6 @@ impl Overmount {
 pub(crate) enum TargetFileSystem {
     /// The root file system's own mount.
     Root,
-    /// A fresh tmpfs.
     FreshTmpfs,
 }
 
@@ -97,7 +95,6 @@ pub enum OvermountError {
         target: String,
         /// The path that it resolves to.
         real: PathBuf,
-        /// The mount.
         mount: String,
     },
     /// Where a mount will end up is unknown.
@@ -105,7 +102,6 @@ pub enum OvermountError {
         "the mount at {mount:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
     )]
     Astray {
-        /// The mount.
         mount: String,
         /// The mount that contains it.
         outer: String,
@@ -113,10 +109,11 @@ pub enum OvermountError {
     /// More than a real container has.
     #[error("the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together")]
     TooLong,
-    /// Runtimes interpret it differently.
     #[error("the mount at {0:?} goes up by \"..\"; write its path without that")]
     Upward(String),
 }
+
+impl onload_core::error::Typed for OvermountError {}
 
 fn resolved(target: &str, real: &Path) -> String {
     if Path::new(target) == real {

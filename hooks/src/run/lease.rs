@@ -401,18 +401,14 @@ pub enum ClaimError {
     /// The operator's configuration cannot be used.
     #[error(transparent)]
     Host(#[from] HostFilesError),
-    /// Nor its cgroup.
     #[error(transparent)]
     Processes(#[from] ProcessesError),
     /// The container's bundle cannot be looked at.
     #[error("looking at the bundle {path:?}")]
-    Bundle {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Bundle { path: PathBuf, source: io::Error },
 }
+
+impl onload_core::error::Typed for ClaimError {}
 
 impl From<TicketError> for ClaimError {
     fn from(error: TicketError) -> Self {
@@ -429,7 +425,6 @@ impl From<LeaseError> for ClaimError {
 /// What a container has to have for itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    /// The devices.
     pub(crate) devices: &'a [Device],
     /// The nodes that the container gets, and what is behind them.
     pub(crate) expect: &'a [Expect],
@@ -446,9 +441,7 @@ pub(crate) struct Wanted<'a> {
 /// A container whose first process exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Container<'a> {
-    /// Its name.
     pub(crate) id: &'a ContainerId,
-    /// Its bundle.
     pub(crate) bundle: &'a Path,
     /// The number of its first process.
     pub(crate) init: u32,

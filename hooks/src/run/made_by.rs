@@ -60,7 +60,6 @@ const SWEEP_AFTER: u64 = 60;
 /// The content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The runtime.
     pub runtime: PathBuf,
     /// Whether processes that are started in the container later are checked too.
     pub is_guarded: bool,
@@ -90,7 +89,6 @@ impl Record {
 /// A container as identified by one engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainerKey<'a> {
-    /// Its id.
     pub id: &'a ContainerId,
     /// The value of `--root`, if given.
     pub root: Option<&'a OsStr>,
@@ -103,7 +101,6 @@ pub(crate) enum StateOwner {
     Runc,
     /// crun keeps `status` (libcrun/status.c).
     Crun,
-    /// Another runtime's.
     Other,
     /// There is no such container in `--root`.
     None,
@@ -172,7 +169,6 @@ fn spread(id: &ContainerId) -> u64 {
 /// A container's record, and where it is.
 #[derive(Debug)]
 pub(crate) struct StoredRecord {
-    /// Its content.
     pub record: Record,
     dir: OwnedFd,
     name: String,

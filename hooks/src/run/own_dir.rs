@@ -28,12 +28,7 @@ pub enum OwnDirError {
     Trust(#[from] TrustError),
     /// A file for the container could not be written on the host.
     #[error("writing {path:?}")]
-    HostFile {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    HostFile { path: PathBuf, source: io::Error },
     /// The lock for all containers cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -45,6 +40,8 @@ pub enum OwnDirError {
     Record(#[from] RecordError),
 }
 
+impl onload_core::error::Typed for OwnDirError {}
+
 /// The directory of one container under [`RUN_DIR`].
 #[derive(Debug)]
 pub(crate) struct OwnDir {
@@ -55,7 +52,6 @@ pub(crate) struct OwnDir {
     /// Until it is dropped, no poststop removes what is found here. `None` if somebody held the
     /// lock for too long; then nobody else sweeps either.
     pub lock: Option<Lock>,
-    /// A warning about that.
     pub warning: Option<String>,
     path: PathBuf,
 }

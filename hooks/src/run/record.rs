@@ -34,28 +34,21 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// Why a record cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Writing failed.
     #[error("recording what is done for the container")]
     Write(#[from] WriteError),
-    /// Reading failed.
     #[error("reading {name} of the container")]
     Read {
-        /// The record.
         name: &'static str,
-        /// The cause.
         source: io::Error,
     },
     /// A newer version of this program wrote it.
     #[error(
         "{name} of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
     )]
-    Newer {
-        /// The record.
-        name: &'static str,
-        /// Its version.
-        version: u32,
-    },
+    Newer { name: &'static str, version: u32 },
 }
+
+impl onload_core::error::Typed for RecordError {}
 
 impl RecordError {
     /// Whether the file could not be read or written, as opposed to not understood.
@@ -72,14 +65,11 @@ impl RecordError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TargetType {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
 }
 
 impl TargetType {
-    /// Its name in messages.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -94,7 +84,6 @@ impl TargetType {
 pub(crate) struct Made {
     /// The path in the container.
     pub path: PathBuf,
-    /// What it is.
     pub kind: TargetType,
     /// Its inode, which distinguishes it from a later one; `None` before it is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +121,6 @@ pub(crate) struct Live {
     pub pid: u32,
     /// When that process started, in clock ticks since boot.
     pub start_time: u64,
-    /// The devices.
     pub rules: Vec<Rule>,
     /// For each of them, the node of this host that had its numbers.
     #[serde(default)]

@@ -39,16 +39,13 @@ const LOOKS: usize = 8;
 pub(crate) enum PoststopError {
     /// It could not be opened or removed.
     #[error("removing {path:?}")]
-    Remove {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Remove { path: PathBuf, source: io::Error },
     /// A file we did not create.
     #[error("{0:?} was not created by onload-ctk and stays; remove it by hand")]
     Foreign(PathBuf),
 }
+
+impl onload_core::error::Typed for PoststopError {}
 
 /// Removes the files of one container and returns warnings. Files that are not there count as
 /// removed.
@@ -95,7 +92,6 @@ pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
     }
 }
 
-/// A random number.
 fn chance() -> usize {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()

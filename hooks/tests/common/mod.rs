@@ -126,7 +126,6 @@ impl Sandbox {
         sandbox
     }
 
-    /// The path outside.
     pub fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join(path.trim_start_matches('/'))
     }
@@ -436,7 +435,6 @@ pub fn memlock(limits: &str) -> [String; 2] {
     })
 }
 
-/// What /proc/PID/status says.
 #[track_caller]
 pub fn status(text: &str) -> Status {
     Status::from_read(text.as_bytes()).unwrap()

@@ -4,7 +4,6 @@
 
 /// A shape by name, and what replaces `@` in its frame.
 pub struct Shape {
-    /// Its name.
     pub name: &'static str,
     frame: &'static str,
     separator: &'static str,

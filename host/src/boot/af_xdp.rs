@@ -30,7 +30,6 @@ pub(super) struct State {
     flow_filters: Option<String>,
 }
 
-/// Reads what is registered.
 pub(super) fn read(host: &Host) -> Result<State, HostError> {
     let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
     let listed = host.list(Path::new(DEBUGFS_NICS))?.names;

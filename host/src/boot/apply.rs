@@ -18,23 +18,19 @@ use crate::host::{Host, HostError};
 /// How often is looked at what takes its time, such as a module that is loading.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What came of it.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// How many steps were done.
     pub done: usize,
     /// What was not, with the reason.
     pub failed: Vec<String>,
-    /// What people should know.
     pub warnings: Vec<String>,
 }
 
-/// How a step goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// It begins, and may take its time.
     Begins,
-    /// It is done.
     Done,
 }
 
@@ -269,7 +265,6 @@ impl Run<'_> {
 
 /// Why an effect is not there.
 enum Missing {
-    /// It may come.
     NotYet(String),
     /// It would be there by now.
     Never(String),

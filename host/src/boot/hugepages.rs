@@ -9,7 +9,6 @@ use super::step::{Action, Effect, Plan, Step, Subject};
 use crate::discover::hugepages::{NODES, SIZES, parse_node, parse_size};
 use crate::host::{Host, HostError};
 
-/// What the configuration wants.
 type Wanted = BTreeMap<PageSize, BTreeMap<NumaNode, u64>>;
 
 /// The pages of a host.

@@ -10,7 +10,6 @@ use onload_core::host_settings::{MacAddress, RdmaNetns, Vlan};
 /// include/linux/if_link.h); what it does not say is unset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VfSettings {
-    /// The hardware address.
     pub mac: Option<MacAddress>,
     /// The VLAN; 0: none.
     pub vlan: Option<u16>,
@@ -23,9 +22,7 @@ pub struct VfSettings {
 /// A change of one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfChange {
-    /// The hardware address.
     Mac(MacAddress),
-    /// The VLAN.
     Vlan(Vlan),
     /// Whether frames with another source address are dropped.
     SpoofCheck(bool),
@@ -39,27 +36,19 @@ pub enum KernelError {
     /// A file was not written.
     #[error("writing {text:?} to {}", .path.display())]
     Write {
-        /// The file.
         path: PathBuf,
         /// What was to stand in it.
         text: String,
-        /// The system's error.
         source: io::Error,
     },
     /// A module was not loaded.
     #[error("loading module {module}: {why}")]
-    Load {
-        /// The module.
-        module: String,
-        /// What modprobe said.
-        why: String,
-    },
+    Load { module: String, why: String },
     /// The kernel refused a message.
     #[error("{action}")]
     Message {
         /// What was being done.
         action: String,
-        /// The system's error.
         source: io::Error,
     },
     /// The mode of network namespaces cannot change any more.

@@ -34,12 +34,10 @@ const MAC_BYTES: usize = 32;
 pub(super) struct Netlink(Socket);
 
 impl Netlink {
-    /// For network interfaces.
     pub(super) fn route() -> io::Result<Self> {
         Ok(Netlink(Socket::open(None)?))
     }
 
-    /// For RDMA.
     pub(super) fn rdma() -> io::Result<Self> {
         Ok(Netlink(Socket::open(Some(netlink::RDMA))?))
     }

@@ -15,7 +15,6 @@ const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State(Option<RdmaNetns>);
 
-/// Reads the mode.
 pub(super) fn read(host: &Host) -> Result<State, HostError> {
     let mode = host.attribute(Path::new(MODE))?;
     Ok(State(mode.and_then(|text| match text.as_str() {

@@ -42,7 +42,6 @@ pub(super) struct Pf {
     settings: Result<Option<BTreeMap<u32, VfSettings>>, String>,
 }
 
-/// A virtual function.
 #[derive(Debug)]
 struct Vf {
     address: PciAddress,
@@ -175,7 +174,6 @@ impl Pf {
     }
 }
 
-/// Decides for one section.
 pub(super) fn decide(pf: &Pf, wanted: &Sriov, plan: &mut Plan) {
     let decision = Decision {
         pf,

@@ -15,7 +15,6 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What is configured and will not be.
     pub refused: Vec<Refusal>,
-    /// What people should know.
     pub warnings: Vec<String>,
 }
 
@@ -58,10 +57,8 @@ impl std::fmt::Display for Subject {
 /// Something that is to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// What it is about.
     #[serde(flatten)]
     pub subject: Subject,
-    /// What of it changes.
     pub setting: String,
     /// As it is; `-` where it is not there yet.
     pub now: String,
@@ -81,7 +78,6 @@ pub struct Step {
 /// Something that is configured and will not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// What it is about.
     #[serde(flatten)]
     pub subject: Subject,
     /// Why, and what to do.
@@ -98,13 +94,7 @@ impl std::fmt::Display for Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// An attribute of sysfs is written.
-    Write {
-        /// The attribute.
-        path: PathBuf,
-        /// What is written.
-        text: String,
-    },
-    /// A module is loaded.
+    Write { path: PathBuf, text: String },
     Load {
         /// Its name, or an alias.
         module: String,
@@ -116,18 +106,12 @@ pub enum Action {
     },
     /// A setting of a virtual function is changed.
     SetVf {
-        /// The physical function's interface.
         interface: String,
-        /// Which virtual function.
         vf: u32,
-        /// The change.
         change: VfChange,
     },
     /// An interface is left one channel.
-    OneChannel {
-        /// The interface.
-        interface: String,
-    },
+    OneChannel { interface: String },
     /// RDMA's mode of network namespaces is set.
     SetRdmaNetns(RdmaNetns),
 }
@@ -146,32 +130,25 @@ impl Action {
 pub enum Effect {
     /// An attribute has a value.
     Is {
-        /// The attribute.
         path: PathBuf,
-        /// The value.
         text: String,
     },
     /// An attribute has a number, or a larger one.
     Minimum {
-        /// The attribute.
         path: PathBuf,
-        /// The number.
         number: u64,
         /// What to do where it is smaller.
         advice: String,
     },
-    /// Something is there.
     Exists(PathBuf),
     /// A directory has an entry whose name ends so.
     Listed {
-        /// The directory.
         directory: PathBuf,
         /// The end of the name.
         ending: String,
     },
     /// A function is bound to a driver.
     Bound {
-        /// The function's directory.
         function: PathBuf,
         /// The driver; none: any but vfio's.
         driver: Option<&'static str>,
@@ -180,16 +157,13 @@ pub enum Effect {
     },
     /// The driver of a physical function says so of a virtual one.
     Vf {
-        /// The physical function's interface.
         interface: String,
-        /// Which virtual function.
         vf: u32,
         /// What was changed.
         change: VfChange,
     },
     /// An interface has one channel.
     OneChannel {
-        /// The interface.
         interface: String,
     },
     /// That of the steps before it, which make it possible.

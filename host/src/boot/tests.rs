@@ -41,7 +41,6 @@ struct Machine {
     told: RefCell<Vec<String>>,
     /// After how many words the machine fails; none: never.
     fails_after: Cell<Option<usize>>,
-    /// Words that change nothing.
     ignored: RefCell<Vec<&'static str>>,
     /// The most pages that a node has memory for.
     memory: Cell<u64>,

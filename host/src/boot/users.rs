@@ -20,7 +20,6 @@ use crate::leases;
 /// The packet sockets of this network namespace (packet(7)).
 const PACKET_SOCKETS: &str = "/proc/net/packet";
 
-/// What tells of users.
 pub(super) struct Users<'h> {
     host: &'h Host,
     kernel: &'h dyn Kernel,
@@ -44,7 +43,6 @@ struct Leased {
 /// A virtual function, as far as users are concerned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function<'f> {
-    /// Its address.
     pub address: PciAddress,
     /// The driver that it is bound to.
     pub driver: Option<&'f str>,

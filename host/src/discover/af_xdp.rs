@@ -17,7 +17,6 @@ pub(crate) const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 pub(crate) enum Trouble {
     /// Its driver has no filters.
     NoFilters,
-    /// They are off.
     FiltersOff,
     /// Without filters, frames come to that many queues.
     Channels(u32),

@@ -27,7 +27,6 @@ pub struct Clock {
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// Its device node.
     #[serde(skip)]
     pub node: Node,
 }

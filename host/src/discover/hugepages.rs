@@ -28,7 +28,6 @@ const HUGETLBFS: &[u8] = b"hugetlbfs";
 pub struct Hugepages {
     /// Size of a page in KiB.
     pub size_kib: u64,
-    /// Pages on all nodes.
     pub total: u64,
     /// Pages among them that are free.
     pub free: u64,
@@ -45,9 +44,7 @@ pub struct Hugepages {
 /// Huge pages of one size on one NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NodePages {
-    /// Number of the node.
     pub node: u32,
-    /// Pages on the node.
     pub total: u64,
     /// Pages among them that are free.
     pub free: u64,
@@ -196,7 +193,6 @@ fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
     by_size
 }
 
-/// A mounted hugetlbfs.
 #[derive(Debug, PartialEq, Eq)]
 struct HugetlbfsMount {
     path: String,
@@ -209,7 +205,6 @@ enum MountSize {
     Kib(u64),
     /// Nothing: it is the kernel's default size.
     Default,
-    /// Something unknown.
     Unknown,
 }
 

@@ -23,29 +23,23 @@ use crate::discover::vfio::VfioDevice;
 /// contains functions whose group is not viable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Inventory {
-    /// Version of this program.
     pub version: &'static str,
     /// Onload, offered or not; `None` if nothing of it is there.
     pub onload: Option<Onload>,
     /// TCPDirect, if it is offered.
     pub tcpdirect: Option<TcpDirect>,
-    /// Accelerated interfaces.
     pub nics: Vec<Nic>,
-    /// RDMA devices.
     pub rdma: Vec<RdmaDevice>,
     /// PCI functions bound to vfio.
     pub vfio: Vec<VfioDevice>,
     /// The nodes of a virtual interface that come with each of them.
     #[serde(skip)]
     pub vhost_net: Vec<Node>,
-    /// Huge page sizes.
     pub hugepages: Vec<Hugepages>,
     /// Interfaces that may move into a container. The configuration's pools decide with it which they are, so
     /// only a survey ([`crate::pools::survey`]) has them.
     pub netdevs: Vec<Netdev>,
-    /// PTP hardware clocks.
     pub ptp: Vec<Clock>,
-    /// PPS sources.
     pub pps: Vec<Clock>,
     /// What was found and is not offered, sorted.
     pub not_offered: Vec<NotOffered>,

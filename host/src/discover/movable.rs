@@ -31,15 +31,12 @@ const NOT_RECORDED: &str = "who uses it is not known: the host's interfaces, add
 /// An interface that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Netdev {
-    /// Its name.
     pub name: String,
     /// The name under which it is offered.
     pub device: String,
-    /// Its PCI function.
     pub pci_address: PciAddress,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// Its driver.
     pub driver: Option<String>,
     /// `operstate`; `held` while a container has it.
     pub state: Option<String>,
@@ -59,7 +56,6 @@ impl Netdev {
 /// An interface of a PCI function, with what speaks against giving it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Movable {
-    /// The interface.
     pub(crate) netdev: Netdev,
     /// Why it cannot be offered, and what would change that.
     pub(crate) obstacle: Option<String>,

@@ -13,10 +13,8 @@ pub(crate) const CLASS: &str = "/sys/class/net";
 /// Below it stand the interfaces that no device is below.
 const VIRTUAL: &str = "/sys/devices/virtual";
 
-/// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetDevice {
-    /// Its name.
     pub name: String,
     /// The PCI function below it.
     pub pci: Option<PciAddress>,

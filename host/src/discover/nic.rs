@@ -33,18 +33,14 @@ const NOTHING_BELOW: &str = "virtual interface with none below it: Onload has no
 /// Why an interface of an InfiniBand port is not accelerated: frames of AF_XDP are those of Ethernet.
 const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use rdma in its place";
 
-/// An accelerated interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
-    /// Its name.
     pub name: String,
     /// The name under which it is offered.
     pub device: String,
-    /// Its PCI function.
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// Its driver.
     pub driver: Option<String>,
     /// How Onload reaches its queues.
     pub datapath: Datapath,
@@ -66,7 +62,6 @@ pub enum Datapath {
     Ef10ct,
     /// X3.
     Efct,
-    /// Any driver with AF_XDP.
     AfXdp,
 }
 
@@ -93,7 +88,6 @@ impl Datapath {
 /// Onload's support for a PCI function of its vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Support {
-    /// It can attach.
     Capable(Datapath),
     /// The driver binds, but Onload refuses.
     Refused(&'static str),
@@ -138,9 +132,7 @@ struct Attachment {
 /// Whether Onload takes interfaces of other drivers, by AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum AfXdp {
-    /// They can be registered.
     Registers,
-    /// The loaded sfc_resource cannot.
     Absent,
     /// sfc_resource is not loaded.
     #[default]
@@ -168,7 +160,6 @@ struct Attachments {
 pub(crate) struct Users<'a> {
     /// Why Onload is not offered; `None` if it is.
     pub onload: Option<&'a str>,
-    /// Whether TCPDirect is available.
     pub tcpdirect: bool,
 }
 
@@ -187,7 +178,6 @@ impl Users<'_> {
 /// The interfaces that Onload has attached to.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// Those that are offered.
     pub nics: Vec<Nic>,
     /// Those that are not in this network namespace.
     pub elsewhere: Elsewhere,
@@ -334,7 +324,6 @@ fn nic(
 /// Why Onload does not reach an interface.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It certainly does not.
     Certain(String),
     /// What decides it could not be read.
     Unknown(String),

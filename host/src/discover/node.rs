@@ -18,9 +18,7 @@ const ANEW: &str = "remove it and load its driver anew";
 pub struct Node {
     /// Its path on the host.
     pub path: String,
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
 }
 

@@ -42,7 +42,6 @@ const NOT_INSTALLED: &str =
 /// Onload as a host has it, whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Onload {
-    /// Version of the driver.
     pub version: Option<String>,
     /// Version of the library, if the file contains it.
     pub library_version: Option<String>,

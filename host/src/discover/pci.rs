@@ -10,12 +10,9 @@ use crate::discover::probe::Probe;
 /// Where the kernel lists the functions.
 pub const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PciFunction {
-    /// Its address.
     pub address: PciAddress,
-    /// Vendor and device.
     pub id: PciId,
     /// Class, subclass and programming interface, for instance 0x020000 for Ethernet.
     pub class: u32,
@@ -23,7 +20,6 @@ pub(crate) struct PciFunction {
     pub driver: Option<String>,
     /// Its NUMA node; `None` if the kernel does not know it (-1).
     pub numa_node: Option<u32>,
-    /// Its IOMMU group.
     pub iommu_group: Option<u32>,
     /// The physical function that it is a virtual function of.
     pub physical_function: Option<PciAddress>,
@@ -38,7 +34,6 @@ pub(crate) struct PciFunction {
 pub(crate) struct PciId {
     /// The vendor, for instance 0x1924 for Solarflare.
     pub vendor: u16,
-    /// The device.
     pub device: u16,
 }
 
@@ -49,7 +44,6 @@ impl std::fmt::Display for PciId {
 }
 
 impl PciFunction {
-    /// Its directory.
     #[must_use]
     pub(crate) fn directory(&self) -> PathBuf {
         Path::new(DEVICES).join(self.address.to_string())
@@ -87,7 +81,6 @@ pub(crate) struct PciFunctions {
 }
 
 impl PciFunctions {
-    /// Reads every function.
     #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> Self {
         let names = probe.list(DEVICES);

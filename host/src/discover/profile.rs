@@ -15,12 +15,10 @@ use crate::discover::probe::Probe;
 /// Depth of nested imports; the longest chain that Onload ships has three.
 const MAX_IMPORT_DEPTH: usize = 16;
 
-/// An installed profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Its name, without `.opf`.
     pub name: String,
-    /// What it sets.
     pub settings: BTreeMap<String, String>,
 }
 

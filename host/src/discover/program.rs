@@ -52,7 +52,6 @@ pub struct Installation {
 /// A program or script that works in a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tool {
-    /// Its name.
     pub name: String,
     /// Its path on the host.
     pub path: PathBuf,

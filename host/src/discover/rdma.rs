@@ -41,7 +41,6 @@ pub struct RdmaDevice {
     pub numa_node: Option<u32>,
     /// `node_guid` in the kernel's notation.
     pub node_guid: Option<String>,
-    /// Firmware version.
     pub firmware: Option<String>,
     /// Its transport: `infiniband` (RoCE too), `iwarp`, `usnic`, `usnic_udp`, `unspecified`.
     pub transport: Option<&'static str>,
@@ -292,7 +291,6 @@ fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> V
 /// What user space opens for an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
-    /// The device itself.
     Verbs,
     /// Management datagrams of a port.
     Umad,
@@ -437,7 +435,6 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
         .ok()
 }
 
-/// What all devices share.
 struct Surroundings<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,

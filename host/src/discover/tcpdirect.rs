@@ -30,7 +30,6 @@ pub struct TcpDirect {
     /// The tools that work in a container.
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
-    /// Its nodes.
     #[serde(skip)]
     pub nodes: Vec<Node>,
     /// Where its libraries are.

@@ -39,7 +39,6 @@ impl TestTree {
         self
     }
 
-    /// Files of one directory.
     pub(crate) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &TestTree {
         self.directory(directory);
         for (name, content) in files {

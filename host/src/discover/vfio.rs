@@ -33,7 +33,6 @@ pub struct VfioDevice {
     pub pci_address: PciAddress,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// Number of the group.
     pub iommu_group: u32,
     /// Every PCI function of the group, sorted, whichever driver holds it.
     pub group_members: Vec<PciAddress>,
@@ -206,7 +205,6 @@ fn iommufd(probe: &Probe<'_>) -> Option<Node> {
     found.map_err(|reason| probe.warn(reason)).ok()
 }
 
-/// What all groups share.
 struct Surroundings<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
@@ -235,7 +233,6 @@ impl From<String> for Refusal {
     }
 }
 
-/// An IOMMU group.
 struct Group {
     number: u32,
     directory: PathBuf,

@@ -11,15 +11,12 @@ use serde::Serialize;
 pub enum Family {
     /// The host itself: modules, PCIe, CPUs, memory.
     Host,
-    /// RDMA devices.
     Rdma,
-    /// The specifications on disk.
     Specs,
     /// Who could change the files that run or decide as root.
     Trust,
     /// systemd's units and udev's rules.
     Units,
-    /// SELinux and AppArmor.
     Security,
     /// Container engines.
     Engines,
@@ -39,7 +36,6 @@ impl fmt::Display for Family {
     }
 }
 
-/// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -70,19 +66,16 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Remedy {
-    /// A command.
     Run {
         /// As it is typed: each name of the host in it is one word to a shell.
         run: String,
     },
     /// A line of a file.
     Write {
-        /// The file.
         file: PathBuf,
         /// The section of the file that the line belongs to, where it has sections.
         #[serde(skip_serializing_if = "Option::is_none")]
         section: Option<String>,
-        /// The line.
         line: String,
     },
     /// What no archive of the distribution is known to have.
@@ -151,24 +144,19 @@ impl fmt::Display for Remedy {
 /// A check of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it is about.
     pub family: Family,
     /// Its name, the same on every host.
     pub name: &'static str,
-    /// What it found.
     #[serde(flatten)]
     pub finding: Finding,
 }
 
-/// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The device, engine or file in question, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// How it ended.
     pub verdict: Verdict,
-    /// What is so.
     pub finding: String,
     /// What was looked at: paths of the host.
     pub looked_at: Vec<PathBuf>,

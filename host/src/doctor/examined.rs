@@ -18,13 +18,9 @@ pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
 pub struct Examined<'e> {
     /// The host.
     pub host: &'e Host,
-    /// Its configuration.
     pub config: &'e Config,
-    /// What discovery found.
     pub inventory: &'e Inventory,
-    /// Its pools.
     pub pools: &'e Pools,
-    /// What its engines read.
     pub specs: &'e Registry,
     /// How versions of programs are told.
     pub version_of: VersionOf<'e>,

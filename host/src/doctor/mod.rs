@@ -35,7 +35,6 @@ const ENGINE: &str = "engine";
 /// A check: what it is about, its name, and how it looks.
 type Entry = (Family, &'static str, Look);
 
-/// How a check looks.
 #[derive(Clone, Copy)]
 enum Look {
     /// At the host.

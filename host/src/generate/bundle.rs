@@ -22,7 +22,6 @@ use crate::spec_name::SpecName;
 /// The bundles of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bundles {
-    /// Those that are offered.
     pub(super) devices: BTreeMap<DeviceName, Device>,
     /// Those that are not, with the reason.
     pub(super) not_offered: Vec<NotOffered>,

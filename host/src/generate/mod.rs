@@ -52,7 +52,6 @@ pub enum GenerateError {
     /// The result is invalid: a bug in this program.
     #[error("writing the CDI specification of {kind}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid {
-        /// Its kind.
         kind: String,
         /// What is wrong with it.
         problems: Vec<Problem>,

@@ -89,67 +89,43 @@ pub enum HostError {
     OpenRoot {
         /// The root directory.
         path: PathBuf,
-        /// The system's error.
         source: Errno,
     },
     /// A file, directory or link cannot be read.
     #[error("reading {}", .path.display())]
     Read {
-        /// The path.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// A directory cannot be made.
     #[error("making directory {}", .path.display())]
-    MakeDirectory {
-        /// The path.
-        path: PathBuf,
-        /// The system's error.
-        source: Errno,
-    },
+    MakeDirectory { path: PathBuf, source: Errno },
     /// A file is longer than any real file of its kind.
     #[error("reading {}: longer than {limit} bytes", .path.display())]
     TooLong {
-        /// The path.
         path: PathBuf,
         /// The maximum that is read, in bytes.
         limit: u64,
     },
     /// A file is not text.
     #[error("reading {}: not UTF-8 text", .path.display())]
-    NotText {
-        /// The path.
-        path: PathBuf,
-    },
+    NotText { path: PathBuf },
     /// The kernel does not say what its network is.
     #[error("asking the kernel by netlink for interfaces, addresses and routes")]
     Netlink {
         /// What stands for a path in messages.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// A line of a captured host's network cannot be parsed.
     #[error("reading {}", .path.display())]
-    NetworkTable {
-        /// The table's path.
-        path: PathBuf,
-        /// The line.
-        source: NotNamespace,
-    },
+    NetworkTable { path: PathBuf, source: NotNamespace },
     /// A line of what a captured host's interfaces can do cannot be parsed.
     #[error("reading {}", .path.display())]
-    AbilityTable {
-        /// The table's path.
-        path: PathBuf,
-        /// The line.
-        source: NotAbilities,
-    },
+    AbilityTable { path: PathBuf, source: NotAbilities },
     /// A line of a captured host's table of device nodes cannot be parsed.
     #[error("reading {}: line {line}: expected \"path type major minor mode uid gid\"", .path.display())]
     DeviceTable {
-        /// The table's path.
         path: PathBuf,
         /// The line, from 1.
         line: usize,

@@ -18,7 +18,6 @@ pub struct Seen {
     pub opened: bool,
     /// The names in a directory.
     pub names: Vec<String>,
-    /// A device node.
     pub node: Option<DeviceNode>,
 }
 
@@ -34,7 +33,6 @@ impl Recording {
         add(self.seen.borrow_mut().entry(path.to_owned()).or_default());
     }
 
-    /// All of it.
     #[must_use]
     pub(crate) fn into_seen(self) -> BTreeMap<PathBuf, Seen> {
         self.seen.into_inner()

@@ -13,7 +13,6 @@ const PREFIX: &str = "onload_ctk";
 /// The labels of a sample.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// A family of metrics.
 #[derive(Clone, Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,

@@ -25,9 +25,7 @@ const OUTPUT_DIR: &str = "/var/run/cdi";
 pub struct Measured<'m> {
     /// The host.
     pub host: &'m Host,
-    /// What discovery found.
     pub inventory: &'m Inventory,
-    /// What it offers.
     pub offers: &'m [Offer],
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'m [Listed]>,

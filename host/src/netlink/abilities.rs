@@ -63,9 +63,7 @@ pub(crate) struct Abilities {
 /// Whether a card steers flows to queues by filters (`ethtool -k`, ntuple-filters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowFilters {
-    /// It does.
     On,
-    /// It could.
     Off,
     /// Its driver has none.
     Absent,

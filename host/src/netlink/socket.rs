@@ -24,13 +24,11 @@ const DUMP_LIMIT: usize = 256 * 1024 * 1024;
 /// How often what changes all the time is asked for.
 const ATTEMPTS: u32 = 8;
 
-/// A socket.
 pub(crate) struct Socket(OwnedFd);
 
 /// What one part of a dump says of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
-    /// There is no more.
     is_last: bool,
     /// Something changed meanwhile.
     is_torn: bool,

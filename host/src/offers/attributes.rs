@@ -12,7 +12,6 @@ pub(super) fn int(number: Option<u64>) -> Attribute {
     Attribute::Int(i64::try_from(number.unwrap_or(0)).unwrap_or(i64::MAX))
 }
 
-/// How many there are.
 pub(super) fn count(number: usize) -> Attribute {
     int(u64::try_from(number).ok())
 }

@@ -11,7 +11,6 @@ pub(super) struct Found {
     pub(super) names: Vec<String>,
     /// Other names by which it may be leased.
     pub(super) aliases: Vec<String>,
-    /// Its PCI function.
     pub(super) pci: Option<PciAddress>,
     /// The NUMA node of that function.
     pub(super) numa_node: Option<u32>,

@@ -16,7 +16,6 @@ pub type Attributes = BTreeMap<&'static str, Attribute>;
 /// A device that a cluster engine may give to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Its class.
     pub class: Class,
     /// Its name in that class, as in the CDI specification.
     pub name: DeviceName,
@@ -25,13 +24,11 @@ pub struct Offer {
     pub cdi: Vec<String>,
     /// The pools of the configuration that have it as a member, sorted.
     pub pools: Vec<String>,
-    /// Its PCI function.
     pub pci: Option<PciAddress>,
     /// The root of the PCIe tree that the function is in, such as `pci0000:80`.
     pub pcie_root: Option<String>,
     /// The NUMA node of the function.
     pub numa_node: Option<u32>,
-    /// What users select by.
     pub attributes: Attributes,
     /// Whether one container has it at a time.
     pub sharing: Sharing,
@@ -49,11 +46,8 @@ pub struct Offer {
 /// What users select a device by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// A text.
     Text(String),
-    /// A number.
     Int(i64),
-    /// Yes or no.
     Bool(bool),
     /// A version of three numbers (`MAJOR.MINOR.PATCH` of Semantic Versioning 2.0.0).
     Version(String),
@@ -62,7 +56,6 @@ pub enum Attribute {
 /// Whether one container has a device at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
-    /// One.
     Exclusive,
     /// Several; [`Offer::slots`] says how many.
     Shared,
@@ -71,7 +64,6 @@ pub enum Sharing {
 /// Whether a container can use a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It can.
     Healthy,
     /// It cannot, and why; if `discover` gives a reason, it is that one.
     Unhealthy(String),

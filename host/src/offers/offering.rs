@@ -48,7 +48,6 @@ pub fn offers(
 /// In which pools a device is.
 #[derive(Clone, Debug, Default)]
 struct Membership {
-    /// Their names.
     pools: Vec<String>,
     /// How many containers may have it at once, by the strictest of them.
     share: Option<u32>,

@@ -8,7 +8,6 @@ use super::offer::Attributes;
 use super::places::Places;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
-/// The RDMA devices.
 pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
     let devices = places.inventory.rdma.iter();
     let found = devices.map(|device| Found {

@@ -20,7 +20,6 @@ pub struct Survey {
     pub inventory: Inventory,
     /// The pools of the configuration.
     pub pools: Pools,
-    /// The specifications.
     pub specs: Registry,
     /// The leases, those that are over too.
     pub leases: Vec<Listed>,

@@ -30,11 +30,9 @@ pub(super) struct Candidate<'i> {
 
 /// A PCI function of a device, or a device without one.
 pub(super) struct Part<'i> {
-    /// The function.
     pub(super) function: Option<&'i PciFunction>,
     /// The physical function that it is a virtual one of.
     pub(super) physical_function: Option<PciAddress>,
-    /// Its index there.
     pub(super) index: Option<u32>,
     /// The interfaces of the device.
     pub(super) interfaces: Vec<&'i str>,

@@ -34,11 +34,9 @@ const ANNOTATIONS: Version = Version::V0_6_0;
 /// A pool that is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPool {
-    /// The class.
     pub class: Class,
     /// Its name in that class.
     pub name: DeviceName,
-    /// Its members.
     pub pool: Pool,
 }
 

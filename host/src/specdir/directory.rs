@@ -27,7 +27,6 @@ const OWN_PREFIX: &str = ".onload-ctk-";
 /// Bytes of a file of ours that are read back.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// An output directory.
 #[derive(Debug)]
 pub struct SpecDir {
     path: PathBuf,
@@ -40,7 +39,6 @@ pub enum SpecDirError {
     /// It cannot be locked, or another process holds the lock.
     #[error("locking the directory of CDI specifications {}", .path.display())]
     Lock {
-        /// The directory.
         path: PathBuf,
         /// Who holds it, or the system's error.
         source: LockError,
@@ -50,17 +48,13 @@ pub enum SpecDirError {
     Directory {
         /// What was being done.
         action: &'static str,
-        /// The directory.
         path: PathBuf,
-        /// What the system says.
         source: std::io::Error,
     },
     /// A file in it cannot be read.
     #[error("reading {}", .path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// A file in it cannot be written or removed; the old one is still whole.
@@ -68,9 +62,7 @@ pub enum SpecDirError {
     Write {
         /// What was being done.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What the system says.
         source: std::io::Error,
     },
 }
@@ -99,7 +91,6 @@ impl SpecDir {
         }
     }
 
-    /// The open directory.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()

@@ -40,12 +40,10 @@ pub enum Format {
     /// JSON, which every reader accepts.
     #[default]
     Json,
-    /// YAML, which engines accept.
     Yaml,
 }
 
 impl Format {
-    /// Both formats.
     pub(crate) const ALL: [Format; 2] = [Format::Json, Format::Yaml];
 
     /// The extension of a file name, without the dot.
@@ -74,12 +72,10 @@ impl Format {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// The format requested.
     pub format: Format,
     /// The newest CDI version that was allowed; `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cdi_version: Option<String>,
-    /// The classes requested.
     #[serde(with = "class_names")]
     pub kinds: Vec<Class>,
     /// The files, by name.

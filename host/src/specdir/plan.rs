@@ -29,18 +29,14 @@ pub struct Wanted {
 /// What happens to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its name.
     pub name: String,
-    /// What happens to it.
     pub action: Action,
-    /// Its current content.
     pub old: Option<Vec<u8>>,
 }
 
 /// What happens to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is written.
     Write(Vec<u8>),
     /// It is removed: its class has no devices or pools any more, or it is in the other format.
     Remove,

@@ -25,7 +25,6 @@ const OURS: [&str; 2] = ["onload", "onload-container-runtime"];
 pub struct Grant {
     /// As CLASS=NAME.
     pub device: String,
-    /// What says so.
     pub by: Evidence,
 }
 

@@ -7,13 +7,10 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// docker.
     Docker,
-    /// podman.
     Podman,
     /// containerd.
     Containerd,
-    /// CRI-O.
     #[serde(rename = "cri-o")]
     Crio,
     /// Nobody that is known: an OCI runtime by itself, a sandbox.

@@ -71,7 +71,6 @@ pub(super) struct ByKernel {
 /// Why a program that has the library has no stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// EF_DONT_ACCELERATE.
     Forbidden,
     /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
     Interfaces {
@@ -134,12 +133,14 @@ pub(super) enum Program {
 /// What a process was started with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Environment {
-    /// LD_PRELOAD names the library.
     Ours,
     /// LD_PRELOAD is there and does not name it.
-    Other { is_nic: bool },
-    /// There is no LD_PRELOAD.
-    None { is_nic: bool },
+    Other {
+        is_nic: bool,
+    },
+    None {
+        is_nic: bool,
+    },
     #[default]
     Unknown,
 }

@@ -20,7 +20,6 @@ pub type Networks<'n> = &'n dyn Fn(u32) -> Option<Network>;
 pub struct Looked<'l> {
     /// The host.
     pub host: &'l Host,
-    /// What discovery found.
     pub inventory: &'l Inventory,
     /// Its leases; none where they are not ours to see.
     pub leases: Option<&'l [Listed]>,

@@ -77,7 +77,6 @@ struct HostMounts {
 
 struct HostMount {
     fs_type: Vec<u8>,
-    /// Of an overlay.
     options: Vec<u8>,
 }
 

@@ -51,7 +51,6 @@ pub(super) struct Process {
     pub(super) memlock: Option<Limit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
-    /// Its mount namespace.
     pub(super) mounts: Option<PathBuf>,
 }
 
@@ -65,9 +64,7 @@ struct Open {
 /// Whether a process maps the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preload {
-    /// It does not.
     No,
-    /// It does.
     Yes,
     /// It maps a file that has been removed or replaced since.
     Replaced,
@@ -108,7 +105,6 @@ pub(super) fn own_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
 /// others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Descriptors.
     pub(super) descriptors: usize,
     /// Lines of `maps`.
     pub(super) mappings: usize,

@@ -71,7 +71,6 @@ impl State {
 /// One thing that is so of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Verdict {
-    /// How it does.
     pub state: State,
     /// Why it is said to.
     pub reason: String,

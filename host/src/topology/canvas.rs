@@ -11,11 +11,8 @@ const OURS: [char; 2] = ['·', '…'];
 /// A picture: items in the order in which they are drawn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawing {
-    /// Its width.
     pub width: i32,
-    /// Its height.
     pub height: i32,
-    /// What is in it.
     pub items: Vec<Item>,
 }
 
@@ -23,50 +20,37 @@ pub struct Drawing {
 /// touch each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its place.
     pub rect: Rect,
     /// The item that it is inside of, by its place in the list.
     pub parent: Option<usize>,
-    /// What it is.
     pub shape: Shape,
     /// What is said of it where somebody points at it.
     pub note: Option<String>,
 }
 
-/// A place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rect {
-    /// Its left edge.
     pub x: i32,
     /// Its upper edge.
     pub y: i32,
-    /// Its width.
     pub width: i32,
-    /// Its height.
     pub height: i32,
 }
 
-/// What an item is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A NUMA node.
     Panel,
-    /// A PCI function.
     Card,
-    /// A bridge.
     Bridge,
     /// A line of the tree.
     Wire,
-    /// A device.
     Chip(Paint),
     /// Some virtual functions, or a sample of their colour.
     Segment(Paint),
-    /// A CPU.
     Cpu {
         /// Whether the kernel leaves it alone.
         is_isolated: bool,
     },
-    /// Huge pages.
     Pages,
     /// Those of them that are used.
     PagesUsed,
@@ -81,27 +65,20 @@ pub enum Shape {
 pub struct Paint {
     /// The class; none of what is not ours.
     pub class: Option<Class>,
-    /// The state.
     pub state: State,
 }
 
-/// How a text looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Of the picture.
     Title,
-    /// Of a panel.
     Heading,
-    /// Of a function.
     Name,
     /// What else there is to say.
     Detail,
-    /// In a chip.
     Chip,
 }
 
 impl Rect {
-    /// A place.
     #[must_use]
     pub fn new(x: i32, y: i32, width: i32, height: i32) -> Rect {
         Rect {
@@ -112,13 +89,11 @@ impl Rect {
         }
     }
 
-    /// Its right edge.
     #[must_use]
     pub fn right(&self) -> i32 {
         self.x + self.width
     }
 
-    /// Its lower edge.
     #[must_use]
     pub fn bottom(&self) -> i32 {
         self.y + self.height

@@ -7,7 +7,6 @@ use onload_core::class::Class;
 use super::model::{Function, State};
 use onload_core::cpu_list;
 
-/// Holders that are named.
 const NAMED: usize = 3;
 
 /// Characters of an id that an engine makes, and those of them that are shown.
@@ -17,7 +16,6 @@ const SHORT_ID: usize = 12;
 /// Virtual functions with the same driver, classes and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// How many.
     pub(super) count: usize,
     /// Their numbers, as a list.
     pub(super) numbers: String,

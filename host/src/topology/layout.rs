@@ -7,7 +7,6 @@ use super::canvas::{Canvas, Drawing, Paint, Rect, Shape, Style};
 use super::model::{Bus, Device, Function, State, Topology};
 use super::panel;
 
-/// Width of a picture.
 const WIDTH: i32 = 1200;
 const MARGIN: i32 = 24;
 const GAP: i32 = 16;
@@ -21,7 +20,6 @@ const CLASSES: [Class; 6] = [
     Class::Pps,
 ];
 
-/// Places a topology.
 #[must_use]
 pub fn draw(topology: &Topology) -> Drawing {
     let mut canvas = Canvas::default();

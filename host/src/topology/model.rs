@@ -18,7 +18,6 @@ pub struct Topology {
     pub containers: Vec<Grantee>,
 }
 
-/// A NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaNode {
     /// Its number; null for what belongs to no node.
@@ -27,11 +26,9 @@ pub struct NumaNode {
     pub cpus: Option<String>,
     /// Those of them that the kernel leaves alone (`isolcpus=`).
     pub isolated_cpus: Option<String>,
-    /// Its memory.
     pub memory: Option<Memory>,
     /// Huge pages that are set aside on it, by size.
     pub hugepages: Vec<Pages>,
-    /// Its PCIe trees.
     pub roots: Vec<Root>,
     /// Devices on no PCI function, such as soft-RoCE.
     pub devices: Vec<Device>,
@@ -40,9 +37,7 @@ pub struct NumaNode {
 /// Memory of a node in KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All of it.
     pub total_kib: u64,
-    /// What nobody uses.
     pub free_kib: u64,
 }
 
@@ -51,13 +46,11 @@ pub struct Memory {
 pub struct Pages {
     /// The size, such as `2Mi`.
     pub name: String,
-    /// Pages on the node.
     pub total: u64,
     /// Pages among them that are free.
     pub free: u64,
 }
 
-/// A PCIe tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Root {
     /// Its name in sysfs, such as `pci0000:80`.
@@ -79,19 +72,15 @@ pub struct Bus {
 /// A bridge: a port of the root, or one of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bridge {
-    /// Its address.
     pub address: PciAddress,
     /// Its link as it is now.
     pub link: Option<String>,
-    /// What is below it.
     #[serde(flatten)]
     pub bus: Bus,
 }
 
-/// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Function {
-    /// Its address.
     pub address: PciAddress,
     /// Vendor and device, such as `1924:0b03`.
     pub id: String,
@@ -109,21 +98,17 @@ pub struct Function {
     pub virtual_functions: Vec<Function>,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Interface {
-    /// Its name.
     pub name: String,
     /// `operstate`.
     pub state: Option<String>,
-    /// Its speed in Mbit/s.
     pub speed_mbps: Option<u64>,
 }
 
 /// A device of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
-    /// The class.
     #[serde(serialize_with = "class_as_text")]
     pub class: Class,
     /// Its name in that class.
@@ -149,7 +134,6 @@ pub enum State {
 }
 
 impl State {
-    /// The state in words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -199,7 +183,6 @@ impl Device {
 }
 
 impl NumaNode {
-    /// What people call it.
     pub(super) fn title(&self) -> String {
         match self.number {
             Some(number) => format!("NUMA node {number}"),

@@ -12,9 +12,7 @@ use crate::status::Grantee;
 pub struct Seen<'s> {
     /// The host.
     pub host: &'s Host,
-    /// What discovery found.
     pub inventory: &'s Inventory,
-    /// Its pools.
     pub pools: &'s Pools,
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'s [Listed]>,

@@ -5,20 +5,16 @@ use super::groups::{fold, held_by};
 use super::model::{Bus, Device, Function, NumaNode, Topology};
 use super::panel::{NOTHING_HERE, memory};
 
-/// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Before its first line.
     pub first: String,
     /// Before those that go on with it.
     pub rest: String,
-    /// What it says.
     pub text: String,
-    /// What it is.
     pub kind: Kind,
 }
 
-/// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The heading of a node.

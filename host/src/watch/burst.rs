@@ -11,7 +11,6 @@ pub struct Damping {
     pub longest: Duration,
 }
 
-/// Events that have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Burst {
     first: Instant,
@@ -30,7 +29,6 @@ impl Burst {
         self.last = now;
     }
 
-    /// When it is told.
     pub(super) fn end(&self, damping: Damping) -> Instant {
         let quiet = self.last + damping.quiet;
         quiet.min(self.first + damping.longest)

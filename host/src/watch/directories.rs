@@ -38,7 +38,6 @@ const GONE: ReadFlags = ReadFlags::DELETE_SELF
 const OWN_PREFIX: &[u8] = b".onload-ctk-";
 const OWN_LOCK: &[u8] = b".lock";
 
-/// Directories that are watched.
 #[derive(Debug)]
 pub(super) struct Directories {
     inotify: OwnedFd,

@@ -9,7 +9,6 @@ use super::watcher::Watcher;
 pub enum Failure {
     /// The first failure, or the first since changes were told.
     New(io::Error),
-    /// It goes on.
     Known,
 }
 
@@ -64,7 +63,6 @@ impl<W> Renewed<W> {
         }
     }
 
-    /// Ends the watch.
     pub fn discard(&mut self) {
         self.watcher = None;
     }

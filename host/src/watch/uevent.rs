@@ -33,7 +33,6 @@ pub(super) struct Uevent<'a> {
     pub(super) action: &'a str,
     /// The path of the device below /sys.
     pub(super) path: &'a str,
-    /// Its class or bus.
     pub(super) subsystem: &'a str,
 }
 

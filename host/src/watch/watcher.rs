@@ -23,7 +23,6 @@ use crate::host::Host;
 /// and each answer is a look at the whole host.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources {
     /// Directories, by absolute paths; they need not exist yet.
@@ -58,7 +57,6 @@ impl Sources {
     }
 }
 
-/// Waits for changes.
 pub struct Watcher {
     directories: Option<Directories>,
     uevents: Option<Socket>,

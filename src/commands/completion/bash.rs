@@ -14,7 +14,6 @@ use clap_complete::env::EnvCompleter;
 
 use super::paths::{self, Paths};
 
-/// The shell's name.
 pub(super) const NAME: &str = "bash";
 /// At which characters bash breaks words: its COMP_WORDBREAKS.
 const BREAKS: &str = "ONLOAD_CTK_COMPLETE_WORDBREAKS";
@@ -138,7 +137,6 @@ struct Line {
     piece: usize,
 }
 
-/// What encloses a character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quote {
     None,

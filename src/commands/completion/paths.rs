@@ -10,9 +10,7 @@ use clap_complete::engine::ArgValueCompleter;
 /// What a shell is to complete itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Paths {
-    /// Files and directories.
     Any,
-    /// Directories.
     Directories,
 }
 

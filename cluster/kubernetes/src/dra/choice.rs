@@ -15,11 +15,8 @@ use crate::host_state::Snapshot;
 /// Who offers a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// Nobody.
     Nobody,
-    /// The device plugin.
     Plugin,
-    /// The DRA driver.
     Dra,
 }
 
@@ -36,7 +33,6 @@ impl fmt::Display for Way {
 /// Which way is wanted for a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// That one.
     Way(Way),
     /// The device plugin, although the server serves pods by DRA, and why.
     Plugin(Why),

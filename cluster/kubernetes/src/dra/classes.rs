@@ -20,7 +20,6 @@ use crate::plugin::Backoff;
 /// Whether the server serves pods by DRA that ask for the old resource of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// It does.
     Yes,
     /// It has dropped the name, or has no such DeviceClass: packaging/kubernetes/dra is not there yet.
     No,
@@ -31,7 +30,6 @@ pub(super) enum Kept {
 /// What is known of the DeviceClasses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Told {
-    /// Nothing yet.
     #[default]
     Nothing,
     /// The server does not say.

@@ -45,7 +45,6 @@ pub struct Driver {
     pub host: watch::Receiver<Arc<Snapshot>>,
     /// Its specifications. Those of claims are written to the directory of the highest priority.
     pub specs: Arc<SpecNames>,
-    /// What is measured.
     pub metrics: Arc<Metrics>,
 }
 

@@ -50,19 +50,15 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub struct Offered {
     /// To the publisher of ResourceSlices.
     pub dra: watch::Sender<BTreeSet<Class>>,
-    /// To the device plugin.
     pub plugin: watch::Sender<BTreeSet<Class>>,
     /// To the publisher: classes of the host of which nothing is known yet. Their slices are a predecessor's, or
     /// another instance's.
     pub undecided: watch::Sender<BTreeSet<Class>>,
 }
 
-/// What decides.
 #[derive(Debug)]
 pub struct Engine {
-    /// The API server.
     pub api: Api,
-    /// The node.
     pub node: NodeName,
     /// The host, and what is configured.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,

@@ -37,7 +37,6 @@ pub struct Registered {
     /// How often kubelet has said so. When it starts it deletes the slices of its node, so each time they are
     /// looked at again.
     pub times: u64,
-    /// Whether it does now.
     pub now: bool,
     /// Whether it has said that it does not take it, as one without DRA does.
     pub is_refused: bool,

@@ -92,7 +92,6 @@ pub struct DraNames {
 /// A device that a name belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its class.
     pub class: Class,
     /// Its name in that class, as in the CDI specification.
     pub name: DeviceName,

@@ -48,12 +48,7 @@ pub(super) enum SocketsError {
     NoRegistry(PathBuf),
     /// Our own directory cannot be made or opened.
     #[error("making the directory {}", .path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Directory { path: PathBuf, source: io::Error },
     /// Another instance does not finish its beginning.
     #[error("another onload-kubernetes has {} locked; stop it", .0.display())]
     Locked(PathBuf),

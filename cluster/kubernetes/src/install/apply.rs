@@ -27,12 +27,9 @@ const ATTEMPTS: u32 = 100;
 /// How long it is waited in between.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is put there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'s> {
-    /// The hook's content.
     pub hook: &'s [u8],
-    /// The configuration's text.
     pub config: &'s str,
 }
 
@@ -43,7 +40,6 @@ pub(super) struct Target<'t> {
     pub tree: &'t Tree,
     /// The directory of the hooks, on the host.
     pub path: &'t Path,
-    /// The same, open.
     pub directory: &'t Directory,
 }
 

@@ -32,16 +32,13 @@ const UID_MAP: &str = "/proc/self/uid_map";
 pub struct Place<'p> {
     /// The host.
     pub host: &'p Host,
-    /// The directory on it.
     pub directory: &'p Path,
     /// Who has to own what is used there: root, but in tests.
     pub owners: Owners,
 }
 
-/// What is installed.
 #[derive(Clone, Copy, Debug)]
 pub struct What<'w> {
-    /// The hook's file.
     pub hook: &'w Path,
     /// The configuration for a host that has none.
     pub config: Option<&'w Path>,

@@ -21,7 +21,6 @@ pub enum InstallError {
     /// Specifications cannot be removed, or it cannot be told who writes them.
     #[error(transparent)]
     Specs(#[from] SpecWriterError),
-    /// Somebody else installs.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A path cannot be used.
@@ -29,9 +28,7 @@ pub enum InstallError {
     Path {
         /// What was being done.
         action: &'static str,
-        /// The path.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// Somebody else could change what is there.
@@ -60,7 +57,6 @@ pub enum InstallError {
     /// The file to install is not this version's hook.
     #[error("installing the hook: {} is not the hook of version {version}: it says {says:?}", .path.display())]
     NotHook {
-        /// The file.
         path: PathBuf,
         /// The version of this program.
         version: &'static str,
@@ -69,12 +65,7 @@ pub enum InstallError {
     },
     /// A program does not run.
     #[error("executing {}", .path.display())]
-    Execute {
-        /// The program.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Execute { path: PathBuf, source: io::Error },
     /// Another file has the name of this version's hook.
     #[error(
         "installing the hook: {} is another file than this version's hook, and containers may have been given it; remove it when none is left, or replace it with --force", .0.display()
@@ -83,30 +74,21 @@ pub enum InstallError {
     /// The label of SELinux cannot be set.
     #[error("giving {} the security label of {like}", .path.display())]
     Label {
-        /// The file.
         path: PathBuf,
         /// The program that has the right label.
         like: &'static str,
-        /// The system's error.
         source: Errno,
     },
     /// The configuration to install is none.
     #[error("reading the configuration {}", .path.display())]
     Config {
-        /// The file.
         path: PathBuf,
         /// Where and why.
         source: ConfigError,
     },
     /// The record of what was installed is not understood.
     #[error("reading {}: {why}; nothing is changed", .path.display())]
-    Record {
-        /// The record.
-        path: PathBuf,
-        /// Why not.
-        why: String,
-    },
-    /// The daemon still runs.
+    Record { path: PathBuf, why: String },
     #[error(
         "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
     )]

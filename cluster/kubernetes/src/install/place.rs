@@ -46,11 +46,9 @@ pub(super) struct Tree {
 pub(super) struct HookFile {
     /// The sha256 of its content, in hexadecimal.
     pub sha256: String,
-    /// Its permission bits.
     pub mode: u32,
 }
 
-/// What the directory holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     /// The hooks, by version; `None` for a directory without one.
@@ -62,9 +60,7 @@ pub(super) struct Content {
 /// How the file system of the directory is mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mounted {
-    /// Nothing can be written.
     pub read_only: bool,
-    /// Nothing can be executed.
     pub noexec: bool,
 }
 

@@ -27,7 +27,6 @@ pub(super) struct Found {
 /// What is to be installed.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'w> {
-    /// The version.
     pub version: &'w str,
     /// The sha256 of its hook, in hexadecimal.
     pub hook: &'w str,
@@ -40,7 +39,6 @@ pub(super) struct Wanted<'w> {
     pub force: bool,
 }
 
-/// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The hook of the wanted version is put in its place.
@@ -49,7 +47,6 @@ pub(super) enum Step {
     PutConfig,
     /// The hook of a version is removed, and its directory.
     RemoveHook(String),
-    /// The configuration is removed.
     RemoveConfig,
 }
 
@@ -69,7 +66,6 @@ pub(super) enum Kept {
 pub(super) struct Plan {
     /// The changes, in their order.
     pub steps: Vec<Step>,
-    /// What stays.
     pub kept: Vec<Kept>,
     /// The record before the first change: it lists both the old and the new content.
     pub before: Record,

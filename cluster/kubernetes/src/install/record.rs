@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Its name.
 pub(super) const RECORD_NAME: &str = ".onload-kubernetes.json";
 /// The newest format that is understood.
 const FORMAT: u32 = 1;
@@ -17,7 +16,6 @@ const FORMAT: u32 = 1;
 /// What was installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The format.
     version: u32,
     /// The version that was installed last.
     #[serde(default)]
@@ -91,7 +89,6 @@ impl Record {
         }
     }
 
-    /// Its text.
     #[must_use]
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         // A map of texts and numbers has no value that JSON lacks.
@@ -113,7 +110,6 @@ impl Record {
         self.config.iter().any(|known| known == sha256)
     }
 
-    /// Whether it lists nothing.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.hooks.is_empty() && self.config.is_empty()

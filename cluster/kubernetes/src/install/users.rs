@@ -97,7 +97,6 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
     users
 }
 
-/// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// A specification, which only root writes.

@@ -31,7 +31,6 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Bytes of an answer.
 const LIMIT: u64 = 64 * 1024;
 
-/// How the daemon is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
@@ -44,20 +43,11 @@ pub struct State {
 /// Why it is not known how the daemon is.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// It does not answer.
     #[error("asking the daemon at {}", .path.display())]
-    Ask {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It answers something else.
+    Ask { path: PathBuf, source: io::Error },
     #[error("the answer of the daemon at {} is not understood", .path.display())]
     Answer {
-        /// The socket.
         path: PathBuf,
-        /// Why.
         source: serde_json::Error,
     },
 }
@@ -91,7 +81,6 @@ impl State {
     }
 }
 
-/// What a daemon offers.
 #[derive(Clone, Debug)]
 pub struct Offered {
     /// What the host has.

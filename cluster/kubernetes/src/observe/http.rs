@@ -40,7 +40,6 @@ const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub enum SetBy {
     /// The command line or its variable, which go before the file.
     Argument,
-    /// The configuration file.
     File,
 }
 
@@ -53,15 +52,12 @@ impl fmt::Display for SetBy {
     }
 }
 
-/// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The address cannot be bound.
     #[error("listening at {address} for /metrics ({source}); set another {by}")]
     Bind {
-        /// The address.
         address: Listen,
-        /// What sets it.
         by: SetBy,
         /// Why; the remedy has to follow it.
         source: io::Error,
@@ -118,7 +114,6 @@ async fn listen_at((listen, by): &(Listen, SetBy), app: &Router) -> Result<(), H
     }
 }
 
-/// Takes connections for ever.
 async fn take(mut listener: impl Listener, app: &Router) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     // The places are never closed.

@@ -25,7 +25,6 @@ const END: &str = "# EOF\n";
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge>;
 
-/// What is measured.
 pub struct Metrics {
     registry: Registry,
     devices: Gauges,
@@ -210,7 +209,6 @@ impl Metrics {
         }
     }
 
-    /// Some ids were given.
     pub fn given<'i>(&self, name: &ResourceName, ids: impl Iterator<Item = &'i String>) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let of_resource = given.entry(name.clone()).or_default();

@@ -28,7 +28,6 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Kubelet, as the directory shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kubelet {
-    /// Its socket.
     pub socket: Option<Identity>,
     /// How many sockets of its were seen; a new one may have the numbers of the old.
     pub starts: u64,
@@ -41,12 +40,7 @@ pub struct Kubelet {
 pub enum DirectoryError {
     /// It cannot be opened or watched.
     #[error("watching {}", .path.display())]
-    Watch {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Watch { path: PathBuf, source: io::Error },
 }
 
 /// A directory that is watched.
@@ -54,7 +48,6 @@ pub enum DirectoryError {
 struct Watched {
     /// What tells of changes; `None` where the kernel gives nothing that does, and the directory is looked at often.
     events: Option<AsyncFd<OwnedFd>>,
-    /// The directory.
     directory: OwnedFd,
 }
 
@@ -193,7 +186,6 @@ fn registered(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(events)
 }
 
-/// Reads what there is.
 fn read(events: &OwnedFd) -> Result<Told, Errno> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(events, &mut buffer);

@@ -22,10 +22,8 @@ pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
 /// Why kubelet does not have a resource.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegisterError {
-    /// It cannot be reached.
     #[error("dialling kubelet")]
     Dial(#[source] tonic::transport::Error),
-    /// It refused.
     #[error("kubelet refused it: {}", .0.message())]
     Refused(tonic::Status),
 }

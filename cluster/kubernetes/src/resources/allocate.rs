@@ -11,7 +11,6 @@ use onload_host::offers::GENERATE;
 /// What a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Variables of its environment.
     pub variables: BTreeMap<String, String>,
     /// CDI devices, each once.
     pub cdi: Vec<String>,
@@ -20,16 +19,13 @@ pub struct Given {
 /// Why it gets nothing. Kubernetes shows the text to the owner of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The request is empty.
     #[error("no device is asked for")]
     Nothing,
-    /// One id twice.
     #[error("device {} is asked for twice", Quoted(.0))]
     Twice(String),
     /// The resource has no such id, and discovery knows why.
     #[error("device {} is not offered: {reason}", Quoted(.id))]
     NotOffered {
-        /// The id.
         id: String,
         /// What `discover` says.
         reason: String,
@@ -37,35 +33,23 @@ pub enum Refusal {
     /// The resource has no such id.
     #[error("unknown device {}; the resource has {}", Quoted(.id), Listed(.known))]
     Unknown {
-        /// The id.
         id: String,
         /// The devices that there are.
         known: Vec<String>,
     },
     /// A container cannot use it now.
     #[error("device {} is not healthy: {reason}", Quoted(.id))]
-    Unhealthy {
-        /// The id.
-        id: String,
-        /// Why.
-        reason: String,
-    },
+    Unhealthy { id: String, reason: String },
     /// The runtime would not find it.
     #[error(
         "no CDI specification has {name}; \"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
     )]
-    NoSpec {
-        /// The CDI device.
-        name: String,
-    },
+    NoSpec { name: String },
     /// The same, where the daemon writes specifications.
     #[error(
         "no CDI specification has {name}; onload-kubernetes on the node writes it, and says in its log why it has not"
     )]
-    Unwritten {
-        /// The CDI device.
-        name: String,
-    },
+    Unwritten { name: String },
 }
 
 /// Who writes the node's specifications.
@@ -74,7 +58,6 @@ pub enum WrittenBy {
     /// The units of the package, or the operator.
     #[default]
     Operator,
-    /// The daemon.
     Daemon,
 }
 

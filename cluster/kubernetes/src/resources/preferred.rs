@@ -15,18 +15,15 @@ use super::resource::Resource;
 /// What is asked for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish<'a> {
-    /// The free ids.
     pub available: &'a [String],
     /// Those that it gets in any case.
     pub must: &'a [String],
-    /// How many it gets.
     pub size: usize,
 }
 
 /// Why no answer can be given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPreferred {
-    /// Too few are free.
     #[error(
         "{} asked for, and {free} of those that are free are known",
         counted(*.size, "device is", "devices are")
@@ -34,7 +31,6 @@ pub enum NotPreferred {
     TooFew {
         /// How many are asked for.
         size: usize,
-        /// How many there are.
         free: usize,
     },
     /// More have to be included than are asked for.

@@ -7,10 +7,8 @@ use onload_core::kubernetes_settings::ResourceName;
 use onload_core::pci::PciAddress;
 use onload_host::offers::Health;
 
-/// A resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Its name.
     pub name: ResourceName,
     /// Its devices, by class and name.
     pub devices: Vec<Device>,
@@ -22,17 +20,14 @@ pub struct Resource {
 /// A device of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its class.
     pub class: Class,
     /// Its name in that class.
     pub name: String,
     /// The CDI devices of it.
     pub cdi: Vec<String>,
-    /// Its PCI function.
     pub pci: Option<PciAddress>,
     /// The root of the PCIe tree that it is in.
     pub pcie_root: Option<String>,
-    /// Its NUMA node.
     pub numa_node: Option<u32>,
     /// The device nodes that a container gets with it, by their paths there.
     pub nodes: Vec<String>,

@@ -3,16 +3,13 @@
 
 use std::collections::BTreeMap;
 
-/// A ResourceClaim.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Claim {
-    /// Its namespace.
     #[prost(string, tag = "1")]
     pub namespace: String,
     /// Its uid. A claim that was made anew has the name of the old one, and another uid.
     #[prost(string, tag = "2")]
     pub uid: String,
-    /// Its name.
     #[prost(string, tag = "3")]
     pub name: String,
 }
@@ -20,12 +17,10 @@ pub struct Claim {
 /// Prepare claims for pods of this node.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NodePrepareResourcesRequest {
-    /// They.
     #[prost(message, repeated, tag = "1")]
     pub claims: Vec<Claim>,
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NodePrepareResourcesResponse {
     /// For each claim of the request, by its uid.
@@ -44,16 +39,13 @@ pub struct NodePrepareResourceResponse {
     pub error: String,
 }
 
-/// An allocated device.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Device {
     /// The requests of the claim that it is for; none means all.
     #[prost(string, repeated, tag = "1")]
     pub request_names: Vec<String>,
-    /// Its pool.
     #[prost(string, tag = "2")]
     pub pool_name: String,
-    /// Its name there.
     #[prost(string, tag = "3")]
     pub device_name: String,
     /// What a container of it gets, fully qualified.
@@ -67,12 +59,10 @@ pub struct Device {
 /// No pod of this node needs these claims any more.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NodeUnprepareResourcesRequest {
-    /// They.
     #[prost(message, repeated, tag = "1")]
     pub claims: Vec<Claim>,
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NodeUnprepareResourcesResponse {
     /// For each claim of the request, by its uid.

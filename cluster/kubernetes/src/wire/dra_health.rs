@@ -8,7 +8,6 @@ pub struct NodeWatchResourcesRequest {}
 /// The health of all devices. What is left out is unknown.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NodeWatchResourcesResponse {
-    /// They.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<DeviceHealth>,
 }
@@ -16,10 +15,8 @@ pub struct NodeWatchResourcesResponse {
 /// The health of a device.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DeviceHealth {
-    /// The device.
     #[prost(message, optional, tag = "1")]
     pub device: Option<DeviceIdentifier>,
-    /// How it is.
     #[prost(enumeration = "HealthStatus", tag = "2")]
     pub health: i32,
     /// When that was found out, in seconds after 1970.
@@ -33,25 +30,19 @@ pub struct DeviceHealth {
     pub message: String,
 }
 
-/// A device.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, prost::Message)]
 pub struct DeviceIdentifier {
-    /// Its pool.
     #[prost(string, tag = "1")]
     pub pool_name: String,
-    /// Its name there.
     #[prost(string, tag = "2")]
     pub device_name: String,
 }
 
-/// How a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum HealthStatus {
-    /// Nobody knows.
     Unknown = 0,
     /// A container can use it.
     Healthy = 1,
-    /// It cannot.
     Unhealthy = 2,
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-/// No fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
 
@@ -37,7 +36,6 @@ pub struct DevicePluginOptions {
 /// All devices of a resource.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListAndWatchResponse {
-    /// They.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<Device>,
 }
@@ -59,15 +57,12 @@ pub struct Device {
 /// Where a device is.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct TopologyInfo {
-    /// The NUMA nodes.
     #[prost(message, repeated, tag = "1")]
     pub nodes: Vec<NumaNode>,
 }
 
-/// A NUMA node.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct NumaNode {
-    /// Its number.
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
@@ -83,18 +78,15 @@ pub struct PreferredAllocationRequest {
 /// Which devices would be best for a container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerPreferredAllocationRequest {
-    /// Those that are free.
     #[prost(string, repeated, tag = "1")]
     pub available_device_ids: Vec<String>,
     /// Those that it gets in any case.
     #[prost(string, repeated, tag = "2")]
     pub must_include_device_ids: Vec<String>,
-    /// How many it gets.
     #[prost(int32, tag = "3")]
     pub allocation_size: i32,
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PreferredAllocationResponse {
     /// For each container, in the order of the request.
@@ -126,7 +118,6 @@ pub struct ContainerAllocateRequest {
     pub devices_ids: Vec<String>,
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AllocateResponse {
     /// For each container, in the order of the request.
@@ -137,10 +128,8 @@ pub struct AllocateResponse {
 /// What a container gets. Mounts and device nodes (2 and 3) are left to CDI.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerAllocateResponse {
-    /// Variables.
     #[prost(btree_map = "string, string", tag = "1")]
     pub envs: BTreeMap<String, String>,
-    /// Annotations for the runtime.
     #[prost(btree_map = "string, string", tag = "4")]
     pub annotations: BTreeMap<String, String>,
     /// CDI devices (Kubernetes 1.28 and later).
@@ -148,10 +137,8 @@ pub struct ContainerAllocateResponse {
     pub cdi_devices: Vec<CdiDevice>,
 }
 
-/// A CDI device.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct CdiDevice {
-    /// Its fully qualified name.
     #[prost(string, tag = "1")]
     pub name: String,
 }
@@ -159,11 +146,9 @@ pub struct CdiDevice {
 /// A container is about to start.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PreStartContainerRequest {
-    /// Its devices.
     #[prost(string, repeated, tag = "1")]
     pub devices_ids: Vec<String>,
 }
 
-/// It may.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct PreStartContainerResponse {}

@@ -5,7 +5,6 @@
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct InfoRequest {}
 
-/// A plugin.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PluginInfo {
     /// What kind it is of, such as [`super::DRA_PLUGIN`].
@@ -25,14 +24,11 @@ pub struct PluginInfo {
 /// How kubelet likes it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RegistrationStatus {
-    /// Whether it is registered.
     #[prost(bool, tag = "1")]
     pub plugin_registered: bool,
-    /// Why it is not.
     #[prost(string, tag = "2")]
     pub error: String,
 }
 
-/// Heard.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct RegistrationStatusResponse {}

@@ -1,7 +1,6 @@
 //! The services, as `build.rs` makes them.
 
 #![allow(
-    missing_docs,
     unreachable_pub,
     unused_qualifications,
     clippy::all,

@@ -50,14 +50,12 @@ impl Gates {
     };
 }
 
-/// A version of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// DRA is beta, and off as a rule: where it is on, the server has v1beta1 and v1beta2 of it.
     V1_33,
     /// v1; sharing, counters, taints and old manifests by DRA are alpha.
     V1_34,
-    /// All of it.
     V1_36,
 }
 
@@ -118,7 +116,6 @@ struct Kept {
     version: u64,
     /// What happened, by version.
     history: Vec<(u64, &'static str, Value)>,
-    /// The same of DeviceClasses.
     class_history: Vec<(u64, &'static str, Value)>,
     /// The version from which on history is known.
     known_from: u64,
@@ -149,7 +146,6 @@ struct Shared {
     changes: watch::Sender<u64>,
 }
 
-/// The rights of packaging/kubernetes.
 pub(crate) const RIGHTS: [(&str, &str); 11] = [
     ("get", "nodes"),
     ("list", "pods"),
@@ -247,7 +243,6 @@ impl ApiServer {
             .collect()
     }
 
-    /// One slice.
     pub(crate) fn slice(&self, name: &str) -> Option<ResourceSlice> {
         let slice = self.kept().slices.get(name).cloned();
         slice.map(|slice| serde_json::from_value(slice).unwrap())
@@ -396,7 +391,6 @@ impl ApiServer {
         tell_class(&mut kept, kind, &class);
     }
 
-    /// All classes of packaging/kubernetes/dra.
     pub(crate) fn put_classes(&self) {
         for class in Class::ALL {
             let name = format!("{class}.onload.dev");
@@ -556,7 +550,6 @@ fn respond(status: u16, body: &Value) -> Response {
         .unwrap()
 }
 
-/// A request, understood.
 struct Call {
     verb: &'static str,
     resource: &'static str,

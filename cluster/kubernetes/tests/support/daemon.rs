@@ -140,13 +140,11 @@ impl Daemon {
         self.child.wait().unwrap()
     }
 
-    /// Sends SIGTERM.
     pub(crate) fn signal_term(&self) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
     }
 
-    /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -207,7 +207,6 @@ fn one(mut claims: BTreeMap<String, NodePrepareResourceResponse>) -> Result<Vec<
     }
 }
 
-/// The stream of health.
 pub(crate) struct Health(Streaming<NodeWatchResourcesResponse>);
 
 impl Health {

@@ -30,7 +30,6 @@ use super::PATIENCE;
 /// Kubelet's own limit for Register's dial.
 const DIAL: Duration = Duration::from_secs(10);
 
-/// A resource that registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Plugin {
     pub(crate) request: RegisterRequest,

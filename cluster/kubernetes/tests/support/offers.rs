@@ -56,7 +56,6 @@ pub(crate) fn vf(name: &str, pf: &str) -> Offer {
     offer
 }
 
-/// That many virtual functions.
 pub(crate) fn vfs(number: u32) -> Vec<Offer> {
     let vf = |at: u32| {
         let (bus, device, function) = (at / 256, at / 8 % 32, at % 8);

@@ -53,7 +53,6 @@ pub enum EditsError {
     /// Somebody else than root could have written it.
     #[error("{0}")]
     Untrusted(String),
-    /// None has a device.
     #[error("{}; run \"onload-ctk cdi generate\"", Chain(.0))]
     Unresolvable(#[from] UnresolvableError),
 }
@@ -61,7 +60,6 @@ pub enum EditsError {
 /// The edits of all classes.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
-    /// The directories of specifications.
     dirs: Vec<PathBuf>,
     /// The classes that the plugin's settings have their own edits of.
     own: Vec<(&'static [Class], Arc<Registry>)>,
@@ -101,7 +99,6 @@ impl Books {
 /// A host at one moment.
 #[derive(Debug)]
 pub struct Look {
-    /// What it offers.
     pub offers: Vec<Offer>,
     /// What the offers consist of.
     pub books: Books,

@@ -17,9 +17,7 @@ pub type Members = Vec<(Class, Vec<QualifiedName>)>;
 /// Devices as they are published.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Their type.
     pub r#type: Type,
-    /// Their vendor.
     pub vendor: &'static str,
     /// Their name in jobs, which constraints know as `${device.model}`.
     pub name: String,
@@ -27,18 +25,15 @@ pub struct Group {
     pub attributes: Attributes,
     /// Whether one task has each of them at a time.
     pub is_exclusive: bool,
-    /// At least one.
     pub devices: Vec<Device>,
 }
 
 /// A device of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Its name in ids.
     pub key: String,
     /// How many tasks may have it at once.
     pub slots: u32,
-    /// Its PCI function.
     pub pci: Option<PciAddress>,
     /// Whether a task can be given it.
     pub health: Health,
@@ -51,9 +46,7 @@ pub struct Device {
 /// What can be counted of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Its network interface.
     pub interface: Option<String>,
-    /// Its RDMA device.
     pub rdma: Option<String>,
     /// The size of its pages in KiB.
     pub page_kib: Option<u64>,

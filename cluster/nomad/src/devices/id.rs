@@ -6,17 +6,11 @@ use std::fmt;
 /// The type of a device, as jobs ask for it. Those of nomad-onload have their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Type {
-    /// Onload.
     Onload,
-    /// TCPDirect.
     Zf,
-    /// Both.
     OnloadZf,
-    /// A PTP clock.
     Ptp,
-    /// A PPS source.
     Pps,
-    /// An RDMA device.
     Rdma,
     /// A function bound to vfio.
     Vfio,

@@ -18,7 +18,6 @@ const ALL_PERMISSIONS: &str = "rwm";
 /// Something that Nomad cannot carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// A raised RLIMIT_MEMLOCK.
     Memlock,
     /// A lease, by which the rest of the host knows who has a device.
     Lease,
@@ -29,7 +28,6 @@ pub enum Need {
 }
 
 impl Need {
-    /// A word for it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -76,7 +74,6 @@ fn is_bind(mount: &Mount) -> bool {
     mount.options.iter().any(is_bind) || mount.type_.as_deref() == Some("bind")
 }
 
-/// How edits are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manner {
     /// Where libonload.so is in the task, if not where a loader looks.
@@ -122,7 +119,6 @@ impl Reservation {
         self.envs.insert(name.to_owned(), value);
     }
 
-    /// Sets a variable.
     pub fn set(&mut self, name: &str, value: String) {
         self.envs.insert(name.to_owned(), value);
     }

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
 use tokio::sync::{oneshot, watch};
 
-/// Nomad's agent.
 #[derive(Debug)]
 pub struct Agent {
     /// Is told of its end.

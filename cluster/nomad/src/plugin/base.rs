@@ -19,7 +19,6 @@ pub const API_VERSION: &str = "v0.1.0";
 /// The plugin's name, as nomad-onload has it.
 pub const NAME: &str = "onload";
 
-/// The service.
 #[derive(Debug)]
 pub struct Base {
     /// Who looks at the host by these settings.

@@ -30,7 +30,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 type Snapshots = watch::Receiver<Option<Arc<Snapshot>>>;
 
-/// The service.
 #[derive(Debug)]
 pub struct Devices {
     /// Who looks at the host.

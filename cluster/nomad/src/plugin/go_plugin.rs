@@ -13,13 +13,11 @@ use crate::wire::services::g_r_p_c_broker_server::GRPCBroker;
 use crate::wire::services::g_r_p_c_controller_server::GRPCController;
 use crate::wire::services::g_r_p_c_stdio_server::GRPCStdio;
 
-/// A stream of messages.
 pub type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Ends the plugin when the host says so.
 #[derive(Debug)]
 pub struct Controller {
-    /// Is told.
     pub stop: mpsc::Sender<()>,
 }
 

@@ -14,7 +14,6 @@ const VERSIONS: &str = "PLUGIN_PROTOCOL_VERSIONS";
 const VERSION: &str = "2";
 /// A certificate of the host, if the connection is to be encrypted.
 const CLIENT_CERT: &str = "PLUGIN_CLIENT_CERT";
-/// The directory of sockets.
 const SOCKET_DIR: &str = "PLUGIN_UNIX_SOCKET_DIR";
 /// A group that may connect.
 const SOCKET_GROUP: &str = "PLUGIN_UNIX_SOCKET_GROUP";

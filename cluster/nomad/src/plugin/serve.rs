@@ -30,19 +30,15 @@ const HEALTH: &str = "plugin";
 /// How long the answer to `Shutdown` may take to reach the host, which kills the plugin after two seconds.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Why the plugin ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// There is no socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// Signals cannot be received.
     #[error("starting the plugin")]
     Start(#[source] io::Error),
     /// The host does not read.
     #[error("telling the host where the plugin listens")]
     Line(#[source] io::Error),
-    /// It cannot be served.
     #[error("serving the plugin")]
     Serve(#[from] tonic::transport::Error),
 }

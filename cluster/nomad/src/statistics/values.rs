@@ -2,7 +2,6 @@
 
 use crate::wire::structs::StatValue;
 
-/// A number of something.
 pub(super) fn count(number: u64, unit: &str, desc: &str) -> StatValue {
     StatValue {
         int_numerator_val: Some(i64::try_from(number).unwrap_or(i64::MAX)),

@@ -8,25 +8,19 @@ use super::hclspec::Spec;
 pub enum PluginType {
     /// It does not say.
     Unknown = 0,
-    /// It runs tasks.
     Driver = 2,
-    /// It offers devices.
     Device = 3,
 }
 
-/// What the plugin is.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PluginInfoResponse {
-    /// Its kind.
     #[prost(enumeration = "PluginType", tag = "1")]
     pub r#type: i32,
     /// The versions of the protocol that it speaks.
     #[prost(string, repeated, tag = "2")]
     pub plugin_api_versions: Vec<String>,
-    /// Its own version.
     #[prost(string, tag = "3")]
     pub plugin_version: String,
-    /// Its name.
     #[prost(string, tag = "4")]
     pub name: String,
 }
@@ -34,12 +28,10 @@ pub struct PluginInfoResponse {
 /// What may stand in its configuration.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ConfigSchemaResponse {
-    /// The schema.
     #[prost(message, optional, tag = "1")]
     pub spec: Option<Spec>,
 }
 
-/// Its configuration.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SetConfigRequest {
     /// What the schema allows, as go-cty writes it; empty without a configuration. What Nomad says of itself

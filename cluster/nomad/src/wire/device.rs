@@ -7,7 +7,6 @@ use super::structs::{Attribute, Duration, StatObject, StatValue, Timestamp};
 /// All devices of the host; it takes the place of what was said before.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FingerprintResponse {
-    /// They, in groups.
     #[prost(message, repeated, tag = "1")]
     pub device_group: Vec<DeviceGroup>,
 }
@@ -18,13 +17,10 @@ pub struct DeviceGroup {
     /// Who made them.
     #[prost(string, tag = "1")]
     pub vendor: String,
-    /// What they are.
     #[prost(string, tag = "2")]
     pub device_type: String,
-    /// Which of these.
     #[prost(string, tag = "3")]
     pub device_name: String,
-    /// They.
     #[prost(message, repeated, tag = "4")]
     pub devices: Vec<DetectedDevice>,
     /// What they are selected by.
@@ -32,7 +28,6 @@ pub struct DeviceGroup {
     pub attributes: BTreeMap<String, Attribute>,
 }
 
-/// A device.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DetectedDevice {
     /// What it is reserved by.
@@ -41,7 +36,6 @@ pub struct DetectedDevice {
     /// Whether a task can be given it.
     #[prost(bool, tag = "2")]
     pub healthy: bool,
-    /// Why not.
     #[prost(string, tag = "3")]
     pub health_description: String,
     /// Where it is.
@@ -52,7 +46,6 @@ pub struct DetectedDevice {
 /// Where a device is.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DeviceLocality {
-    /// Its PCI function.
     #[prost(string, tag = "1")]
     pub pci_bus_id: String,
 }
@@ -68,7 +61,6 @@ pub struct ReserveRequest {
 /// What the task is given.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ReserveResponse {
-    /// It.
     #[prost(message, optional, tag = "1")]
     pub container_res: Option<ContainerReservation>,
 }
@@ -76,18 +68,14 @@ pub struct ReserveResponse {
 /// What a task is given.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerReservation {
-    /// Variables.
     #[prost(btree_map = "string, string", tag = "1")]
     pub envs: BTreeMap<String, String>,
-    /// Bind mounts.
     #[prost(message, repeated, tag = "2")]
     pub mounts: Vec<Mount>,
-    /// Device nodes.
     #[prost(message, repeated, tag = "3")]
     pub devices: Vec<DeviceSpec>,
 }
 
-/// A bind mount.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Mount {
     /// Where it is in the task.
@@ -101,7 +89,6 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// A device node.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DeviceSpec {
     /// Where it is in the task.
@@ -115,10 +102,8 @@ pub struct DeviceSpec {
     pub permissions: String,
 }
 
-/// Statistics are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct StatsRequest {
-    /// How often.
     #[prost(message, optional, tag = "1")]
     pub collection_interval: Option<Duration>,
 }
@@ -126,7 +111,6 @@ pub struct StatsRequest {
 /// The statistics of all devices.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatsResponse {
-    /// In groups.
     #[prost(message, repeated, tag = "1")]
     pub groups: Vec<DeviceGroupStats>,
 }
@@ -134,13 +118,10 @@ pub struct StatsResponse {
 /// The statistics of a group.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceGroupStats {
-    /// The group's vendor.
     #[prost(string, tag = "1")]
     pub vendor: String,
-    /// Its type.
     #[prost(string, tag = "2")]
     pub r#type: String,
-    /// Its name.
     #[prost(string, tag = "3")]
     pub name: String,
     /// The statistics, by the device's id.
@@ -154,10 +135,8 @@ pub struct DeviceStats {
     /// The one value that is shown first.
     #[prost(message, optional, tag = "1")]
     pub summary: Option<StatValue>,
-    /// All.
     #[prost(message, optional, tag = "2")]
     pub stats: Option<StatObject>,
-    /// When that was.
     #[prost(message, optional, tag = "3")]
     pub timestamp: Option<Timestamp>,
 }

@@ -15,7 +15,6 @@ pub struct StdioData {
 /// A connection that one side offers the other. There are none between Nomad and a device plugin.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ConnInfo {
-    /// Its number.
     #[prost(uint32, tag = "1")]
     pub service_id: u32,
     /// `unix` or `tcp`.

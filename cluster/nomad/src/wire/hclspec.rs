@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 /// A part of a schema.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Spec {
-    /// What it is.
     #[prost(oneof = "Block", tags = "1, 3, 9, 10")]
     pub block: Option<Block>,
 }
@@ -13,21 +12,16 @@ pub struct Spec {
 /// What a part of a schema is.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Block {
-    /// An object.
     #[prost(message, tag = "1")]
     Object(Object),
-    /// An attribute.
     #[prost(message, tag = "3")]
     Attr(Attr),
-    /// Something with a default.
     #[prost(message, tag = "9")]
     Default(Box<DefaultSpec>),
-    /// A value.
     #[prost(message, tag = "10")]
     Literal(Literal),
 }
 
-/// An object.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Object {
     /// What stands in it, by name.
@@ -35,10 +29,8 @@ pub struct Object {
     pub attributes: BTreeMap<String, Spec>,
 }
 
-/// An attribute.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Attr {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
     /// Its type, as an expression of HCL.
@@ -49,10 +41,8 @@ pub struct Attr {
     pub required: bool,
 }
 
-/// Something with a default.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DefaultSpec {
-    /// It.
     #[prost(message, optional, boxed, tag = "1")]
     pub primary: Option<Box<Spec>>,
     /// What counts where it is not.
@@ -60,7 +50,6 @@ pub struct DefaultSpec {
     pub default: Option<Box<Spec>>,
 }
 
-/// A value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Literal {
     /// It, as an expression of HCL.

@@ -8,6 +8,5 @@ pub mod hclspec;
 pub mod services;
 pub mod structs;
 
-/// No fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 /// What users select a device by.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Attribute {
-    /// Its value.
     #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
     pub value: Option<Value>,
     /// The unit of a number, one of those that Nomad knows; a wrong one ends the plugin.
@@ -16,21 +15,17 @@ pub struct Attribute {
 /// The value of an attribute.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Value {
-    /// A number.
     #[prost(double, tag = "1")]
     Float(f64),
     /// A whole number.
     #[prost(int64, tag = "2")]
     Int(i64),
-    /// A text.
     #[prost(string, tag = "3")]
     Text(String),
-    /// Yes or no.
     #[prost(bool, tag = "4")]
     Bool(bool),
 }
 
-/// Statistics, in a tree.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatObject {
     /// What stands below, by name.
@@ -41,7 +36,6 @@ pub struct StatObject {
     pub attributes: BTreeMap<String, StatValue>,
 }
 
-/// A value of statistics.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatValue {
     /// A whole number.
@@ -50,10 +44,8 @@ pub struct StatValue {
     /// What it is a part of.
     #[prost(message, optional, tag = "4")]
     pub int_denominator_val: Option<i64>,
-    /// A text.
     #[prost(message, optional, tag = "5")]
     pub string_val: Option<String>,
-    /// Its unit, for people.
     #[prost(string, tag = "7")]
     pub unit: String,
     /// What it is, for people.

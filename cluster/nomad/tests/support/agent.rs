@@ -193,7 +193,6 @@ impl Agent {
         Ok(answer.into_inner().container_res.unwrap())
     }
 
-    /// The first statistics.
     pub(crate) async fn stats(&self) -> Vec<DeviceGroupStats> {
         let request = StatsRequest {
             collection_interval: Some(Duration {
@@ -306,7 +305,6 @@ async fn dial(path: &Path) -> Channel {
     endpoint.connect().await.unwrap()
 }
 
-/// The stream of devices.
 pub(crate) struct Devices {
     stream: Streaming<FingerprintResponse>,
 }

@@ -3,7 +3,6 @@
 
 use onload_nomad::wire::structs::{Attribute, Value};
 
-/// Units, the longest first.
 const UNITS: [&str; 34] = [
     "KiB/s", "MiB/s", "GiB/s", "TiB/s", "PiB/s", "EiB/s", "kB/s", "KB/s", "MB/s", "GB/s", "TB/s",
     "PB/s", "EB/s", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "MHz", "GHz", "kB", "KB", "MB", "GB",

@@ -86,7 +86,6 @@ impl TestHost {
         self
     }
 
-    /// Changes a specification.
     pub(crate) fn change_spec(&self, class: &str, change: impl FnOnce(&mut serde_json::Value)) {
         let path = self.spec_dir().join(format!("onload.dev-{class}.json"));
         let mut spec = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();

@@ -12,7 +12,6 @@ pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 /// comes to claim expires by itself, and the hook's poststop ends a lease, so nothing else is needed.
 pub const EVENTS: i32 = 1 << 3;
 
-/// Makes a plugin known.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RegisterPluginRequest {
     /// Letters, digits, `_.+-`.
@@ -59,7 +58,6 @@ pub struct SynchronizeRequest {
 /// Says that more may come.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct SynchronizeResponse {
-    /// What the request said.
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
@@ -67,24 +65,18 @@ pub struct SynchronizeResponse {
 /// Asks what a container is to get.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateContainerRequest {
-    /// Its pod.
     #[prost(message, optional, tag = "1")]
     pub pod: Option<PodSandbox>,
-    /// It.
     #[prost(message, optional, tag = "2")]
     pub container: Option<Container>,
 }
 
-/// A pod.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PodSandbox {
-    /// Its name.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Its namespace.
     #[prost(string, tag = "4")]
     pub namespace: String,
-    /// All of its annotations.
     #[prost(btree_map = "string, string", tag = "6")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -101,16 +93,13 @@ pub struct Container {
     /// Those that its configuration will have.
     #[prost(btree_map = "string, string", tag = "6")]
     pub annotations: BTreeMap<String, String>,
-    /// The command line.
     #[prost(string, repeated, tag = "7")]
     pub args: Vec<String>,
     /// `NAME=VALUE` each.
     #[prost(string, repeated, tag = "8")]
     pub env: Vec<String>,
-    /// Its mounts.
     #[prost(message, repeated, tag = "9")]
     pub mounts: Vec<Mount>,
-    /// Its hooks.
     #[prost(message, optional, tag = "10")]
     pub hooks: Option<Hooks>,
     /// What only Linux has.
@@ -127,7 +116,6 @@ pub struct Container {
     pub user: Option<User>,
 }
 
-/// A mount.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Mount {
     /// Where, in the container.
@@ -136,10 +124,8 @@ pub struct Mount {
     /// Of which file system; `bind` for what the host has.
     #[prost(string, tag = "2")]
     pub kind: String,
-    /// What.
     #[prost(string, tag = "3")]
     pub source: String,
-    /// How.
     #[prost(string, repeated, tag = "4")]
     pub options: Vec<String>,
 }
@@ -167,10 +153,8 @@ pub struct Hooks {
     pub poststop: Vec<Hook>,
 }
 
-/// An OCI hook.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Hook {
-    /// The program.
     #[prost(string, tag = "1")]
     pub path: String,
     /// Its command line, its name first.
@@ -190,15 +174,12 @@ pub struct LinuxContainer {
     /// Namespaces that it creates or joins.
     #[prost(message, repeated, tag = "1")]
     pub namespaces: Vec<LinuxNamespace>,
-    /// Its device nodes.
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<LinuxDevice>,
-    /// Its cgroup.
     #[prost(message, optional, tag = "3")]
     pub resources: Option<LinuxResources>,
 }
 
-/// A namespace.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LinuxNamespace {
     /// As config.json calls it.
@@ -219,38 +200,28 @@ pub struct LinuxDevice {
     /// `c` or `b`.
     #[prost(string, tag = "2")]
     pub kind: String,
-    /// Major number.
     #[prost(int64, tag = "3")]
     pub major: i64,
-    /// Minor number.
     #[prost(int64, tag = "4")]
     pub minor: i64,
-    /// Permission bits.
     #[prost(message, optional, tag = "5")]
     pub file_mode: Option<OptionalU32>,
-    /// Its owner.
     #[prost(message, optional, tag = "6")]
     pub uid: Option<OptionalU32>,
-    /// Its group.
     #[prost(message, optional, tag = "7")]
     pub gid: Option<OptionalU32>,
 }
 
-/// A cgroup.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LinuxResources {
-    /// Limits on huge pages.
     #[prost(message, repeated, tag = "3")]
     pub hugepage_limits: Vec<HugepageLimit>,
-    /// Rules for devices.
     #[prost(message, repeated, tag = "7")]
     pub devices: Vec<LinuxDeviceCgroup>,
 }
 
-/// A rule for devices.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LinuxDeviceCgroup {
-    /// Or deny.
     #[prost(bool, tag = "1")]
     pub allow: bool,
     /// `c`, `b` or `a`.
@@ -284,32 +255,24 @@ pub struct PosixRlimit {
     /// `RLIMIT_MEMLOCK`.
     #[prost(string, tag = "1")]
     pub kind: String,
-    /// In the resource's unit.
     #[prost(uint64, tag = "2")]
     pub hard: u64,
-    /// In the resource's unit.
     #[prost(uint64, tag = "3")]
     pub soft: u64,
 }
 
-/// A CDI device.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct CdiDevice {
-    /// Its qualified name.
     #[prost(string, tag = "1")]
     pub name: String,
 }
 
-/// A user.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct User {
-    /// Number.
     #[prost(uint32, tag = "1")]
     pub uid: u32,
-    /// Of the group.
     #[prost(uint32, tag = "2")]
     pub gid: u32,
-    /// Of further groups.
     #[prost(uint32, repeated, tag = "3")]
     pub additional_gids: Vec<u32>,
 }
@@ -317,7 +280,6 @@ pub struct User {
 /// A number that may be absent (OptionalInt, OptionalInt64).
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct OptionalInt {
-    /// It.
     #[prost(int64, tag = "1")]
     pub value: i64,
 }
@@ -325,7 +287,6 @@ pub struct OptionalInt {
 /// A number that may be absent (OptionalUInt32, OptionalFileMode).
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct OptionalU32 {
-    /// It.
     #[prost(uint32, tag = "1")]
     pub value: u32,
 }
@@ -347,7 +308,6 @@ pub struct ContainerAdjustment {
     /// Each takes the place of one with its name.
     #[prost(message, repeated, tag = "4")]
     pub env: Vec<KeyValue>,
-    /// They are added.
     #[prost(message, optional, tag = "5")]
     pub hooks: Option<Hooks>,
     /// What only Linux has.
@@ -361,13 +321,10 @@ pub struct ContainerAdjustment {
     pub cdi_devices: Vec<CdiDevice>,
 }
 
-/// A variable.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct KeyValue {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Its value.
     #[prost(string, tag = "2")]
     pub value: String,
 }
@@ -378,7 +335,6 @@ pub struct LinuxContainerAdjustment {
     /// Each takes the place of one with its path.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<LinuxDevice>,
-    /// The cgroup.
     #[prost(message, optional, tag = "2")]
     pub resources: Option<LinuxResources>,
 }

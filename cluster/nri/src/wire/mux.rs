@@ -29,12 +29,10 @@ pub enum MuxError {
     /// The other end closed it.
     #[error("the runtime closed the connection")]
     Closed,
-    /// Reading or writing failed.
     #[error("{action} the runtime")]
     Stream {
         /// What was being done.
         action: &'static str,
-        /// The cause.
         source: io::Error,
     },
     /// A frame longer than any message.
@@ -52,11 +50,9 @@ pub enum MuxError {
 pub struct Received {
     /// [`PLUGIN`] or [`RUNTIME`].
     pub connection: u32,
-    /// The message.
     pub message: Message,
 }
 
-/// The multiplexed connection.
 #[derive(Debug)]
 pub struct Mux<S> {
     stream: S,
@@ -73,7 +69,6 @@ impl<S: Read + Write> Mux<S> {
         }
     }
 
-    /// The stream below.
     pub fn stream(&self) -> &S {
         &self.stream
     }

@@ -8,9 +8,7 @@ pub const HEADER: usize = 10;
 /// The longest message (channel.go, `messageLengthMax`).
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-/// A call.
 pub const REQUEST: u8 = 1;
-/// Its answer.
 pub const RESPONSE: u8 = 2;
 
 /// The answer could not be sent as it is too long, or means nothing (google.rpc.Code).
@@ -23,7 +21,6 @@ pub const UNIMPLEMENTED: i32 = 12;
 /// What the protocol does not have: the connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Longer than any.
     #[error("a ttrpc message of {0} bytes, and {MAX_MESSAGE} are allowed")]
     Long(usize),
     /// Neither a request nor a response.
@@ -34,13 +31,11 @@ pub enum Violation {
 /// A message with what its header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The call.
     pub stream: u32,
     /// [`REQUEST`] or [`RESPONSE`].
     pub kind: u8,
     /// None of them means anything for a call with one answer.
     pub flags: u8,
-    /// The protobuf message.
     pub body: Vec<u8>,
 }
 
@@ -90,16 +85,12 @@ pub fn encode(message: &Message) -> Result<Vec<u8>, Violation> {
     Ok(bytes)
 }
 
-/// A call (request.proto).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Request {
-    /// The service.
     #[prost(string, tag = "1")]
     pub service: String,
-    /// The method.
     #[prost(string, tag = "2")]
     pub method: String,
-    /// The argument.
     #[prost(bytes = "vec", tag = "3")]
     pub payload: Vec<u8>,
     /// How long the caller waits, in nanoseconds; 0: for ever.
@@ -107,13 +98,11 @@ pub struct Request {
     pub timeout_nano: i64,
 }
 
-/// An answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Response {
     /// Absent where the call was done.
     #[prost(message, optional, tag = "1")]
     pub status: Option<Status>,
-    /// The result.
     #[prost(bytes = "vec", tag = "2")]
     pub payload: Vec<u8>,
 }
@@ -124,13 +113,11 @@ pub struct Status {
     /// 0: it was done.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// For people.
     #[prost(string, tag = "2")]
     pub message: String,
 }
 
 impl Response {
-    /// A result.
     #[must_use]
     pub fn done(payload: Vec<u8>) -> Self {
         Response {
@@ -139,7 +126,6 @@ impl Response {
         }
     }
 
-    /// A refusal.
     #[must_use]
     pub fn refused(code: i32, message: String) -> Self {
         Response {

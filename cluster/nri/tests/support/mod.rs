@@ -11,7 +11,6 @@
     clippy::needless_pass_by_value,
     clippy::expect_used,
     clippy::panic,
-    missing_docs,
     reason = "helpers of tests"
 )]
 
@@ -335,7 +334,6 @@ impl Runtime {
     }
 }
 
-/// A pod with annotations.
 pub fn pod(annotations: &[(&str, &str)]) -> Proto {
     Proto::new()
         .text(1, "p1")
@@ -415,7 +413,6 @@ impl Plugin {
         self.child.id()
     }
 
-    /// Waits for its end.
     pub fn end(&mut self) -> std::process::ExitStatus {
         self.child.wait().unwrap()
     }

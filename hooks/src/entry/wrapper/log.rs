@@ -12,7 +12,6 @@ use crate::entry::program::say;
 use crate::entry::wrapper::args::{LogFormat, LogTarget};
 use onload_core::timestamp::{now, rfc3339};
 
-/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// The container starts all the same.

@@ -70,6 +70,8 @@ enum RuntimeError {
     },
 }
 
+impl onload_core::error::Typed for RuntimeError {}
+
 impl RuntimeError {
     fn of_entry(id: Option<&ContainerId>, error: EntryError) -> RuntimeError {
         RuntimeError::Entry {

@@ -35,7 +35,6 @@ const WITHOUT: &str = "pods start without what their annotations ask for";
 /// How the plugin is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Start {
-    /// At boot.
     ByUnit,
     /// By the runtime, by this link in its directory of plugins.
     ByRuntime(PathBuf),
@@ -48,7 +47,6 @@ enum Start {
 enum State {
     /// A runtime has it.
     Connected,
-    /// It waits for one.
     Waits,
     /// It does not run.
     Gone,

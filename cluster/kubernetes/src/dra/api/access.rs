@@ -35,7 +35,6 @@ impl fmt::Debug for Access {
 pub(super) enum Token {
     /// Nothing, or the certificate of the connection.
     None,
-    /// A text that stays.
     Text(String),
     /// A file, which is read for each request: kubelet replaces the token of a pod before it expires.
     File(PathBuf),

@@ -18,23 +18,17 @@ pub enum AccessError {
     /// A file cannot be read.
     #[error("reading {} for the API server", .path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// The kubeconfig is none.
     #[error("reading kubeconfig {}", .path.display())]
     Kubeconfig {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: Box<serde_saphyr::Error>,
     },
     /// The kubeconfig has something that is not served here, or lacks something.
     #[error("kubeconfig {}: {why}", .path.display())]
     Unusable {
-        /// The file.
         path: PathBuf,
         /// What, and what to do.
         why: String,
@@ -45,9 +39,7 @@ pub enum AccessError {
     /// Certificates or keys are not usable.
     #[error("taking {what} for the API server")]
     Certificates {
-        /// Which.
         what: &'static str,
-        /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -60,7 +52,6 @@ pub enum ApiError {
     Token {
         /// What was being done.
         what: String,
-        /// Why.
         source: AccessError,
     },
     /// The server cannot be reached, or the connection broke.
@@ -68,10 +59,8 @@ pub enum ApiError {
     Unreachable {
         /// What was being done.
         what: String,
-        /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// There was no answer.
     #[error("{what}: the API server has not answered within {} s", .after.as_secs())]
     Slow {
         /// What was being done.
@@ -79,12 +68,10 @@ pub enum ApiError {
         /// How long was waited.
         after: Duration,
     },
-    /// The server refused.
     #[error("{what}: the API server answered {status}: {message}{}", advice(*.status))]
     Refused {
         /// What was being done.
         what: String,
-        /// The status.
         status: StatusCode,
         /// Its reason, as one line.
         message: String,
@@ -98,7 +85,6 @@ pub enum ApiError {
     Answer {
         /// What was being done.
         what: String,
-        /// Why.
         source: serde_json::Error,
     },
     /// The answer is longer than any that was asked for.

@@ -33,25 +33,21 @@ use crate::observe::metrics::Metrics;
 const RESOURCE: &str = "/apis/resource.k8s.io/v1";
 /// Slices of one page: each has at most 128 devices.
 const SLICES: u32 = 8;
-/// Pods of one page.
 const PODS: u32 = 20;
 /// DeviceClasses of one page: each may have 32 selectors of 10 KiB.
 const CLASSES: u32 = 50;
-/// Claims of one page.
 const CLAIMS: u32 = 200;
 /// How long a watch may last, in seconds; then it is begun anew.
 const WATCH: std::ops::Range<u32> = 1800..3600;
 /// The metadata of an object alone.
 const HEAD: &str = watch::HEADS;
 
-/// The API server.
 #[derive(Clone, Debug)]
 pub struct Api(Arc<Transport>);
 
 /// Whether something is done or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// It is done.
     Real,
     /// The server answers what would be.
     Dry,

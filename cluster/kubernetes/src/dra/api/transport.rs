@@ -41,7 +41,6 @@ const AGENT: &str = concat!("onload-kubernetes/", env!("CARGO_PKG_VERSION"));
 pub(super) const JSON: &str = "application/json";
 /// The media type of server-side apply. JSON is YAML.
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
-/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) method: Method,

@@ -34,15 +34,9 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It was made or changed.
-    Applied {
-        /// The slice.
-        name: String,
-        /// Its resource version.
-        version: String,
-    },
+    Applied { name: String, version: String },
     /// It was deleted.
     Deleted {
-        /// The slice.
         name: String,
         /// The resource version of its end.
         version: String,
@@ -51,7 +45,6 @@ pub enum Event {
     Bookmark,
 }
 
-/// A watch.
 #[derive(Debug)]
 pub struct Watch {
     body: Incoming,

@@ -42,7 +42,6 @@ pub(super) enum Findings {
 }
 
 impl KubeletFiles {
-    /// Looks now.
     pub(super) async fn look(&self) -> Findings {
         let pid = match self.listener().await {
             Ok(pid) => pid,

@@ -79,7 +79,6 @@ pub(crate) fn decide(
     Ok(decision)
 }
 
-/// What a device gives.
 #[derive(Default)]
 struct Given {
     ids: Vec<String>,
@@ -315,7 +314,6 @@ impl Surroundings<'_> {
     }
 }
 
-/// What the hook moves.
 fn interface(offer: &Offer) -> Option<MovedInterface> {
     let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
         return None;

@@ -21,7 +21,6 @@ pub(crate) enum PrepareError {
     /// The API server cannot be asked.
     #[error("{0}; kubelet tries again")]
     Api(String),
-    /// It takes its time.
     #[error("asking the API server for the claim took more than {0} s; kubelet tries again")]
     Slow(u64),
     /// There is no such claim.
@@ -46,7 +45,6 @@ pub(crate) enum PrepareError {
     Parameters {
         /// Who said it: the class, or the claim.
         of: Author,
-        /// Why.
         source: ParametersError,
     },
     /// A device cannot be given.
@@ -54,25 +52,14 @@ pub(crate) enum PrepareError {
     Device {
         /// The request that it was allocated for.
         request: String,
-        /// Why.
         source: DeviceError,
     },
     /// The specification of the claim cannot be written.
     #[error("writing what the claim's containers share to {}", .dir.display())]
-    Write {
-        /// The directory of specifications.
-        dir: PathBuf,
-        /// Why.
-        source: WriteError,
-    },
+    Write { dir: PathBuf, source: WriteError },
     /// The directory of specifications cannot be used.
     #[error("opening the directory of specifications {}", .dir.display())]
-    Directory {
-        /// The directory.
-        dir: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Directory { dir: PathBuf, source: io::Error },
 }
 
 /// Why a device is not given.
@@ -97,10 +84,8 @@ pub(crate) enum DeviceError {
     /// The runtime would not find what it gets.
     #[error("{0}")]
     NoSpec(String),
-    /// Another container has it.
     #[error("{device}")]
     Held {
-        /// The device.
         device: String,
         /// By whom.
         source: Held,
@@ -113,44 +98,32 @@ pub(crate) enum DeviceError {
         "parameter address sets {address}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for addresses under [kubernetes], or for a DeviceClass with it"
     )]
     Address {
-        /// The address.
         address: InterfaceAddress,
-        /// The networks, for people.
         allowed: String,
     },
     /// Nothing says which interface it is.
     #[error(
         "parameter address: which interface {device} is, is not known; run `onload-ctk discover` on the node"
     )]
-    NoInterface {
-        /// The device.
-        device: String,
-    },
+    NoInterface { device: String },
     /// Two devices of a claim would have one address.
     #[error(
         "parameter address sets {0} for two devices of the claim; name the request that it is for in requests of the configuration"
     )]
     TwoOfAddress(IpAddr),
-    /// Nobody here sets it.
     #[error(
         "parameter address: a CNI plugin moves {device}, and sets its addresses; set them in the plugin's configuration"
     )]
-    LeftToCni {
-        /// The device.
-        device: String,
-    },
+    LeftToCni { device: String },
     /// A parameter is for devices of another class.
     #[error(
         "parameter {parameter} is for devices of class {wanted}, and {device} is of class {class}"
     )]
     Parameter {
-        /// The parameter.
         parameter: &'static str,
         /// The classes that it is for.
         wanted: &'static str,
-        /// The device.
         device: String,
-        /// Its class.
         class: &'static str,
     },
 }

@@ -63,7 +63,6 @@ impl Addressed {
     }
 }
 
-/// Which claim it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) namespace: String,

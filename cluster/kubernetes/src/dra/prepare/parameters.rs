@@ -7,7 +7,6 @@ use onload_core::netdev::address::{InterfaceAddress, NotAddress};
 use onload_core::text::Quoted;
 use serde_json::Value;
 
-/// The keys.
 const KEYS: &str = "preload, profile, address";
 
 /// What is said of a device.
@@ -57,7 +56,6 @@ pub(crate) struct Said<T> {
 /// Why parameters are not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ParametersError {
-    /// It is something else.
     #[error("they are no object; known keys are {KEYS}")]
     Form,
     /// A later version may know it.
@@ -69,11 +67,9 @@ pub(crate) enum ParametersError {
     /// A value is of another kind.
     #[error("{key} is {wanted}, and not {}", Quoted(.found))]
     Value {
-        /// The key.
         key: &'static str,
         /// What it has to be.
         wanted: &'static str,
-        /// What it is.
         found: String,
     },
 }

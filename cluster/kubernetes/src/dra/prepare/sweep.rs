@@ -21,7 +21,6 @@ const CONFIRM: Duration = Duration::from_secs(10);
 /// What is known of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// Nothing.
     Nothing,
     /// The API server has said once that it is gone.
     Gone,

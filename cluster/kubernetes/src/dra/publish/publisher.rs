@@ -27,7 +27,6 @@ pub struct Published {
 pub struct PublishedPool {
     /// How many devices it has.
     pub devices: usize,
-    /// How many slices.
     pub slices: usize,
     /// The features of the server that it is written with.
     pub features: Features,
@@ -62,9 +61,7 @@ impl PublishError {
 /// What publishes the devices of a node.
 #[derive(Debug)]
 pub struct Publisher {
-    /// The API server.
     pub api: Api,
-    /// The node.
     pub node: NodeName,
     /// The host.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -76,7 +73,6 @@ pub struct Publisher {
     pub undecided: watch::Receiver<BTreeSet<Class>>,
     /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
     pub device_classes: watch::Receiver<Told>,
-    /// What is measured.
     pub metrics: Arc<Metrics>,
     /// Whether the program ends. The slices stay then: a successor may be there already, and if none comes,
     /// kubelet deletes them.

@@ -23,7 +23,6 @@ struct Slice {
 /// What to do about a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Nothing.
     Right,
     /// Write these slices with a generation.
     Write {
@@ -143,7 +142,6 @@ impl Server {
         strays.map(|(name, _)| name.clone()).collect()
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.slices.len()
     }

@@ -32,7 +32,6 @@ const TRIES: usize = 5;
 /// A session that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(30);
 
-/// A session.
 pub(super) struct Session<'p> {
     publisher: &'p mut Publisher,
     published: &'p watch::Sender<Published>,
@@ -50,7 +49,6 @@ pub(super) struct Session<'p> {
     others_since: Option<Instant>,
     /// When that is looked at, whatever else is due later.
     others_due: Option<Instant>,
-    /// For requests that failed.
     again: Backoff,
     /// Until then the server wants to be left alone, whatever changes.
     left_alone: Option<Instant>,
@@ -78,7 +76,6 @@ enum Round {
 
 /// What the server did with a slice that it was given.
 struct Written {
-    /// Its name.
     name: String,
     /// What it was told to be, with the version that this has there.
     told: Listed,

@@ -11,7 +11,6 @@ use super::features::Features;
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// That of a slice.
     #[must_use]
     pub fn of(slice: &ResourceSlice) -> Fingerprint {
         let mut spec = slice.spec.clone();
@@ -37,15 +36,11 @@ fn without_times(spec: &mut ResourceSliceSpec) {
 /// A slice that the server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its resource version.
     pub version: String,
-    /// Its pool.
     pub pool: String,
-    /// The generation of that.
     pub generation: i64,
     /// How many slices that has.
     pub count: i64,
-    /// Its content.
     pub fingerprint: Fingerprint,
     /// Whether slots of a device are devices in it; none if it has no shared device.
     pub is_numbered: Option<bool>,

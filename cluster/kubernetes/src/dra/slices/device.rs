@@ -58,7 +58,6 @@ pub(super) fn is_of_a_claim(lease: &Lease) -> bool {
 /// How claims have a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One at a time.
     One,
     /// So many at once.
     Shared(u32),
@@ -66,7 +65,6 @@ pub(super) enum Form {
     Slot(u32),
 }
 
-/// The device.
 pub(super) fn device(name: String, offer: &Offer, form: Form, trouble: Option<Trouble>) -> Device {
     Device {
         name,

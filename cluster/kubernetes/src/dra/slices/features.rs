@@ -15,7 +15,6 @@ pub struct Features {
 }
 
 impl Features {
-    /// Each of them.
     pub const ALL: Features = Features {
         counters: true,
         sharing: true,
@@ -28,7 +27,6 @@ impl Features {
         taints: false,
     };
 
-    /// These and those.
     #[must_use]
     pub fn and(self, other: Features) -> Features {
         Features {

@@ -31,11 +31,9 @@ const COUNTER: &str = "vfs";
 /// What slices are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The node.
     pub node: &'a NodeName,
     /// The uid of its object. When that is deleted, its slices go too.
     pub uid: &'a str,
-    /// The names.
     pub names: &'a DraNames,
     /// What the host offers, sorted by class and name.
     pub offers: &'a [Offer],
@@ -45,7 +43,6 @@ pub struct Wanted<'a> {
     pub unsteady: &'a BTreeSet<(Class, String)>,
 }
 
-/// A pool.
 #[derive(Debug)]
 pub struct Pool<'a> {
     wanted: Wanted<'a>,
@@ -147,13 +144,11 @@ impl<'a> Pool<'a> {
         self.devices.extend(slots);
     }
 
-    /// Its class.
     #[must_use]
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.wanted.names.pool(self.class)
