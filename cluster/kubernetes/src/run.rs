@@ -146,6 +146,7 @@ impl Daemon {
         let mut snapshots = self.snapshots.clone();
         // Without a DRA driver all classes are the device plugin's.
         let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
+        let (none_sender, mut none) = watch::channel(BTreeSet::new());
         let offered = Offered {
             host: self.snapshots.clone(),
             plugin: classes.clone(),
@@ -167,19 +168,20 @@ impl Daemon {
         let mut directory = tokio::spawn(watch_alone(self.directory, kubelet_sender, self.alone));
         if let Some((driver, api)) = self.dra {
             plugin.send_replace(BTreeSet::new());
-            let (plugin, stopped) = (plugin.clone(), stop.subscribe());
+            let (told, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
             resources
                 .tasks
-                .spawn(node::run(driver, api, device_plugins, plugin, stopped));
+                .spawn(node::run(driver, api, device_plugins, told, stopped));
         }
         let ended = loop {
             let snapshot = Arc::clone(&snapshots.borrow_and_update());
             let offered = classes.borrow_and_update().clone();
-            resources.update(&snapshot, &offered);
+            resources.update(&snapshot, &offered, &none.borrow_and_update());
             drop(snapshot);
             tokio::select! {
                 changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
                 _ = classes.changed() => {}
+                _ = none.changed() => {}
                 ended = &mut directory => break match ended {
                     Ok(Err(error)) => Err(error),
                     Ok(Ok(never)) => match never {},
@@ -234,13 +236,19 @@ struct Sender {
 }
 
 impl Resources {
-    /// Offers the resources of these classes.
-    fn update(&mut self, snapshot: &Snapshot, classes: &BTreeSet<Class>) {
+    /// Offers the resources of these classes, and without any device those of `none`.
+    fn update(
+        &mut self,
+        snapshot: &Snapshot,
+        classes: &BTreeSet<Class>,
+        none: &BTreeSet<ResourceName>,
+    ) {
         let plan = &snapshot.plan;
         let is_elsewhere = |resource: &Resource| !resource.is_of(classes);
         self.senders.retain(|name, sender| {
             let now = plan.resources.get(name).cloned();
-            !is_elsewhere(&now.unwrap_or_else(|| sender.resource.borrow().clone()))
+            none.contains(name)
+                || !is_elsewhere(&now.unwrap_or_else(|| sender.resource.borrow().clone()))
         });
         for reason in plan.left_out.difference(&self.left_out) {
             tracing::warn!(%reason, "left out");
@@ -250,7 +258,13 @@ impl Resources {
             .senders
             .keys()
             .filter(|name| !plan.resources.contains_key(*name));
-        let gone: Vec<Arc<Resource>> = gone.cloned().map(Resource::empty).map(Arc::new).collect();
+        let gone: BTreeSet<&ResourceName> = gone.chain(none).collect();
+        let gone: Vec<Arc<Resource>> = gone
+            .into_iter()
+            .cloned()
+            .map(Resource::empty)
+            .map(Arc::new)
+            .collect();
         let here = plan
             .resources
             .values()

@@ -74,7 +74,7 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     let mut drivers: Vec<Driver> = (0..NODES).map(start).collect();
     all_published(&drivers).await;
     let begun = [
-        ("get nodes", NODES),
+        ("get nodes", 3 * NODES),
         ("list deviceclasses", NODES),
         ("list pods", NODES),
         ("list resourceslices", NODES),
@@ -95,7 +95,7 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     }
     all_published(&updated).await;
     let rolled = [
-        ("get nodes", NODES),
+        ("get nodes", 3 * NODES),
         ("list deviceclasses", NODES),
         ("list pods", NODES),
         ("list resourceslices", NODES),

@@ -7,11 +7,12 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use support::api_server::{ApiServer, Release};
 use support::dra_kubelet::Registered;
 use support::kubelet_files::runs_with;
-use support::{Daemon, KubeletDir, MockKubelet, TestHost};
+use support::{Daemon, KubeletDir, MockKubelet, PATIENCE, TestHost};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const VFIO: &str = "onload.dev/vfio";
@@ -23,7 +24,7 @@ struct Node {
     host: TestHost,
     server: ApiServer,
     kubelet: MockKubelet,
-    _driver: Registered,
+    driver: Registered,
     daemon: Daemon,
 }
 
@@ -49,7 +50,7 @@ impl Node {
             host,
             server,
             kubelet,
-            _driver: driver,
+            driver,
             daemon,
         }
     }
@@ -130,6 +131,34 @@ async fn a_cluster_of_1_34_gets_each_exclusive_device_once_by_the_device_plugin(
 async fn a_cluster_of_1_36_gets_each_exclusive_device_once_by_dra() {
     let mut node = Node::of(Release::V1_36, "").await;
     node.has_them_by_dra().await;
+}
+
+/// A kubelet that has lost its checkpoint leaves them there, and the scheduler makes no claim of what a Node counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_until_it_is_0() {
+    let mut node = Node::of(Release::V1_36, "").await;
+    node.has_them_by_dra().await;
+    for (resource, amount) in [
+        (VFIO, "2"),
+        ("onload.dev/nic", "0"),
+        ("nvidia.com/gpu", "8"),
+    ] {
+        node.server.put_allocatable(resource, amount);
+    }
+    node.driver.notify(true, "").await;
+    let plugin = node.kubelet.registered(VFIO).await;
+    assert!(plugin.ids().is_empty());
+    assert_eq!(node.kubelet.resources(), [VFIO]);
+    let line = node.daemon.logged(&["the Node still counts"]);
+    assert_eq!(line["resources"], VFIO);
+    assert_eq!(node.offered(&[]), once());
+    node.server.put_allocatable(VFIO, "0");
+    let end = Instant::now() + PATIENCE;
+    while node.resources() > 0 {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(node.daemon.count(&["the Node still counts"]), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,9 +5,11 @@
 //! looks for drivers, [`registration`] says who is there, and [`service`] prepares claims by [`prepare`] and tells the
 //! [`health`] of devices. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
 //! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
-//! [`own_resources`] says what else pods may ask for. [`node`] runs all of it, where [`start`] finds a node and its API
+//! [`own_resources`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
+//! Node. [`node`] runs all of it, where [`start`] finds a node and its API
 //! server.
 
+pub mod amounts;
 pub mod api;
 mod choice;
 pub mod classes;

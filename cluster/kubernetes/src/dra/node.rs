@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use onload_core::class::Class;
+use onload_core::kubernetes_settings::ResourceName;
 use tokio::join;
 use tokio::sync::watch;
 
 use super::Registered;
+use super::amounts::{Amounts, LOOKS};
 use super::api::Api;
 use super::classes::Told;
 use super::driver::Driver;
@@ -17,12 +19,15 @@ use super::kubelet::KubeletFiles;
 use super::publish::{Published, Publisher};
 
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
-/// plugin, which has that directory.
+/// plugin, which has that directory, and `none` of which resources it is to have no device.
 pub async fn run(
     driver: Driver,
     api: Api,
     device_plugins: PathBuf,
-    plugin: watch::Sender<BTreeSet<Class>>,
+    (plugin, none): (
+        watch::Sender<BTreeSet<Class>>,
+        watch::Sender<BTreeSet<ResourceName>>,
+    ),
     stop: watch::Receiver<bool>,
 ) {
     let (registered_sender, registered) = watch::channel(Registered::default());
@@ -46,6 +51,14 @@ pub async fn run(
         refused: REFUSED,
         has_offered: false,
     };
+    let amounts = Amounts {
+        api: api.clone(),
+        node: driver.node.clone(),
+        snapshots: driver.host.clone(),
+        registered: registered.clone(),
+        classes: classes.clone(),
+        looks: LOOKS,
+    };
     let publisher = Publisher {
         api,
         node: driver.node.clone(),
@@ -62,9 +75,11 @@ pub async fn run(
         plugin,
         undecided,
     }));
+    let counting = tokio::spawn(amounts.run(none));
     join!(
         driver.run(registered_sender, of_device_classes, stop),
         publisher.run(published)
     );
     deciding.abort();
+    counting.abort();
 }

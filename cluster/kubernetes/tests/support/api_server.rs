@@ -113,6 +113,8 @@ struct Kept {
     claims: BTreeMap<String, Value>,
     classes: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
+    /// What each Node counts.
+    allocatable: BTreeMap<String, String>,
     version: u64,
     /// What happened, by version.
     history: Vec<(u64, &'static str, Value)>,
@@ -177,6 +179,7 @@ impl ApiServer {
             claims: BTreeMap::new(),
             classes: BTreeMap::new(),
             pods: BTreeMap::new(),
+            allocatable: BTreeMap::new(),
             version: 100,
             history: Vec::new(),
             class_history: Vec::new(),
@@ -367,6 +370,11 @@ impl ApiServer {
 
     pub(crate) fn delete_claim(&self, namespace: &str, name: &str) {
         self.kept().claims.remove(&format!("{namespace}/{name}"));
+    }
+
+    pub(crate) fn put_allocatable(&self, resource: &str, amount: &str) {
+        let amount = amount.to_owned();
+        self.kept().allocatable.insert(resource.to_owned(), amount);
     }
 
     pub(crate) fn put_pod(&self, name: &str, pod: Value) {
@@ -714,7 +722,13 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
                 ),
             }
         }
-        ("get", "nodes") => refuse(406, "a driver needs the metadata of its node alone"),
+        ("get", "nodes") => {
+            let status = json!({"allocatable": kept.allocatable});
+            respond(
+                200,
+                &json!({"metadata": {"name": call.name}, "status": status}),
+            )
+        }
         ("get", "resourceclaims") => {
             let key = format!("{}/{}", call.namespace, call.name);
             found(kept.claims.get(&key), call)

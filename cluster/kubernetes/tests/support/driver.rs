@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use onload_core::class::Class;
 use onload_host::offers::Offer;
 use onload_kubernetes::dra::Registered;
+use onload_kubernetes::dra::amounts::Amounts;
 use onload_kubernetes::dra::api::{Access, Api};
 use onload_kubernetes::dra::classes::Told;
 use onload_kubernetes::dra::engine::{Engine, Offered, REFUSED, SETTLE};
@@ -71,6 +73,15 @@ impl Driver {
             refused: REFUSED,
             has_offered: false,
         };
+        let amounts = Amounts {
+            api: api(&server.kubeconfig, &driver.metrics),
+            node: node.parse().unwrap(),
+            snapshots: driver.snapshots.subscribe(),
+            registered: driver.registered.subscribe(),
+            classes: driver.classes.subscribe(),
+            looks: [Duration::ZERO; 2],
+        };
+        tokio::spawn(amounts.run(watch::channel(BTreeSet::new()).0));
         let (plugin, _) = watch::channel(BTreeSet::new());
         let offered = Offered {
             dra: driver.classes.clone(),

@@ -139,7 +139,7 @@ fn advice(status: StatusCode) -> &'static str {
             "; look whether the token of the service account is mounted and valid"
         }
         StatusCode::FORBIDDEN => {
-            "; compare the ClusterRole and the ValidatingAdmissionPolicy with packaging/kubernetes"
+            "; compare the ClusterRole and the ValidatingAdmissionPolicy with packaging/kubernetes/dra"
         }
         _ => "",
     }

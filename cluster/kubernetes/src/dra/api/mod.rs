@@ -10,13 +10,14 @@ mod kubeconfig;
 mod transport;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use http::Method;
 use hyper::body::Bytes;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -154,6 +155,20 @@ impl Api {
         call.accept = HEAD;
         let head: Option<Head> = self.get(call, node.as_str()).await?;
         Ok(head.map(|head| head.metadata.uid))
+    }
+
+    /// The resources of which the Node has more than none to give; none of them if there is no such node.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn node_resources(&self, node: &NodeName) -> Result<BTreeSet<String>, ApiError> {
+        let what = format!("reading Node {node}");
+        let call = Call::new(Method::GET, format!("/api/v1/nodes/{node}"), what);
+        let node: Option<Node> = self.get(call, node.as_str()).await?;
+        let status = node.and_then(|node| node.status).unwrap_or_default();
+        let amounts = status.allocatable.unwrap_or_default().into_iter();
+        let is_some = amounts.filter(|(_, amount)| amount.0 != "0");
+        Ok(is_some.map(|(name, _)| name).collect())
     }
 
     /// The device classes of the cluster, one after the other; the resource version that they are of. A server that

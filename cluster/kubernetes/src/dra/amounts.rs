@@ -1,0 +1,116 @@
+//! What the Node still counts of resources that DRA serves.
+//!
+//! A kubelet that starts without its checkpoint knows no resource of before. It sets their amounts in the status of its
+//! Node to 0, but not where some device plugin registers before it has reached the API server. The scheduler counts
+//! what is left there and makes no claim, so that a pod runs without its device. Kubelet says 0 of what a device plugin
+//! offers none of.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::ResourceName;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::Registered;
+use super::api::{Api, ApiError};
+use super::names::NodeName;
+use super::own_resources::beside;
+use crate::host_state::Snapshot;
+use crate::plugin::Backoff;
+
+/// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
+/// when it has reached the API server, and then every ten seconds.
+pub const LOOKS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
+/// How soon it is read again while it still counts something.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What finds such amounts.
+#[derive(Debug)]
+pub struct Amounts {
+    /// The API server.
+    pub api: Api,
+    /// The node.
+    pub node: NodeName,
+    /// What the host has, and what is configured.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// Whether kubelet knows the driver.
+    pub registered: watch::Receiver<Registered>,
+    /// The classes that DRA serves.
+    pub classes: watch::Receiver<BTreeSet<Class>>,
+    /// [`LOOKS`].
+    pub looks: [Duration; 2],
+}
+
+impl Amounts {
+    /// Tells which resources the device plugin is to have with no device, until the program ends.
+    pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
+        let (mut registered, mut of_dra) = (self.registered.clone(), self.classes.clone());
+        loop {
+            let is_known = registered.borrow_and_update().now;
+            let classes = of_dra.borrow_and_update().clone();
+            tokio::select! {
+                // A kubelet that is away counts nothing anew.
+                () = self.look(&classes, &none), if is_known => {}
+                changed = registered.changed() => if changed.is_err() { return },
+                changed = of_dra.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Does not end.
+    async fn look(&self, classes: &BTreeSet<Class>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+        let mut backoff = Backoff::default();
+        for pause in self.looks {
+            sleep(pause).await;
+            loop {
+                let wait = match self.left(classes).await {
+                    Ok(left) if left.is_empty() => {
+                        tell(left, none);
+                        break;
+                    }
+                    Ok(left) => {
+                        tell(left, none);
+                        AGAIN
+                    }
+                    // Who publishes the slices reads the Node too, and says what is wrong.
+                    Err(error) => backoff.next().max(error.retry_after().unwrap_or_default()),
+                };
+                sleep(wait).await;
+            }
+        }
+        pending().await
+    }
+
+    async fn left(&self, classes: &BTreeSet<Class>) -> Result<BTreeSet<ResourceName>, ApiError> {
+        if classes.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let counted = self.api.node_resources(&self.node).await?;
+        let snapshot = Arc::clone(&self.snapshots.borrow());
+        let of_class = |class: &Class| {
+            let own = ResourceName::try_from(class.kind()).ok();
+            own.into_iter().chain(beside(&snapshot, *class).into_keys())
+        };
+        let names = classes.iter().flat_map(of_class);
+        Ok(names
+            .filter(|name| counted.contains(name.as_str()))
+            .collect())
+    }
+}
+
+fn tell(left: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+    if !left.is_subset(&none.borrow()) {
+        let names: Vec<&str> = left.iter().map(ResourceName::as_str).collect();
+        let resources = names.join(", ");
+        tracing::info!(%resources, "the Node still counts what DRA serves now; telling kubelet that there is none");
+    }
+    none.send_if_modified(|before| {
+        let differs = *before != left;
+        *before = left;
+        differs
+    });
+}
