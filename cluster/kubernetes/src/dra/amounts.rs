@@ -82,7 +82,7 @@ impl Amounts {
                 sleep(wait).await;
             }
         }
-        pending().await
+        pending::<()>().await;
     }
 
     async fn left(&self, classes: &BTreeSet<Class>) -> Result<BTreeSet<ResourceName>, ApiError> {
