@@ -131,6 +131,12 @@ impl<'l> ByKernelReader<'l> {
         if let Some(failure) = failures.rfind(|one| one.is_of(process, file.as_deref())) {
             return Cause::Failed(failure.error);
         }
+        if process.preload == Some(Preload::Foreign)
+            && process.open.is_some()
+            && !process.has_driver()
+        {
+            return Cause::OtherBuild;
+        }
         let started = self
             .boot
             .map(|boot| boot + Duration::from_millis(10 * process.started));

@@ -79,6 +79,8 @@ pub(super) enum Cause {
     },
     /// Onload failed, and said so in the kernel's log.
     Failed(kernel_log::Error),
+    /// Its library is not the host's, and the driver has not taken it.
+    OtherBuild,
     /// It was started before Onload had any interface.
     Early,
     #[default]

@@ -32,18 +32,20 @@ pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     if !facts.maps() {
         return Some(without_library(facts));
     }
-    if facts.mapping(Preload::Replaced) > 0 {
+    // A stack is one of the loaded driver, whatever has become of the file of its library.
+    let has_stack = facts.stacks() > 0;
+    if !has_stack && facts.mapping(Preload::Replaced) > 0 {
         return Some(Verdict::bad(
             State::OtherLibrary,
             "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
             "start the container again",
         ));
     }
-    if host.library_matches == Some(false) && facts.mapping(Preload::Yes) > 0 {
+    if !has_stack && host.library_matches == Some(false) && facts.mapping(Preload::Yes) > 0 {
         return Some(Verdict::bad(
             State::OtherLibrary,
-            "the host's libonload.so was built for another driver than the loaded one: programs get no socket",
-            "run onload_tool reload, and start the container again",
+            "the host's libonload.so was built for another driver than the loaded one: its programs stay on the kernel's sockets",
+            "run onload-ctk doctor, which says how the two become one build, and start the container again",
         ));
     }
     Some(with_library(facts, host))
@@ -82,7 +84,13 @@ fn accelerated(facts: &Facts) -> Verdict {
         true => String::new(),
         false => format!("; on the kernel's sockets: {}", who(&others)),
     };
-    let reason = format!("processes with a stack of Onload: {stacks} of {all}{others}");
+    let replaced = match facts.mapping(Preload::Replaced) {
+        0 => "",
+        _ => {
+            "; the host's libonload.so was replaced since: start it again before the driver is loaded anew"
+        }
+    };
+    let reason = format!("processes with a stack of Onload: {stacks} of {all}{others}{replaced}");
     Verdict::good(State::Accelerated, reason)
 }
 
@@ -98,16 +106,16 @@ fn without_stack(facts: &Facts) -> Verdict {
             "whether a program has a stack of Onload is not known",
         );
     }
+    if let Some(first) = with.first() {
+        return no_stack(facts, &who(&with), &first.cause);
+    }
     // The driver refuses every other build than its own, and a program then goes on without it.
-    if facts.mapping(Preload::Foreign) > 0 && facts.descriptors("/dev/onload") == 0 {
+    if facts.mapping(Preload::Foreign) > 0 && !facts.processes.iter().any(Process::has_driver) {
         return Verdict::bad(
             State::Unknown,
             "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
             "leave out the image's own library and LD_PRELOAD, so that it has the host's",
         );
-    }
-    if let Some(first) = with.first() {
-        return no_stack(facts, &who(&with), &first.cause);
     }
     if !without.is_empty() {
         return Verdict::bad(
@@ -156,6 +164,10 @@ fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
         Cause::Failed(Error::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),
             format!("start it again now that {names} is there"),
+        ),
+        Cause::OtherBuild => (
+            "its libonload.so is not this host's, and the driver gave it no descriptor, as it does with a library of another build".to_owned(),
+            "leave out the image's own library and LD_PRELOAD, so that it has the host's".to_owned(),
         ),
         Cause::Early => (
             format!("it was started before Onload had an interface ({names})"),

@@ -302,6 +302,12 @@ impl Process {
         let devices = open().filter(|target| *target == "/dev/onload").count();
         devices >= 2 && (is_listed || open().any(|target| is_onloads(target)))
     }
+
+    /// Whether the driver has given it a descriptor, as it does for a library of its own build alone.
+    pub(super) fn has_driver(&self) -> bool {
+        let mut open = self.open.iter().flatten();
+        open.any(|target| target == "/dev/onload")
+    }
 }
 
 /// What was read; none where it is not ours to see.

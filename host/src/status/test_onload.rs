@@ -187,6 +187,28 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     made.assert_is(State::NoStack, "why is not known", "");
 }
 
+/// What a program of a real Onload has whose image brings a library of another build: the descriptor for epoll alone.
+#[test]
+fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
+    let made = of_host();
+    made.open(3, "/dev/onload_epoll").listens(77, 901);
+    // The host's own, which is another file than the mapped one.
+    made.file("/usr/lib64/libonload.so", "");
+    let reason =
+        "77 redis; its libonload.so is not this host's, and the driver gave it no descriptor";
+    made.assert_is(State::NoStack, reason, "leave out the image's own library");
+    // With one of the driver's build it has a descriptor.
+    made.open(4, "/dev/onload");
+    made.assert_is(State::NoStack, "why is not known", "");
+    // Its variables take precedence: the library then asks the driver for nothing.
+    fs::remove_file(made.path("/proc/77/fd/4")).unwrap();
+    made.file(
+        "/proc/77/environ",
+        format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"),
+    );
+    made.assert_is(State::NoStack, "EF_DONT_ACCELERATE is in", "leave EF_");
+}
+
 /// Onload has attached to an interface of that name and hardware address now, as far as the times of files say.
 fn attached(made: &Made, name: &str, address: &str) {
     made.file("/sys/module/sfc_resource/version", "1\n");

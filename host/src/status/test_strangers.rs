@@ -334,6 +334,11 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
     let verdicts = decide(&facts, host);
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
     assert!(verdicts[0].reason.contains("not this host's"));
+    // A real one keeps the descriptor for epoll, which every build is given.
+    facts.processes[0].open = Some(vec!["/dev/onload_epoll".to_owned()]);
+    assert_eq!(decide(&facts, host), verdicts);
+    facts.processes[0].open = Some(vec!["/dev/onload".to_owned()]);
+    assert_eq!(decide(&facts, host)[0].state, State::Ready);
     // The driver has taken it.
     facts.processes[0].has_stack = true;
     assert_eq!(decide(&facts, host)[0].state, State::Accelerated);
