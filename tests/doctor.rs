@@ -436,6 +436,20 @@ fn set_mode(tree: &Tree, path: &str, mode: u32) {
     fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// A file takes no second line of a name: doctor's own remedy broke config.toml.
+#[test]
+fn what_is_configured_is_applied_and_not_written_a_second_time() {
+    let filters = af_xdp("ens1 xdp none 4\n", "1");
+    filters.config("[host]\naf-xdp-flow-filters = false\n");
+    let pages = x3();
+    pages.hugepages(2048, &[(0, 0, 0)]);
+    pages.config("[host]\nhugepages = { 2Mi = { 0 = 8 } }\n");
+    for (tree, check) in [(filters, "af-xdp"), (pages, "hugepages")] {
+        let found = found(&tree, check);
+        assert_eq!(remedies(&found[0]), ["onload-ctk host apply"], "{found:#?}");
+    }
+}
+
 checks! {
     a_module_that_is_not_loaded_is_named: "onload-modules", x3(),
         |tree| { tree.remove("/sys/class/sfc_char"); }
@@ -456,7 +470,7 @@ checks! {
         |tree| { tree.file("/proc/driver/onload/version",
             "onload_product: Onload\nonload_version: \nuk_intf_ver: 00000000000000000000000000000000\n");
             tree.attribute("/sys/module/onload/version", ""); }
-        => "fail", "was built for another driver than the loaded driver: programs", "onload_tool reload";
+        => "fail", "was built for another driver than the loaded driver: programs", "the modules and the library of one Onload from its release";
     onload_without_an_interface_is_warned_of: "onload-interface", x3(),
         |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n"); }
         => "warn", "no interface is accelerated", "onload-ctk discover --explain";
@@ -469,6 +483,12 @@ checks! {
     flow_filters_that_are_off_are_warned_of: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
         |tree| { tree.file("/interfaces.table", "ens1 xdp off 4\n"); }
         => "warn", "its flow filters are off", "ethtool -K ens1 ntuple on";
+    modules_that_are_loaded_anew_are_set_anew: "onload-modules", packaged(),
+        |tree| { tree.config("[host]\naf-xdp-flow-filters = false\n"); tree.remove("/sys/class/sfc_char"); }
+        => "fail", "not loaded: sfc_char", "systemctl restart onload-host.service";
+    a_registration_that_is_configured_is_made_again: "onload-interface", x3(),
+        |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n[host]\naf-xdp = [\"ens3\"]\n"); }
+        => "warn", "no interface is accelerated", "onload-ctk host apply";
     several_channels_without_flow_filters_are_warned_of: "af-xdp", af_xdp("ens1 xdp none 1\n", "0"),
         |tree| { tree.file("/interfaces.table", "ens1 xdp none 4\n"); }
         => "warn", "only connections whose hash meets", "ethtool -L ens1 combined 1";
@@ -494,6 +514,9 @@ checks! {
     a_node_without_huge_pages_for_its_device_is_warned_of: "hugepages", x3(),
         |tree| { tree.hugepages(2048, &[(0, 0, 0)]); }
         => "warn", "node 0 has no huge pages of 2 MiB or more for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";
+    pages_that_are_configured_for_another_node_stay_configured: "hugepages", x3(),
+        |tree| { tree.config("[host]\nhugepages = { 2Mi = { 1 = 8 }, 1Gi = { 1 = 2 } }\n"); tree.hugepages(2048, &[(0, 0, 0)]); }
+        => "warn", "node 0 has no huge pages", "hugepages = { 2Mi = { 0 = 64, 1 = 8 }, 1Gi = { 1 = 2 } }";
     a_link_below_what_card_and_slot_give_is_warned_of: "pcie-link", with_link("8", Some("16")),
         |tree| set_link(tree, "4")
         => "warn", "runs at 16.0 GT/s on 4 lanes, and card and slot give 16.0 GT/s on 8 lanes", "lspci -vv -s 0000:3b:00.0";
@@ -514,7 +537,7 @@ checks! {
         => "fail", "is not there", "config.toml: hook-path = \"/usr/local/bin/onload-hook\"";
     a_limit_that_no_program_can_work_with_is_warned_of: "memlock", rdma(),
         |tree| { tree.config("[cdi]\nmemlock = 65536\n"); }
-        => "warn", "65536 bytes", "config.toml: memlock = \"unlimited\"";
+        => "warn", "memlock is 65536", "config.toml: memlock = \"unlimited\"";
     rdma_devices_of_one_namespace_fail_where_they_are_to_be_shared: "rdma-netns", rdma(),
         |tree| {
             tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N");

@@ -65,7 +65,9 @@ pub(super) fn limit(examined: &Examined<'_>) -> Findings {
             Finding::pass(format!("containers may lock {} MiB", bytes / 1024 / 1024))
         }
         Memlock::Bytes(bytes) => Finding::warn(
-            format!("containers may lock {bytes} bytes: too few to register buffers"),
+            format!(
+                "memlock is {bytes}, so that containers may lock that many bytes: too few to register buffers"
+            ),
             Remedy::write_under(CONFIG_PATH, "[cdi]", "memlock = \"unlimited\""),
         ),
     };

@@ -30,10 +30,13 @@ pub(super) fn modules(examined: &Examined<'_>) -> Findings {
     }
     let finding = match missing.as_slice() {
         [] => Finding::pass(format!("{} are loaded", MODULES.join(" and "))),
-        missing => Finding::fail(
-            format!("not loaded: {}", missing.join(", ")),
-            Remedy::run(format!("modprobe --all {}", missing.join(" "))),
-        ),
+        missing => {
+            let load = Remedy::run(format!("modprobe --all {}", missing.join(" ")));
+            let finding = Finding::fail(format!("not loaded: {}", missing.join(", ")), load);
+            settings_again(examined)?
+                .into_iter()
+                .fold(finding, Finding::then)
+        }
     };
     Ok(vec![
         finding.at("/sys/class/onload").at("/sys/class/sfc_char"),
@@ -46,9 +49,9 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         return Ok(Vec::new());
     };
     let Some(installation) = &onload.installation else {
-        let finding = "the driver is there, and libonload.so is in none of the library directories: install the user space of the same Onload, as its driver was installed, or name the directory that has it";
+        let finding = "the driver is there, and libonload.so is in none of the library directories: install the user space of the same Onload, as its driver was installed, or name the directory in which it is found";
         let search = Remedy::run("find / -xdev -name libonload.so");
-        let line = "host-library-dirs = [\"/opt/onload/usr/lib64\"]";
+        let line = "host-library-dirs = [\"DIRECTORY\"]";
         return Ok(vec![
             Finding::fail(finding, search)
                 .then(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
@@ -67,7 +70,7 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         Some(false) => reload(
             examined,
             format!(
-                "{library} was built for another driver than the loaded {driver}: programs with the preload get no socket"
+                "{library} was built for another driver than the loaded {driver}: programs with the preload stay on the kernel's sockets"
             ),
         )?,
         // Without a loaded driver there is nothing to compare, and `modules` says so.
@@ -83,19 +86,34 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
     Ok(vec![finding.at("/proc/driver/onload/version").at(library)])
 }
 
-/// What is wrong with the loaded driver, and how it is loaded anew. That ends the registrations for AF_XDP, and what
-/// the configuration registers at boot comes back by the same unit.
+/// What is wrong with the loaded driver, and how it is loaded anew, which helps where the modules on disk are those of the
+/// library. That ends the registrations for AF_XDP.
 fn reload(examined: &Examined<'_>, text: String) -> Result<Finding, HostError> {
     let reload = Remedy::run("onload_tool reload");
-    if examined.config.host.af_xdp.is_empty() {
-        return Ok(Finding::fail(text, reload));
+    let install = Remedy::install(
+        "the modules and the library of one Onload",
+        "its release, if the reload does not help",
+    );
+    let again = settings_again(examined)?;
+    let text = match again {
+        None => text,
+        Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
+    };
+    let finding = Finding::fail(text, reload);
+    Ok(again.into_iter().fold(finding, Finding::then).then(install))
+}
+
+/// What sets again what the configuration says of modules that have been loaded anew, if it says anything: the unit that
+/// does so at boot.
+fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> {
+    let host = &examined.config.host;
+    if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
+        return Ok(None);
     }
-    let text = format!("{text}; a reload drops the registrations for AF_XDP");
-    let again = match examined.has_package()? {
+    Ok(Some(Remedy::run(match examined.has_package()? {
         true => "systemctl restart onload-host.service",
         false => "onload-ctk host apply",
-    };
-    Ok(Finding::fail(text, reload).then(Remedy::run(again)))
+    })))
 }
 
 /// Whether an interface is accelerated.
@@ -111,10 +129,14 @@ pub(super) fn interface(examined: &Examined<'_>) -> Findings {
         .map(|nic| nic.device.as_str())
         .collect();
     let finding = match names.is_empty() {
-        true => Finding::warn(
-            "Onload works, and no interface is accelerated",
-            Remedy::run(EXPLAIN),
-        ),
+        true => {
+            let explain = Remedy::run(EXPLAIN);
+            let text = "Onload works, and no interface is accelerated";
+            match settings_again(examined)? {
+                Some(again) => Finding::warn(text, again).then(explain),
+                None => Finding::warn(text, explain),
+            }
+        }
         false => Finding::pass(format!("accelerated: {}", names.join(", "))),
     };
     Ok(vec![finding.at("/sys/class/net")])
@@ -143,8 +165,15 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
                 match trouble.command(name) {
                     Some(command) => Finding::warn(text, Remedy::run(command)),
                     None => {
-                        let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
-                        Finding::fail(text, set).then(Remedy::run("onload-ctk host apply"))
+                        let apply = Remedy::run("onload-ctk host apply");
+                        match examined.config.host.af_xdp_flow_filters {
+                            // The file has the line already, and takes no second one.
+                            Some(false) => Finding::fail(text, apply),
+                            _ => {
+                                let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
+                                Finding::fail(text, set).then(apply)
+                            }
+                        }
                     }
                 }
             }

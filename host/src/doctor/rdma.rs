@@ -7,7 +7,8 @@ use super::examined::{Examined, Findings};
 use crate::discover::rdma::NetnsMode;
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
-const MODPROBE: &str = "/etc/modprobe.d/onload-ctk.conf";
+/// The file that `host apply` names too, where the mode can change at boot alone.
+const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
 /// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
 pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
@@ -27,12 +28,12 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
             "one network namespace has a device (exclusive), and a container's own can be that",
         ),
         (NetnsMode::Exclusive, NetnsMode::Shared) => Finding::fail(
-            "one network namespace has a device (exclusive), and [host] rdma-netns is shared",
+            "one network namespace has a device (exclusive), and [host] rdma-netns is shared; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
         .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
         (NetnsMode::Shared, NetnsMode::Exclusive) => Finding::fail(
-            "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive",
+            "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
         .then(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),

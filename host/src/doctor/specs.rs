@@ -108,8 +108,12 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let findings = errors.filter_map(|(path, errors)| {
         let error = errors.first()?;
         let validate = Remedy::run(format!("onload-ctk cdi validate {}", shell_word(path)));
-        let text = format!("engines do not read it: {}", Chain(error));
-        let finding = Finding::fail(text, validate).at(path);
+        let text = format!(
+            "engines do not read it: {}; correct it, or put it aside",
+            Chain(error)
+        );
+        let finding = Finding::fail(text, validate).then(Remedy::run(put_aside(path)));
+        let finding = finding.at(path);
         Some(finding.of(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();

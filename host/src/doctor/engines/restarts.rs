@@ -73,7 +73,7 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
         [] => Finding::pass("no container with devices relies on being started at boot"),
         down => Finding::warn(
             format!(
-                "containers with devices stay down after a boot (moby issue 49989) unless docker is 28.2 or they have the runtime \"{OUR_RUNTIME}\": {}",
+                "containers with devices stay down after a boot (moby issue 49989) unless docker is 28.2 or they have the runtime \"{OUR_RUNTIME}\"; start these after each boot: {}",
                 down.join(", ")
             ),
             Remedy::run(format!("docker start {}", down.join(" "))),
