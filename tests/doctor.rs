@@ -505,6 +505,12 @@ checks! {
     red_hats_boot_loader_is_told_by_grubby: "iommu", sriov("vfio-pci"),
         |tree| { without_groups(tree); tree.program("/usr/sbin/grubby", ""); }
         => "fail", "the IOMMU is off", "grubby --update-kernel=ALL --args=\"intel_iommu=on iommu=pt\"";
+    a_program_that_is_not_there_is_installed_first: "physical-functions", sriov("iavf"),
+        |tree| { rebind(tree, "0000:81:00.0", "vfio-pci"); tree.file("/etc/os-release", "ID=fedora\n"); }
+        => "warn", "bound to vfio-pci", "dnf install driverctl";
+    a_package_is_called_otherwise_than_its_program: "cpu-governor", with_governor(),
+        |tree| { tree.attribute(&governor(1), "schedutil"); tree.file("/etc/os-release", "ID=debian\n"); }
+        => "warn", "schedutil", "apt-get install linux-cpupower";
     a_group_with_another_driver_fails_and_names_the_function: "iommu-groups", sriov("vfio-pci"),
         |tree| rebind(tree, "0000:81:02.1", "iavf")
         => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";

@@ -203,6 +203,12 @@ impl Finding {
         self
     }
 
+    /// The same, with something to do before the others, if anything.
+    pub(super) fn after(mut self, remedy: Option<Remedy>) -> Finding {
+        self.remedy.splice(..0, remedy);
+        self
+    }
+
     /// The same, with one more thing to do after the others.
     pub(super) fn then(mut self, remedy: Remedy) -> Finding {
         self.remedy.push(remedy);

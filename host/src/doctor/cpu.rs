@@ -46,7 +46,7 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
                 slow.join(", ")
             );
             let set = format!("cpupower frequency-set --governor {FASTEST}");
-            Finding::warn(text, Remedy::run(set))
+            Finding::warn(text, Remedy::run(set)).after(examined.program("cpupower")?)
         }
     };
     Ok(vec![finding.at(POLICIES)])

@@ -54,6 +54,16 @@ impl Distribution {
         })
     }
 
+    /// The package of the distribution's own that has a program; mostly it is called as the program is.
+    pub(super) fn package(self, program: &str) -> &str {
+        match (program, self) {
+            ("lspci", _) => "pciutils",
+            ("cpupower", Distribution::Debian) => "linux-cpupower",
+            ("cpupower", Distribution::RedHat) => "kernel-tools",
+            _ => program,
+        }
+    }
+
     /// The command that installs a package of the distribution's own.
     pub(super) fn install(self, package: &str) -> String {
         let command = match self {

@@ -49,6 +49,18 @@ impl Examined<'_> {
         Ok(target.is_some_and(|target| target == Path::new("/dev/null")))
     }
 
+    /// How a program is installed that is not there, and that a command needs.
+    pub(super) fn program(&self, program: &str) -> Result<Option<Remedy>, HostError> {
+        for directory in ["/usr/bin", "/usr/sbin", "/bin", "/sbin"] {
+            if self.is_file(Path::new(directory).join(program))? {
+                return Ok(None);
+            }
+        }
+        let distribution = Distribution::of(self.host)?;
+        let package = distribution.package(program);
+        Ok(Some(Remedy::run(distribution.install(package))))
+    }
+
     /// How the package's files come back: no archive of a distribution has it.
     pub(super) fn reinstall(&self) -> Result<Remedy, HostError> {
         let from = match Distribution::of(self.host)? {

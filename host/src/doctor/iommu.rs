@@ -11,6 +11,8 @@ use crate::discover::pci::{DEVICES, PciFunction};
 /// Drivers that do no DMA for the kernel, so that vfio takes a group with them (drivers/vfio/group.c).
 const HARMLESS: [&str; 2] = ["pci-stub", "pcieport"];
 
+const DRIVERCTL: &str = "driverctl";
+
 fn is_vfio(function: &PciFunction) -> bool {
     let driver = function.driver.as_deref();
     driver.is_some_and(|driver| driver.contains("vfio"))
@@ -53,7 +55,7 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
             continue;
         };
         let unbind = |address: &PciAddress| {
-            Remedy::run(format!("driverctl set-override {address} vfio-pci"))
+            Remedy::run(format!("{DRIVERCTL} set-override {address} vfio-pci"))
         };
         let group = device.iommu_group;
         let names: Vec<String> = blockers.iter().map(ToString::to_string).collect();
@@ -63,6 +65,7 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
         );
         let finding = Finding::fail(text, unbind(first)).of(device.pci_address.to_string());
         let finding = rest.iter().map(unbind).fold(finding, Finding::then);
+        let finding = finding.after(examined.program(DRIVERCTL)?);
         findings.push(finding.at(format!("/sys/kernel/iommu_groups/{group}/devices")));
     }
     if findings.is_empty() && good > 0 {
@@ -93,6 +96,7 @@ fn blockers(examined: &Examined<'_>, members: &[PciAddress]) -> Vec<PciAddress> 
 pub(super) fn parents(examined: &Examined<'_>) -> Findings {
     let functions = examined.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());
+    let install = examined.program(DRIVERCTL)?;
     let finding = |parent: &PciFunction| {
         let address = parent.address;
         let count = parent.virtual_functions.len();
@@ -108,8 +112,9 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
                 );
                 Finding::warn(
                     text,
-                    Remedy::run(format!("driverctl unset-override {address}")),
+                    Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
                 )
+                .after(install.clone())
             }
         };
         let finding = finding.at(format!("{DEVICES}/{address}/driver"));

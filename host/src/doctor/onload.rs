@@ -151,6 +151,7 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
     }
     let parameter = examined.attribute(PARAMETER)?;
     let abilities = examined.host.abilities()?;
+    let install = examined.program("ethtool")?;
     let is_known = |found: Abilities| match parameter.as_deref() {
         None => found.flow_filters == Some(FlowFilters::On),
         Some("0") => found.channels.is_some(),
@@ -163,7 +164,7 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
             Some(trouble) => {
                 let text = trouble.to_string();
                 match trouble.command(name) {
-                    Some(command) => Finding::warn(text, Remedy::run(command)),
+                    Some(command) => Finding::warn(text, Remedy::run(command)).after(install.clone()),
                     None => {
                         let apply = Remedy::run("onload-ctk host apply");
                         match examined.config.host.af_xdp_flow_filters {
@@ -180,7 +181,7 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
             None if !is_known(found) => {
                 let ask = format!("ethtool -k {}", shell_word(name));
                 let text = "whether its driver has the flow filters and channels that Onload needs is not known";
-                Finding::unknown(text, Remedy::run(ask))
+                Finding::unknown(text, Remedy::run(ask)).after(install.clone())
             }
             None => Finding::pass("flow filters and channels are as Onload needs them"),
         };

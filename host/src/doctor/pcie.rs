@@ -37,7 +37,8 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
                 Remedy::run(format!(
                     "lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\""
                 )),
-            ),
+            )
+            .after(examined.program("lspci")?),
             false => Finding::pass(format!("the link runs at {now}")),
         };
         let finding = finding.at(directory.join("current_link_speed"));
