@@ -567,6 +567,8 @@ fn docker_is_restarted_for_the_switch_of_cdi_and_reloaded_for_all_else() {
         ("26.1.5", "{}", RESTART),
         ("26.1.5", "{\"features\": {\"cdi\": true}}", RELOAD),
         ("28.2.0", "{}", RELOAD),
+        // It knows no CDI that could be turned on.
+        ("20.10.24", "{}", RELOAD),
         ("28.2.0", "{\"features\": {\"cdi\": false}}", RESTART),
     ];
     for (version, text, how) in cases {

@@ -89,7 +89,9 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             if let (Some(policy), Some(text)) = (&mut policy, &edited) {
                 policy.write(&host, text, printer)?;
             }
-            carry_out(&host, &mut work, cdi.is_on, service.as_ref(), printer)?;
+            // One that knows no CDI has none to turn on.
+            let is_settled = cdi.is_on || cdi.too_old.is_some();
+            carry_out(&host, &mut work, is_settled, service.as_ref(), printer)?;
         }
     }
     Ok(answer(&work))
