@@ -728,10 +728,13 @@ checks! {
         => "fail", "does not look into", "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
     pools_that_an_old_podman_does_not_read_are_warned_of: "engine-cdi-version", podman_and_vfio("5.4.2"),
         |tree| upgraded(tree, "podman", "4.3.1+ds1-8")
-        => "warn", "reads CDI up to 0.5.0, and not onload.dev-vfio-pools.json", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.5.0";
+        => "warn", "reads CDI up to 0.5.0, and not onload.dev-vfio-pools.json", "onload-ctk cdi generate --max-cdi-version 0.5.0";
     devices_that_an_older_one_does_not_read_fail: "engine-cdi-version", podman_and_vfio("5.4.2"),
         |tree| upgraded(tree, "podman", "4.1.0")
-        => "fail", "onload.dev-vfio.json", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.4.0";
+        => "fail", "onload.dev-vfio.json", "onload-ctk cdi generate --max-cdi-version 0.4.0";
+    the_packages_unit_is_told_the_version_in_its_file: "engine-cdi-version", podman_and_vfio("5.4.2"),
+        |tree| { upgraded(tree, "podman", "4.3.1"); tree.file("/usr/lib/systemd/system/onload-cdi.service", ""); }
+        => "warn", "reads CDI up to 0.5.0", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.5.0";
     docker_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
         |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
         => "warn", "is not registered", "onload-ctk runtime configure --runtime docker";

@@ -175,24 +175,34 @@ pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         };
         let too_new = files.iter().filter(|(_, version)| *version > newest);
         let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
-        let write = || {
-            Remedy::write(
-                "/etc/default/onload-ctk",
-                format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}"),
-            )
-        };
         let text = || format!("reads CDI up to {newest}, and not {}", too_new.join(", "));
         let is_pool = |file: &&str| file.contains("-pools.");
         let finding = if too_new.is_empty() {
             Finding::pass(format!("reads CDI up to {newest}, which all files keep to"))
         } else if too_new.iter().all(is_pool) {
-            Finding::warn(text(), write()).then(Remedy::run("onload-ctk cdi generate"))
+            written_older(examined, Finding::warn, text(), newest)?
         } else {
-            Finding::fail(text(), write()).then(Remedy::run("onload-ctk cdi generate"))
+            written_older(examined, Finding::fail, text(), newest)?
         };
         findings.push(finding.at(SPEC_DIRS[0]).of(engine.kind.name()));
     }
     Ok(findings)
+}
+
+/// How specifications are written that an engine reads. The package's unit alone reads the file of its options.
+fn written_older(
+    examined: &Examined<'_>,
+    found: fn(String, Remedy) -> Finding,
+    text: String,
+    newest: onload_cdi::Version,
+) -> Result<Finding, HostError> {
+    if !examined.has_package()? {
+        let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
+        return Ok(found(text, Remedy::run(command)));
+    }
+    let line = format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}");
+    let finding = found(text, Remedy::write("/etc/default/onload-ctk", line));
+    Ok(finding.then(Remedy::run("systemctl start onload-cdi.service")))
 }
 
 /// The files of ours and the CDI version of each.
