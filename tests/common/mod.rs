@@ -67,7 +67,9 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn new(output: Output) -> Run {
+    fn new(command: &Command, output: Output) -> Run {
+        let args: Vec<&OsStr> = command.get_args().collect();
+        needs::record("onload-ctk", &args, output.status.code(), &output.stderr);
         // Shown where a test fails.
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
         Run {
@@ -134,7 +136,8 @@ pub(crate) fn program() -> Command {
 
 /// Runs a command of the program.
 pub(crate) fn run(command: &mut Command) -> Run {
-    Run::new(command.output().expect("the program starts"))
+    let output = command.output().expect("the program starts");
+    Run::new(command, output)
 }
 
 /// Runs a command of the program with something to read on stdin.
@@ -147,7 +150,8 @@ pub(crate) fn run_with_stdin(command: &mut Command, input: &[u8]) -> Run {
         .expect("the program starts");
     // A run that fails early does not read.
     let _ = child.stdin.take().expect("a pipe").write_all(input);
-    Run::new(child.wait_with_output().expect("the program ends"))
+    let output = child.wait_with_output().expect("the program ends");
+    Run::new(command, output)
 }
 
 /// The program on the host below that directory.
