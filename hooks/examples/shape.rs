@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 #[allow(unreachable_pub, reason = "the tests use it too")]
-#[path = "../tests/common/shapes.rs"]
+#[path = "../tests/it/common/shapes.rs"]
 mod shapes;
 
 fn main() -> io::Result<()> {

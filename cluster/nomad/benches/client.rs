@@ -10,7 +10,7 @@
     clippy::print_stdout
 )]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "../../../benches/support/synthetic.rs"]
 mod synthetic;

@@ -1,0 +1,608 @@
+//! The publisher, and an API server made for tests.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use crate::support::PATIENCE;
+use crate::support::api_server::{ApiServer, Asked, Gates};
+use crate::support::driver::{Driver, api};
+use crate::support::offers::{offer, unhealthy, vf, vfs};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use onload_core::class::Class;
+use onload_host::offers::Offer;
+use onload_kubernetes::dra::slices::{Features, UNHEALTHY};
+use serde_json::{Value, json};
+
+const NIC: &str = "n1-onload-dev-nic-0";
+const VFIO: &str = "n1-onload-dev-vfio-0";
+const PF: &str = "0000:81:00.0";
+
+type Slices = BTreeMap<String, ResourceSlice>;
+
+fn nic() -> Offer {
+    offer(Class::Nic, "ens1")
+}
+
+fn devices(slices: &Slices) -> BTreeSet<String> {
+    let all = slices
+        .values()
+        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    all.map(|device| device.name.clone()).collect()
+}
+
+fn has(slices: &Slices, names: &[&str]) -> bool {
+    devices(slices) == names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn is_tainted(slices: &Slices, name: &str) -> bool {
+    let mut all = slices
+        .values()
+        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    let device = all.find(|device| device.name == name);
+    device.is_some_and(|device| {
+        device
+            .taints
+            .iter()
+            .flatten()
+            .any(|taint| taint.key == UNHEALTHY)
+    })
+}
+
+/// Whether all slices of a pool are of one generation, and as many as they say.
+fn is_whole(slices: &Slices, pool: &str) -> bool {
+    let of_pool = slices.values().filter(|slice| slice.spec.pool.name == pool);
+    let of_pool: Vec<_> = of_pool.map(|slice| &slice.spec.pool).collect();
+    let generations: BTreeSet<i64> = of_pool.iter().map(|pool| pool.generation).collect();
+    let count = i64::try_from(of_pool.len()).unwrap();
+    generations.len() == 1
+        && of_pool
+            .iter()
+            .all(|pool| pool.resource_slice_count == count)
+}
+
+fn writes(server: &ApiServer) -> usize {
+    server
+        .counts()
+        .get("patch resourceslices")
+        .copied()
+        .unwrap_or(0)
+}
+
+#[tokio::test]
+async fn nothing_is_asked_before_kubelet_knows_the_driver_and_four_things_then() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::unregistered(&server, "n1", vec![nic()]);
+    driver.offer(vec![nic(), offer(Class::Vfio, "0000:81:10.0")]);
+    tokio::task::yield_now().await;
+    assert_eq!(server.asked(), []);
+    driver.register();
+    server
+        .until(|slices| has(slices, &["0000-81-10-0", "ens1"]))
+        .await;
+    let slices = server.slices();
+    assert_eq!(slices.keys().collect::<Vec<_>>(), [NIC, VFIO]);
+    assert_eq!(slices[NIC].spec.pool.name, "n1/nic");
+    assert_eq!(slices[NIC].spec.node_name.as_deref(), Some("n1"));
+    let owner = &slices[NIC].metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(owner.uid, "uid-of-n1");
+    let wanted = [
+        ("get nodes", 1),
+        ("list resourceslices", 1),
+        ("patch resourceslices", 2),
+        ("patch resourceslices (dry run)", 1),
+        ("watch resourceslices", 1),
+    ];
+    let wanted = wanted.map(|(what, times)| (what.to_owned(), times));
+    assert_eq!(server.counts(), BTreeMap::from(wanted));
+    let mut published = driver.published.clone();
+    let told = published
+        .wait_for(|published| published.pools.len() == 2)
+        .await
+        .unwrap();
+    assert_eq!(told.pools[&Class::Nic].features, Features::ALL);
+}
+
+#[tokio::test]
+async fn a_driver_that_finds_its_slices_writes_nothing() {
+    let server = ApiServer::start(Gates::ON).await;
+    let offers = || vec![unhealthy(nic()), offer(Class::Vfio, "0000:81:10.0")];
+    let first = Driver::start(&server, "n1", offers());
+    server.until(|slices| slices.len() == 2).await;
+    first.stop().await;
+    assert_eq!(server.slices().len(), 2);
+    server.forget_asked();
+    let second = Driver::start(&server, "n1", offers());
+    let mut published = second.published.clone();
+    published
+        .wait_for(|published| published.pools.len() == 2)
+        .await
+        .unwrap();
+    assert_eq!(writes(&server), 0);
+}
+
+#[tokio::test]
+async fn what_kubelet_deletes_at_its_start_comes_back_in_a_newer_generation() {
+    let server = ApiServer::start(Gates::ON).await;
+    let mut offers = vfs(200);
+    offers.push(nic());
+    let _driver = Driver::start(&server, "n1", offers);
+    let all = |slices: &Slices| devices(slices).len() == 201 && is_whole(slices, "n1/vfio");
+    server.until(all).await;
+    let before = server.slices()[VFIO].spec.pool.generation;
+    server.forget_asked();
+    server.delete_slices_of("n1");
+    server.until(all).await;
+    assert_eq!(server.slices()[VFIO].spec.pool.generation, before + 1);
+    assert!(
+        !server.counts().contains_key("list resourceslices"),
+        "{:?}",
+        server.counts()
+    );
+}
+
+#[tokio::test]
+async fn what_somebody_else_writes_or_leaves_is_put_right() {
+    let server = ApiServer::start(Gates::ON).await;
+    let stray = |name: &str, node: &str| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+            "spec": {"driver": "onload.dev", "nodeName": node, "devices": [],
+                "pool": {"name": "old", "generation": 1, "resourceSliceCount": 1}}})
+    };
+    server.put_slice("old", stray("old", "n1"));
+    server.put_slice("other", stray("other", "n2"));
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    let only = |slices: &Slices| {
+        slices.keys().eq(["other", NIC]
+            .iter()
+            .rev()
+            .copied()
+            .collect::<BTreeSet<_>>())
+    };
+    server.until(only).await;
+    let mut changed = serde_json::to_value(&server.slices()[NIC]).unwrap();
+    changed["spec"]["devices"] = json!([]);
+    server.put_slice(NIC, changed);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.delete_slice(NIC);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.put_slice("late", stray("late", "n1"));
+    server.until(only).await;
+}
+
+#[tokio::test]
+async fn a_server_without_the_features_gets_devices_that_need_none() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let family = || vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
+    let mut offers = family();
+    offers.extend([
+        offer(Class::Nic, "ens1"),
+        unhealthy(offer(Class::Nic, "ens2")),
+    ]);
+    let _driver = Driver::start(&server, "n1", offers);
+    server
+        .until(|slices| slices.contains_key(NIC) && slices.contains_key(VFIO))
+        .await;
+    let slots: Vec<String> = (0..10).map(|slot| format!("ens1-slot-{slot}")).collect();
+    let mut wanted: BTreeSet<String> = slots.into_iter().collect();
+    wanted.insert("0000-81-00-1".to_owned());
+    assert_eq!(devices(&server.slices()), wanted);
+    // Not for a moment was there more.
+    let is_whole_function = |slice: &ResourceSlice| {
+        slice
+            .spec
+            .devices
+            .iter()
+            .flatten()
+            .any(|device| device.name == "0000-81-00-0")
+    };
+    assert!(!server.was_ever(is_whole_function));
+}
+
+#[tokio::test]
+async fn features_that_the_server_loses_are_done_without() {
+    let server = ApiServer::start(Gates::ON).await;
+    let family = || vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
+    let driver = Driver::start(&server, "n1", family());
+    server
+        .until(|slices| slices.contains_key("n1-onload-dev-vfio-counters-0"))
+        .await;
+    server.set_gates(Gates {
+        partitionable: false,
+        ..Gates::ON
+    });
+    let mut more = family();
+    more.push(offer(Class::Vfio, "0000:82:00.0"));
+    driver.offer(more);
+    server
+        .until(|slices| has(slices, &["0000-81-00-1", "0000-82-00-0"]))
+        .await;
+    server
+        .until(|slices| slices.len() == 1 && is_whole(slices, "n1/vfio"))
+        .await;
+}
+
+/// A claim that a device is allocated to.
+fn claim(pool: &str, device: &str) -> Value {
+    let result = json!({"driver": "onload.dev", "pool": pool, "device": device, "request": "r"});
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default", "uid": "1"}, "spec": {},
+        "status": {"allocation": {"devices": {"results": [result]}}}})
+}
+
+#[tokio::test]
+async fn slots_stay_devices_while_a_claim_holds_one() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| devices(slices).len() == 10).await;
+    driver.stop().await;
+    server.set_gates(Gates::ON);
+    server.put_claim("default", "of-another", claim("n2/nic", "ens1-slot-3"));
+    server.put_claim("default", "c", claim("n1/nic", "ens1-slot-3"));
+    server.forget_asked();
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    let mut published = driver.published.clone();
+    let told = published
+        .wait_for(|published| !published.pools.is_empty())
+        .await
+        .unwrap()
+        .clone();
+    assert!(!told.pools[&Class::Nic].features.sharing);
+    assert_eq!(devices(&server.slices()).len(), 10);
+    assert_eq!(server.counts()["list resourceclaims"], 1);
+    driver.stop().await;
+    server.delete_claim("default", "c");
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+}
+
+#[tokio::test]
+async fn what_kubelet_deletes_comes_back_while_names_wait_for_a_claim() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| devices(slices).len() == 10).await;
+    driver.stop().await;
+    server.set_gates(Gates::ON);
+    server.put_claim("default", "c", claim("n1/nic", "ens1-slot-3"));
+    // The claim is looked at again in minutes: longer than a test waits.
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    let mut published = driver.published.clone();
+    let told = published.wait_for(|published| !published.pools.is_empty());
+    told.await.unwrap();
+    server.delete_slices_of("n1");
+    server.until(|slices| devices(slices).len() == 10).await;
+}
+
+#[tokio::test]
+async fn shared_devices_are_withdrawn_while_claims_hold_them_if_nobody_counts_any_more() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.put_claim("default", "c", claim("n1/nic", "ens1"));
+    server.set_gates(Gates::OFF);
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    server.until(Slices::is_empty).await;
+    driver.stop().await;
+    server.delete_claim("default", "c");
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| devices(slices).len() == 10).await;
+}
+
+#[tokio::test]
+async fn whatever_the_server_refuses_is_tried_again() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    let mut offers = vec![nic()];
+    for (at, status) in [403, 409, 422, 429, 500, 503].into_iter().enumerate() {
+        server.fail("patch", status, (status == 429).then_some(1));
+        offers.push(offer(Class::Nic, &format!("ens{}", at + 2)));
+        driver.offer(offers.clone());
+        server
+            .until(|slices| devices(slices).len() == offers.len())
+            .await;
+        assert!(server.has_failed());
+    }
+    let metrics = driver.metrics.text();
+    let failed = "onload_kubernetes_api_requests_total{verb=\"PATCH\",outcome=\"error\"} 6";
+    assert!(metrics.contains(failed), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_server_that_wants_to_be_left_alone_is_whatever_changes() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.fail("patch", 429, Some(3600));
+    driver.offer(vec![unhealthy(nic())]);
+    server.until_asked(|_| server.has_failed()).await;
+    server.forget_asked();
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    driver.classes(&[Class::Vfio]);
+    for times in 1..=2 {
+        server.end_watches();
+        server.until_asked(|asked| asked.len() >= times).await;
+    }
+    let watches = BTreeMap::from([("watch resourceslices".to_owned(), 2)]);
+    assert_eq!(server.counts(), watches);
+}
+
+#[tokio::test]
+async fn each_request_at_the_start_may_fail() {
+    for (verb, status) in [
+        ("get", 500),
+        ("patch", 403),
+        ("list", 500),
+        ("list", 410),
+        ("watch", 403),
+    ] {
+        let server = ApiServer::start(Gates::ON).await;
+        server.fail(verb, status, None);
+        let _driver = Driver::start(&server, "n1", vec![nic()]);
+        server.until(|slices| has(slices, &["ens1"])).await;
+        assert!(server.has_failed());
+    }
+}
+
+#[tokio::test]
+async fn rights_that_come_later_are_enough() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.take_right("create", "resourceslices");
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until_asked(|asked| asked.len() >= 4).await;
+    assert!(server.slices().is_empty());
+    server.give_right("create", "resourceslices");
+    server.until(|slices| has(slices, &["ens1"])).await;
+}
+
+#[tokio::test]
+async fn a_token_that_was_replaced_is_read_again() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.replace_token("token-2");
+    server.forget_asked();
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    server.until_asked(|asked| !asked.is_empty()).await;
+    assert!(has(&server.slices(), &["ens1"]));
+    fs::write(&server.token, "token-2").unwrap();
+    server.until(|slices| has(slices, &["ens1", "ens2"])).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_goes_on_without_a_list() {
+    let server = ApiServer::start(Gates::ON).await;
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server
+        .until_asked(|asked| asked.iter().any(|asked| asked.verb == "watch"))
+        .await;
+    server.forget_asked();
+    server.end_watches();
+    // What happened meanwhile is told.
+    server.delete_slices_of("n1");
+    server.until(|slices| has(slices, &["ens1"])).await;
+    let counts = server.counts();
+    assert_eq!(counts["watch resourceslices"], 1);
+    assert!(!counts.contains_key("list resourceslices"), "{counts:?}");
+}
+
+#[tokio::test]
+async fn a_watch_from_too_long_ago_begins_with_a_list() {
+    let server = ApiServer::start(Gates::ON).await;
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.forget_asked();
+    server.delete_slices_of("n1");
+    server.compact();
+    server.end_watches();
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server
+        .until_asked(|asked| asked.iter().any(|asked| asked.verb == "list"))
+        .await;
+}
+
+#[tokio::test]
+async fn nothing_is_written_while_kubelet_does_not_know_the_driver() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    driver.unregister();
+    let gone = async {
+        while server.watches() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    server.forget_asked();
+    server.delete_slices_of("n1");
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    tokio::task::yield_now().await;
+    assert_eq!(server.asked(), []);
+    driver.register();
+    server.until(|slices| has(slices, &["ens1", "ens2"])).await;
+}
+
+#[tokio::test]
+async fn a_class_that_is_offered_otherwise_is_withdrawn() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(
+        &server,
+        "n1",
+        vec![nic(), offer(Class::Vfio, "0000:81:10.0")],
+    );
+    server.until(|slices| slices.len() == 2).await;
+    driver.classes(&[Class::Vfio]);
+    server.until(|slices| slices.keys().eq([VFIO])).await;
+    driver.classes(&[Class::Vfio, Class::Nic]);
+    server.until(|slices| slices.len() == 2).await;
+}
+
+#[tokio::test]
+async fn slices_of_an_instance_before_stay_until_it_is_decided_who_offers_their_class() {
+    let server = ApiServer::start(Gates::ON).await;
+    let offers = || vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
+    let first = Driver::start(&server, "n1", offers());
+    server.until(|slices| slices.len() == 2).await;
+    first.stop().await;
+    let before = server.slices();
+    server.forget_asked();
+    let second = Driver::undecided(&server, "n1", offers());
+    second.register();
+    let watching = async {
+        while server.watches() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, watching).await.unwrap();
+    second.decide(&[Class::Vfio], &[Class::Nic]);
+    second.published_is(&[Class::Vfio]).await;
+    assert_eq!(server.slices(), before, "nothing was deleted or written");
+    second.decide(&[Class::Vfio], &[]);
+    server.until(|slices| slices.keys().eq([VFIO])).await;
+}
+
+#[tokio::test]
+async fn a_driver_writes_slices_of_its_own_node_alone() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.bind("n2");
+    let _stranger = Driver::start(&server, "n1", vec![nic()]);
+    let _own = Driver::start(&server, "n2", vec![nic()]);
+    server
+        .until(|slices| slices.contains_key("n2-onload-dev-nic-0"))
+        .await;
+    assert_eq!(server.slices().len(), 1);
+}
+
+#[tokio::test]
+async fn a_link_that_flaps_is_four_writes_however_often_it_does() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.forget_asked();
+    for is_up in [false, true, false] {
+        driver.offer(vec![if is_up { nic() } else { unhealthy(nic()) }]);
+        server
+            .until(|slices| is_tainted(slices, "ens1") != is_up)
+            .await;
+    }
+    for flap in 0..40 {
+        driver.offer(vec![if flap % 2 == 0 {
+            nic()
+        } else {
+            unhealthy(nic())
+        }]);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // It is up, and not believed yet.
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    server.until(|slices| has(slices, &["ens1", "ens2"])).await;
+    assert!(is_tainted(&server.slices(), "ens1"));
+    assert_eq!(writes(&server), 4);
+}
+
+#[tokio::test]
+async fn a_webhook_that_changes_slices_is_not_fought() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.set_webhook(|slice| {
+        slice["spec"]["devices"][0]["attributes"]["x.io/added"] = json!({"int": 1});
+    });
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.forget_asked();
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    server.until(|slices| has(slices, &["ens1", "ens2"])).await;
+    assert_eq!(writes(&server), 1);
+}
+
+#[tokio::test]
+async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
+    let server = ApiServer::start(Gates::ON).await;
+    let mut offers = vfs(4096);
+    let driver = Driver::start(&server, "n1", offers.clone());
+    let mut published = driver.published.clone();
+    for (slices, generation) in [(32, 1), (64, 2)] {
+        let told = published
+            .wait_for(|published| published.pools.values().any(|pool| pool.slices == slices))
+            .await;
+        assert_eq!(told.unwrap().pools[&Class::Vfio].devices, 4096);
+        let there = server.slices();
+        assert_eq!((there.len(), devices(&there).len()), (slices, 4096));
+        assert!(is_whole(&there, "n1/vfio"));
+        assert_eq!(there[VFIO].spec.pool.generation, generation);
+        assert_eq!(is_tainted(&there, "0000-08-02-1"), generation == 2);
+        let changed = offers
+            .iter_mut()
+            .find(|offer| offer.name.as_str() == "0000:08:02.1");
+        let changed = changed.unwrap();
+        *changed = unhealthy(changed.clone());
+        driver.offer(offers.clone());
+    }
+}
+
+#[tokio::test]
+async fn a_slow_server_gets_what_is_so_at_last() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.set_delay(Duration::from_millis(300));
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    for number in 2..30 {
+        driver.offer(vec![nic(), offer(Class::Nic, &format!("ens{number}"))]);
+    }
+    server.until(|slices| has(slices, &["ens1", "ens29"])).await;
+    // What was so in between was not written.
+    assert!(writes(&server) <= 3, "{}", writes(&server));
+}
+
+#[tokio::test]
+async fn a_node_that_the_server_does_not_have_is_waited_for() {
+    let server = ApiServer::start(Gates::ON).await;
+    let _driver = Driver::start(&server, "gone", vec![nic()]);
+    server.until_asked(|asked| asked.len() >= 2).await;
+    let asked = server.asked();
+    assert!(
+        asked.iter().all(|asked| asked.resource == "nodes"),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.put_claim("default", "c", claim("n1/nic", "ens1"));
+    let api = api(&server.kubeconfig, &std::sync::Arc::default());
+    let found = api.claim("default", "c").await.unwrap().unwrap();
+    assert_eq!(found.metadata.uid.as_deref(), Some("1"));
+    assert!(api.claim("default", "other").await.unwrap().is_none());
+    assert!(api.claim("../nodes", "n1").await.unwrap().is_none());
+    for number in 0..450 {
+        server.put_claim("many", &format!("c{number}"), claim("n1/rdma", "mlx5-0"));
+    }
+    let held = api.claims_of_pools(|pool| pool == "n1/rdma").await.unwrap();
+    assert_eq!(held.len(), 450);
+    server.take_right("get", "resourceclaims");
+    let error = api.claim("default", "c").await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("reading ResourceClaim default/c: the API server answered 403"),
+        "{error}"
+    );
+    assert!(error.contains("compare the ClusterRole"), "{error}");
+}
+
+#[tokio::test]
+async fn a_cluster_without_our_rights_is_not_asked_for_the_node() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.take_right("list", "deviceclasses");
+    server.take_right("get", "nodes");
+    let _driver = Driver::deciding(&server, "n1", vec![nic()]);
+    // It leaves all to the device plugin when it has seen that no pod has a claim.
+    let is_decided = |asked: &[Asked]| asked.iter().any(|asked| asked.resource == "pods");
+    server.until_asked(is_decided).await;
+    let asked = server.asked();
+    assert!(
+        asked.iter().all(|asked| asked.resource != "nodes"),
+        "{asked:?}"
+    );
+}

@@ -1,0 +1,474 @@
+//! ResourceSlices, held against what an API server takes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::limits;
+use crate::support::offers::{captured, held, held_by_pod, offer, unhealthy, vf, vfs};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use onload_core::class::Class;
+use onload_host::offers::{Offer, Sharing};
+use onload_kubernetes::dra::names::{DraNames, NodeName};
+use onload_kubernetes::dra::slices::{
+    Features, Fingerprint, HELD, Pool, UNHEALTHY, Wanted, lost, probe,
+};
+use proptest::prelude::*;
+
+const PF: &str = "0000:81:00.0";
+
+fn node() -> NodeName {
+    "n1".parse().unwrap()
+}
+
+fn with_pool<T>(
+    offers: &[Offer],
+    class: Class,
+    features: Features,
+    take: impl FnOnce(&Pool<'_>) -> T,
+) -> T {
+    let node = node();
+    let names = DraNames::of(node.as_str(), offers);
+    let wanted = Wanted {
+        node: &node,
+        uid: "u-1",
+        names: &names,
+        offers,
+        slots: 10,
+        unsteady: &BTreeSet::new(),
+    };
+    take(&Pool::of(wanted, class, features))
+}
+
+fn slices(offers: &[Offer], class: Class, features: Features) -> Vec<ResourceSlice> {
+    with_pool(offers, class, features, |pool| {
+        (0..pool.slices()).map(|at| pool.slice(at, 3)).collect()
+    })
+}
+
+fn devices(offers: &[Offer], class: Class, features: Features) -> Vec<Device> {
+    let slices = slices(offers, class, features).into_iter();
+    slices
+        .flat_map(|slice| slice.spec.devices.unwrap_or_default())
+        .collect()
+}
+
+fn names(devices: &[Device]) -> Vec<&str> {
+    devices.iter().map(|device| device.name.as_str()).collect()
+}
+
+fn taints(device: &Device) -> Vec<&str> {
+    let taints = device.taints.iter().flatten();
+    taints.map(|taint| taint.key.as_str()).collect()
+}
+
+fn legal(slices: &[ResourceSlice]) {
+    let mut names = BTreeSet::new();
+    let mut devices = BTreeSet::new();
+    for slice in slices {
+        assert_eq!(limits::problems(slice), Vec::<String>::new());
+        assert!(
+            names.insert(slice.metadata.name.clone()),
+            "{:?}",
+            slice.metadata.name
+        );
+        let count = slice.spec.pool.resource_slice_count;
+        assert_eq!(usize::try_from(count).unwrap(), slices.len());
+        for device in slice.spec.devices.iter().flatten() {
+            assert!(devices.insert(device.name.clone()), "{}", device.name);
+        }
+    }
+}
+
+const FEATURES: [Features; 4] = [
+    Features::ALL,
+    Features::NONE,
+    Features {
+        counters: true,
+        sharing: false,
+        taints: true,
+    },
+    Features {
+        counters: false,
+        sharing: true,
+        taints: false,
+    },
+];
+
+#[test]
+fn what_captured_hosts_offer_is_taken_with_any_features() {
+    for host in ["debian13-2numa-onload-rxe-vfio", "x2-2port-sriov"] {
+        let offers = captured(host);
+        let mut classes = 0;
+        for (class, features) in Class::ALL
+            .into_iter()
+            .flat_map(|class| FEATURES.map(|of| (class, of)))
+        {
+            let slices = slices(&offers, class, features);
+            legal(&slices);
+            classes += usize::from(!slices.is_empty());
+        }
+        assert!(classes >= 8, "{host}: {classes}");
+        for class in [Class::Hugepages, Class::Profile] {
+            assert!(slices(&offers, class, Features::ALL).is_empty());
+        }
+    }
+}
+
+#[test]
+fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
+    let offers = captured("debian13-2numa-onload-rxe-vfio");
+    for (class, features) in Class::ALL
+        .into_iter()
+        .flat_map(|class| FEATURES.map(|of| (class, of)))
+    {
+        let own = |device: &Device| -> BTreeSet<String> {
+            let attributes = device.attributes.iter().flatten().map(|(name, _)| name);
+            let capacities = device.capacity.iter().flatten().map(|(name, _)| name);
+            attributes
+                .filter(|name| !name.contains('/'))
+                .chain(capacities)
+                .cloned()
+                .collect()
+        };
+        let all: BTreeSet<_> = devices(&offers, class, features).iter().map(own).collect();
+        assert!(all.len() <= 1, "{class}: {all:?}");
+    }
+}
+
+#[test]
+fn a_device_is_found_by_the_names_that_drivers_share() {
+    let offers = captured("debian13-2numa-onload-rxe-vfio");
+    let vfio = devices(&offers, Class::Vfio, Features::ALL);
+    let device = vfio
+        .iter()
+        .find(|device| device.name == "0000-81-10-0")
+        .unwrap();
+    let attributes = device.attributes.as_ref().unwrap();
+    for name in [
+        "resource.kubernetes.io/pciBusID",
+        "dra.net/pciAddress",
+        "name",
+    ] {
+        assert_eq!(
+            attributes[name].string.as_deref(),
+            Some("0000:81:10.0"),
+            "{name}"
+        );
+    }
+    for name in ["resource.kubernetes.io/numaNode", "dra.net/numaNode"] {
+        assert_eq!(attributes[name].int, Some(1), "{name}");
+    }
+    let root = attributes["resource.kubernetes.io/pcieRoot"]
+        .string
+        .as_deref();
+    assert!(
+        root.is_some_and(|root| root.starts_with("pci0000:")),
+        "{root:?}"
+    );
+    // A device without a PCI function has none of them, since nothing is like it.
+    let rdma = devices(&offers, Class::Rdma, Features::ALL);
+    let soft = rdma
+        .iter()
+        .find(|device| device.name.starts_with("rxe"))
+        .unwrap();
+    let attributes = soft.attributes.as_ref().unwrap();
+    assert!(
+        attributes.keys().all(|name| !name.contains('/')),
+        "{attributes:?}"
+    );
+}
+
+#[test]
+fn a_version_is_three_numbers_with_the_full_text_beside_it() {
+    let nics = devices(&[offer(Class::Nic, "ens1")], Class::Nic, Features::ALL);
+    let attributes = nics[0].attributes.as_ref().unwrap();
+    assert_eq!(
+        attributes["onloadVersion"].version.as_deref(),
+        Some("9.1.0")
+    );
+    assert_eq!(attributes["onload"].string.as_deref(), Some("9.1.0.86"));
+}
+
+#[test]
+fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
+    let mut other = offer(Class::Nic, "ens2");
+    other.slots = Some(2);
+    let offers = [offer(Class::Nic, "ens1"), other];
+    let counted = devices(&offers, Class::Nic, Features::ALL);
+    assert_eq!(names(&counted), ["ens1", "ens2"]);
+    let capacity = &counted[0].capacity.as_ref().unwrap()["slots"];
+    assert_eq!(capacity.value.0, "10");
+    let policy = capacity.request_policy.as_ref().unwrap();
+    assert_eq!(policy.default.as_ref().unwrap().0, "1");
+    assert_eq!(counted[0].allow_multiple_allocations, Some(true));
+    let numbered = devices(&offers, Class::Nic, Features::NONE);
+    assert_eq!(numbered.len(), 12);
+    assert_eq!(
+        names(&numbered)[9..],
+        ["ens1-slot-9", "ens2-slot-0", "ens2-slot-1"]
+    );
+    assert!(
+        numbered
+            .iter()
+            .all(|device| device.allow_multiple_allocations.is_none())
+    );
+    let slot = numbered[9].attributes.as_ref().unwrap()["slot"].int;
+    assert_eq!(slot, Some(9));
+}
+
+#[test]
+fn slots_that_would_be_too_many_devices_are_fewer_and_said() {
+    let mut shared = offer(Class::Rdma, "mlx5_0");
+    shared.slots = Some(30_000);
+    let offers = [shared.clone(), offer(Class::Rdma, "mlx5_1")];
+    with_pool(&offers, Class::Rdma, Features::NONE, |pool| {
+        assert_eq!(pool.devices(), 2048 + 10);
+        assert!(pool.left_out()[0].starts_with("rdma mlx5_0 has 2048 of its 30000 slots"));
+    });
+    with_pool(&offers, Class::Rdma, Features::ALL, |pool| {
+        assert_eq!((pool.devices(), pool.left_out().len()), (2, 0));
+    });
+}
+
+#[test]
+fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
+    let offers = [
+        offer(Class::Vfio, "0000:81:10.0"),
+        unhealthy(offer(Class::Vfio, "0000:81:10.1")),
+        held(offer(Class::Vfio, "0000:81:10.2")),
+    ];
+    let tainted = devices(&offers, Class::Vfio, Features::ALL);
+    let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
+    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD]]);
+    let effects = tainted
+        .iter()
+        .flat_map(|device| device.taints.iter().flatten());
+    assert!(effects.clone().all(|taint| taint.effect == "NoSchedule"));
+    let left = devices(&offers, Class::Vfio, Features::NONE);
+    assert_eq!(names(&left), ["0000-81-10-0"]);
+}
+
+#[test]
+fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
+    let taints_with = |claim| {
+        let offers = [held_by_pod(offer(Class::Vfio, "0000:81:10.0"), claim)];
+        let devices = devices(&offers, Class::Vfio, Features::ALL);
+        taints(&devices[0])
+            .iter()
+            .map(|key| (*key).to_owned())
+            .collect::<Vec<String>>()
+    };
+    assert_eq!(taints_with(None), [HELD]);
+    assert_eq!(taints_with(Some("u-1")), [""; 0]);
+}
+
+#[test]
+fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
+    let offers = [
+        offer(Class::Vfio, PF),
+        vf("0000:81:00.1", PF),
+        vf("0000:81:00.2", PF),
+        offer(Class::Vfio, "0000:82:00.0"),
+    ];
+    let all = slices(&offers, Class::Vfio, Features::ALL);
+    legal(&all);
+    assert_eq!(all.len(), 2);
+    let set = &all[1].spec.shared_counters.as_ref().unwrap()[0];
+    assert_eq!(
+        all[1].metadata.name.as_deref(),
+        Some("n1-onload-dev-vfio-counters-0")
+    );
+    assert_eq!(
+        (set.name.as_str(), set.counters["vfs"].value.0.as_str()),
+        ("pf-0000-81-00-0", "2")
+    );
+    let takes: BTreeMap<&str, Option<&str>> = all[0]
+        .spec
+        .devices
+        .as_ref()
+        .unwrap()
+        .iter()
+        .map(|device| {
+            let counters = device
+                .consumes_counters
+                .as_ref()
+                .map(|all| &all[0].counters["vfs"]);
+            (
+                device.name.as_str(),
+                counters.map(|counter| counter.value.0.as_str()),
+            )
+        })
+        .collect();
+    let wanted = [
+        ("0000-81-00-0", Some("2")),
+        ("0000-81-00-1", Some("1")),
+        ("0000-81-00-2", Some("1")),
+        ("0000-82-00-0", None),
+    ];
+    assert_eq!(takes, BTreeMap::from(wanted));
+    // Without counters the function itself is not offered.
+    for features in [
+        Features::NONE,
+        Features {
+            counters: false,
+            ..Features::ALL
+        },
+    ] {
+        let left = devices(&offers, Class::Vfio, features);
+        assert_eq!(
+            names(&left),
+            ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]
+        );
+        with_pool(&offers, Class::Vfio, features, |pool| {
+            assert!(
+                pool.left_out()[0].contains("offer-pf-with-vfs"),
+                "{:?}",
+                pool.left_out()
+            );
+        });
+    }
+}
+
+#[test]
+fn functions_of_one_that_somebody_has_are_not_offered_without_counters() {
+    let taken = [held(offer(Class::Vfio, PF)), vf("0000:81:00.1", PF)];
+    assert!(devices(&taken, Class::Vfio, Features::NONE).is_empty());
+    // Nothing counts the holders of a device that several have.
+    let mut several = [offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
+    several[1].sharing = Sharing::Shared;
+    let left = devices(&several, Class::Vfio, Features::ALL);
+    assert_eq!(names(&left), ["0000-81-00-1"]);
+}
+
+#[test]
+fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
+    let pf = || offer(Class::Vfio, PF);
+    let one = || vf("0000:81:00.1", PF);
+    let other = || vf("0000:81:00.2", PF);
+    let marked = |offers: [Offer; 3]| -> Vec<String> {
+        let all = devices(&offers, Class::Vfio, Features::ALL);
+        let marked = all.iter().filter(|device| taints(device) == [HELD]);
+        marked.map(|device| device.name.clone()).collect()
+    };
+    let all = ["0000-81-00-0", "0000-81-00-1", "0000-81-00-2"];
+    assert_eq!(marked([held(pf()), one(), other()]), all);
+    assert_eq!(marked([held_by_pod(pf(), None), one(), other()]), all);
+    assert_eq!(marked([pf(), held(one()), other()]), all[..2]);
+    assert_eq!(marked([pf(), held_by_pod(one(), None), other()]), all[..2]);
+    // The counter knows of claims.
+    let claim = Some("u-1");
+    assert_eq!(marked([held_by_pod(pf(), claim), one(), other()]), [""; 0]);
+    assert_eq!(marked([pf(), held_by_pod(one(), claim), other()]), [""; 0]);
+}
+
+#[test]
+fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
+    let mut offers = vfs(300);
+    let count = |offers: &[Offer]| slices(offers, Class::Vfio, Features::ALL).len();
+    assert_eq!(count(&offers), 3);
+    offers[299] = unhealthy(offers[299].clone());
+    assert_eq!(count(&offers), 5);
+    legal(&slices(&offers, Class::Vfio, Features::ALL));
+    let first = &slices(&offers, Class::Vfio, Features::ALL)[0];
+    assert_eq!(first.metadata.name.as_deref(), Some("n1-onload-dev-vfio-0"));
+    assert_eq!(
+        (first.spec.pool.name.as_str(), first.spec.pool.generation),
+        ("n1/vfio", 3)
+    );
+    let owner = &first.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(
+        (owner.kind.as_str(), owner.uid.as_str(), owner.controller),
+        ("Node", "u-1", Some(true))
+    );
+}
+
+#[test]
+fn the_generation_and_the_time_of_a_taint_are_no_content() {
+    let offers = [unhealthy(offer(Class::Nic, "ens1"))];
+    let mut slice = slices(&offers, Class::Nic, Features::ALL).remove(0);
+    let fingerprint = Fingerprint::of(&slice);
+    slice.spec.pool.generation = 99;
+    slice.metadata.resource_version = Some("5".to_owned());
+    let time = serde_json::from_str("\"2026-11-22T09:00:00Z\"").unwrap();
+    let device = &mut slice.spec.devices.as_mut().unwrap()[0];
+    device.taints.as_mut().unwrap()[0].time_added = Some(time);
+    assert_eq!(Fingerprint::of(&slice), fingerprint);
+    slice.spec.devices.as_mut().unwrap()[0].taints = None;
+    assert_ne!(Fingerprint::of(&slice), fingerprint);
+    let mut of_other_node = slices(&offers, Class::Nic, Features::ALL).remove(0);
+    of_other_node.metadata.owner_references.as_mut().unwrap()[0].uid = "u-2".to_owned();
+    assert_ne!(Fingerprint::of(&of_other_node), fingerprint);
+}
+
+#[test]
+fn what_the_server_dropped_is_told_from_what_it_changed() {
+    let sent = probe(&node(), "u-1");
+    assert_eq!(limits::problems(&sent), Vec::<String>::new());
+    assert_eq!(lost(&sent.spec, &sent.spec), (Features::NONE, false));
+    let mut kept = sent.spec.clone();
+    for device in kept.devices.as_mut().unwrap() {
+        device.consumes_counters = None;
+    }
+    let counters = Features {
+        counters: true,
+        ..Features::NONE
+    };
+    assert_eq!(lost(&sent.spec, &kept), (counters, false));
+    for device in kept.devices.as_mut().unwrap() {
+        device.taints = None;
+        device.allow_multiple_allocations = None;
+    }
+    assert_eq!(lost(&sent.spec, &kept), (Features::ALL, false));
+    kept.devices.as_mut().unwrap()[0].name = "other".to_owned();
+    assert!(lost(&sent.spec, &kept).1);
+}
+
+fn any_offer() -> impl Strategy<Value = Offer> {
+    let class = prop::sample::select(vec![Class::Nic, Class::Rdma, Class::Vfio, Class::Ptp]);
+    let name = prop_oneof![
+        "[A-Za-z][A-Za-z0-9_.:-]{0,80}[a-z0-9]",
+        "(mlx5|rxe)[-_][0-9]{1,3}",
+        "0000:8[0-3]:0[0-3]\\.[0-7]",
+    ];
+    (class, name, any::<[bool; 4]>(), 1_u32..2000, ".{0,200}").prop_map(
+        |(class, name, [is_exclusive, is_unhealthy, is_held, is_vf], slots, text)| {
+            let mut offer = offer(class, &name);
+            offer.sharing = match is_exclusive {
+                true => Sharing::Exclusive,
+                false => Sharing::Shared,
+            };
+            offer.slots = (slots % 2 == 0 && !is_exclusive).then_some(slots);
+            offer.pools = vec![text.clone()];
+            offer
+                .attributes
+                .insert("interface", onload_host::offers::Attribute::Text(text));
+            if is_vf && class == Class::Vfio {
+                let pf = onload_host::offers::Attribute::Text("0000:80:00.0".to_owned());
+                offer.attributes.insert("pf", pf);
+            }
+            match (is_unhealthy, is_held) {
+                (true, _) => unhealthy(offer),
+                (false, true) => held(offer),
+                (false, false) => offer,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_a_host_offers_is_legal_and_nothing_is_there_twice(
+        offers in prop::collection::vec(any_offer(), 0..60)
+    ) {
+        let unique: BTreeMap<(Class, String), Offer> =
+            offers.into_iter().map(|offer| ((offer.class, offer.name.to_string()), offer)).collect();
+        let offers: Vec<Offer> = unique.into_values().collect();
+        for class in [Class::Nic, Class::Rdma, Class::Vfio, Class::Ptp] {
+            for features in FEATURES {
+                legal(&slices(&offers, class, features));
+            }
+        }
+    }
+}

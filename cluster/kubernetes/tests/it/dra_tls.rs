@@ -1,0 +1,121 @@
+//! The API server is asked by TLS alone from a pod, and only if its certificate is of the cluster's authority.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use onload_core::text::Chain;
+use onload_kubernetes::dra::api::{Access, Api};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+
+const ANSWER: &str = r#"{"kind":"PartialObjectMetadata","metadata":{"name":"n1","uid":"u-1"}}"#;
+
+fn tls(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/it/support/tls")
+        .join(file)
+}
+
+fn acceptor() -> TlsAcceptor {
+    let chain = CertificateDer::pem_file_iter(tls("server.crt")).unwrap();
+    let chain: Vec<CertificateDer<'static>> = chain.map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(tls("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key);
+    TlsAcceptor::from(Arc::new(config.unwrap()))
+}
+
+/// A server that gives one answer to everything; its port, and what it was asked.
+async fn serve() -> (u16, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (asked, receiver) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let acceptor = acceptor();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // Who does not trust it goes away.
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            let mut request = vec![0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            request.truncate(read);
+            asked.send(String::from_utf8(request).unwrap()).unwrap();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{ANSWER}",
+                ANSWER.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let _ = stream.shutdown().await;
+        }
+    });
+    (port, receiver)
+}
+
+/// The access of a pod whose service account has that authority.
+fn of_pod(directory: &Path, authority: &[u8], host: &str, port: u16) -> Api {
+    fs::write(directory.join("ca.crt"), authority).unwrap();
+    fs::write(directory.join("token"), "secret\n").unwrap();
+    let variable = |name: &str| match name {
+        "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
+        "KUBERNETES_SERVICE_PORT" => Some(port.to_string()),
+        _ => None,
+    };
+    Api::new(Access::of_pod(variable, directory).unwrap(), Arc::default())
+}
+
+#[tokio::test]
+async fn a_pod_asks_by_tls_with_its_token() {
+    let (port, mut asked) = serve().await;
+    let dir = tempfile::tempdir().unwrap();
+    let authority = fs::read(tls("ca.crt")).unwrap();
+    let api = of_pod(dir.path(), &authority, "127.0.0.1", port);
+    let node = "n1".parse().unwrap();
+    assert_eq!(api.node_uid(&node).await.unwrap().as_deref(), Some("u-1"));
+    let request = asked.recv().await.unwrap();
+    assert!(
+        request.starts_with("GET /api/v1/nodes/n1 HTTP/1.1\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.contains("authorization: Bearer secret\r\n"),
+        "{request}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_or_name_is_told_nothing() {
+    let (port, mut asked) = serve().await;
+    let authority = fs::read(tls("ca.crt")).unwrap();
+    // The server's own certificate is no authority.
+    let other = fs::read(tls("server.crt")).unwrap();
+    for (authority, host) in [
+        (&other, "127.0.0.1"),
+        (&authority, "localhost"),
+        (&Vec::new(), "127.0.0.1"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let api = of_pod(dir.path(), authority, host, port);
+        let error = api.node_uid(&"n1".parse().unwrap()).await.unwrap_err();
+        let line = Chain(&error).to_string();
+        assert!(
+            line.starts_with("reading Node n1: the API server cannot be reached"),
+            "{line}"
+        );
+        assert!(line.contains("certificate"), "{line}");
+    }
+    assert!(asked.try_recv().is_err());
+}

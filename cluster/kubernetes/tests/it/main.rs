@@ -1,0 +1,26 @@
+//! What this package does, seen from outside: one binary, a module for each topic.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod dra;
+mod dra_engine;
+mod dra_many;
+mod dra_publish;
+mod dra_releases;
+mod dra_slices;
+mod dra_tls;
+mod go_kubelet;
+mod image;
+mod install;
+mod kubelet;
+mod manifests;
+mod migrate;
+mod pod;
+mod recorded_dra;
+mod recorded_kubelet;
+mod support;

@@ -1,0 +1,17 @@
+//! What this package does, seen from outside: one binary, a module for each topic.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod devices;
+mod go_host;
+mod nomad_onload;
+mod packaging;
+mod plugin;
+mod recorded_agent;
+mod recorded_nomad;
+mod support;

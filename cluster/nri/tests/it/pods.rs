@@ -1,0 +1,689 @@
+//! What the containers of pods get, from the annotations to the runtime's message. The host is a
+//! directory with the specifications of a captured one and nodes of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use crate::support::host::{Tree, can_make};
+use crate::support::{Fields, Plugin, Proto, Runtime, Status, container, creation, next, pod};
+use serde_json::json;
+
+/// The program on a host, and a runtime that it has registered with.
+struct Node {
+    plugin: Plugin,
+    runtime: Runtime,
+}
+
+impl Node {
+    fn new(tree: &Tree, runtime_name: &str, version: &str) -> Node {
+        let root = tree.root().to_str().unwrap();
+        let (plugin, listener) = Plugin::start(&["--host-root", root, "-v"]);
+        let mut runtime = next(&listener);
+        runtime.set_up(runtime_name, version);
+        Node { plugin, runtime }
+    }
+
+    /// What a container gets for the annotations of its pod.
+    fn create(&mut self, annotations: &[(&str, &str)], container: Proto) -> Result<Fields, Status> {
+        self.runtime.create(&creation(pod(annotations), container))
+    }
+
+    fn refusal(&mut self, annotations: &[(&str, &str)], container: Proto) -> String {
+        let refused = self.create(annotations, container).unwrap_err();
+        assert_eq!(refused.code, 9);
+        assert!(refused.message.starts_with("onload-nri: "), "{refused:?}");
+        assert!(!refused.message.contains('\n'), "{refused:?}");
+        refused.message
+    }
+}
+
+/// The variables of an adjustment, as `NAME=VALUE`.
+fn env(adjustment: &Fields) -> Vec<String> {
+    let pairs = adjustment.messages(4);
+    let mut env: Vec<String> = pairs
+        .iter()
+        .map(|pair| format!("{}={}", pair.text(1), pair.text(2)))
+        .collect();
+    env.sort();
+    env
+}
+
+fn value(adjustment: &Fields, name: &str) -> Option<String> {
+    let pairs = adjustment.messages(4);
+    let found = pairs.iter().find(|pair| pair.text(1) == name);
+    found.map(|pair| pair.text(2))
+}
+
+/// Destination, type, source and options of each mount.
+fn mounts(adjustment: &Fields) -> Vec<(String, String, String, String)> {
+    let mounts = adjustment.messages(3).into_iter();
+    mounts
+        .map(|m| (m.text(1), m.text(2), m.text(3), m.texts(4).join(",")))
+        .collect()
+}
+
+/// Path, type, numbers and mode of each device.
+fn devices(adjustment: &Fields) -> Vec<String> {
+    let devices = adjustment.message(6).messages(1).into_iter();
+    devices
+        .map(|device| {
+            let mode = device.message(5).number(1);
+            let (major, minor) = (device.number(3), device.number(4));
+            format!(
+                "{} {} {major}:{minor} {mode:o}",
+                device.text(1),
+                device.text(2)
+            )
+        })
+        .collect()
+}
+
+fn names(adjustment: &Fields) -> Vec<String> {
+    adjustment
+        .messages(8)
+        .iter()
+        .map(|name| name.text(1))
+        .collect()
+}
+
+/// Type, hard and soft limit.
+fn limits(adjustment: &Fields) -> Vec<(String, u64, u64)> {
+    let limits = adjustment.messages(7).into_iter();
+    limits
+        .map(|l| (l.text(1), l.number(2), l.number(3)))
+        .collect()
+}
+
+/// The command lines of the hooks of a stage.
+fn hooks(adjustment: &Fields, stage: u64) -> Vec<String> {
+    let hooks = adjustment.message(5).messages(stage).into_iter();
+    hooks.map(|hook| hook.texts(2).join(" ")).collect()
+}
+
+const CREATE_RUNTIME: u64 = 2;
+const POSTSTOP: u64 = 6;
+const NIC: &[(&str, &str)] = &[("onload.dev/nic", "all")];
+
+#[test]
+fn a_runtime_without_names_gets_the_edits() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    let mut node = Node::new(&tree, "containerd", "1.7.24~ds1");
+    let given = node.create(NIC, container("c1")).unwrap();
+    assert_eq!(
+        devices(&given),
+        ["/dev/onload c 243:0 666", "/dev/onload_epoll c 242:0 666"]
+    );
+    let library = "/usr/lib/x86_64-linux-gnu/libonload.so".to_owned();
+    let options = "ro,nosuid,nodev,bind".to_owned();
+    let mount = (library.clone(), "bind".to_owned(), library, options);
+    assert!(mounts(&given).contains(&mount), "{:?}", mounts(&given));
+    assert_eq!(value(&given, "LD_PRELOAD").as_deref(), Some("libonload.so"));
+    assert_eq!(value(&given, "EF_FDTABLE_SIZE").as_deref(), Some("1048576"));
+    let told = env(&given);
+    assert!(
+        told.iter()
+            .any(|entry| entry.starts_with("ONLOAD_CTK_NIC_")),
+        "{told:?}"
+    );
+    assert!(names(&given).is_empty() && hooks(&given, CREATE_RUNTIME).is_empty());
+    // What is said of an answer is said when it is sent: before the next one is decided.
+    assert!(node.create(&[], container("c2")).unwrap().is_empty());
+    let said = node.plugin.said();
+    assert!(
+        said.contains("pod default/shop container server: given nic=all"),
+        "{said}"
+    );
+    assert!(
+        said.contains("<7>onload-nri: pod default/shop container server: mount "),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_runtime_that_injects_names_gets_them_alone() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    for (name, version) in [("containerd", "v2.1.9"), ("cri-o", "1.34.0")] {
+        let mut node = Node::new(&tree, name, version);
+        let annotations = [("onload.dev/nic", "all"), ("onload.dev/ptp", "ptp1, ptp0")];
+        let given = node.create(&annotations, container("c1")).unwrap();
+        assert_eq!(
+            names(&given),
+            [
+                "onload.dev/nic=all",
+                "onload.dev/ptp=ptp1",
+                "onload.dev/ptp=ptp0"
+            ]
+        );
+        assert!(env(&given).is_empty() && mounts(&given).is_empty());
+        assert!(devices(&given).is_empty());
+    }
+}
+
+#[test]
+fn names_that_the_runtime_has_already_are_not_told_again() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let held = Proto::new().text(1, "onload.dev/ptp=ptp0");
+    let annotations = [("onload.dev/nic", "all"), ("onload.dev/ptp", "ptp0")];
+    let given = node
+        .create(&annotations, container("c1").message(20, held))
+        .unwrap();
+    assert_eq!(names(&given), ["onload.dev/nic=all"]);
+}
+
+#[test]
+fn the_container_s_own_preload_and_settings_are_kept() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    for version in ["v1.7.24", "v2.1.9"] {
+        let mut node = Node::new(&tree, "containerd", version);
+        let own = container("c1").texts(8, &["LD_PRELOAD=/opt/a.so", "EF_FDTABLE_SIZE=4096"]);
+        let given = node.create(NIC, own).unwrap();
+        let preload = value(&given, "LD_PRELOAD");
+        assert_eq!(
+            preload.as_deref(),
+            Some("libonload.so:/opt/a.so"),
+            "{version}"
+        );
+        assert_eq!(value(&given, "EF_FDTABLE_SIZE"), None, "{version}");
+        // A name would bring the specification's own, and it would win.
+        assert!(names(&given).is_empty(), "{version}");
+        let twice = container("c1").text(8, "LD_PRELOAD=libonload.so:/opt/a.so");
+        let given = node.create(NIC, twice).unwrap();
+        assert_eq!(value(&given, "LD_PRELOAD"), None, "{version}");
+    }
+}
+
+#[test]
+fn the_annotation_of_the_preload_is_followed() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    tree.file("usr/share/onload-ctk/ld.so.preload", "libonload.so\n");
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let with = |mode| [("onload.dev/nic", "all"), ("onload.dev/preload", mode)];
+    let off = node.create(&with("off"), container("c1")).unwrap();
+    assert_eq!(value(&off, "LD_PRELOAD"), None);
+    assert!(names(&off).is_empty() && !devices(&off).is_empty());
+    let file = node.create(&with("file"), container("c1")).unwrap();
+    assert_eq!(value(&file, "LD_PRELOAD"), None);
+    let at = |mount: &(String, String, String, String)| mount.0 == "/etc/ld.so.preload";
+    let list = mounts(&file).into_iter().find(at).unwrap();
+    assert_eq!(list.2, "/usr/share/onload-ctk/ld.so.preload");
+    let limit = ("RLIMIT_NOFILE".to_owned(), 1_048_576, 1_048_576);
+    assert_eq!(limits(&file), [limit]);
+}
+
+#[test]
+fn locked_memory_is_a_limit_and_not_a_hook_where_the_runtime_takes_limits() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::with_pool(1);
+    let annotations = [("onload.dev/rdma", "m0")];
+    let unlimited = ("RLIMIT_MEMLOCK".to_owned(), u64::MAX, u64::MAX);
+    let mut node = Node::new(&tree, "containerd", "v1.7.7");
+    let given = node.create(&annotations, container("c1")).unwrap();
+    assert_eq!(limits(&given), std::slice::from_ref(&unlimited));
+    assert!(hooks(&given, CREATE_RUNTIME).is_empty());
+    assert_eq!(devices(&given), ["/dev/infiniband/uverbs0 c 231:192 666"]);
+    let own = Proto::new()
+        .text(1, "RLIMIT_MEMLOCK")
+        .number(2, u64::MAX)
+        .number(3, u64::MAX);
+    let given = node
+        .create(&annotations, container("c1").message(13, own))
+        .unwrap();
+    assert!(limits(&given).is_empty());
+
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let given = node.create(&annotations, container("c1")).unwrap();
+    assert_eq!(names(&given), ["onload.dev/rdma=m0"]);
+    assert_eq!(limits(&given), [unlimited]);
+
+    let mut node = Node::new(&tree, "containerd", "v1.7.6");
+    let given = node.create(&annotations, container("c1")).unwrap();
+    assert!(limits(&given).is_empty());
+    let hook = hooks(&given, CREATE_RUNTIME);
+    assert_eq!(
+        hook,
+        ["onload-hook createRuntime --memlock unlimited --expect /dev/infiniband/uverbs0=rdma:m0"]
+    );
+}
+
+#[test]
+fn limits_that_an_old_runtime_cannot_be_told_are_refused() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    tree.file("usr/share/onload-ctk/ld.so.preload", "libonload.so\n");
+    let mut node = Node::new(&tree, "cri-o", "1.28.1");
+    let annotations = [("onload.dev/nic", "all"), ("onload.dev/preload", "file")];
+    let refused = node.refusal(&annotations, container("c1"));
+    assert!(
+        refused.contains("cri-o 1.28.1 cannot be told RLIMIT_NOFILE by NRI; update it"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_member_of_a_pool_is_reserved_and_its_hooks_name_the_token() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::with_pool(2);
+    // Names could not say which member is reserved.
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let annotations = [("onload.dev/rdma", "any")];
+    let mut tokens = Vec::new();
+    for (id, member, minor) in [("c1", "m0", 192), ("c2", "m1", 193)] {
+        let given = node.create(&annotations, container(id)).unwrap();
+        assert!(names(&given).is_empty());
+        let own = format!("ONLOAD_CTK_RDMA_{}={member}", member.to_uppercase());
+        assert_eq!(env(&given), [own]);
+        let node = &devices(&given)[0];
+        assert!(node.ends_with(&format!(" c 231:{minor} 666")), "{node}");
+        let claims = format!("onload-hook createRuntime --lease rdma:{member} --token ");
+        let claiming = hooks(&given, CREATE_RUNTIME).pop().unwrap();
+        let token = claiming.strip_prefix(&claims).unwrap().to_owned();
+        let ending = hooks(&given, POSTSTOP).pop().unwrap();
+        let ends = format!("onload-hook poststop --lease rdma:{member} --token {token}");
+        assert_eq!(ending, ends);
+        tokens.push(token);
+    }
+    assert_ne!(tokens[0], tokens[1]);
+    assert_eq!(tree.leased().len(), 2, "{:?}", tree.leased());
+    let refused = node.refusal(&annotations, container("c3"));
+    assert!(
+        refused.contains("annotation \"onload.dev/rdma\""),
+        "{refused}"
+    );
+    assert_eq!(tree.leased().len(), 2);
+}
+
+#[test]
+fn what_was_reserved_for_a_container_that_is_refused_after_all_is_given_back() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::with_pool(1);
+    let mut node = Node::new(&tree, "docker", "29.0.0");
+    let annotations = &[("onload.dev/rdma", "any")];
+    let own = container("c1").map(6, annotations);
+    let refused = node.refusal(&[], own);
+    assert!(
+        refused.contains("device node /dev/infiniband/uverbs0"),
+        "{refused}"
+    );
+    assert_eq!(tree.leased(), Vec::<String>::new());
+}
+
+#[test]
+fn a_node_for_reading_alone_is_given_by_name_or_not_at_all() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    let clock = [("onload.dev/ptp", "ptp0")];
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let given = node.create(&clock, container("c1")).unwrap();
+    assert_eq!(names(&given), ["onload.dev/ptp=ptp0"]);
+    let mut node = Node::new(&tree, "containerd", "v2.0.4");
+    let refused = node.refusal(&clock, container("c1"));
+    assert!(
+        refused.contains("cannot be told that /dev/ptp0 is for \"r\" only by NRI; update it"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn limits_on_huge_pages_go_into_the_cgroup() {
+    let tree = Tree::bare(&["hugepages"], "");
+    let mut node = Node::new(&tree, "containerd", "v1.7.24");
+    let annotations = [("onload.dev/hugepages-limit", "2Mi=128Mi")];
+    let given = node.create(&annotations, container("c1")).unwrap();
+    let limits = given.message(6).message(2).messages(3);
+    let limits: Vec<_> = limits.iter().map(|l| (l.text(1), l.number(2))).collect();
+    assert_eq!(limits, [("2MB".to_owned(), 128 << 20)]);
+    let mut node = Node::new(&tree, "docker", "29.0.0");
+    let refused = node.refusal(&[], container("c1").map(6, &annotations));
+    assert!(
+        refused.contains("\"onload.dev/hugepages-limit\": docker 29.0.0 cannot be told"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_capability_is_refused_with_what_gives_it() {
+    let tree = Tree::bare(&["rdma"], "");
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let annotations = [
+        ("onload.dev/rdma", "m0"),
+        ("onload.dev/ipc-lock.server", "true"),
+    ];
+    let refused = node.refusal(&annotations, container("c1"));
+    assert!(
+        refused.contains(
+            "annotation \"onload.dev/ipc-lock.server\": NRI cannot add a capability; add IPC_LOCK"
+        ),
+        "{refused}"
+    );
+}
+
+#[test]
+fn what_the_operator_does_not_allow_is_refused_with_the_line_that_would() {
+    let tree = Tree::bare(&["rdma"], "");
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let refused = node.refusal(NIC, container("c1"));
+    assert!(
+        refused.contains("annotation \"onload.dev/nic\" asks for class nic"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("allow = [\"nic\", \"rdma\"]")
+            || refused.contains("allow = [\"rdma\", \"nic\"]"),
+        "{refused}"
+    );
+    let said = node.plugin.said();
+    assert!(
+        said.contains("<3>onload-nri: pod default/shop container server: annotation"),
+        "{said}"
+    );
+    // The next container is asked of a configuration that has changed meanwhile.
+    tree.configure(&["nic"], "");
+    let refused = node.refusal(NIC, container("c1"));
+    assert!(!refused.contains("does not allow"), "{refused}");
+}
+
+#[test]
+fn a_name_that_nobody_offers_is_refused_with_those_that_are() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let refused = node.refusal(&[("onload.dev/ptp", "ptp7")], container("c1"));
+    assert!(
+        refused.contains("ptp7") && refused.contains("ptp0"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_node_that_is_another_driver_s_by_now_is_refused() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    tree.kernel("onload/onload/dev", "243:9");
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let refused = node.refusal(NIC, container("c1"));
+    assert!(
+        refused.contains("/dev/onload") && refused.contains("243:9"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn nothing_is_mounted_below_a_volume_of_the_pod() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    for version in ["v1.7.24", "v2.1.9"] {
+        let mut node = Node::new(&tree, "containerd", version);
+        for (at, refused) in [
+            ("/usr/lib", true),
+            ("/data", false),
+            ("/usr/../usr/lib", true),
+        ] {
+            let volume = Proto::new()
+                .text(1, at)
+                .text(2, "bind")
+                .text(3, "/var/lib/kubelet/pods/0/volumes/v")
+                .texts(4, &["rbind", "rprivate", "rw"]);
+            let given = node.create(NIC, container("c1").message(9, volume));
+            assert_eq!(given.is_err(), refused, "{version} {at}: {given:?}");
+        }
+    }
+}
+
+#[test]
+fn only_the_named_container_of_a_pod_gets_what_is_for_it() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let for_server = [("onload.dev/nic.server", "all")];
+    assert_eq!(
+        names(&node.create(&for_server, container("c1")).unwrap()),
+        ["onload.dev/nic=all"]
+    );
+    let for_other = [("onload.dev/nic.sidecar", "all")];
+    assert!(node.create(&for_other, container("c1")).unwrap().is_empty());
+    let sandbox = container("c1").map(6, &[("io.kubernetes.cri.container-type", "sandbox")]);
+    assert!(node.create(NIC, sandbox).unwrap().is_empty());
+}
+
+#[test]
+fn docker_is_told_variables_and_mounts_and_all_else_is_refused() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    tree.configure(&["nic", "profile", "zf"], "");
+    tree.spec("profile", json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [
+        {"name": "latency", "containerEdits": {"env": ["EF_POLL_USEC=100000", "EF_INT_DRIVEN=0"]}}]}));
+    tree.spec("zf", json!({"cdiVersion": "0.3.0", "kind": "onload.dev/zf", "devices": [
+        {"name": "tool", "containerEdits": {"mounts": [
+            {"hostPath": "/usr/bin/zf", "containerPath": "/usr/bin/zf", "options": ["ro", "nosuid", "nodev", "bind"]}]}},
+        {"name": "open", "containerEdits": {"mounts": [
+            {"hostPath": "/srv", "containerPath": "/srv", "options": ["rw", "bind"]}]}}]}));
+    let mut node = Node::new(&tree, "docker", "29.0.0");
+    let with = |key, value| {
+        container("c1")
+            .map(6, &[(key, value)])
+            .text(8, "EF_INT_DRIVEN=1")
+    };
+    let given = node
+        .create(&[], with("onload.dev/profile", "latency"))
+        .unwrap();
+    assert_eq!(env(&given), ["EF_POLL_USEC=100000"]);
+    let given = node.create(&[], with("onload.dev/zf", "tool")).unwrap();
+    let path = "/usr/bin/zf".to_owned();
+    assert_eq!(
+        mounts(&given),
+        [(path.clone(), "bind".to_owned(), path, "ro".to_owned())]
+    );
+    for (key, value, what) in [
+        ("onload.dev/nic", "all", "device node /dev/onload"),
+        (
+            "onload.dev/zf",
+            "open",
+            "the mount at /srv with its options",
+        ),
+        ("onload.dev/nic.server", "all", "no name in a pod"),
+    ] {
+        let refused = node.refusal(&[], with(key, value));
+        assert!(refused.contains(what), "{refused}");
+    }
+}
+
+#[test]
+fn edits_that_no_runtime_can_be_told_are_refused_unless_a_name_says_them() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::bare(&["zf"], "");
+    tree.spec(
+        "zf",
+        json!({"cdiVersion": "0.7.0", "kind": "onload.dev/zf", "devices": [
+        {"name": "group", "containerEdits": {"additionalGids": [44]}}]}),
+    );
+    let annotations = [("onload.dev/zf", "group")];
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    assert_eq!(
+        names(&node.create(&annotations, container("c1")).unwrap()),
+        ["onload.dev/zf=group"]
+    );
+    let mut node = Node::new(&tree, "containerd", "v2.0.4");
+    let refused = node.refusal(&annotations, container("c1"));
+    assert!(
+        refused.contains("cannot be told additionalGids of a specification by NRI"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_host_s_root_is_refused_onload_where_the_operator_says_so() {
+    if !can_make() {
+        return;
+    }
+    let tree = Tree::captured();
+    tree.configure(&["nic"], "root-with-onload = \"refuse\"\n");
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let user = |uid| container("c1").message(21, Proto::new().number(1, uid).number(2, uid));
+    let unprivileged = node.refusal(NIC, user(1000));
+    assert!(unprivileged.contains("root-with-onload"), "{unprivileged}");
+    // A runtime that does not tell the user is believed to start root.
+    for container in [user(0), container("c1")] {
+        let refused = node.refusal(NIC, container);
+        assert!(refused.contains("user 0"), "{refused}");
+    }
+}
+
+#[test]
+fn an_answer_longer_than_a_frame_is_whole() {
+    let tree = Tree::bare(&["profile"], "");
+    let settings: Vec<String> = (0..500)
+        .map(|n| format!("EF_SETTING_NUMBER_{n}={n:040}"))
+        .collect();
+    tree.spec(
+        "profile",
+        json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [
+        {"name": "long", "containerEdits": {"env": settings}}]}),
+    );
+    let mut node = Node::new(&tree, "containerd", "v1.7.24");
+    let given = node
+        .create(&[("onload.dev/profile", "long")], container("c1"))
+        .unwrap();
+    assert_eq!(env(&given).len(), 500);
+}
+
+#[test]
+fn hostile_annotations_are_one_line_of_a_refusal() {
+    let tree = Tree::bare(&["nic"], "");
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let long = "x".repeat(1 << 20);
+    for (key, value) in [
+        ("onload.dev/nic", "a\n<0>kernel: forged"),
+        ("onload.dev/\u{1b}[2J", "all"),
+        ("onload.dev/nic", long.as_str()),
+        ("onload.dev/nic", "../../../dev/mem"),
+        ("onload.dev/vfio", "*"),
+        ("onload.dev", "all"),
+    ] {
+        let refused = node.refusal(&[(key, value)], container("c1"));
+        assert!(
+            refused.len() < 1000 && !refused.contains('\u{1b}'),
+            "{refused}"
+        );
+    }
+    let said = node.plugin.said();
+    assert!(
+        said.lines().all(|line| line.contains("onload-nri: ")),
+        "{said}"
+    );
+    let hostile_pod = Proto::new()
+        .text(2, "a\nb")
+        .text(4, "c\u{1b}")
+        .map(6, &[("onload.dev/nic", "")]);
+    let refused = node.runtime.create(&creation(hostile_pod, container("c1")));
+    assert!(refused.is_err());
+    let said = node.plugin.said();
+    assert!(
+        said.lines().all(|line| line.contains("onload-nri: ")),
+        "{said}"
+    );
+}
+
+/// A container of which a runtime tells everything that it can.
+fn told_in_full() -> Proto {
+    let hook = Proto::new().text(1, "/h").text(2, "h").text(3, "A=b");
+    let device = Proto::new()
+        .text(1, "/dev/x")
+        .text(2, "c")
+        .number(3, 1)
+        .number(4, 5);
+    let rule = Proto::new().number(1, 1).text(2, "c").text(5, "rwm");
+    let limit = Proto::new().text(1, "2MB").number(2, 1 << 21);
+    let linux = Proto::new()
+        .message(1, Proto::new().text(1, "user").text(2, "/proc/1/ns/user"))
+        .message(2, device)
+        .message(3, Proto::new().message(3, limit).message(7, rule));
+    let mount = Proto::new()
+        .text(1, "/data")
+        .text(2, "bind")
+        .text(3, "/var/lib/data")
+        .text(4, "rbind");
+    container("c1")
+        .map(6, &[("io.kubernetes.cri.container-type", "container")])
+        .texts(8, &["LD_PRELOAD=/own.so", "EF_POLL_USEC=1"])
+        .message(9, mount)
+        .message(10, Proto::new().message(1, hook))
+        .message(11, linux)
+        .message(
+            13,
+            Proto::new()
+                .text(1, "RLIMIT_NOFILE")
+                .number(2, 9)
+                .number(3, 9),
+        )
+        .message(20, Proto::new().text(1, "example.com/a=b"))
+        .message(21, Proto::new().number(1, 1000).number(2, 1000))
+}
+
+#[test]
+fn whatever_byte_of_a_message_is_another_there_is_one_answer_and_the_plugin_goes_on() {
+    let tree = Tree::bare(&["profile"], "");
+    tree.spec(
+        "profile",
+        json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [
+        {"name": "fast", "containerEdits": {"env": ["EF_POLL_USEC=100000", "LD_PRELOAD=libonload.so"]}}]}),
+    );
+    let mut node = Node::new(&tree, "containerd", "v1.7.24");
+    let asked = creation(pod(&[("onload.dev/profile", "fast")]), told_in_full());
+    let whole = node.runtime.create(&asked).unwrap();
+    let (mut answered, mut refused) = (0, 0);
+    for at in 0..asked.0.len() {
+        for change in [0x01, 0x80, 0xff] {
+            let mut bytes = asked.0.clone();
+            bytes[at] ^= change;
+            match node.runtime.create(&Proto(bytes)) {
+                Ok(_) => answered += 1,
+                Err(Status { code, message }) => {
+                    assert_eq!(code, 9, "{message}");
+                    assert!(!message.contains(char::is_control), "{message:?}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(answered > 0 && refused > 0, "{answered} {refused}");
+    assert_eq!(node.runtime.create(&asked).unwrap(), whole);
+    let said = node.plugin.said();
+    assert_eq!(said.matches("registered with").count(), 1, "{said}");
+}

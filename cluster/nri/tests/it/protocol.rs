@@ -1,0 +1,385 @@
+//! The program beside a runtime: registration, the runtime's calls, its end and its faults.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use crate::support::{Plugin, Proto, Runtime, container, creation, next, pod};
+use onload_nri::create::{Created, Failure};
+use onload_nri::journal::{Journal, Severity};
+use onload_nri::runtime::Runtime as Told;
+use onload_nri::session::{Decider, Identity, PATIENCE, Session, SessionError, Stream};
+
+const NOTHING: &[(&str, &str)] = &[("example.com/colour", "green")];
+
+fn asks_for_nothing(id: &str) -> Proto {
+    creation(pod(NOTHING), container(id))
+}
+
+#[test]
+fn it_registers_by_its_name_and_wants_to_be_asked_of_new_containers_alone() {
+    let (_plugin, listener) = Plugin::start(&["--index", "42"]);
+    let mut runtime = next(&listener);
+    assert_eq!(runtime.accept(), ("onload".to_owned(), "42".to_owned()));
+    let answer = runtime.configure("containerd", "v2.1.9").unwrap();
+    assert_eq!(answer.number(2), 1 << 3, "CREATE_CONTAINER is event 4");
+}
+
+#[test]
+fn a_runtime_that_calls_before_it_answers_the_registration_is_served() {
+    let (_plugin, listener) = Plugin::start(&[]);
+    let mut runtime = next(&listener);
+    let (_, _, stream) = runtime.registration();
+    assert_eq!(runtime.configure("cri-o", "1.34.0").unwrap().number(2), 8);
+    runtime.send(2, stream, 2, &[]);
+    assert!(
+        runtime
+            .call("Synchronize", &Proto::new())
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn five_hundred_containers_are_told_in_parts_and_none_is_changed() {
+    let (_plugin, listener) = Plugin::start(&[]);
+    let mut runtime = next(&listener);
+    runtime.accept();
+    runtime.configure("containerd", "v2.1.9").unwrap();
+    let annotated = [("onload.dev/nic", "all")];
+    for part in 0..5 {
+        let mut told = Proto::new();
+        for number in 0..100 {
+            let id = format!("c{part}{number}");
+            let container = container(&id).texts(8, &[&"X=".repeat(4000)]);
+            told = told.message(1, pod(&annotated)).message(2, container);
+        }
+        let is_last = part == 4;
+        let told = told.number(3, u64::from(!is_last));
+        let answer = runtime.call("Synchronize", &told).unwrap();
+        assert_eq!(answer.number(2) == 1, !is_last);
+        assert!(answer.all_bytes(1).is_empty());
+    }
+    assert!(runtime.create(&asks_for_nothing("new")).unwrap().is_empty());
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_is_not_even_read() {
+    let (_plugin, listener) = Plugin::start(&["--host-root", "/nonexistent"]);
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.1.9");
+    assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+    // Not protobuf at all: who does not name us is not our business.
+    let garbage = Proto(vec![0xff; 100]);
+    assert!(runtime.create(&garbage).unwrap().is_empty());
+    // What names us is, and a host that cannot be looked at gives nothing.
+    let garbage = Proto([&[0xff; 100][..], b"onload.dev/nic"].concat());
+    let refused = runtime.create(&garbage).unwrap_err().message;
+    assert!(refused.starts_with("onload-nri: reading what"), "{refused}");
+    let asks = creation(pod(&[("onload.dev/nic", "all")]), container("c2"));
+    let refused = runtime.create(&asks).unwrap_err().message;
+    assert!(refused.contains("/nonexistent"), "{refused}");
+}
+
+#[test]
+fn frames_of_any_length_make_the_same_messages() {
+    let (_plugin, listener) = Plugin::start(&[]);
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.1.9");
+    let long = "y".repeat(100_000);
+    for frame in [1, 7, 4096, 5000, usize::MAX] {
+        runtime.frame = frame;
+        let container = container("c1").texts(8, &[&long]);
+        let asked = creation(pod(NOTHING), container);
+        assert!(runtime.create(&asked).unwrap().is_empty(), "{frame}");
+    }
+}
+
+#[test]
+fn a_message_of_four_mebibytes_is_answered() {
+    let (_plugin, listener) = Plugin::start(&[]);
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.1.9");
+    let long = "z".repeat((4 << 20) - 1024);
+    let asked = creation(pod(NOTHING), container("c1").texts(8, &[&long]));
+    assert!(runtime.create(&asked).unwrap().is_empty());
+}
+
+#[test]
+fn what_a_plugin_does_not_have_is_refused_and_the_connection_goes_on() {
+    let (_plugin, listener) = Plugin::start(&[]);
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.1.9");
+    let refused = runtime.call("EvictContainer", &Proto::new()).unwrap_err();
+    assert_eq!(refused.code, 12);
+    assert!(refused.message.contains("EvictContainer"));
+    let call = runtime.begin("nri.pkg.api.v1alpha1.Other", "Configure", &Proto::new());
+    assert_eq!(runtime.answer(call).unwrap_err().code, 12);
+    assert!(runtime.call("Shutdown", &Proto::new()).unwrap().is_empty());
+    assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+}
+
+#[test]
+fn a_container_before_anybody_said_which_runtime_asks_is_refused() {
+    let (_plugin, listener) = Plugin::start(&[]);
+    let mut runtime = next(&listener);
+    runtime.accept();
+    let refused = runtime.create(&asks_for_nothing("c1")).unwrap_err();
+    assert!(refused.message.contains("before Configure"), "{refused:?}");
+}
+
+#[test]
+fn a_runtime_that_ends_and_comes_again_is_served_again() {
+    let (plugin, listener) = Plugin::start(&[]);
+    for _ in 0..3 {
+        let mut runtime = next(&listener);
+        runtime.set_up("containerd", "v2.1.9");
+        assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+    }
+    // The socket is made anew, as by a runtime that is restarted.
+    drop(listener);
+    std::fs::remove_file(plugin.socket()).unwrap();
+    let listener = UnixListener::bind(plugin.socket()).unwrap();
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.2.0");
+    let said = plugin.said();
+    assert!(
+        said.contains(
+            "<6>onload-nri: registered with containerd v2.2.0; devices go by their CDI names"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("<4>onload-nri: the runtime closed the connection"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_violation_of_the_protocol_ends_the_connection_and_another_follows() {
+    let (plugin, listener) = Plugin::start(&[]);
+    let long_frame = [1_u32.to_be_bytes(), 0x7fff_ffff_u32.to_be_bytes()].concat();
+    let body = [0, 0, 0, 0, 0, 0, 0, 1, 9, 0];
+    let no_such_type = [&1_u32.to_be_bytes()[..], &10_u32.to_be_bytes(), &body].concat();
+    let body = [0x7f, 0, 0, 0, 0, 0, 0, 1, 1, 0];
+    let long_message = [&1_u32.to_be_bytes()[..], &10_u32.to_be_bytes(), &body].concat();
+    for bytes in [long_frame, no_such_type, long_message] {
+        let mut runtime = next(&listener);
+        runtime.set_up("containerd", "v2.1.9");
+        runtime.stream().write_all(&bytes).unwrap();
+        assert!(runtime.receive().is_none());
+    }
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.1.9");
+    let said = plugin.said();
+    assert!(
+        said.contains("is something else behind the socket?"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_runtime_that_refuses_the_plugin_is_asked_again_and_its_reason_is_told() {
+    let (plugin, listener) = Plugin::start(&[]);
+    for _ in 0..2 {
+        let mut runtime = next(&listener);
+        let (_, _, stream) = runtime.registration();
+        runtime.refuse(stream, "no\nplugins");
+        assert!(runtime.receive().is_none());
+    }
+    let mut runtime = next(&listener);
+    runtime.set_up("containerd", "v2.1.9");
+    let line = "registering as 50-onload: the runtime says no\\nplugins";
+    assert_eq!(plugin.said().matches(line).count(), 1, "{}", plugin.said());
+}
+
+#[test]
+fn a_plugin_that_a_runtime_launches_has_the_name_that_it_is_told_and_ends_with_it() {
+    let (mut plugin, mut runtime) = Plugin::launch("site-onload", "07");
+    let named = ("site-onload".to_owned(), "07".to_owned());
+    assert_eq!(runtime.accept(), named);
+    runtime.configure("containerd", "v1.7.24").unwrap();
+    runtime.call("Synchronize", &Proto::new()).unwrap();
+    assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+    runtime.stream().shutdown(Shutdown::Both).unwrap();
+    assert!(plugin.end().success(), "{}", plugin.said());
+}
+
+#[test]
+fn a_launched_plugin_that_is_not_taken_fails_with_the_reason() {
+    let (mut plugin, mut runtime) = Plugin::launch("onload", "07");
+    let (_, _, stream) = runtime.registration();
+    runtime.refuse(stream, "not today");
+    assert_eq!(plugin.end().code(), Some(2));
+    assert!(plugin.said().contains("the runtime says not today"));
+    let (mut plugin, _runtime) = Plugin::launch("onload", "7");
+    assert_eq!(plugin.end().code(), Some(2));
+    assert!(
+        plugin.said().contains("want two digits"),
+        "{}",
+        plugin.said()
+    );
+}
+
+/// Answers each container with some bytes, after doing something.
+struct Answering<'a> {
+    payload: Vec<u8>,
+    first: RefCell<Box<dyn FnMut() + 'a>>,
+    given_back: Cell<u32>,
+}
+
+impl<'a> Answering<'a> {
+    fn after(first: impl FnMut() + 'a) -> Self {
+        Answering {
+            payload: Proto::new().text(9, "answered").0,
+            first: RefCell::new(Box::new(first)),
+            given_back: Cell::new(0),
+        }
+    }
+}
+
+impl Decider for Answering<'_> {
+    fn create(&self, _: &[u8], _: &Told) -> Result<Created, Failure> {
+        (self.first.borrow_mut())();
+        Ok(Created {
+            payload: self.payload.clone(),
+            ..Created::default()
+        })
+    }
+
+    fn give_back(&self, _: &Created) {
+        self.given_back.set(self.given_back.get() + 1);
+    }
+}
+
+const QUIET: Journal = Journal {
+    most: Severity::Error,
+};
+
+fn identity() -> Identity {
+    Identity {
+        name: "onload".to_owned(),
+        index: "50".to_owned(),
+    }
+}
+
+#[test]
+fn an_answer_that_comes_late_is_not_sent_and_what_was_kept_is_given_back() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let with_runtime = std::thread::spawn(move || {
+        let mut runtime = Runtime::new(theirs);
+        runtime.set_up("containerd", "v1.7.24");
+        // One nanosecond has passed before anything is decided.
+        let late = asks_for_nothing("late");
+        runtime.begin_within("nri.pkg.api.v1alpha1.Plugin", "CreateContainer", &late, 1);
+        // The next answer is that of the next call, in time.
+        let answer = runtime
+            .call("CreateContainer", &asks_for_nothing("c2"))
+            .unwrap();
+        assert_eq!(answer.text(9), "answered");
+    });
+    let decider = Answering::after(|| std::thread::sleep(Duration::from_millis(1)));
+    let identity = identity();
+    let mut session = Session::new(ours, &identity, &decider, QUIET);
+    session.run();
+    with_runtime.join().unwrap();
+    assert_eq!(decider.given_back.get(), 1);
+}
+
+#[test]
+fn what_was_kept_for_an_answer_that_nobody_reads_is_given_back() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let closing = theirs.try_clone().unwrap();
+    let with_runtime = std::thread::spawn(move || {
+        let mut runtime = Runtime::new(theirs);
+        runtime.set_up("containerd", "v1.7.24");
+        let asked = asks_for_nothing("c1");
+        runtime.begin("nri.pkg.api.v1alpha1.Plugin", "CreateContainer", &asked);
+        assert!(runtime.receive().is_none());
+    });
+    let decider = Answering::after(|| closing.shutdown(Shutdown::Both).unwrap());
+    let identity = identity();
+    let mut session = Session::new(ours, &identity, &decider, QUIET);
+    assert!(matches!(session.run(), SessionError::Mux(_)));
+    with_runtime.join().unwrap();
+    assert_eq!(decider.given_back.get(), 1);
+}
+
+#[test]
+fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let with_runtime = std::thread::spawn(move || {
+        let mut runtime = Runtime::new(theirs);
+        runtime.set_up("containerd", "v2.1.9");
+        for _ in 0..2 {
+            let refused = runtime.create(&asks_for_nothing("c1")).unwrap_err();
+            assert_eq!(refused.code, 9);
+            assert!(
+                refused.message.contains("NRI allows 4194304"),
+                "{refused:?}"
+            );
+        }
+    });
+    let decider = Answering {
+        payload: vec![0; 4 << 20],
+        ..Answering::after(|| {})
+    };
+    let identity = identity();
+    let journal = Journal {
+        most: Severity::Error,
+    };
+    Session::new(ours, &identity, &decider, journal).run();
+    with_runtime.join().unwrap();
+    assert_eq!(decider.given_back.get(), 2);
+}
+
+/// A runtime that takes the registration and never says a word.
+struct Silent {
+    patience: Cell<Option<Duration>>,
+}
+
+impl Read for Silent {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        match self.patience.get() {
+            Some(_) => Err(io::ErrorKind::WouldBlock.into()),
+            None => panic!("this would wait for ever"),
+        }
+    }
+}
+
+impl Write for Silent {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Silent {
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.patience.set(patience);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_runtime_that_does_not_answer_the_registration_is_left() {
+    let silent = Silent {
+        patience: Cell::new(None),
+    };
+    let decider = Answering::after(|| {});
+    let identity = identity();
+    let mut session = Session::new(silent, &identity, &decider, QUIET);
+    assert!(matches!(session.run(), SessionError::Mux(_)));
+    assert!(!session.is_synchronized());
+    assert!(
+        PATIENCE > Duration::from_secs(5),
+        "the runtime gives up first"
+    );
+}

@@ -1,0 +1,1383 @@
+//! `doctor`: every check passes where all is well, and says what is wrong and what to do where it is not.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::common::hosts::{rdma, x3};
+use crate::common::{
+    Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
+};
+use serde_json::Value;
+
+const JSON: [&str; 3] = ["doctor", "--format", "json"];
+
+/// All that was found of a check.
+fn found(tree: &Tree, check: &str) -> Vec<Value> {
+    let checks = tree.run(&JSON).json()["checks"].take();
+    let checks = checks.as_array().unwrap().iter();
+    let found = checks.filter(|each| each["name"] == check);
+    found.cloned().collect()
+}
+
+fn remedies(finding: &Value) -> Vec<String> {
+    let remedies = finding["remedy"].as_array().unwrap().iter();
+    let one = |remedy: &Value| match (remedy.get("run"), remedy.get("install")) {
+        (Some(run), _) => text(run),
+        (_, Some(install)) => format!("{} from {}", text(install), text(&remedy["from"])),
+        _ => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
+    };
+    remedies.map(one).collect()
+}
+
+/// Asserts that a check passes on a host, and that it says otherwise after something happened to it.
+#[track_caller]
+fn assert_turns(
+    check: &str,
+    tree: &Tree,
+    break_it: impl FnOnce(&Tree),
+    verdict: &str,
+    finding: &str,
+    remedy: &str,
+) {
+    let before = found(tree, check);
+    assert!(!before.is_empty(), "{check} says nothing of a good host");
+    let is_good = |found: &Value| found["verdict"] == "pass" && remedies(found).is_empty();
+    assert!(before.iter().all(is_good), "{before:#?}");
+    break_it(tree);
+    let after = found(tree, check);
+    let wanted = after.iter().find(|found| found["verdict"] == verdict);
+    let wanted = wanted.unwrap_or_else(|| panic!("no {verdict} in {after:#?}"));
+    let said = text(&wanted["finding"]);
+    assert!(said.contains(finding), "{finding:?} in {said:?}");
+    let remedies = remedies(wanted);
+    assert!(
+        remedies.iter().any(|r| r.contains(remedy)),
+        "{remedy:?} in {remedies:?}"
+    );
+}
+
+/// Makes a test of each line, and a list of the checks that have one.
+macro_rules! checks {
+    ($($test:ident: $check:literal, $tree:expr, $break_it:expr => $verdict:literal, $finding:literal, $remedy:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                assert_turns($check, &$tree, $break_it, $verdict, $finding, $remedy);
+            }
+        )*
+        const COVERED: &[&str] = &[$($check),*];
+    };
+}
+
+/// A physical function of Intel's with a virtual one, in groups.
+fn sriov(driver: &str) -> Tree {
+    let tree = Tree::new();
+    tree.vfio().hook();
+    let parent = tree.pci(Pci::network("0000:81:00.0", "8086:154c", "igb"));
+    let child = tree.pci(Pci::network("0000:81:02.0", "8086:154c", driver));
+    let other = tree.pci(Pci::network("0000:81:02.1", "8086:154c", driver));
+    tree.virtual_function(&parent, 0, &child)
+        .virtual_function(&parent, 1, &other)
+        .group(&parent, 19)
+        .group(&child, 20)
+        .group(&other, 20)
+        .group_node(20);
+    tree.hugepages(2048, &[(0, 64, 64)]);
+    tree
+}
+
+/// A host with an interface that Onload takes by AF_XDP, and what its driver says.
+fn af_xdp(abilities: &str, parameter: &str) -> Tree {
+    let tree = x3();
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.file("/sys/module/sfc_resource/afxdp/register", "");
+    let devtype = "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype";
+    tree.attribute(devtype, "5:0:0 => AF_XDP");
+    tree.file("/interfaces.table", abilities);
+    tree.attribute(FLOW_FILTERS, parameter);
+    tree
+}
+
+const FLOW_FILTERS: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+
+const FUNCTIONS: [&str; 3] = ["0000:81:00.0", "0000:81:02.0", "0000:81:02.1"];
+
+fn without_groups(tree: &Tree) {
+    for function in FUNCTIONS {
+        tree.remove(&format!("/sys/devices/pci0000:81/{function}/iommu_group"));
+    }
+}
+
+fn rebind(tree: &Tree, function: &str, driver: &str) {
+    let link = format!("/sys/devices/pci0000:81/{function}/driver");
+    tree.directory(&format!("/sys/bus/pci/drivers/{driver}"));
+    tree.remove(&link)
+        .link(&link, &format!("/sys/bus/pci/drivers/{driver}"));
+}
+
+fn with_link(width: &str, slot: Option<&str>) -> Tree {
+    let tree = x3();
+    set_link(&tree, width);
+    if let Some(slot) = slot {
+        let attributes = [
+            ("max_link_speed", "16.0 GT/s PCIe"),
+            ("max_link_width", slot),
+        ];
+        tree.attributes("/sys/devices/pci0000:3b", &attributes);
+    }
+    tree
+}
+
+fn set_link(tree: &Tree, width: &str) {
+    let attributes = [
+        ("current_link_speed", "16.0 GT/s PCIe"),
+        ("current_link_width", width),
+        ("max_link_speed", "16.0 GT/s PCIe"),
+        ("max_link_width", "8"),
+    ];
+    tree.attributes("/sys/devices/pci0000:3b/0000:3b:00.0", &attributes);
+}
+
+fn isolated() -> Tree {
+    let tree = x3();
+    tree.attribute("/sys/devices/system/cpu/isolated", "2-3");
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-3");
+    tree
+}
+
+fn with_governor() -> Tree {
+    let tree = x3();
+    tree.attribute(&governor(0), "performance");
+    tree.attribute(&governor(1), "performance");
+    tree
+}
+
+fn governor(policy: u32) -> String {
+    format!("/sys/devices/system/cpu/cpufreq/policy{policy}/scaling_governor")
+}
+
+fn gpus() -> Tree {
+    let tree = rdma();
+    tree.directory("/sys/module/nvidia")
+        .directory("/sys/module/nvidia_peermem");
+    tree
+}
+
+fn written() -> Tree {
+    let tree = x3();
+    tree.generate();
+    tree
+}
+
+fn packaged() -> Tree {
+    let tree = x3();
+    for (unit, target) in [
+        ("onload-cdi.service", "multi-user"),
+        ("onload-cdi.path", "multi-user"),
+        ("onload-cdi.timer", "timers"),
+        ("onload-host.service", ""),
+    ] {
+        let installed = format!("/usr/lib/systemd/system/{unit}");
+        tree.file(&installed, "");
+        if !target.is_empty() {
+            let wanted = format!("/etc/systemd/system/{target}.target.wants/{unit}");
+            tree.link(&wanted, &installed);
+        }
+    }
+    tree.file("/usr/lib/udev/rules.d/90-onload-ctk.rules", "");
+    tree.generate();
+    tree
+}
+
+fn selinux() -> Tree {
+    let tree = Tree::new();
+    tree.file("/sys/fs/selinux/enforce", "1");
+    tree.file("/sys/fs/selinux/booleans/container_use_devices", "1 1");
+    tree
+}
+
+/// An engine as Debian packages it.
+fn engine(tree: &Tree, program: &str, package: &str, version: &str) {
+    tree.program(&format!("/usr/bin/{program}"), "");
+    let entry = format!("Package: {package}\nStatus: install ok installed\nVersion: {version}\n\n");
+    let before = fs::read_to_string(tree.outside("/var/lib/dpkg/status")).unwrap_or_default();
+    tree.file("/var/lib/dpkg/status", format!("{before}{entry}"));
+}
+
+fn docker(version: &str, json: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "dockerd", "docker.io", version);
+    tree.file("/etc/docker/daemon.json", json);
+    tree
+}
+
+const CDI_ON: &str = r#"{"features":{"cdi":true}}"#;
+
+fn upgraded(tree: &Tree, package: &str, version: &str) {
+    let entry = format!("Package: {package}\nVersion: {version}\n");
+    tree.file("/var/lib/dpkg/status", entry);
+}
+
+fn containerd(version: &str, config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "containerd", "containerd", version);
+    engine(&tree, "kubelet", "kubelet", "1.31.0-1.1");
+    tree.file("/etc/containerd/config.toml", config);
+    tree
+}
+
+fn toml(tree: &Tree, config: &str) {
+    tree.file("/etc/containerd/config.toml", config);
+}
+
+const CONTAINERD_1: &str =
+    "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n";
+const CRI_1: &str = "[plugins.'io.containerd.grpc.v1.cri'.containerd";
+const CONTAINERD_2: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
+
+fn k3s(config: &str) -> Tree {
+    let tree = Tree::new();
+    tree.program("/usr/local/bin/k3s", "");
+    tree.file(K3S, config);
+    tree
+}
+
+const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+
+fn kubelet(version: &str, config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "kubelet", "kubelet", version);
+    tree.file("/var/lib/kubelet/config.yaml", config);
+    tree
+}
+
+fn crio(config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "crio", "cri-o", "1.33.0-1");
+    tree.file("/etc/crio/crio.conf.d/50-dirs.conf", config);
+    tree
+}
+
+fn podman(version: &str, config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "podman", "podman", version);
+    tree.file("/etc/containers/containers.conf.d/50.conf", config);
+    tree
+}
+
+/// A host whose vfio devices have a pool, with podman of a version.
+fn podman_and_vfio(version: &str) -> Tree {
+    let tree = sriov("vfio-pci");
+    engine(&tree, "podman", "podman", version);
+    tree.generate();
+    tree
+}
+
+const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+
+/// A host where annotations may ask for an interface.
+fn allowing(tree: Tree) -> Tree {
+    tree.program(WRAPPER, "");
+    tree.config("[annotations]\nallow = [\"nic\"]\n");
+    tree
+}
+
+const DOCKER_RUNTIME: &str =
+    r#"{"runtimes":{"onload":{"path":"/usr/bin/onload-container-runtime"}}}"#;
+
+fn nomad() -> Tree {
+    let tree = allowing(docker("28.3.0", DOCKER_RUNTIME));
+    tree.program("/usr/bin/nomad", "");
+    tree.file(
+        "/etc/nomad.d/docker.hcl",
+        "plugin \"docker\" {\n config {\n allow_runtimes = [\"runc\", \"onload\"] # ours\n }\n}\n",
+    );
+    tree
+}
+
+/// A daemon of that process and service, started 1000 seconds after the boot at 1,000,000, whose file is older.
+fn running(tree: Tree, process: &str, service: &str, file: &str) -> Tree {
+    tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    tree.file("/proc/77/comm", format!("{process}\n"));
+    tree.file(
+        "/proc/77/cgroup",
+        format!("0::/system.slice/{service}.service\n"),
+    );
+    let fields: Vec<String> = (4..22).map(|field| field.to_string()).collect();
+    let stat = format!("77 ({process}) S {} 100000 0 0\n", fields.join(" "));
+    tree.file("/proc/77/stat", stat);
+    changed_at(&tree, file, 1_000_500);
+    tree
+}
+
+fn changed_at(tree: &Tree, file: &str, seconds: u64) {
+    let file = fs::File::open(tree.outside(file)).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
+        .unwrap();
+}
+
+fn running_docker() -> Tree {
+    let tree = docker("28.3.0", "{}");
+    running(tree, "dockerd", "docker", "/etc/docker/daemon.json")
+}
+
+/// A docker with a container that is started at boot.
+fn restarting(version: &str, host_config: &str) -> Tree {
+    let tree = docker(version, CDI_ON);
+    tree.file(RESTARTED, host_config);
+    tree
+}
+
+const RESTARTED: &str =
+    "/var/lib/docker/containers/0123456789abcdef0123456789abcdef/hostconfig.json";
+const STAYS_DOWN: &str = r#"{"RestartPolicy":{"Name":"always"},"Runtime":"runc","DeviceRequests":[{"Driver":"cdi","DeviceIDs":["onload.dev/nic=all"]}]}"#;
+
+#[test]
+fn a_containerd_that_no_kubelet_asks_may_have_cdi_off() {
+    let tree = containerd("1.7.24", "version = 2\n");
+    assert_eq!(found(&tree, "engine-cdi")[0]["verdict"], "fail");
+    tree.remove("/usr/bin/kubelet");
+    let checks = found(&tree, "engine-cdi");
+    assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
+    let said = text(&checks[0]["finding"]);
+    assert!(said.contains("there is no kubelet"), "{said}");
+}
+
+#[test]
+fn containers_that_docker_starts_itself_are_no_trouble() {
+    let ours = STAYS_DOWN.replace("runc", "onload");
+    let manual = STAYS_DOWN.replace("always", "no");
+    for config in [ours.as_str(), &manual, "{}", "not json"] {
+        let tree = restarting("26.1.5+dfsg1", config);
+        let found = found(&tree, "engine-restarts");
+        assert_eq!(found[0]["verdict"], "pass", "{config}: {found:#?}");
+    }
+    let tree = restarting("28.2.0", STAYS_DOWN);
+    assert!(found(&tree, "engine-restarts").is_empty());
+}
+
+#[test]
+fn an_engine_that_nobody_uses_is_named_and_left_alone() {
+    let tree = docker("20.10.24", "{}");
+    assert_eq!(found(&tree, "engine-version")[0]["verdict"], "fail");
+    tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    assert!(found(&tree, "engine-version").is_empty());
+    assert!(found(&tree, "engine-cdi").is_empty());
+    let engine = found(&tree, "engine");
+    let said = text(&engine[0]["finding"]);
+    assert!(said.contains("neither runs nor starts at boot"), "{said}");
+    assert_eq!(engine[0]["verdict"], "pass");
+    for wanted in [
+        "multi-user.target.wants/docker.service",
+        "sockets.target.wants/docker.socket",
+    ] {
+        let link = format!("/etc/systemd/system/{wanted}");
+        tree.link(&link, "/usr/lib/systemd/system/docker.service");
+        assert_eq!(found(&tree, "engine-version").len(), 1, "{wanted}");
+        tree.remove(&link);
+    }
+}
+
+const NRI_UNIT: &str = "/etc/systemd/system/onload-nri.service";
+const NRI_WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
+const NRI_SOCKET: &str = "/proc/78/fd/3";
+const CONTAINERD_2_NRI: &str =
+    "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n";
+
+/// A host whose annotations a plugin answers that runs as this service and has a socket of its own.
+fn plugin(tree: Tree, service: &str) -> Tree {
+    let tree = allowing(tree);
+    tree.program("/usr/bin/onload-nri", "");
+    tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    for (pid, daemon) in [(79, "containerd"), (80, "crio"), (81, "dockerd")] {
+        tree.file(&format!("/proc/{pid}/comm"), format!("{daemon}\n"));
+        tree.file(
+            &format!("/proc/{pid}/cgroup"),
+            "0::/system.slice/x.service\n",
+        );
+    }
+    tree.file("/proc/78/comm", "onload-nri\n");
+    let cgroup = format!("0::/system.slice/{service}.service\n");
+    tree.file("/proc/78/cgroup", cgroup);
+    tree.link("/proc/78/fd/2", "socket:[4]");
+    tree.link(NRI_SOCKET, "socket:[5]");
+    tree
+}
+
+fn nri(tree: Tree) -> Tree {
+    let tree = plugin(tree, "onload-nri");
+    tree.file("/usr/lib/systemd/system/onload-nri.service", "");
+    tree.link(NRI_WANTED, "/usr/lib/systemd/system/onload-nri.service");
+    tree
+}
+
+fn launched_nri() -> Tree {
+    let tree = plugin(containerd("2.0.5", CONTAINERD_2), "containerd");
+    tree.link(
+        "/opt/nri/plugins/50-onload-kernel-bypass",
+        "/usr/bin/onload-nri",
+    );
+    tree.file("/proc/78/comm", "50-onload-kerne\n");
+    tree
+}
+
+fn with_hooks() -> Tree {
+    let tree = podman("5.4.2", "");
+    let hook = r#"{"version":"1.0.0","stages":["createRuntime"]}"#;
+    tree.file("/usr/share/containers/oci/hooks.d/vendor.json", hook);
+    tree
+}
+
+fn set_mode(tree: &Tree, path: &str, mode: u32) {
+    fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A file takes no second line of a name: doctor's own remedy broke config.toml.
+#[test]
+fn what_is_configured_is_applied_and_not_written_a_second_time() {
+    let filters = af_xdp("ens1 xdp none 4\n", "1");
+    filters.config("[host]\naf-xdp-flow-filters = false\n");
+    let pages = x3();
+    pages.hugepages(2048, &[(0, 0, 0)]);
+    pages.config("[host]\nhugepages = { 2Mi = { 0 = 8 } }\n");
+    for (tree, check) in [(filters, "af-xdp"), (pages, "hugepages")] {
+        let found = found(&tree, check);
+        assert_eq!(remedies(&found[0]), ["onload-ctk host apply"], "{found:#?}");
+    }
+}
+
+checks! {
+    a_module_that_is_not_loaded_is_named: "onload-modules", x3(),
+        |tree| { tree.remove("/sys/class/sfc_char"); }
+        => "fail", "not loaded: sfc_char", "modprobe --all sfc_char";
+    a_library_of_another_build_than_the_driver_fails: "onload-library", x3(),
+        |tree| { tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
+        => "fail", "built for another driver than the loaded driver 9.9", "onload_tool reload";
+    a_reload_drops_registrations_for_af_xdp_which_the_unit_brings_back: "onload-library", packaged(),
+        |tree| { tree.config("[host]\naf-xdp = [\"ens3\"]\n");
+            tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
+        => "fail", "a reload drops the registrations for AF_XDP", "systemctl restart onload-host.service";
+    a_driver_without_a_library_fails: "onload-library", x3(),
+        |tree| { tree.remove("/usr/lib/x86_64-linux-gnu"); }
+        => "fail", "libonload.so is in none of the library directories", "find / -xdev -name libonload.so";
+    a_build_without_a_version_is_told_without_one: "onload-library", x3(),
+        |tree| { tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: \nuk_intf_ver: 00000000000000000000000000000000\n");
+            tree.attribute("/sys/module/onload/version", ""); }
+        => "fail", "was built for another driver than the loaded driver: programs", "the modules and the library of one Onload from its release";
+    onload_without_an_interface_is_warned_of: "onload-interface", x3(),
+        |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n"); }
+        => "warn", "no interface is accelerated", "onload-ctk discover --explain";
+    an_interface_that_is_down_is_warned_of: "interface-up", x3(),
+        |tree| { tree.attribute("/sys/devices/pci0000:3b/0000:3b:00.0/net/ens3/operstate", "down"); }
+        => "warn", "ens3 is down", "ip link set dev ens3 up";
+    a_driver_without_flow_filters_fails_by_af_xdp: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
+        |tree| { tree.file("/interfaces.table", "ens1 xdp none 4\n"); }
+        => "fail", "bind or listen of servers fails with \"Operation not supported\"", "/etc/onload-ctk/config.toml: af-xdp-flow-filters = false";
+    flow_filters_that_are_off_are_warned_of: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
+        |tree| { tree.file("/interfaces.table", "ens1 xdp off 4\n"); }
+        => "warn", "its flow filters are off", "ethtool -K ens1 ntuple on";
+    modules_that_are_loaded_anew_are_set_anew: "onload-modules", packaged(),
+        |tree| { tree.config("[host]\naf-xdp-flow-filters = false\n"); tree.remove("/sys/class/sfc_char"); }
+        => "fail", "not loaded: sfc_char", "systemctl restart onload-host.service";
+    a_registration_that_is_configured_is_made_again: "onload-interface", x3(),
+        |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n[host]\naf-xdp = [\"ens3\"]\n"); }
+        => "warn", "no interface is accelerated", "onload-ctk host apply";
+    several_channels_without_flow_filters_are_warned_of: "af-xdp", af_xdp("ens1 xdp none 1\n", "0"),
+        |tree| { tree.file("/interfaces.table", "ens1 xdp none 4\n"); }
+        => "warn", "only connections whose hash meets", "ethtool -L ens1 combined 1";
+    a_driver_that_does_not_say_leaves_it_unknown: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
+        |tree| { tree.remove("/interfaces.table"); }
+        => "unknown", "is not known", "ethtool -k ens1";
+    containers_that_stay_down_after_a_boot_are_warned_of: "engine-restarts", restarting("26.1.5+dfsg1", "{}"),
+        |tree| { tree.file(RESTARTED, STAYS_DOWN); }
+        => "warn", "moby issue 49989", "docker start 0123456789ab";
+    an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
+        without_groups => "fail", "the IOMMU is off", "update-grub";
+    an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),
+        without_groups => "warn", "the IOMMU is off", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"";
+    red_hats_boot_loader_is_told_by_grubby: "iommu", sriov("vfio-pci"),
+        |tree| { without_groups(tree); tree.program("/usr/sbin/grubby", ""); }
+        => "fail", "the IOMMU is off", "grubby --update-kernel=ALL --args=\"intel_iommu=on iommu=pt\"";
+    a_program_that_is_not_there_is_installed_first: "physical-functions", sriov("iavf"),
+        |tree| { rebind(tree, "0000:81:00.0", "vfio-pci"); tree.file("/etc/os-release", "ID=fedora\n"); }
+        => "warn", "bound to vfio-pci", "dnf install driverctl";
+    a_package_is_called_otherwise_than_its_program: "cpu-governor", with_governor(),
+        |tree| { tree.attribute(&governor(1), "schedutil"); tree.file("/etc/os-release", "ID=debian\n"); }
+        => "warn", "schedutil", "apt-get install linux-cpupower";
+    a_group_with_another_driver_fails_and_names_the_function: "iommu-groups", sriov("vfio-pci"),
+        |tree| rebind(tree, "0000:81:02.1", "iavf")
+        => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";
+    a_physical_function_on_vfio_with_virtual_ones_is_warned_of: "physical-functions", sriov("iavf"),
+        |tree| rebind(tree, "0000:81:00.0", "vfio-pci")
+        => "warn", "bound to vfio-pci", "driverctl unset-override 0000:81:00.0";
+    a_node_without_huge_pages_for_its_device_is_warned_of: "hugepages", x3(),
+        |tree| { tree.hugepages(2048, &[(0, 0, 0)]); }
+        => "warn", "node 0 has no huge pages of 2 MiB or more for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";
+    pages_that_are_configured_for_another_node_stay_configured: "hugepages", x3(),
+        |tree| { tree.config("[host]\nhugepages = { 2Mi = { 1 = 8 }, 1Gi = { 1 = 2 } }\n"); tree.hugepages(2048, &[(0, 0, 0)]); }
+        => "warn", "node 0 has no huge pages", "hugepages = { 2Mi = { 0 = 64, 1 = 8 }, 1Gi = { 1 = 2 } }";
+    a_link_below_what_card_and_slot_give_is_warned_of: "pcie-link", with_link("8", Some("16")),
+        |tree| set_link(tree, "4")
+        => "warn", "runs at 16.0 GT/s on 4 lanes, and card and slot give 16.0 GT/s on 8 lanes", "lspci -vv -s 0000:3b:00.0";
+    a_link_as_fast_as_a_small_slot_passes: "pcie-link", with_link("4", Some("4")),
+        |tree| { tree.attribute("/sys/devices/pci0000:3b/max_link_width", "8"); }
+        => "warn", "on 4 lanes, and card and slot give", "lspci";
+    a_governor_that_follows_the_load_is_warned_of: "cpu-governor", with_governor(),
+        |tree| { tree.attribute(&governor(1), "schedutil"); }
+        => "warn", "schedutil", "cpupower frequency-set --governor performance";
+    isolated_cpus_on_another_node_are_warned_of: "isolated-cpus", isolated(),
+        |tree| { tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4"); }
+        => "warn", "reach node 0 across the sockets", "isolcpus=1,4";
+    a_hook_that_is_not_there_fails: "hook", rdma(),
+        |tree| { tree.remove("/usr/bin/onload-hook"); }
+        => "fail", "/usr/bin/onload-hook is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    a_hook_at_another_place_is_configured: "hook", rdma(),
+        |tree| { tree.remove("/usr/bin/onload-hook").program("/usr/local/bin/onload-hook", ""); }
+        => "fail", "is not there", "config.toml: hook-path = \"/usr/local/bin/onload-hook\"";
+    a_limit_that_no_program_can_work_with_is_warned_of: "memlock", rdma(),
+        |tree| { tree.config("[cdi]\nmemlock = 65536\n"); }
+        => "warn", "memlock is 65536", "config.toml: memlock = \"unlimited\"";
+    rdma_devices_of_one_namespace_fail_where_they_are_to_be_shared: "rdma-netns", rdma(),
+        |tree| {
+            tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N");
+            tree.config("[host]\nrdma-netns = \"shared\"\n");
+        }
+        => "fail", "rdma-netns is shared", "options ib_core netns_mode=1";
+    a_mode_that_is_not_the_configured_one_fails: "rdma-netns", rdma(),
+        |tree| { tree.config("[host]\nrdma-netns = \"exclusive\"\n"); }
+        => "fail", "rdma-netns is exclusive", "options ib_core netns_mode=0";
+    rdma_without_its_connection_manager_fails: "rdma-cm", rdma(),
+        |tree| { tree.remove("/sys/class/misc/rdma_cm").without_node("/dev/infiniband/rdma_cm"); }
+        => "fail", "librdmacm", "modprobe rdma_ucm";
+    gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
+        |tree| { tree.remove("/sys/module/nvidia_peermem"); }
+        => "warn", "nvidia_peermem is not loaded", "modprobe nvidia-peermem";
+    specifications_of_another_day_fail: "specs-fresh", written(),
+        |tree| { tree.remove("/var/run/cdi/onload.dev-nic.json"); }
+        => "fail", "not as the host is now: onload.dev-nic.json", "onload-ctk cdi generate";
+    specifications_are_written_by_the_packages_unit_where_it_is: "specs-fresh", packaged(),
+        |tree| { tree.remove("/var/run/cdi/onload.dev-nic.json"); }
+        => "fail", "not as the host is now", "systemctl start onload-cdi.service";
+    a_file_that_somebody_changed_is_warned_of: "specs-fresh", written(),
+        |tree| { tree.file("/var/run/cdi/onload.dev-nic.json", "{}"); }
+        => "warn", "changed by somebody else: onload.dev-nic.json", "onload-ctk cdi generate --force";
+    a_manifest_that_cannot_be_read_is_not_known: "specs-fresh", written(),
+        |tree| { tree.file("/var/run/cdi/.onload-ctk-manifest", "{"); }
+        => "unknown", "manifest", "onload-ctk cdi check";
+    a_file_that_no_engine_reads_fails: "specs-valid", written(),
+        |tree| { tree.file("/etc/cdi/vendor.json", "{"); }
+        => "fail", "engines do not read it", "/etc/cdi/vendor.json";
+    a_device_in_two_files_fails: "specs-conflict", written(),
+        |tree| { fs::copy(tree.outside("/var/run/cdi/onload.dev-nic.json"), tree.outside("/var/run/cdi/copy.json")).unwrap(); }
+        => "fail", "is in two files", ".off";
+    a_file_that_another_hides_is_warned_of: "specs-conflict", written(),
+        |tree| {
+            tree.directory("/etc/cdi");
+            fs::copy(tree.outside("/var/run/cdi/onload.dev-nic.json"), tree.outside("/etc/cdi/onload.dev-nic.json")).unwrap();
+        }
+        => "warn", "has no effect", "/etc/cdi/onload.dev-nic.json.off";
+    a_file_that_rootless_engines_cannot_read_is_warned_of: "specs-readable", written(),
+        |tree| set_mode(tree, "/var/run/cdi/onload.dev-nic.json", 0o640)
+        => "warn", "rootless engines cannot read it", "chmod o+r";
+    a_directory_that_they_cannot_search_is_warned_of: "specs-readable", written(),
+        |tree| set_mode(tree, "/var/run/cdi", 0o700)
+        => "warn", "rootless engines cannot read it", "chmod o+rx";
+    a_program_that_others_can_change_fails: "trust", written(),
+        |tree| set_mode(tree, "/usr/bin/onload-hook", 0o775)
+        => "fail", "others can change it", "chmod go-w /usr/bin/onload-hook";
+    a_directory_of_it_that_others_can_change_fails: "trust", written(),
+        |tree| set_mode(tree, "/usr/bin", 0o777)
+        => "fail", "others can change it", "chmod go-w /usr/bin";
+    a_unit_that_is_not_enabled_fails: "units", packaged(),
+        |tree| { tree.remove("/etc/systemd/system/timers.target.wants/onload-cdi.timer"); }
+        => "fail", "does not start at boot", "systemctl enable --now onload-cdi.timer";
+    a_unit_that_is_masked_fails: "units", packaged(),
+        |tree| { tree.link("/etc/systemd/system/onload-cdi.service", "/dev/null"); }
+        => "fail", "masked", "systemctl unmask onload-cdi.service";
+    the_hosts_unit_is_wanted_where_the_configuration_asks_for_it: "units", packaged(),
+        |tree| { tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n"); }
+        => "fail", "does not start at boot", "systemctl enable --now onload-host.service";
+    rules_that_are_not_there_fail: "udev-rules", packaged(),
+        |tree| { tree.remove("/usr/lib/udev/rules.d/90-onload-ctk.rules"); }
+        => "fail", "is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    rules_that_others_stand_in_for_are_warned_of: "udev-rules", packaged(),
+        |tree| { tree.link("/etc/udev/rules.d/90-onload-ctk.rules", "/dev/null"); }
+        => "warn", "in place of", "rm /etc/udev/rules.d/90-onload-ctk.rules";
+    selinux_that_keeps_containers_from_devices_fails: "selinux", selinux(),
+        |tree| { tree.file("/sys/fs/selinux/booleans/container_use_devices", "0 0"); }
+        => "fail", "keeps containers from every device", "setsebool -P container_use_devices=true";
+    apparmor_that_keeps_podman_from_namespaces_is_warned_of: "apparmor",
+        { let tree = podman("5.4.2", ""); tree.attribute("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0"); tree },
+        |tree| { tree.attribute("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"); }
+        => "warn", "making namespaces", "kernel.apparmor_restrict_unprivileged_userns = 0";
+    a_file_that_docker_does_not_understand_fails: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.file("/etc/docker/daemon.json", "{"); }
+        => "fail", "/etc/docker/daemon.json is not understood", "dockerd --validate";
+    a_file_that_containerd_does_not_understand_fails: "engine", containerd("1.7.24", CONTAINERD_1),
+        |tree| toml(tree, "version = = 2")
+        => "fail", "/etc/containerd/config.toml is not understood", "containerd config dump";
+    a_file_that_crio_does_not_understand_fails: "engine", crio("[crio.runtime]\n"),
+        |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio"); }
+        => "fail", "/etc/crio/crio.conf.d/50-dirs.conf is not understood", "crio config";
+    a_file_that_podman_does_not_understand_fails: "engine", podman("5.4.2", ""),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine"); }
+        => "fail", "/etc/containers/containers.conf.d/50.conf is not understood", "podman info";
+    a_file_that_k3s_does_not_understand_fails: "engine", k3s(CONTAINERD_2),
+        |tree| { tree.file(K3S, "version"); }
+        => "fail", "config.toml is not understood", "journalctl -u k3s";
+    a_host_without_an_engine_is_warned_of: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); }
+        => "warn", "no container engine", "apt-get install podman";
+    a_host_is_told_the_command_of_its_own_distribution: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/etc/os-release", "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n"); }
+        => "warn", "no container engine", "zypper install podman";
+    a_host_of_arch_is_told_of_pacman: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/usr/lib/os-release", "ID=arch\n"); }
+        => "warn", "no container engine", "pacman -S podman";
+    a_host_of_alpine_is_told_of_apk: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/etc/os-release", "ID=alpine\n"); }
+        => "warn", "no container engine", "apk add podman";
+    a_host_of_fedora_is_told_of_dnf: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); tree.file("/etc/os-release", "ID=fedora\n"); }
+        => "warn", "no container engine", "dnf install podman";
+    a_program_of_the_package_comes_back_by_rpm_where_that_is: "hook", rdma(),
+        |tree| { tree.remove("/usr/bin/onload-hook").file("/etc/os-release", "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"); }
+        => "fail", "/usr/bin/onload-hook is not there", "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm";
+    a_list_of_runtimes_without_the_default_one_fails: "engine-default-runtime", containerd("1.7.24", CONTAINERD_1),
+        |tree| toml(tree, &format!("version = 2\n{CRI_1}.runtimes.onload]\n"))
+        => "fail", "the default runtime \"runc\" is not registered: its plugin for Kubernetes does not load",
+           "/etc/containerd/config.toml: runtime_type = \"io.containerd.runc.v2\"";
+    a_default_runtime_that_no_file_of_containerd_2_registers_fails: "engine-default-runtime",
+        containerd("2.1.9", &format!("version = 2\n{CRI_1}.runtimes.onload]\n")),
+        |tree| toml(tree, &format!("version = 2\n{CRI_1}]\ndefault_runtime_name = 'gone'\n"))
+        => "fail", "the default runtime \"gone\" is not registered", "/etc/containerd/config.toml: default_runtime_name = \"runc\"";
+    a_drop_in_that_replaces_the_section_of_containerd_1_fails: "engine-default-runtime",
+        containerd("1.7.24", &format!("version = 2\nimports = ['/etc/containerd/conf.d/*.toml']\n{CRI_1}.runtimes.runc]\n")),
+        |tree| { tree.file("/etc/containerd/conf.d/9.toml", format!("version = 2\n{CRI_1}.runtimes.onload]\n")); }
+        => "fail", "\"runc\" is not registered", "/etc/containerd/conf.d/9.toml: runtime_type";
+    a_docker_without_cdi_fails: "engine-version", docker("26.1.5+dfsg1-9", CDI_ON),
+        |tree| upgraded(tree, "docker.io", "20.10.24+dfsg1-1")
+        => "fail", "20.10.24 knows no CDI, which came with 25.0.0", "docker 25.0.0 or later from https://docs.docker.com/engine/install/";
+    an_engine_whose_version_cannot_be_told_is_not_known: "engine-version", docker("26.1.5", CDI_ON),
+        |tree| { tree.remove("/var/lib/dpkg/status"); }
+        => "unknown", "cannot be told", "/usr/bin/dockerd --version";
+    an_old_podman_fails: "engine-version", podman("5.4.2+ds1-2", ""),
+        |tree| upgraded(tree, "podman", "3.4.4+ds1-1")
+        => "fail", "3.4.4 knows no CDI", "podman 4.1.0 or later from https://podman.io/docs/installation";
+    an_old_containerd_fails: "engine-version", containerd("1.7.24~ds1-6", CONTAINERD_1),
+        |tree| upgraded(tree, "containerd.io", "1.6.33-1")
+        => "fail", "1.6.33 knows no CDI, which came with 1.7.0", "containerd 1.7.0 or later from https://github.com/containerd/containerd";
+    an_old_crio_fails: "engine-version", crio(""),
+        |tree| upgraded(tree, "cri-o", "1.23.5-1")
+        => "fail", "1.23.5 knows no CDI, which came with 1.24.0", "crio 1.24.0 or later from https://github.com/cri-o/packaging";
+    an_old_kubelet_fails: "engine-version", kubelet("1.31.0-1.1", ""),
+        |tree| upgraded(tree, "kubelet", "1.27.16-1.1")
+        => "fail", "1.27.16 knows no CDI of device plugins, which came with 1.28.0", "kubelet 1.28.0 or later from https://kubernetes.io/docs/";
+    a_docker_26_needs_to_be_told_of_cdi: "engine-cdi", docker("26.1.5", CDI_ON),
+        |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
+        => "fail", "CDI is off", "onload-ctk runtime configure --runtime docker --restart";
+    a_docker_28_can_be_told_otherwise: "engine-cdi", docker("28.3.0", "{}"),
+        |tree| { tree.file("/etc/docker/daemon.json", r#"{"features":{"cdi":false}}"#); }
+        => "fail", "CDI is off", "--runtime docker";
+    a_docker_of_unknown_version_that_is_not_told_is_not_known: "engine-cdi", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/var/lib/dpkg/status"); }
+        => "unknown", "depends on its version", "/usr/bin/dockerd --version";
+    a_containerd_1_needs_to_be_told_of_cdi: "engine-cdi", containerd("1.7.24", CONTAINERD_1),
+        |tree| toml(tree, "version = 2\n")
+        => "fail", "CDI is off", "--runtime containerd --restart";
+    a_containerd_2_can_be_told_otherwise: "engine-cdi", containerd("2.0.5", CONTAINERD_2),
+        |tree| toml(tree, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n")
+        => "fail", "CDI is off", "--runtime containerd --restart";
+    a_file_that_containerd_imports_counts: "engine-cdi", containerd("1.7.24", CONTAINERD_1),
+        |tree| {
+            toml(tree, "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n");
+            tree.file("/etc/containerd/conf.d/9.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = false\n");
+        }
+        => "fail", "CDI is off", "--runtime containerd";
+    a_k3s_of_containerd_1_needs_to_be_told: "engine-cdi", k3s(CONTAINERD_1),
+        |tree| { tree.file(K3S, "version = 2\n"); }
+        => "fail", "CDI is off", "--file /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
+    a_k3s_of_containerd_2_can_be_told_otherwise: "engine-cdi", k3s(CONTAINERD_2),
+        |tree| { tree.file(K3S, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"); }
+        => "fail", "CDI is off", "config-v3.toml.tmpl";
+    a_kubelet_whose_gate_is_closed_fails: "engine-cdi", kubelet("1.31.0-1.1", "kind: KubeletConfiguration\n"),
+        |tree| { tree.file("/var/lib/kubelet/config.yaml", "featureGates:\n  DevicePluginCDIDevices: false\n"); }
+        => "fail", "CDI is off", "/var/lib/kubelet/config.yaml: DevicePluginCDIDevices: true";
+    a_kubelet_of_1_28_needs_to_be_told: "engine-cdi", kubelet("1.28.3-1.1", "featureGates:\n  DevicePluginCDIDevices: true\n"),
+        |tree| { tree.file("/var/lib/kubelet/config.yaml", "featureGates: {}\n"); }
+        => "fail", "CDI is off", "DevicePluginCDIDevices: true";
+    docker_that_looks_elsewhere_fails: "engine-spec-dirs", docker("28.3.0", r#"{"cdi-spec-dirs":["/etc/cdi","/run/cdi/"]}"#),
+        |tree| { tree.file("/etc/docker/daemon.json", r#"{"cdi-spec-dirs":["/srv/cdi"]}"#); }
+        => "fail", "does not look into /var/run/cdi", "/etc/docker/daemon.json: \"cdi-spec-dirs\": [\"/srv/cdi\", \"/var/run/cdi\"]";
+    containerd_that_looks_elsewhere_fails: "engine-spec-dirs",
+        containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/var/run/cdi']\n"),
+        |tree| toml(tree, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/etc/cdi']\n")
+        => "fail", "does not look into", "/etc/containerd/config.toml: cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    crio_that_looks_elsewhere_fails: "engine-spec-dirs", crio("[crio.runtime]\ncdi_spec_dirs = ['/var/run/cdi']\n"),
+        |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio.runtime]\ncdi_spec_dirs = []\n"); }
+        => "fail", "does not look into", "/etc/crio/crio.conf.d/50-dirs.conf: cdi_spec_dirs = [\"/var/run/cdi\"]";
+    podman_that_looks_elsewhere_fails: "engine-spec-dirs", podman("5.4.2", "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n"),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n"); }
+        => "fail", "does not look into", "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    pools_that_an_old_podman_does_not_read_are_warned_of: "engine-cdi-version", podman_and_vfio("5.4.2"),
+        |tree| upgraded(tree, "podman", "4.3.1+ds1-8")
+        => "warn", "reads CDI up to 0.5.0, and not onload.dev-vfio-pools.json", "onload-ctk cdi generate --max-cdi-version 0.5.0";
+    devices_that_an_older_one_does_not_read_fail: "engine-cdi-version", podman_and_vfio("5.4.2"),
+        |tree| upgraded(tree, "podman", "4.1.0")
+        => "fail", "onload.dev-vfio.json", "onload-ctk cdi generate --max-cdi-version 0.4.0";
+    the_packages_unit_is_told_the_version_in_its_file: "engine-cdi-version", podman_and_vfio("5.4.2"),
+        |tree| { upgraded(tree, "podman", "4.3.1"); tree.file("/usr/lib/systemd/system/onload-cdi.service", ""); }
+        => "warn", "reads CDI up to 0.5.0", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.5.0";
+    docker_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
+        |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
+        => "warn", "is not registered", "onload-ctk runtime configure --runtime docker";
+    a_wrapper_that_is_registered_and_not_there_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
+        |tree| { tree.remove(WRAPPER); }
+        => "fail", "onload-container-runtime is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    containerd_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime",
+        allowing(containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.onload]\n")),
+        |tree| toml(tree, "version = 3\n")
+        => "warn", "is not registered", "--runtime containerd";
+    crio_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(crio("[crio.runtime.runtimes.onload]\n")),
+        |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", ""); }
+        => "warn", "is not registered", "--runtime crio";
+    podman_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(podman("5.4.2", "[engine.runtimes]\nonload = ['/usr/bin/onload-container-runtime']\n")),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", ""); }
+        => "warn", "is not registered", "--runtime podman";
+    nomad_that_may_not_use_the_wrapper_is_warned_of: "engine-runtime", nomad(),
+        |tree| { tree.file("/etc/nomad.d/docker.hcl", "plugin \"docker\" {\n config {\n allow_runtimes = [\"runc\"] # \"onload\"\n }\n}\n"); }
+        => "warn", "is not registered", "--runtime nomad";
+    a_stage_that_other_readers_do_not_know_fails: "engine-hooks", with_hooks(),
+        |tree| { tree.file("/usr/share/containers/oci/hooks.d/ours.json", r#"{"stages":["precreate"]}"#); }
+        => "fail", "CRI-O does not start", "mv /usr/share/containers/oci/hooks.d/ours.json";
+    hooks_that_podman_is_told_of_and_that_are_not_there_fail: "engine-hooks", with_hooks(),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\nhooks_dir = ['/usr/share/onload-ctk/hooks.d/podman']\n"); }
+        => "fail", "which is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running_docker(),
+        |tree| changed_at(tree, "/etc/docker/daemon.json", 1_001_500)
+        => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
+    a_plugin_that_no_runtime_has_taken_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove(NRI_SOCKET); }
+        => "fail", "no runtime has taken it: pods start without", "journalctl -u onload-nri.service";
+    a_plugin_that_does_not_run_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove("/proc/78"); }
+        => "fail", "it does not run", "systemctl start onload-nri.service";
+    a_plugin_whose_program_is_missing_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove("/proc/78").remove("/usr/bin/onload-nri"); }
+        => "fail", "/usr/bin/onload-nri is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    a_plugin_that_does_not_start_at_boot_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove(NRI_WANTED); }
+        => "warn", "it does not start at boot", "systemctl enable --now onload-nri.service";
+    a_plugin_that_is_masked_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2_NRI)),
+        |tree| { tree.remove("/proc/78").link(NRI_UNIT, "/dev/null"); }
+        => "warn", "nothing starts the plugin", "systemctl unmask onload-nri.service";
+    nri_that_is_turned_on_without_the_plugin_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2_NRI)),
+        |tree| { tree.remove("/proc/78").remove(NRI_WANTED); }
+        => "warn", "nothing starts the plugin", "systemctl enable --now onload-nri.service";
+    a_containerd_1_has_nri_off_unless_told: "nri-plugin",
+        nri(containerd("1.7.24", "version = 2\n[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n")),
+        |tree| { tree.remove(NRI_SOCKET); toml(tree, CONTAINERD_1); }
+        => "fail", "NRI is off in containerd", "onload-ctk runtime configure --runtime containerd --nri --restart";
+    a_containerd_2_can_have_nri_off: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove(NRI_SOCKET); toml(tree, "disabled_plugins = ['io.containerd.nri.v1.nri']\nversion = 3\n"); }
+        => "fail", "NRI is off in containerd", "--runtime containerd --nri";
+    a_crio_can_have_nri_off: "nri-plugin", nri(crio("[crio.runtime]\n")),
+        |tree| { tree.remove(NRI_SOCKET).file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio.nri]\nenable_nri = false\n"); }
+        => "fail", "NRI is off in crio", "--runtime crio --nri";
+    a_plugin_that_the_runtime_has_lost_fails: "nri-plugin", launched_nri(),
+        |tree| { tree.remove("/proc/78"); }
+        => "fail", "has not launched it, or has lost it", "systemctl restart containerd";
+}
+
+#[test]
+fn what_a_user_cannot_read_is_not_known() {
+    if !is_root() {
+        skipped("not root, so there is nobody with fewer rights to be");
+        return;
+    }
+    let tree = x3();
+    let discovery = found(&tree, "discovery");
+    assert_eq!(discovery[0]["verdict"], "pass", "{discovery:?}");
+    set_mode(&tree, "/sys/bus/pci/devices", 0o700);
+    let run = run_unprivileged(&tree, &JSON);
+    let json = run.json();
+    let checks = json["checks"].as_array().unwrap();
+    let discovery = checks.iter().find(|c| c["name"] == "discovery").unwrap();
+    assert_eq!(discovery["verdict"], "unknown", "{discovery}");
+    assert_eq!(remedies(discovery), ["sudo onload-ctk doctor"]);
+}
+
+#[test]
+fn each_daemon_is_known_by_its_own_process_service_and_files() {
+    let containerd = containerd("2.0.5", CONTAINERD_2);
+    let crio = crio("[crio.runtime]\n");
+    let kubelet = kubelet("1.31.0-1.1", "featureGates: {}\n");
+    for (tree, process, service, file) in [
+        (
+            containerd,
+            "containerd",
+            "containerd",
+            "/etc/containerd/config.toml",
+        ),
+        (crio, "crio", "crio", "/etc/crio/crio.conf.d/50-dirs.conf"),
+        (nomad(), "nomad", "nomad", "/etc/nomad.d/docker.hcl"),
+        (k3s(CONTAINERD_2), "k3s-server", "k3s", K3S),
+        (k3s(CONTAINERD_2), "k3s-agent", "k3s-agent", K3S),
+        (
+            kubelet,
+            "kubelet",
+            "kubelet",
+            "/var/lib/kubelet/config.yaml",
+        ),
+    ] {
+        let tree = running(tree, process, service, file);
+        assert_turns(
+            "engine-restarted",
+            &tree,
+            |tree| changed_at(tree, file, 1_001_500),
+            "warn",
+            &format!("{file} changed after it was started"),
+            &format!("systemctl restart {service}"),
+        );
+    }
+}
+
+#[test]
+fn every_check_has_a_test_and_stands_in_the_page() {
+    let page = fs::read_to_string(package().join("docs/doctor.md")).unwrap();
+    for name in onload_host::doctor::names() {
+        assert!(
+            COVERED.contains(&name) || name == "discovery",
+            "{name} has no test"
+        );
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "{name} is not in docs/doctor.md"
+        );
+    }
+}
+
+#[test]
+fn the_exit_status_says_whether_a_check_fails_or_could_not_be_told() {
+    let good = docker("28.3.0", "{}");
+    let run = good.run(&["doctor"]).done();
+    assert!(
+        run.stdout.contains("0 failed, 0 could not be told"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(run.stderr, "");
+    good.remove("/var/lib/dpkg/status");
+    let run = good.run(&JSON);
+    assert_eq!(
+        (run.code, &run.json()["verdict"]),
+        (Some(2), &"unknown".into())
+    );
+    good.file("/etc/docker/daemon.json", "{");
+    let run = good.run(&JSON).answered_no();
+    assert_eq!(run.json()["verdict"], "fail");
+    // A warning is no failure.
+    let run = Tree::new().run(&JSON).done();
+    assert_eq!(run.json()["verdict"], "warn");
+}
+
+#[test]
+fn what_does_not_pass_says_what_was_looked_at_and_what_to_do() {
+    for (name, tree) in hosts::all() {
+        let run = tree.run(&JSON);
+        let json = run.json();
+        for check in json["checks"].as_array().unwrap() {
+            let is_good = check["verdict"] == "pass";
+            assert_eq!(remedies(check).is_empty(), is_good, "{name}: {check}");
+            assert!(
+                !check["looked_at"].as_array().unwrap().is_empty(),
+                "{name}: {check}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_command_stays_on_one_line_and_the_rest_keeps_to_the_terminal() {
+    let tree = sriov("vfio-pci");
+    without_groups(&tree);
+    let shown = run(on(tree.root(), &["doctor"]).env("COLUMNS", "60"))
+        .answered_no()
+        .stdout;
+    let wanted = "           write to /etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"\n";
+    assert!(shown.contains(wanted), "{shown}");
+    let is_remedy =
+        |line: &&str| line.trim_start().starts_with("run: ") || line.contains("write to");
+    for line in shown.lines().filter(|line| !is_remedy(line)) {
+        assert!(line.chars().count() <= 60, "{line}");
+    }
+}
+
+#[test]
+fn verbose_shows_what_was_looked_at_where_all_is_well() {
+    let tree = docker("28.3.0", "{}");
+    let looked = "looked at /usr/bin/dockerd, /etc/docker/daemon.json";
+    assert!(!tree.run(&["doctor"]).done().stdout.contains(looked));
+    assert!(tree.run(&["doctor", "-v"]).done().stdout.contains(looked));
+}
+
+#[test]
+fn a_name_with_escapes_does_not_steer_the_terminal() {
+    let tree = written();
+    tree.file("/etc/cdi/\u{1b}[31mred\n.json", "{");
+    let shown = tree.run(&["doctor"]).answered_no().stdout;
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    assert!(shown.contains("\\u{1b}[31mred\\n.json"), "{shown}");
+    let names = each(&tree.run(&JSON).json()["checks"], "name");
+    assert!(names.contains(&"specs-valid".to_owned()), "{names:?}");
+}
+
+#[test]
+fn a_containerd_whose_plugin_is_off_has_no_cdi_to_check() {
+    let tree = containerd(
+        "1.7.24",
+        "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
+    );
+    let cdi = found(&tree, "engine-cdi");
+    assert_eq!(cdi.len(), 1, "{cdi:?}");
+    assert_eq!(cdi[0]["subject"], "kubelet");
+}
+
+#[test]
+fn what_repairs_a_list_of_runtimes_is_written_where_containerd_reads_it() {
+    let broken = format!("version = 2\n{CRI_1}.runtimes.onload]\n");
+    let tree = containerd("1.7.24", &broken);
+    let section = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]";
+    let line = "runtime_type = \"io.containerd.runc.v2\"";
+    let file = "/etc/containerd/config.toml";
+    let check = "engine-default-runtime";
+    assert_writes(&tree, check, file, Some(section), line);
+    assert_eq!(
+        remedies(&found(&tree, check)[0])[1],
+        "systemctl restart containerd"
+    );
+    toml(&tree, &format!("{broken}{section}\n{line}\n"));
+    assert_eq!(found(&tree, check)[0]["verdict"], "pass");
+    // Ours repairs it too, where it is configured.
+    toml(&tree, &broken);
+    tree.file("/etc/containerd/config.toml", "version = 2\n");
+    tree.run(&["runtime", "configure", "--runtime", "containerd"])
+        .done();
+    assert_eq!(found(&tree, check)[0]["verdict"], "pass");
+    // A plugin that is off has no default runtime.
+    toml(&tree, &format!("disabled_plugins = ['cri']\n{broken}"));
+    assert!(found(&tree, check).is_empty());
+}
+
+#[test]
+fn a_host_without_onload_is_told_so() {
+    let tree = docker("28.3.0", "{}");
+    let modules = found(&tree, "onload-modules");
+    assert_eq!(modules[0]["verdict"], "pass");
+    assert_eq!(
+        modules[0]["finding"],
+        "Onload is not installed on this host"
+    );
+}
+
+/// Answers like dockerd, once for each text.
+fn dockerd_says(tree: &Tree, info: &'static str) -> std::thread::JoinHandle<()> {
+    use std::io::{Read, Write};
+    let socket = tree.outside("/run/docker.sock");
+    fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let _ = fs::remove_file(&socket);
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 256];
+        let length = stream.read(&mut request).unwrap();
+        assert!(request[..length].starts_with(b"GET /info HTTP/1.0\r\n"));
+        write!(
+            stream,
+            "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{info}"
+        )
+        .unwrap();
+    })
+}
+
+#[test]
+fn a_docker_that_was_told_to_read_its_file_again_is_asked_what_it_knows() {
+    let tree = docker("28.3.0", DOCKER_RUNTIME);
+    let file = "/etc/docker/daemon.json";
+    let tree = running(tree, "dockerd", "docker", file);
+    changed_at(&tree, file, 1_001_500);
+    let asked = |info| {
+        let dockerd = dockerd_says(&tree, info);
+        let mut found = found(&tree, "engine-restarted");
+        dockerd.join().unwrap();
+        let found = found.remove(0);
+        (text(&found["verdict"]), remedies(&found))
+    };
+    let none = Vec::<String>::new();
+    let old = r#"{"Runtimes":{"runc":{}},"DefaultRuntime":"runc","CDISpecDirs":["/etc/cdi"]}"#;
+    let reload = vec!["systemctl reload docker".to_owned()];
+    assert_eq!(asked(old), ("warn".to_owned(), reload));
+    let new = r#"{"Runtimes":{"runc":{},"onload":{}},"DefaultRuntime":"runc","CDISpecDirs":[]}"#;
+    assert_eq!(asked(new), ("pass".to_owned(), none.clone()));
+    // CDI is turned on when it starts.
+    tree.file(file, CDI_ON);
+    changed_at(&tree, file, 1_001_500);
+    let restart = vec!["systemctl restart docker".to_owned()];
+    let off = r#"{"Runtimes":{"runc":{}},"DefaultRuntime":"runc","CDISpecDirs":[]}"#;
+    assert_eq!(asked(off), ("warn".to_owned(), restart.clone()));
+    assert_eq!(asked(old), ("pass".to_owned(), none));
+    assert_eq!(asked("what"), ("warn".to_owned(), restart));
+}
+
+#[test]
+fn a_daemon_in_a_container_is_not_the_hosts() {
+    let tree = running_docker();
+    changed_at(&tree, "/etc/docker/daemon.json", 1_001_500);
+    tree.file("/proc/77/cgroup", "0::/system.slice/docker-0123.scope\n");
+    assert!(found(&tree, "engine-restarted").is_empty());
+}
+
+#[test]
+fn a_host_that_answers_no_annotations_by_nri_has_no_plugin_to_check() {
+    let none = |tree: &Tree| assert_eq!(found(tree, "nri-plugin"), Vec::<Value>::new());
+    none(&allowing(containerd("2.0.5", CONTAINERD_2)));
+    // Somebody else's plugins may be what NRI is on for.
+    none(&containerd("2.0.5", CONTAINERD_2_NRI));
+    let tree = nri(containerd("2.0.5", CONTAINERD_2));
+    tree.file(
+        "/proc/78/cgroup",
+        "0::/kubepods.slice/cri-containerd-01.scope\n",
+    );
+    let checks = found(&tree, "nri-plugin");
+    assert_eq!(
+        checks[0]["finding"].as_str().unwrap().split(':').next(),
+        Some("it does not run")
+    );
+    tree.remove(NRI_WANTED);
+    none(&tree);
+}
+
+#[test]
+fn a_tree_in_which_nothing_runs_is_asked_only_how_the_plugin_starts() {
+    let tree = nri(containerd("2.0.5", CONTAINERD_2));
+    tree.remove("/proc");
+    assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "pass");
+    toml(
+        &tree,
+        "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",
+    );
+    assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "fail");
+}
+
+/// What is typed into a shell is shown in full.
+#[track_caller]
+fn assert_runs(tree: &Tree, check: &str, command: &str) {
+    let found = found(tree, check);
+    let commands: Vec<String> = found.iter().flat_map(remedies).collect();
+    let is_it = |each: &String| each == command;
+    assert!(commands.iter().any(is_it), "{command:?} in {commands:?}");
+}
+
+#[test]
+fn a_name_of_the_host_runs_nothing_in_a_command_that_is_copied() {
+    let tree = Tree::with_onload();
+    let function = tree.pci(Pci::network("0000:3b:00.0", "10ee:5084", "xilinx_efct"));
+    let efct = "sfc_resource.xilinx_efct";
+    tree.auxiliary(&function, "xilinx_efct.efct.0", efct, Some("1"));
+    let interface = tree.interface(&function, "$(reboot)");
+    tree.attribute(&format!("{interface}/operstate"), "down");
+    assert_runs(&tree, "interface-up", "ip link set dev '$(reboot)' up");
+
+    let tree = written();
+    let specs = tree.outside("/var/run/cdi");
+    let specs = specs.to_str().unwrap();
+    fs::copy(
+        format!("{specs}/onload.dev-nic.json"),
+        format!("{specs}/onload.dev-nic;`id`.json"),
+    )
+    .unwrap();
+    set_mode(&tree, "/var/run/cdi/onload.dev-nic;`id`.json", 0o662);
+    tree.file("/var/run/cdi/a'b.json", "{");
+    let dangerous = format!("{specs}/onload.dev-nic;`id`.json");
+    let aside = format!("mv '{dangerous}' '{dangerous}.off'");
+    assert_runs(&tree, "specs-conflict", &aside);
+    let chmod = format!("chmod o+r '{dangerous}'");
+    assert_runs(&tree, "specs-readable", &chmod);
+    let chmod = "chmod go-w '/var/run/cdi/onload.dev-nic;`id`.json'";
+    assert_runs(&tree, "trust", chmod);
+    let validate = format!(r"onload-ctk cdi validate '{specs}/a'\''b.json'");
+    assert_runs(&tree, "specs-valid", &validate);
+}
+
+#[test]
+fn a_hook_whose_name_steers_the_terminal_is_moved_by_one_that_does_not() {
+    let tree = with_hooks();
+    let hooks = "/usr/share/containers/oci/hooks.d";
+    let precreate = r#"{"stages":["precreate"]}"#;
+    tree.file(&format!("{hooks}/\u{202e}a.json"), precreate);
+    let command =
+        format!(r"mv $'{hooks}/\342\200\256a.json' /usr/share/onload-ctk/hooks.d/podman/");
+    assert_runs(&tree, "engine-hooks", &command);
+    let shown = tree.run(&["doctor"]).answered_no().stdout;
+    assert!(shown.contains(&command), "{shown}");
+}
+
+/// Asserts what a host's one finding of this kind tells to write.
+#[track_caller]
+fn assert_writes(tree: &Tree, check: &str, file: &str, section: Option<&str>, line: &str) {
+    let found = found(tree, check);
+    let remedy = &found[0]["remedy"][0];
+    assert_eq!(remedy["file"], file, "{found:#?}");
+    assert_eq!(remedy["section"].as_str(), section, "{found:#?}");
+    assert_eq!(remedy["line"], line, "{found:#?}");
+    let looked = found[0]["looked_at"].as_array().unwrap();
+    assert!(looked.contains(&file.into()), "{found:#?}");
+}
+
+#[test]
+fn the_file_that_said_where_to_look_is_the_one_to_change() {
+    let said = "cdi_spec_dirs = ['/etc/cdi']\n";
+    let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    let check = "engine-spec-dirs";
+
+    let tree = podman("5.4.2", "[engine]\nenv = ['http_proxy=http://a']\n");
+    let file = "/etc/containers/containers.conf";
+    tree.file(file, format!("[engine]\n{said}"));
+    assert_writes(&tree, check, file, Some("[engine]"), line);
+
+    let tree = crio("[crio.metrics]\nenable_metrics = true\n");
+    let file = "/etc/crio/crio.conf";
+    tree.file(file, format!("[crio.runtime]\n{said}"));
+    assert_writes(&tree, check, file, Some("[crio.runtime]"), line);
+
+    for plugin in [
+        "cri",
+        "io.containerd.grpc.v1.cri",
+        "io.containerd.cri.v1.runtime",
+    ] {
+        let table = format!("[plugins.\"{plugin}\"]");
+        let imports = "imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n";
+        let tree = containerd("2.0.5", &format!("{imports}{table}\n{said}"));
+        tree.file("/etc/containerd/conf.d/99-proxy.toml", "version = 3\n");
+        let file = "/etc/containerd/config.toml";
+        assert_writes(&tree, check, file, Some(&table), line);
+    }
+}
+
+#[test]
+fn the_last_file_that_said_where_to_look_is_the_one_to_change() {
+    let check = "engine-spec-dirs";
+    let said = "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n";
+    let tree = podman("5.4.2", said);
+    tree.file(
+        "/etc/containers/containers.conf",
+        "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n",
+    );
+    let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    let drop_in = "/etc/containers/containers.conf.d/50.conf";
+    assert_writes(&tree, check, drop_in, Some("[engine]"), line);
+    // What counts is good, whatever an earlier file said.
+    tree.file("/etc/containers/containers.conf", said);
+    tree.file(drop_in, "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n");
+    let found = found(&tree, check);
+    assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
+    assert_eq!(found[0]["looked_at"], serde_json::json!([drop_in]));
+}
+
+#[test]
+fn a_file_without_sections_is_told_of_none() {
+    let tree = docker("28.3.0", r#"{"cdi-spec-dirs":["/srv/\"cdi"]}"#);
+    let line = r#""cdi-spec-dirs": ["/srv/\"cdi", "/var/run/cdi"]"#;
+    let file = "/etc/docker/daemon.json";
+    assert_writes(&tree, "engine-spec-dirs", file, None, line);
+}
+
+#[test]
+fn what_k3s_writes_anew_at_each_start_is_changed_in_its_template() {
+    let said = "cdi_spec_dirs = ['/etc/cdi']\n";
+    let tree = k3s(&format!("{CONTAINERD_2}{said}"));
+    let found = found(&tree, "engine-spec-dirs");
+    let remedy = &found[0]["remedy"][0];
+    let template = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl";
+    assert_eq!(remedy["file"], template);
+}
+
+#[test]
+fn isolated_cpus_are_changed_in_the_word_that_isolates_them() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
+    let line = "BOOT_IMAGE=/vmlinuz quiet isolcpus=managed_irq,domain,2-3 -- isolcpus=7";
+    tree.file("/proc/cmdline", format!("{line}\n"));
+    let checks = found(&tree, "isolated-cpus");
+    let steps = [
+        "sed -i 's|isolcpus=managed_irq,domain,2-3|isolcpus=managed_irq,domain,1,4|' /etc/default/grub",
+        "update-grub",
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&checks[0]), steps);
+    assert_eq!(checks[0]["looked_at"][0], "/proc/cmdline");
+
+    tree.program("/usr/sbin/grubby", "");
+    let steps = [
+        "grubby --update-kernel=ALL --remove-args=isolcpus=managed_irq,domain,2-3 --args=isolcpus=managed_irq,domain,1,4",
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);
+}
+
+#[test]
+fn cpus_that_no_word_isolates_get_one() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
+    for line in [
+        "quiet\n",
+        "nohz_full=2-3 xisolcpus=2\n",
+        "quiet -- isolcpus=2\n",
+    ] {
+        tree.file("/proc/cmdline", line);
+        let first = &remedies(&found(&tree, "isolated-cpus")[0])[0];
+        let wanted = "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX isolcpus=1,4\"";
+        assert_eq!(first, wanted, "{line}");
+    }
+}
+
+#[test]
+fn the_only_cpu_of_a_node_is_not_isolated() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0");
+    tree.file("/proc/cmdline", "isolcpus=2-3\n");
+    let checks = found(&tree, "isolated-cpus");
+    assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
+    assert!(remedies(&checks[0]).is_empty());
+    // Of a node without CPUs there is nothing to say.
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "");
+    assert!(found(&tree, "isolated-cpus").is_empty());
+}
+
+#[test]
+fn a_host_that_isolates_no_cpu_is_asked_for_none() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/cpu/isolated", "");
+    assert!(found(&tree, "isolated-cpus").is_empty());
+}
+
+#[test]
+fn specifications_that_nobody_wrote_yet_are_not_called_stale() {
+    let tree = x3();
+    let checks = found(&tree, "specs-fresh");
+    assert_eq!(checks[0]["verdict"], "fail");
+    let said = text(&checks[0]["finding"]);
+    assert!(said.starts_with("not written yet: onload.dev-"), "{said}");
+    tree.generate();
+    tree.remove("/var/run/cdi/onload.dev-nic.json");
+    let said = text(&found(&tree, "specs-fresh")[0]["finding"]);
+    assert_eq!(said, "not as the host is now: onload.dev-nic.json");
+}
+
+#[test]
+fn a_list_of_cpus_counts_whole_or_not_at_all() {
+    let tree = isolated();
+    let cpulist = "/sys/devices/system/node/node0/cpulist";
+    // As Linux 5.16 wrote it.
+    tree.file(cpulist, "0-1,4\n\0");
+    let checks = found(&tree, "isolated-cpus");
+    assert_eq!(checks[0]["verdict"], "warn", "{checks:#?}");
+    assert!(remedies(&checks[0])[0].contains("isolcpus=1,4"));
+    for list in ["0-1,4-", "0-1,x", "0-1\0,4"] {
+        tree.file(cpulist, list);
+        let checks = found(&tree, "isolated-cpus");
+        assert_eq!(checks[0]["verdict"], "unknown", "{list}: {checks:#?}");
+        assert_eq!(remedies(&checks[0]), [format!("od -c {cpulist}")]);
+    }
+    tree.file("/sys/devices/system/cpu/isolated", "2-3,4-");
+    let checks = found(&tree, "isolated-cpus");
+    assert_eq!(checks[0]["verdict"], "unknown", "{checks:#?}");
+}
+
+#[test]
+fn what_is_no_file_among_hooks_is_no_hook() {
+    let tree = with_hooks();
+    let hooks = "/usr/share/containers/oci/hooks.d";
+    let precreate = r#"{"stages":["precreate"]}"#;
+    tree.directory(&format!("{hooks}/old"));
+    tree.directory(&format!("{hooks}/old.json"));
+    tree.file(&format!("{hooks}/old/ours.json"), precreate);
+    tree.file(&format!("{hooks}/ours.json.bak"), precreate);
+    tree.file(&format!("{hooks}/large.bak"), vec![b' '; 2 << 20]);
+    tree.link(&format!("{hooks}/gone.json"), "/nowhere");
+    let checks = found(&tree, "engine-hooks");
+    assert_eq!(checks.len(), 1, "{checks:#?}");
+    assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
+}
+
+#[test]
+fn a_link_to_a_hook_is_a_hook() {
+    let tree = with_hooks();
+    tree.file("/srv/hook", r#"{"stages":["precreate"]}"#);
+    tree.link("/etc/containers/oci/hooks.d/ours.json", "/srv/hook");
+    tree.link("/etc/containers/oci/hooks.d/.json", "/srv/hook");
+    let checks = found(&tree, "engine-hooks");
+    assert_eq!(each(&checks.into(), "verdict"), ["fail", "fail"]);
+}
+
+const PODMAN_HOOKS: &str = "/usr/share/onload-ctk/hooks.d/podman";
+
+#[test]
+fn annotations_that_podmans_hooks_answer_need_no_wrapper() {
+    for told in [PODMAN_HOOKS, "/usr/share/onload-ctk/hooks.d/podman/"] {
+        let tree = allowing(podman(
+            "5.4.2",
+            &format!("[engine]\nhooks_dir = ['{told}']\n"),
+        ));
+        tree.directory(PODMAN_HOOKS);
+        assert!(found(&tree, "engine-runtime").is_empty(), "{told}");
+        // Without them nothing answers.
+        tree.remove(PODMAN_HOOKS);
+        assert_eq!(found(&tree, "engine-runtime")[0]["verdict"], "warn");
+        assert_eq!(found(&tree, "engine-hooks")[0]["verdict"], "fail");
+    }
+    let elsewhere = "[engine]\nhooks_dir = ['/usr/share/containers/oci/hooks.d']\n";
+    let tree = allowing(podman("5.4.2", elsewhere));
+    tree.directory(PODMAN_HOOKS);
+    assert_eq!(found(&tree, "engine-runtime")[0]["verdict"], "warn");
+}
+
+#[test]
+fn annotations_that_the_plugin_answers_need_no_wrapper() {
+    for tree in [
+        nri(containerd("2.0.5", CONTAINERD_2)),
+        nri(crio("[crio.runtime]\n")),
+        launched_nri(),
+    ] {
+        let runtime = found(&tree, "engine-runtime");
+        assert!(runtime.is_empty(), "{runtime:#?}");
+        // One that waits for a runtime answers nobody.
+        tree.remove(NRI_SOCKET);
+        let runtime = found(&tree, "engine-runtime");
+        assert_eq!(runtime[0]["verdict"], "warn", "{runtime:#?}");
+        // A tree in which nothing runs is asked what is started in it.
+        tree.remove("/proc");
+        assert!(found(&tree, "engine-runtime").is_empty());
+    }
+}
+
+#[test]
+fn the_plugin_answers_for_no_engine_that_has_no_plugins() {
+    let off = "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n";
+    let tree = nri(containerd("2.0.5", off));
+    engine(&tree, "dockerd", "docker.io", "28.3.0");
+    engine(&tree, "crio", "cri-o", "1.33.0-1");
+    let runtime = found(&tree, "engine-runtime");
+    assert_eq!(
+        each(&runtime.clone().into(), "subject"),
+        ["docker", "containerd"]
+    );
+    assert!(runtime.iter().all(|found| found["verdict"] == "warn"));
+}

@@ -1,0 +1,214 @@
+//! `container explain`: what the annotations of a bundle would change.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::hosts::rdma;
+use crate::common::{Run, Tree, on, run};
+use onload_core::processes::Processes;
+use onload_core::run_dir::RunDir;
+use onload_core::ticket::{NewTicket, Tickets};
+
+/// A bundle whose container carries one annotation.
+fn bundle(annotation: &str, value: &str) -> tempfile::TempDir {
+    let bundle = tempfile::tempdir().unwrap();
+    fs::create_dir(bundle.path().join("rootfs")).unwrap();
+    let config = format!(
+        r#"{{"ociVersion": "1.0.2", "root": {{"path": "rootfs"}}, "process": {{"args": ["sh"], "env": [],
+            "user": {{"uid": 0, "gid": 0}}}}, "linux": {{"resources": {{}}}}, "annotations": {{"{annotation}": "{value}"}}}}"#
+    );
+    fs::write(bundle.path().join("config.json"), config).unwrap();
+    bundle
+}
+
+fn host(config: &str) -> Tree {
+    let tree = rdma();
+    tree.file("etc/onload-ctk/config.toml", config);
+    tree.generate();
+    tree
+}
+
+fn explain(host: &Tree, bundle: &Path) -> Run {
+    let bundle = bundle.display().to_string();
+    run(&mut on(host.root(), &["container", "explain", &bundle]))
+}
+
+const ALLOWED: &str = "[annotations]\nallow = [\"rdma\"]\n";
+
+#[test]
+fn what_would_be_given_is_a_diff_and_why_goes_to_stderr() {
+    let bundle = bundle("onload.dev/rdma", "mlx5_0");
+    let run = explain(&host(ALLOWED), bundle.path()).done();
+    assert!(
+        run.stdout.contains("\"path\": \"/dev/infiniband/uverbs7\""),
+        "{}",
+        run.stdout
+    );
+    assert!(
+        run.stdout.contains("\"ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\""),
+        "{}",
+        run.stdout
+    );
+    assert!(
+        run.stderr
+            .contains("onload.dev/rdma: class rdma is allowed"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn nothing_is_written() {
+    let bundle = bundle("onload.dev/rdma", "mlx5_0");
+    let path = bundle.path().join("config.json");
+    let before = fs::read(&path).unwrap();
+    explain(&host(ALLOWED), bundle.path()).done();
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_bundle_that_asks_for_nothing_is_left_alone() {
+    let bundle = bundle("org.example/rdma", "mlx5_0");
+    let run = explain(&host(ALLOWED), bundle.path()).done();
+    assert_eq!(run.stdout, "");
+    assert!(
+        run.stderr.contains("nothing would be changed"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_refusal_is_the_answer_no_with_the_line_to_add() {
+    let bundle = bundle("onload.dev/rdma", "mlx5_0");
+    let run = explain(&host(""), bundle.path()).answered_no();
+    assert!(
+        run.stderr
+            .contains("allow = [\"rdma\"] under [annotations]"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn an_unknown_name_is_refused_with_what_is_offered() {
+    let bundle = bundle("onload.dev/rdma", "none");
+    let run = explain(&host(ALLOWED), bundle.path()).answered_no();
+    assert!(
+        run.stderr
+            .contains("there is no rdma \"none\"; offered: all"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_bundle_that_is_not_there_cannot_be_explained() {
+    let error = explain(&host(ALLOWED), Path::new("/nonexistent/bundle")).refused();
+    assert!(error.contains("/nonexistent/bundle"), "{error}");
+}
+
+/// A bundle whose container's environment holds a request.
+fn bundle_with(value: &str) -> tempfile::TempDir {
+    let bundle = bundle("org.example/rdma", "x");
+    let path = bundle.path().join("config.json");
+    let config = fs::read_to_string(&path).unwrap();
+    let env = format!(r#""env": ["ONLOAD_CTK_REQUEST={value}"]"#);
+    fs::write(&path, config.replacen(r#""env": []"#, &env, 1)).unwrap();
+    bundle
+}
+
+#[test]
+fn what_a_variable_would_give_is_told_as_for_an_annotation() {
+    let bundle = bundle_with("rdma=mlx5_0");
+    let host = host("[environment]\nallow = [\"rdma\"]\n");
+    let run = explain(&host, bundle.path()).done();
+    let node = "\"path\": \"/dev/infiniband/uverbs7\"";
+    assert!(run.stdout.contains(node), "{}", run.stdout);
+    let reason = "\"rdma\" of ONLOAD_CTK_REQUEST: class rdma is allowed";
+    assert!(run.stderr.contains(reason), "{}", run.stderr);
+}
+
+#[test]
+fn a_variable_that_gives_nothing_is_told_with_the_line_to_add() {
+    let run = explain(&host(ALLOWED), bundle_with("rdma=mlx5_0").path()).done();
+    assert_eq!(run.stdout, "");
+    for part in [
+        "allow = [\"rdma\"] under [environment] in ",
+        "nothing would be changed",
+    ] {
+        assert!(run.stderr.contains(part), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_variable_for_what_others_may_not_ask_for_is_a_refusal() {
+    let host = host("[annotations]\nallow = [\"rdma\"]\n[environment]\nallow = [\"nic\"]\n");
+    let run = explain(&host, bundle_with("rdma=mlx5_0").path());
+    let (status, stderr) = (run.code, &run.stderr);
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(
+        stderr.contains("allow = [\"nic\", \"rdma\"] under [environment]"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_ticket_that_is_not_known_is_a_refusal() {
+    let ticket = format!("ticket:{}", "ab".repeat(16));
+    let run = explain(&host(ALLOWED), bundle_with(&ticket).path());
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("ticket abababab… is not known"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_ticket_is_explained_and_not_taken() {
+    let host = host(ALLOWED);
+    host.file("proc/sys/kernel/random/boot_id", "this boot\n");
+    let dir = host.root().join("run/onload-ctk");
+    fs::create_dir_all(&dir).unwrap();
+    let run_dir = RunDir::find(&dir).unwrap().unwrap();
+    let tickets = Tickets::open(&run_dir, Processes::at(host.root())).unwrap();
+    let new = NewTicket {
+        request: "rdma=mlx5_0",
+        exclusive: &["rdma:mlx5_0".parse().unwrap()],
+        engine: "nomad",
+        description: None,
+    };
+    let id = tickets.write(new, Duration::from_secs(10)).unwrap();
+    let before = tickets.read(&id).unwrap();
+    let bundle = bundle_with(&format!("ticket:{}", id.as_str()));
+    let run = explain(&host, bundle.path()).done();
+    for part in ["\"path\": \"/dev/infiniband/uverbs7\"", "\"rdma:mlx5_0\""] {
+        assert!(run.stdout.contains(part), "{}", run.stdout);
+    }
+    assert_eq!(tickets.read(&id).unwrap(), before);
+    // Another container has the device by now, whose process nobody knows here, so that it may live.
+    let lease = r#"{"version":1,"boot":"this boot","container":"other","bundle":"/b/other","holder":{"init":{"process":
+            {"pid":7,"startTime":8,"pidNamespace":9}}},"entryPoint":"createRuntime","since":0}"#;
+    let leases = dir.join("@leases");
+    fs::create_dir(&leases).unwrap();
+    fs::write(leases.join("rdma=mlx5_0#0"), lease).unwrap();
+    host.file("proc/self/ns/pid", "");
+    let run = explain(&host, bundle.path());
+    // Any number of containers may have an RDMA device.
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let config = "[annotations]\nallow = [\"rdma\"]\n[leases]\nshare = { rdma = 1 }\n";
+    host.file("etc/onload-ctk/config.toml", config);
+    let run = explain(&host, bundle.path());
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(
+        run.stderr
+            .contains("rdma:mlx5_0: it is held by container other "),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(fs::read_dir(leases).unwrap().count(), 1);
+}

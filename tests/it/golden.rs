@@ -1,0 +1,495 @@
+//! What is discovered and written on whole hosts, against files that people have read. Run with
+//! `UPDATE_GOLDEN=1` to write them anew, and read the difference.
+//!
+//! Two readers that are not ours read every specification of these hosts, and inject what `cdi
+//! inject` injects.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../../cdi/tests/support/oracle.rs"]
+mod oracle;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Tree, hosts, names_in, on, package, program, run, run_with_stdin, specs_in};
+use onload_cdi::{Spec, Version, from_json};
+use serde_json::Value;
+use walkdir::WalkDir;
+
+/// The hosts by name with their root directories, which live as long as the trees.
+fn all() -> Vec<(&'static str, PathBuf, Option<Tree>)> {
+    let committed = crate::common::COMMITTED.into_iter();
+    let mut all: Vec<_> = committed
+        .map(|name| (name, package().join("tests/hosts").join(name), None))
+        .collect();
+    let trees = hosts::all().into_iter();
+    all.extend(trees.map(|(name, tree)| (name, tree.root().to_owned(), Some(tree))));
+    all
+}
+
+/// What stands in `golden` is what came out, or becomes it.
+#[track_caller]
+fn compare(golden: &Path, found: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        fs::write(golden, found).unwrap();
+        return;
+    }
+    let wanted = fs::read_to_string(golden).unwrap_or_default();
+    if wanted != found {
+        let diff = similar::TextDiff::from_lines(wanted.as_str(), found);
+        let path = golden.display().to_string();
+        panic!("{}", diff.unified_diff().header(&path, "what came out"));
+    }
+}
+
+/// No golden file is there that nothing is compared with.
+#[track_caller]
+fn nothing_else(golden: &Path, names: &[String]) {
+    for name in names_in(golden) {
+        if names.contains(&name) {
+            continue;
+        }
+        let path = golden.join(&name);
+        assert!(
+            std::env::var_os("UPDATE_GOLDEN").is_some(),
+            "{} is not written",
+            path.display()
+        );
+        fs::remove_file(path).unwrap();
+    }
+}
+
+fn without_version(text: &str) -> String {
+    let version = format!(
+        "\"version\": \"{}\",\n  \"onload\"",
+        env!("CARGO_PKG_VERSION")
+    );
+    text.replacen(&version, "\"version\": \"0.0.0\",\n  \"onload\"", 1)
+}
+
+#[test]
+fn each_host_gives_what_its_golden_files_say() {
+    for (name, root, _tree) in all() {
+        let golden = package().join("tests/golden").join(name);
+        let specs = tempfile::tempdir().unwrap();
+        let json = run(&mut on(&root, &["discover", "--format", "json"])).done();
+        compare(
+            &golden.join("discover.json"),
+            &without_version(&json.stdout),
+        );
+        let table = run(&mut on(&root, &["discover", "--explain"])).done();
+        compare(&golden.join("discover.txt"), &table.stdout);
+        let mut generate = on(&root, &["cdi", "generate", "--output-dir"]);
+        let generated = run(generate.arg(specs.path())).done();
+        let said = generated.stderr.replace(&*root.to_string_lossy(), "ROOT");
+        let said = said.replace(&*specs.path().to_string_lossy(), "SPECS");
+        compare(&golden.join("generate.txt"), &said);
+        let mut written = specs_in(specs.path());
+        for file in &written {
+            let content = fs::read_to_string(specs.path().join(file)).unwrap();
+            compare(&golden.join(file), &content);
+        }
+        for (file, shown) in on_terminals(name, &root, specs.path()) {
+            compare(&golden.join(&file), &shown);
+            written.push(file);
+        }
+        for (file, shown) in plans(name, &root) {
+            compare(&golden.join(&file), &shown);
+            written.push(file);
+        }
+        written.extend(["discover.json", "discover.txt", "generate.txt"].map(str::to_owned));
+        nothing_else(&golden, &written);
+    }
+}
+
+/// Hosts whose tables are also compared as terminals show them: between them they have every class, and
+/// many things that are not offered.
+const ON_TERMINALS: [&str; 5] = [
+    crate::common::CAPTURED,
+    "debian13-no-hardware",
+    "iommu-groups",
+    "rdma-hcas",
+    "x2-2port-sriov",
+];
+/// What a container may ask of the captured host.
+const ASKED: [&str; 5] = [
+    "onload.dev/nic=ens1",
+    "onload.dev/rdma=all",
+    "onload.dev/vfio=0000:81:10.0",
+    "onload.dev/hugepages=2Mi",
+    "onload.dev/profile=latency",
+];
+
+/// The tables of a host by the name of their golden file.
+fn on_terminals(name: &str, root: &Path, specs: &Path) -> Vec<(String, String)> {
+    if !ON_TERMINALS.contains(&name) {
+        return Vec::new();
+    }
+    let mut shown = Vec::new();
+    for columns in ["80", "40"] {
+        let mut discover = on(root, &["discover", "--explain"]);
+        let table = run(discover.env("COLUMNS", columns)).done().stdout;
+        shown.push((format!("discover-{columns}.txt"), table));
+    }
+    if name == crate::common::CAPTURED {
+        for columns in ["", "80", "40"] {
+            let mut show = on(root, &["cdi", "show", "--spec-dir"]);
+            let show = show.arg(specs).args(ASKED).env("COLUMNS", columns);
+            let table = run(show).done().stdout;
+            let table = table.replace(&*specs.to_string_lossy(), "SPECS");
+            let dash = if columns.is_empty() { "" } else { "-" };
+            shown.push((format!("show{dash}{columns}.txt"), table));
+        }
+    }
+    shown
+}
+
+/// What is wanted of some hosts at boot: what they are already, what they can become, and what they
+/// cannot.
+const WANTED: [(&str, &str); 5] = [
+    (
+        crate::common::CAPTURED,
+        r#"
+[host]
+af-xdp = ["ens1", "ens2"]
+rdma-netns = "exclusive"
+hugepages = { "2Mi" = { 0 = 32, 1 = 512 }, "1Gi" = { 0 = 2, 1 = 2 } }
+[[sriov]]
+pf = "ens1"
+vfs = 3
+driver = "vfio-pci"
+[[sriov]]
+pf = "0000:81:00.0"
+vfs = 3
+driver = "vfio-pci"
+"#,
+    ),
+    (
+        "x2-2port-sriov",
+        r#"
+[[sriov]]
+pf = "enp101s0f0np0"
+vfs = 4
+driver = "vfio-pci"
+vlan = 100
+mac = "02:00:00:00:10:00"
+spoof-check = false
+[[sriov]]
+pf = "enp101s0f1np1"
+vfs = 2
+driver = "kernel"
+trust = true
+[[sriov]]
+pf = "eno1"
+vfs = 1
+driver = "kernel"
+"#,
+    ),
+    (
+        "iommu-groups",
+        r#"
+[[sriov]]
+pf = "0000:84:00.0"
+vfs = 64
+driver = "vfio-pci"
+spoof-check = true
+[[sriov]]
+pf = "0000:81:00.0"
+vfs = 9
+driver = "vfio-pci"
+"#,
+    ),
+    (
+        "vmd-numa-gaps",
+        r#"
+[host]
+rdma-netns = "shared"
+hugepages = { "64Ki" = { 8 = 1 }, "16Gi" = { 252 = 1 }, "1Gi" = { 1 = 4 } }
+"#,
+    ),
+    (
+        "debian13-no-hardware",
+        r#"
+[host]
+af-xdp = ["enp0s3"]
+rdma-netns = "exclusive"
+hugepages = { "2Mi" = { 0 = 16 } }
+[[sriov]]
+pf = "ens1f0"
+vfs = 4
+driver = "vfio-pci"
+"#,
+    ),
+];
+
+/// What `host plan` says of a host, by the name of the golden file.
+fn plans(name: &str, root: &Path) -> Vec<(String, String)> {
+    let Some((_, config)) = WANTED.iter().find(|(host, _)| *host == name) else {
+        return Vec::new();
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    fs::write(&file, config).unwrap();
+    let mut plan = on(root, &["host", "plan", "--config"]);
+    let table = run(plan.arg(&file));
+    let said = table.stderr.replace(&*root.to_string_lossy(), "ROOT");
+    let shown = format!(
+        "{}{said}exit status {}\n",
+        table.stdout,
+        table.code.unwrap()
+    );
+    let mut plan = on(root, &["host", "plan", "--format", "json", "--config"]);
+    let json = run(plan.arg(&file));
+    assert_eq!(json.code, table.code);
+    vec![
+        ("host-plan.txt".to_owned(), shown),
+        ("host-plan.json".to_owned(), json.stdout),
+    ]
+}
+
+#[test]
+fn every_host_that_comes_with_the_sources_has_golden_files() {
+    let hosts = package().join("tests/hosts");
+    let mut names = names_in(&hosts);
+    names.retain(|name| hosts.join(name).join("dev.table").is_file());
+    assert_eq!(names, crate::common::COMMITTED);
+}
+
+fn empty_directories(directory: &Path) -> Vec<PathBuf> {
+    let entries = WalkDir::new(directory).into_iter();
+    let entries = entries.map(|entry| entry.unwrap());
+    entries
+        .filter(|entry| entry.file_type().is_dir())
+        .map(walkdir::DirEntry::into_path)
+        .filter(|path| fs::read_dir(path).unwrap().next().is_none())
+        .collect()
+}
+
+/// Git does not keep them, so what they change is not there in the next checkout.
+#[test]
+fn no_host_that_comes_with_the_sources_has_an_empty_directory() {
+    for name in crate::common::COMMITTED {
+        let host = package().join("tests/hosts").join(name);
+        assert_eq!(empty_directories(&host), [""; 0].map(PathBuf::from));
+    }
+}
+
+/// What stands below some places of a host: each file with its bytes, each link with its target.
+fn contents(host: &Path, places: &[&str]) -> Vec<(PathBuf, String)> {
+    let below = places
+        .iter()
+        .flat_map(|place| WalkDir::new(host.join(place)));
+    let entries = below.map(|entry| entry.unwrap());
+    let described = entries.map(|entry| {
+        let name = entry.path().strip_prefix(host).unwrap().to_owned();
+        let kind = entry.file_type();
+        let content = if kind.is_symlink() {
+            format!("-> {}", fs::read_link(entry.path()).unwrap().display())
+        } else if kind.is_dir() {
+            "a directory".to_owned()
+        } else {
+            String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned()
+        };
+        (name, content)
+    });
+    let mut described: Vec<_> = described.collect();
+    described.sort();
+    described
+}
+
+/// A host whose files only stand elsewhere: what is found on it says where, and else the same.
+#[test]
+fn the_host_of_red_hat_is_the_captured_one_in_other_directories() {
+    let red_hat = package().join("tests/hosts/el10-2numa-onload-rxe-vfio");
+    let debian = crate::common::captured();
+    let places = ["sys", "proc", "dev.table"];
+    assert_eq!(contents(&red_hat, &places), contents(&debian, &places));
+    assert!(!red_hat.join("usr/lib").exists());
+    let found = |root: &Path| run(&mut on(root, &["discover", "--format", "json"])).done();
+    let there = found(&red_hat).stdout;
+    assert!(there.contains("libpcap.so.1,"));
+    let as_debian = there.replace("libpcap.so.1,", "libpcap.so.0.8,");
+    // Only the one of Red Hat has the hook, without which pools are left out.
+    let without_pools = |text: &str| {
+        let mut found: Value = serde_json::from_str(text).unwrap();
+        found["pools"] = Value::Null;
+        let entries = found["not_offered"].as_array_mut().unwrap();
+        entries.retain(|entry| entry["name"] != "any");
+        found
+    };
+    assert_eq!(
+        without_pools(&as_debian),
+        without_pools(&found(&debian).stdout)
+    );
+    let sources = |root: &Path| -> Vec<String> {
+        let specs = specifications(generated(root).path());
+        let mounts = specs.iter().flat_map(|spec| &spec.container_edits.mounts);
+        let sources = mounts.map(|mount| mount.host_path.clone());
+        sources.filter(|path| path.contains(".so")).collect()
+    };
+    let moved = |path: &String| path.replace("/usr/lib/x86_64-linux-gnu", "/usr/lib64");
+    let expected: Vec<String> = sources(&debian).iter().map(moved).collect();
+    assert!(expected.len() > 10, "{expected:?}");
+    assert_eq!(sources(&red_hat), expected);
+}
+
+#[test]
+fn no_golden_files_are_left_of_a_host_that_is_gone() {
+    let known: Vec<&str> = all().iter().map(|(name, ..)| *name).collect();
+    for name in names_in(&package().join("tests/golden")) {
+        assert!(known.contains(&name.as_str()), "{name}");
+    }
+}
+
+/// A run's specifications, in a directory of their own.
+fn generated(root: &Path) -> tempfile::TempDir {
+    generated_for(root, Version::CURRENT)
+}
+
+/// The same, for readers of that version.
+fn generated_for(root: &Path, newest: Version) -> tempfile::TempDir {
+    let specs = tempfile::tempdir().unwrap();
+    let mut generate = on(root, &["cdi", "generate", "--max-cdi-version"]);
+    generate.arg(newest.as_str()).arg("--output-dir");
+    run(generate.arg(specs.path())).done();
+    specs
+}
+
+fn specifications(dir: &Path) -> Vec<Spec> {
+    let files = specs_in(dir).into_iter();
+    files
+        .map(|name| from_json(&fs::read(dir.join(name)).unwrap()).unwrap())
+        .collect()
+}
+
+/// The names of the devices that `cdi list` finds.
+fn listed(dir: &Path) -> Vec<String> {
+    let nowhere = Tree::new();
+    let mut list = on(
+        nowhere.root(),
+        &["cdi", "list", "--format", "json", "--spec-dir"],
+    );
+    let listing = run(list.arg(dir)).done().json();
+    assert_eq!(listing["errors"], Value::Array(Vec::new()));
+    let mut names = crate::common::each(&listing["devices"], "name");
+    names.sort();
+    names
+}
+
+const CONFIG: &str = r#"{"ociVersion": "1.0.2",
+    "process": {"user": {"uid": 1000, "gid": 100}, "cwd": "/", "args": ["sh"],
+        "env": ["PATH=/bin", "LD_PRELOAD=libimage.so", "EF_POLL_USEC=1"]},
+    "root": {"path": "rootfs"},
+    "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}],
+    "linux": {"resources": {"devices": [{"allow": false, "access": "rwm"}]}}}"#;
+
+/// Every device of every host by itself, then all of a host together.
+fn ask(tool: &oracle::Tool) {
+    let newest: Version = tool.version().parse().unwrap();
+    let mut asked = 0;
+    for (host, root, _tree) in all() {
+        let specs = generated_for(&root, newest);
+        let names = listed(specs.path());
+        let theirs = tool.list(&[specs.path().to_owned()]);
+        let known: Vec<&String> = theirs.devices.keys().collect();
+        assert_eq!(
+            known,
+            names.iter().collect::<Vec<_>>(),
+            "{host}: {:?}",
+            theirs.errors
+        );
+        assert!(theirs.scan.is_none(), "{host}: {:?}", theirs.scan);
+        let staged = oracle::stage(&specifications(specs.path()));
+        let dirs = [staged.path().to_owned()];
+        let each = names.iter().map(|name| vec![name.as_str()]);
+        let together = names.iter().map(String::as_str).collect();
+        for devices in each
+            .chain([together])
+            .filter(|devices: &Vec<&str>| !devices.is_empty())
+        {
+            let ours = inject(&dirs, &devices);
+            tool.assert_same_as(&dirs, &devices, CONFIG.as_bytes(), Ok(ours));
+            asked += 1;
+        }
+    }
+    assert!(asked > 100, "{asked}");
+}
+
+/// What `cdi inject` makes of [`CONFIG`].
+fn inject(dirs: &[PathBuf], devices: &[&str]) -> Vec<u8> {
+    let nowhere = Tree::new();
+    let mut inject = program();
+    inject
+        .arg("--host-root")
+        .arg(nowhere.root())
+        .args(["cdi", "inject"])
+        .args(devices);
+    for dir in dirs {
+        inject.arg("--spec-dir").arg(dir);
+    }
+    let config = run_with_stdin(&mut inject, CONFIG.as_bytes()).done().stdout;
+    crate::common::oci(&config);
+    config.into_bytes()
+}
+
+#[test]
+fn the_engines_library_reads_every_specification_and_injects_the_same() {
+    if let Some(go) = oracle::go() {
+        ask(go);
+    }
+}
+
+/// Podman 4.3 has this library, which knows CDI up to 0.5.0.
+#[test]
+fn an_old_library_loses_only_the_pools_of_a_host() {
+    let Some(go) = oracle::go() else {
+        return;
+    };
+    assert_eq!(go.version(), "0.5.0");
+    let mut hosts_with_pools = 0;
+    for (host, root, _tree) in all() {
+        let specs = generated(&root);
+        let theirs = go.list(&[specs.path().to_owned()]);
+        let refused: Vec<PathBuf> = theirs
+            .errors
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(PathBuf::from)
+            .collect();
+        let mut pools = specs_in(specs.path());
+        pools.retain(|name| name.ends_with("-pools.json"));
+        let pools: Vec<PathBuf> = pools.iter().map(|name| specs.path().join(name)).collect();
+        assert_eq!(refused, pools, "{host}: {:?}", theirs.errors);
+        let known: Vec<&String> = theirs.devices.keys().collect();
+        let old = generated_for(&root, go.version().parse().unwrap());
+        assert_eq!(
+            known,
+            listed(old.path()).iter().collect::<Vec<_>>(),
+            "{host}"
+        );
+        // It injects them beside the file that it refuses.
+        let staged = oracle::stage(&specifications(old.path()));
+        for path in &pools {
+            fs::copy(path, staged.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let (dirs, names) = ([staged.path().to_owned()], listed(old.path()));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        if !names.is_empty() {
+            let ours = inject(&dirs, &names);
+            go.assert_same_as(&dirs, &names, CONFIG.as_bytes(), Ok(ours));
+        }
+        hosts_with_pools += usize::from(!pools.is_empty());
+    }
+    assert!(hosts_with_pools > 4, "{hosts_with_pools}");
+}
+
+#[test]
+fn the_second_crate_reads_every_specification_and_injects_the_same() {
+    if let Some(second) = oracle::second_crate() {
+        ask(second);
+    }
+}

@@ -1,0 +1,371 @@
+//! `host plan` and `host apply`: what they say, how they end, and what they leave alone.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::common::hosts::x2;
+use crate::common::{Tree, on, package, program, run};
+use serde_json::json;
+use walkdir::WalkDir;
+
+const PF: &str = "/sys/devices/pci0000:3b/0000:3b:00.0";
+
+fn wanted(vfs: u32, driver: &str) -> String {
+    format!("[[sriov]]\npf = \"enp59s0f0np0\"\nvfs = {vfs}\ndriver = \"{driver}\"\n")
+}
+
+/// Binds both virtual functions of the first port.
+fn bound(tree: &Tree, driver: &str) {
+    let driver = format!("/sys/bus/pci/drivers/{driver}");
+    tree.directory(&driver);
+    for index in 0..2 {
+        let function = format!("/sys/devices/pci0000:3b/0000:3b:02.{index}");
+        tree.link(&format!("{function}/driver"), &driver);
+    }
+}
+
+/// Every file and link of a tree, with what is in it.
+fn everything(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = WalkDir::new(root).into_iter().map(|entry| entry.unwrap());
+    let entries = entries.filter(|entry| !entry.file_type().is_dir());
+    let content = |path: &Path| match fs::read_link(path) {
+        Ok(target) => target.into_os_string().into_encoded_bytes(),
+        Err(_) => fs::read(path).unwrap(),
+    };
+    let entries = entries.map(|entry| (entry.path().to_owned(), content(entry.path())));
+    entries.collect()
+}
+
+#[test]
+fn without_the_sections_there_is_nothing_to_change() {
+    let tree = x2();
+    for config in ["", "[cdi]\npreload = \"off\"\n", "[host]\n"] {
+        tree.config(config);
+        let plan = tree.run(&["host", "plan"]).done();
+        let note = "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]\n";
+        assert_eq!(
+            (plan.stdout.as_str(), plan.stderr.as_str()),
+            ("", note),
+            "{config}"
+        );
+        let json = tree
+            .run(&["host", "plan", "--format", "json"])
+            .done()
+            .json();
+        assert_eq!(json, json!({"steps": [], "refused": [], "warnings": []}));
+        // Of this machine too: no section asks for anything.
+        let file = tree.outside("/etc/onload-ctk/config.toml");
+        let apply = run(program().arg("--config").arg(file).args(["host", "apply"])).done();
+        assert_eq!(
+            (apply.stdout.as_str(), apply.stderr.as_str()),
+            ("", ""),
+            "{config}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_answers_whether_there_is_something_to_do() {
+    let tree = x2();
+    tree.config(&wanted(2, "kernel"));
+    let plan = tree.run(&["host", "plan"]).answered_no();
+    assert!(
+        plan.stdout.contains("vf 0 (0000:3b:02.0) driver"),
+        "{}",
+        plan.stdout
+    );
+    assert_eq!(plan.stderr, "");
+    bound(&tree, "sfc");
+    let plan = tree.run(&["host", "plan"]).done();
+    assert_eq!(plan.stdout, "");
+    assert_eq!(plan.stderr, "nothing to change on this host\n");
+}
+
+#[test]
+fn a_plan_names_each_step_to_programs() {
+    let tree = x2();
+    tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n");
+    let plan = tree
+        .run(&["host", "plan", "--format", "json"])
+        .answered_no();
+    let step = json!({"resource": "hugepages", "name": "2Mi on node 0", "setting": "pages", "now": "64", "wanted": "128"});
+    assert_eq!(
+        plan.json(),
+        json!({"steps": [step], "refused": [], "warnings": []})
+    );
+}
+
+#[test]
+fn what_cannot_be_ends_the_plan_as_an_error_and_the_rest_is_shown() {
+    let tree = x2();
+    let config = wanted(9, "vfio-pci") + "[host]\nhugepages = { 2Mi = { 0 = 128 } }\n";
+    tree.config(&config);
+    let line = tree.run(&["host", "plan"]).refused();
+    assert!(
+        line.starts_with("sriov enp59s0f0np0: 0000:3b:00.0 can have 8 virtual functions, not 9"),
+        "{line}"
+    );
+    let plan = tree.run(&["host", "plan"]);
+    assert!(plan.stdout.contains("2Mi on node 0"), "{}", plan.stdout);
+    let json = tree.run(&["host", "plan", "--format", "json"]).json();
+    assert_eq!(json["refused"][0]["resource"], "sriov");
+    assert_eq!(json["refused"][0]["name"], "enp59s0f0np0");
+    tree.config(&(config + "af-xdp = [\"nothing0\"]\n"));
+    let plan = tree.run(&["host", "plan"]);
+    assert_eq!(plan.code, Some(2));
+    assert_eq!(plan.stderr.matches("error: ").count(), 2, "{}", plan.stderr);
+}
+
+#[test]
+fn a_captured_host_is_planned_for_and_never_changed() {
+    let tree = x2();
+    tree.config(&(wanted(4, "vfio-pci") + "spoof-check = false\n"));
+    let before = everything(tree.root());
+    let plan = tree.run(&["host", "plan"]).answered_no();
+    assert!(
+        plan.warnings()[0].starts_with("sriov enp59s0f0np0: spoof checking of vf 0-3 is off"),
+        "{}",
+        plan.stderr
+    );
+    let line = tree.run(&["host", "apply"]).refused();
+    assert!(line.starts_with("changing the host below "), "{line}");
+    assert!(line.contains("leave --host-root out"), "{line}");
+    assert_eq!(everything(tree.root()), before);
+}
+
+#[test]
+fn a_leased_function_keeps_the_number_of_functions() {
+    let tree = x2();
+    let lease = r#"{"version":1,"class":"vfio","name":"0000:3b:02.1","slot":0,"boot":"b","container":"web","bundle":"/b/web",
+        "holder":{"init":{"process":{"pid":42,"startTime":7,"pidNamespace":1}}},"entryPoint":"createRuntime","since":1,"facts":{}}"#;
+    bound(&tree, "vfio-pci");
+    tree.file("/proc/sys/kernel/random/boot_id", "b\n");
+    tree.file("/run/onload-ctk/@leases/vfio=0000:3b:02.1#0", lease);
+    tree.config(&wanted(4, "vfio-pci"));
+    let line = tree.run(&["host", "plan"]).refused();
+    assert!(
+        line.ends_with(
+            "vf 1 (0000:3b:02.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
+        ),
+        "{line}"
+    );
+}
+
+#[test]
+fn functions_stay_where_leases_are_hidden_from_the_user() {
+    let tree = x2();
+    bound(&tree, "vfio-pci");
+    tree.config(&wanted(4, "vfio-pci"));
+    fs::create_dir_all(tree.outside("/run/onload-ctk/@leases")).unwrap();
+    for (closed, mode) in [
+        ("/run/onload-ctk/@leases", 0o700),
+        ("/run/onload-ctk", 0o711),
+    ] {
+        let path = tree.outside(closed);
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let line = crate::common::run_unprivileged(&tree, &["host", "plan"]).refused();
+        let why = format!("{closed}\" is for root alone; try as root");
+        assert!(
+            line.contains("is used by a container, perhaps (reading leases: ")
+                && line.contains(&why),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_table_fits_the_terminal() {
+    let tree = x2();
+    tree.config(&wanted(4, "vfio-pci"));
+    for columns in ["40", "80"] {
+        let plan = run(on(tree.root(), &["host", "plan"]).env("COLUMNS", columns)).answered_no();
+        let width: usize = columns.parse().unwrap();
+        for line in plan.stdout.lines() {
+            assert!(line.chars().count() <= width, "{columns}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_setting_is_refused_with_its_line() {
+    let tree = x2();
+    tree.config("[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"vfio\"\n");
+    for command in ["plan", "apply"] {
+        let line = tree.run(&["host", command]).refused();
+        assert!(
+            line.contains("config.toml: line 4: sriov.driver: unknown variant"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn only_root_changes_a_host() {
+    if !crate::common::is_root() {
+        return crate::common::skipped("needs root, to become somebody else");
+    }
+    use std::os::unix::process::CommandExt;
+    let tree = Tree::new();
+    tree.config("[host]\nhugepages = { 2Mi = { 0 = 0 } }\n");
+    fs::set_permissions(tree.root(), PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = tree.outside("/onload-ctk-under-test");
+    let mut cp = std::process::Command::new("cp");
+    let done = cp.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(&copy).status();
+    assert!(done.unwrap().success());
+    let mut apply = std::process::Command::new(&copy);
+    apply
+        .env_clear()
+        .uid(crate::common::NOBODY)
+        .gid(crate::common::NOBODY);
+    apply
+        .arg("--config")
+        .arg(tree.outside("/etc/onload-ctk/config.toml"));
+    let line = run(apply.args(["host", "apply"])).refused();
+    assert_eq!(line, "changing this host: only root may; run as root");
+}
+
+#[test]
+fn a_capture_holds_what_a_plan_needs() {
+    let tree = x2();
+    tree.config(&(wanted(4, "vfio-pci") + "[host]\nhugepages = { 2Mi = { 0 = 128 } }\n"));
+    tree.file(
+        "/proc/net/route",
+        "Iface x\nenp59s0f0np0\t00000000\t0101A8C0\t3\t0\t0\t0\t00000000\t0\t0\t0\n",
+    );
+    let here = crate::common::scratch();
+    let packed = here.path().join("host.tar.zst");
+    run(on(tree.root(), &["discover", "--capture"]).arg(&packed)).done();
+    let unpacked = here.path().join("host");
+    fs::create_dir(&unpacked).unwrap();
+    let mut tar = std::process::Command::new("sh");
+    let script = format!(
+        "zstd -dcq {} | tar xf - -C {}",
+        packed.display(),
+        unpacked.display()
+    );
+    if !crate::common::has_program("zstd") {
+        return crate::common::skipped("zstd is not installed");
+    }
+    assert!(tar.args(["-c", &script]).status().unwrap().success());
+    // Where packets go is nobody's business.
+    let table = fs::read(unpacked.join("proc/net/route")).unwrap_or_default();
+    assert!(table.is_empty());
+    // A capture has no settings but those of discovery.
+    let config = tree.outside("/etc/onload-ctk/config.toml");
+    let plan = |root: &Path| run(on(root, &["host", "plan", "--config"]).arg(&config));
+    tree.remove("/proc/net/route");
+    let (there, here) = (plan(&unpacked), plan(tree.root()));
+    assert_eq!(there.code, Some(1));
+    assert_eq!((there.stdout, there.code), (here.stdout, here.code));
+}
+
+#[test]
+fn the_unit_runs_before_the_specifications_are_written() {
+    let text = fs::read_to_string(package().join("packaging/systemd/onload-host.service")).unwrap();
+    let value = |key: &str| -> Vec<&str> {
+        let values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        values.flat_map(str::split_whitespace).collect()
+    };
+    for unit in [
+        "onload-cdi.service",
+        "docker.service",
+        "containerd.service",
+        "network-pre.target",
+    ] {
+        assert!(value("Before").contains(&unit), "{unit}");
+    }
+    assert_eq!(value("ExecStart"), ["/usr/bin/onload-ctk", "host", "apply"]);
+    // Nodes of vfio have to be opened to tell who has them, and attributes of sysfs to be written.
+    for key in [
+        "PrivateDevices",
+        "ProtectKernelTunables",
+        "ProtectClock",
+        "PrivateNetwork",
+    ] {
+        assert_eq!(value(key), [""; 0], "{key}");
+    }
+}
+
+#[test]
+fn a_physical_function_without_a_kernel_is_planned_for_by_either_name() {
+    let tree = x2();
+    tree.attribute(&format!("{PF}/sriov_drivers_autoprobe"), "1");
+    for pf in ["enp59s0f0np0", "0000:3b:00.0"] {
+        tree.config(&wanted(4, "vfio-pci").replace("enp59s0f0np0", pf));
+        let plan = tree
+            .run(&["host", "plan", "--format", "json"])
+            .answered_no()
+            .json();
+        let settings = crate::common::each(&plan["steps"], "setting");
+        assert_eq!(
+            settings,
+            [
+                "sriov_drivers_autoprobe",
+                "virtual functions",
+                "vf 0-3 driver"
+            ],
+            "{pf}"
+        );
+    }
+}
+
+/// Changes the machine that the tree is, as far as the kernel of this one takes it.
+fn apply_below(tree: &Tree) -> crate::common::Run {
+    run(&mut crate::common::apply_below(tree))
+}
+
+#[test]
+fn what_the_kernel_takes_is_done_and_told_and_done_once() {
+    if !crate::common::can_have_namespaces() {
+        return;
+    }
+    let tree = x2();
+    tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n");
+    let first = apply_below(&tree).done();
+    assert_eq!(first.stdout, "");
+    assert_eq!(first.stderr, "hugepages 2Mi on node 0: pages: 64 -> 128\n");
+    let file = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    assert_eq!(fs::read_to_string(tree.outside(file)).unwrap(), "128\n");
+    let second = apply_below(&tree).done();
+    assert_eq!(second.stderr, "nothing to change on this host\n");
+}
+
+#[test]
+fn functions_that_the_kernel_does_not_make_are_an_error_and_the_rest_is_done() {
+    if !crate::common::can_have_namespaces() {
+        return;
+    }
+    let tree = x2();
+    let count = format!("{PF}/sriov_numvfs");
+    for index in 0..2 {
+        tree.remove(&format!("{PF}/virtfn{index}"));
+    }
+    tree.attribute(&count, "0");
+    // By its address: the kernel of this machine has no interface of that name to be asked about.
+    let config = wanted(4, "vfio-pci").replace("enp59s0f0np0", "0000:3b:00.0");
+    tree.remove(&format!("{PF}/net"));
+    tree.config(&(config + "[host]\nhugepages = { 2Mi = { 0 = 128 } }\n"));
+    let run = apply_below(&tree);
+    assert_eq!(fs::read_to_string(tree.outside(&count)).unwrap(), "4\n");
+    assert!(
+        run.stderr
+            .contains("sriov 0000:3b:00.0: virtual functions: 0 -> 4\n"),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.stderr.contains("2Mi on node 0: pages: 64 -> 128\n"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(
+        run.refused(),
+        "sriov 0000:3b:00.0: 0 of its 4 virtual functions are there; dmesg says more"
+    );
+}

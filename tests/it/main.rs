@@ -1,0 +1,43 @@
+//! What this package does, seen from outside: one binary, a module for each topic.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod bundles;
+mod capture;
+mod check;
+mod cli;
+mod common;
+mod completion;
+mod config;
+mod configure;
+mod contributing;
+mod directions;
+mod discover;
+mod docs;
+mod doctor;
+mod explain;
+mod faults;
+mod generate;
+mod golden;
+mod host;
+mod inject;
+mod lease;
+mod links;
+mod list_validate;
+mod messages;
+mod metrics;
+mod packaging;
+mod pools;
+mod progress;
+mod setups;
+mod status;
+mod tables;
+mod tool_libraries;
+mod topology;
+mod verbose;
+mod versions;

@@ -1,0 +1,403 @@
+//! `metrics`: what collectors read.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::hosts::{hugepages, rdma, x2, x3};
+use crate::common::{
+    COMMITTED, Pci, Tree, hosts, is_root, needs, on, package, run, run_unprivileged, skipped,
+};
+
+const PYTHON: &str = "/usr/bin/python3";
+/// Reads OpenMetrics strictly, and prints each sample as the name, the labels and the value.
+const READER: &str = "
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
+for family in families(sys.stdin.read()):
+    for sample in family.samples:
+        print(family.type, sample.name, sorted(sample.labels.items()), sample.value)
+";
+
+fn metrics(tree: &Tree) -> String {
+    tree.run(&["metrics"]).done().stdout
+}
+
+/// Every host, with its metrics.
+fn all() -> Vec<(String, String)> {
+    let committed = COMMITTED.into_iter().map(|name| {
+        let root = package().join("tests/hosts").join(name);
+        (
+            name.to_owned(),
+            run(&mut on(&root, &["metrics"])).done().stdout,
+        )
+    });
+    let made = hosts::all().into_iter();
+    let made = made.map(|(name, tree)| (name.to_owned(), metrics(&tree)));
+    committed.chain(made).collect()
+}
+
+/// What a program says of a text, and whether it likes it.
+fn asked(command: &mut Command, text: &str) -> (bool, String) {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, text.as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[track_caller]
+fn assert_has(text: &str, line: &str) {
+    assert!(text.lines().any(|each| each == line), "{line}\n{text}");
+}
+
+#[test]
+fn promtool_has_nothing_to_say_of_any_host() {
+    if !needs::programs(&["promtool"]) {
+        return;
+    }
+    for (name, text) in all() {
+        let (is_good, said) = asked(Command::new("promtool").args(["check", "metrics"]), &text);
+        assert!(is_good && said.is_empty(), "{name}: {said}\n{text}");
+    }
+}
+
+/// What node_exporter serves of the files in a directory.
+fn exported(directory: &Path) -> String {
+    let mut command = Command::new("prometheus-node-exporter");
+    command.args(["--collector.disable-defaults", "--collector.textfile"]);
+    command.arg(format!(
+        "--collector.textfile.directory={}",
+        directory.display()
+    ));
+    command.arg("--web.listen-address=127.0.0.1:0");
+    let mut exporter = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(exporter.stderr.take().unwrap()).lines();
+    let address = said.find_map(|line| {
+        let line = line.unwrap();
+        let address = line
+            .contains("Listening on")
+            .then(|| line.split("address=").nth(1))?;
+        Some(address?.trim_matches('"').to_owned())
+    });
+    let mut stream = TcpStream::connect(address.unwrap()).unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut stream, request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
+    answer
+}
+
+#[test]
+fn node_exporter_of_debian_serves_what_stands_in_the_file() {
+    if !needs::programs(&["prometheus-node-exporter"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("onload-ctk.prom");
+    let tree = x2();
+    let mut command = on(tree.root(), &["metrics", "--output"]);
+    run(command.arg(&file)).done();
+    let text = fs::read_to_string(&file).unwrap();
+    let served = exported(directory.path());
+    assert_has(&served, "node_textfile_scrape_error 0");
+    let name = |line: &str| line.split([' ', '{']).next().unwrap().to_owned();
+    let samples = |text: &str| -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for line in text.lines().filter(|line| line.starts_with("onload_ctk_")) {
+            *counts.entry(name(line)).or_default() += 1;
+        }
+        counts
+    };
+    assert!(samples(&text).len() > 5, "{text}");
+    assert_eq!(samples(&served), samples(&text), "{served}");
+
+    fs::write(&file, "onload_ctk_devices{ 1\n").unwrap();
+    assert_has(&exported(directory.path()), "node_textfile_scrape_error 1");
+}
+
+#[test]
+fn a_strict_reader_of_openmetrics_takes_every_host() {
+    let mut python = Command::new(PYTHON);
+    let python = python.args(["-c", "import prometheus_client.openmetrics.parser"]);
+    let is_there = python.output().is_ok_and(|output| output.status.success());
+    if !needs::that(is_there, "python3-prometheus-client is not installed") {
+        return;
+    }
+    for (name, text) in all() {
+        let (is_good, said) = asked(Command::new(PYTHON).args(["-c", READER]), &text);
+        assert!(is_good, "{name}: {said}\n{text}");
+        let run = "gauge onload_ctk_last_run_timestamp_seconds []";
+        assert!(said.contains(run), "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_family_has_its_samples_together_a_help_text_and_an_end() {
+    for (name, text) in all() {
+        assert!(text.ends_with("\n# EOF\n"), "{name}: {text}");
+        let mut families = BTreeSet::new();
+        for line in text.lines().filter(|line| line.starts_with("# HELP ")) {
+            let family = line.split(' ').nth(2).unwrap();
+            assert!(family.starts_with("onload_ctk_"), "{name}: {line}");
+            assert!(families.insert(family), "{name}: {family} twice");
+        }
+        assert!(
+            !text.contains("_total"),
+            "{name}: the older format knows no such ending"
+        );
+    }
+}
+
+#[test]
+fn devices_are_counted_by_class_and_health_with_reasons() {
+    let tree = x2();
+    let before = metrics(&tree);
+    assert_has(
+        &before,
+        "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 2.0",
+    );
+    assert!(
+        before.contains(
+            "onload_ctk_device_unhealthy{class=\"nic\",device=\"enp59s0f0np0\",reason=\""
+        ),
+        "{before}"
+    );
+    tree.generate();
+    let after = metrics(&tree);
+    assert_has(
+        &after,
+        "onload_ctk_devices{class=\"nic\",health=\"healthy\"} 2.0",
+    );
+    assert_has(
+        &after,
+        "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 0.0",
+    );
+    assert!(!after.contains("device_unhealthy{class=\"nic\""), "{after}");
+    let written =
+        "onload_ctk_specification_written_timestamp_seconds{file=\"onload.dev-nic.json\"}";
+    assert!(
+        after.contains(written) && !before.contains(written),
+        "{after}"
+    );
+}
+
+#[test]
+fn huge_pages_are_counted_in_bytes_by_node() {
+    let text = metrics(&hugepages());
+    assert_has(&text, "# UNIT onload_ctk_hugepages_bytes bytes");
+    assert_has(
+        &text,
+        "onload_ctk_hugepages_bytes{node=\"0\",size=\"2Mi\"} 67108864.0",
+    );
+    assert_has(
+        &text,
+        "onload_ctk_hugepages_free_bytes{node=\"0\",size=\"2Mi\"} 62914560.0",
+    );
+    assert_has(
+        &text,
+        "onload_ctk_hugepages_bytes{node=\"2\",size=\"1Gi\"} 2147483648.0",
+    );
+}
+
+#[test]
+fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
+    let tree = rdma();
+    let port = "/sys/devices/pci0000:3b/0000:3b:00.0/infiniband/mlx5_0/ports/1";
+    tree.attribute(&format!("{port}/hw_counters/out_of_buffer"), "12");
+    tree.attribute(&format!("{port}/hw_counters/lifespan"), "10");
+    tree.attribute(&format!("{port}/counters/port_rcv_errors"), "3");
+    tree.attribute(&format!("{port}/counters/odd"), "N/A");
+    let interface = "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1";
+    tree.attribute(&format!("{interface}/statistics/rx_errors"), "7");
+    let text = metrics(&tree);
+    assert_has(
+        &text,
+        "onload_ctk_rdma_counters{device=\"mlx5_0\",port=\"1\",source=\"hw_counters\",counter=\"out_of_buffer\"} 12.0",
+    );
+    assert_has(
+        &text,
+        "onload_ctk_rdma_counters{device=\"mlx5_0\",port=\"1\",source=\"counters\",counter=\"port_rcv_errors\"} 3.0",
+    );
+    assert_has(
+        &text,
+        "onload_ctk_interface_statistics{interface=\"ens1\",counter=\"rx_errors\"} 7.0",
+    );
+    assert_has(&text, "onload_ctk_interface_up{interface=\"ens1\"} 1.0");
+    assert!(
+        !text.contains("lifespan") && !text.contains("\"odd\""),
+        "{text}"
+    );
+    // The same device as a virtual function.
+    let parent = tree.pci(Pci::network("0000:3b:01.0", "15b3:101d", "mlx5_core"));
+    tree.virtual_function(&parent, 0, "/sys/devices/pci0000:3b/0000:3b:00.0");
+    let text = metrics(&tree);
+    assert!(!text.contains("out_of_buffer"), "{text}");
+}
+
+#[test]
+fn stacks_are_counted_where_the_driver_is() {
+    let tree = x3();
+    assert!(!metrics(&tree).contains("onload_stacks"));
+    tree.file("/proc/driver/onload/stacks_ul", "0: redis\n1: nginx\n\n");
+    assert_has(&metrics(&tree), "onload_ctk_onload_stacks 2.0");
+}
+
+#[test]
+fn containers_are_counted_by_what_they_were_made_with() {
+    let tree = x3();
+    assert!(!metrics(&tree).contains("onload_ctk_containers"));
+    let id = "3f2a".repeat(16);
+    tree.file(
+        "/proc/77/cgroup",
+        format!("0::/system.slice/docker-{id}.scope\n"),
+    );
+    let variables = r#""ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_NIC_A=a","ONLOAD_CTK_NIC_B=b""#;
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json");
+    tree.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));
+    let text = metrics(&tree);
+    assert_has(&text, "onload_ctk_containers{class=\"hugepages\"} 1.0");
+    assert_has(&text, "onload_ctk_containers{class=\"nic\"} 1.0");
+}
+
+/// A physical function with so many virtual ones on vfio-pci.
+fn with_functions(count: u32) -> Tree {
+    let tree = Tree::new();
+    tree.vfio().hook();
+    let parent = tree.pci(Pci::network("0000:81:00.0", "8086:154c", "igb"));
+    for index in 0..count {
+        let address = format!("0000:81:{:02x}.{}", 1 + index / 8, index % 8);
+        let child = tree.pci(Pci::network(&address, "8086:154c", "vfio-pci"));
+        tree.virtual_function(&parent, index, &child);
+        tree.group(&child, 100 + index).group_node(100 + index);
+    }
+    tree
+}
+
+#[test]
+fn the_number_of_series_does_not_grow_with_virtual_functions() {
+    let lines = |count| {
+        let tree = with_functions(count);
+        // Not one of them is in a specification: each has a reason.
+        let without = metrics(&tree).lines().count();
+        tree.generate();
+        let text = metrics(&tree);
+        assert_has(
+            &text,
+            &format!("onload_ctk_devices{{class=\"vfio\",health=\"healthy\"}} {count}.0"),
+        );
+        (without, text.lines().count())
+    };
+    let (few, many) = (lines(65), lines(240));
+    assert_eq!(few, many);
+}
+
+#[test]
+fn a_file_is_replaced_whole_and_everybody_can_read_it() {
+    let tree = x3();
+    tree.generate();
+    let file = tree.outside("/onload-ctk.prom");
+    fs::write(&file, "old").unwrap();
+    let old = fs::metadata(&file).unwrap().ino();
+    // Who reads meanwhile keeps what was there.
+    let reader = fs::File::open(&file).unwrap();
+    let output = file.to_str().unwrap();
+    let run = tree.run(&["metrics", "--output", output]).done();
+    assert_eq!(
+        (run.stdout.as_str(), run.stderr),
+        ("", format!("wrote {output}\n"))
+    );
+    let written = fs::metadata(&file).unwrap();
+    assert_ne!(written.ino(), old);
+    assert_eq!(written.permissions().mode() & 0o777, 0o644);
+    assert_eq!(std::io::read_to_string(reader).unwrap(), "old");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let beside = crate::common::names_in(tree.root());
+    assert!(
+        !beside
+            .iter()
+            .any(|name| name.contains("prom") && name != "onload-ctk.prom"),
+        "{beside:?}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused() {
+    let tree = x3();
+    let nowhere = tree.outside("/nowhere/onload-ctk.prom");
+    let line = tree
+        .run(&["metrics", "--output", nowhere.to_str().unwrap()])
+        .refused();
+    assert!(line.contains("there is no directory"), "{line}");
+    let directory = tree.outside("/etc");
+    fs::create_dir_all(&directory).unwrap();
+    let line = tree
+        .run(&["metrics", "--output", directory.to_str().unwrap()])
+        .refused();
+    assert!(line.starts_with("writing metrics"), "{line}");
+}
+
+#[test]
+fn leases_that_are_not_known_are_left_out_and_said() {
+    if !is_root() {
+        skipped("not root, so there is nobody with fewer rights to be");
+        return;
+    }
+    let tree = x3();
+    tree.directory("/run/onload-ctk/@leases");
+    tree.attribute("/proc/sys/kernel/random/boot_id", "b");
+    let private = fs::Permissions::from_mode(0o700);
+    for directory in ["/run/onload-ctk/@leases", "/run/onload-ctk"] {
+        fs::set_permissions(tree.outside(directory), private.clone()).unwrap();
+    }
+    assert!(metrics(&tree).contains("onload_ctk_devices_held"));
+    let run = run_unprivileged(&tree, &["metrics"]).done();
+    assert!(
+        !run.stdout.contains("onload_ctk_devices_held"),
+        "{}",
+        run.stdout
+    );
+    assert!(run.stdout.contains("onload_ctk_devices{"), "{}", run.stdout);
+    assert!(
+        run.stderr
+            .contains("leases and who holds devices are left out"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_name_cannot_add_a_line() {
+    let tree = x2();
+    tree.generate();
+    let odd = "/var/run/cdi/onload.dev-\"\n# EOF\nonload_ctk_x 1\\.json";
+    tree.file(odd, "{}");
+    let text = metrics(&tree);
+    assert_eq!(
+        text.lines().filter(|line| *line == "# EOF").count(),
+        1,
+        "{text}"
+    );
+    assert!(
+        !text.lines().any(|line| line.starts_with("onload_ctk_x")),
+        "{text}"
+    );
+    assert!(Path::new(&tree.outside(odd)).exists());
+}

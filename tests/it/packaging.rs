@@ -1,0 +1,997 @@
+//! The files of the packages: units, rules, scripts, lists.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::common::{names_in, needs};
+
+/// Those that the package enables.
+const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
+/// Those that the operator enables.
+const HOST_UNIT: &str = "onload-host.service";
+const METRICS_TIMER: &str = "onload-metrics.timer";
+const METRICS_UNIT: &str = "onload-metrics.service";
+const NRI_UNIT: &str = "onload-nri.service";
+/// The one that udev's rule starts.
+const RESTORE_UNIT: &str = "onload-restore.service";
+
+fn packaging(path: &str) -> PathBuf {
+    crate::common::package().join("packaging").join(path)
+}
+
+fn read(path: &str) -> String {
+    let path = packaging(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The values of a setting of a unit, in their order.
+fn settings(unit: &str, key: &str) -> Vec<String> {
+    let text = read(&format!("systemd/{unit}"));
+    let values = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    values.map(str::to_owned).collect()
+}
+
+#[test]
+fn engines_start_when_the_specifications_are_written() {
+    let before = settings("onload-cdi.service", "Before").join(" ");
+    for engine in ["docker", "containerd", "podman", "crio", "nomad"] {
+        let unit = format!("{engine}.service");
+        assert!(
+            before.split(' ').any(|word| word == unit),
+            "{unit}: {before}"
+        );
+    }
+}
+
+#[test]
+fn an_event_during_a_run_is_followed_by_one_more_run() {
+    let stale = "/run/onload-cdi/stale";
+    // The rule makes the file, a run removes it before it looks, the path unit looks when it ends.
+    assert!(read("udev/90-onload-ctk.rules").contains(&format!("RUN+=\"/bin/touch {stale}\"")));
+    let first = settings("onload-cdi.service", "ExecStartPre");
+    assert_eq!(first.last(), Some(&format!("/bin/rm -f {stale}")));
+    assert_eq!(settings("onload-cdi.path", "PathExists"), [stale]);
+    assert_eq!(settings("onload-cdi.service", "Type"), ["oneshot"]);
+    let directories = settings("onload-cdi.service", "RuntimeDirectory");
+    assert_eq!(directories, ["onload-cdi cdi"]);
+    assert_eq!(
+        settings("onload-cdi.service", "RuntimeDirectoryPreserve"),
+        ["yes"]
+    );
+}
+
+/// `cdi generate` ends so where it left a file alone; it has written the others and warned.
+#[test]
+fn a_file_that_somebody_changed_does_not_fail_the_service() {
+    let success = settings("onload-cdi.service", "SuccessExitStatus");
+    assert_eq!(success, ["1"]);
+}
+
+#[test]
+fn a_storm_neither_fails_the_service_nor_runs_it_for_each_event() {
+    assert_eq!(
+        settings("onload-cdi.service", "StartLimitIntervalSec"),
+        ["0"]
+    );
+    let first = settings("onload-cdi.service", "ExecStartPre");
+    assert_eq!(first.first().unwrap(), "-+/bin/udevadm settle --timeout=10");
+    // Engines make a pair of interfaces for each container.
+    let rules = read("udev/90-onload-ctk.rules");
+    let net = rules
+        .lines()
+        .find(|line| line.starts_with("SUBSYSTEM==\"net\""));
+    assert!(net.unwrap().contains("DEVPATH==\"*/pci*\""));
+}
+
+#[test]
+fn an_interface_that_the_kernel_gives_back_is_restored() {
+    let rules = read("udev/90-onload-ctk.rules");
+    let mut lines = rules.lines();
+    let rule = lines
+        .find(|line| line.contains("onload-restore.service"))
+        .unwrap();
+    for part in [
+        "ACTION==\"add|move\"",
+        "SUBSYSTEM==\"net|infiniband\"",
+        "DEVPATH==\"*/pci*\"",
+        "TEST==\"/run/onload-ctk/@leases\"",
+    ] {
+        assert!(rule.contains(part), "{rule}");
+    }
+    // It must not wait for the first run of discovery.
+    assert!(lines.any(|line| line.starts_with("TEST!=\"/run/onload-cdi\"")));
+    let started = settings(RESTORE_UNIT, "ExecStart");
+    assert_eq!(started, ["/usr/bin/onload-ctk --quiet lease restore"]);
+    // Of many that come back at once, the last one is restored too.
+    assert_eq!(settings(RESTORE_UNIT, "StartLimitIntervalSec"), ["0"]);
+    // And where the others do not come: each of a hundred may take 20 seconds.
+    assert_eq!(settings(RESTORE_UNIT, "TimeoutStartSec"), ["1h"]);
+    // It tells the kernel about interfaces, in namespaces of containers too.
+    let capabilities = settings(RESTORE_UNIT, "CapabilityBoundingSet").join(" ");
+    for capability in ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"] {
+        assert!(capabilities.contains(capability), "{capabilities}");
+    }
+}
+
+#[test]
+fn what_comes_back_while_others_are_restored_starts_one_more_run() {
+    let stale = "/run/onload-restore/stale";
+    // The rule makes the file before it starts the service, which does nothing while that runs. A run removes the file
+    // before it looks, and starts one more where it is there again.
+    let rules = read("udev/90-onload-ctk.rules");
+    let touched = rules.find(&format!("RUN+=\"/bin/touch {stale}\"")).unwrap();
+    assert!(touched < rules.find("start onload-restore.service").unwrap());
+    let first = settings(RESTORE_UNIT, "ExecStartPre");
+    assert_eq!(first, [format!("/bin/rm -f {stale}")]);
+    let last = settings(RESTORE_UNIT, "ExecStopPost").join(" ");
+    assert!(last.contains(&format!("test ! -e {stale} || ")), "{last}");
+    assert!(
+        last.contains(&format!("systemctl --no-block start {RESTORE_UNIT}")),
+        "{last}"
+    );
+    let directory = settings(RESTORE_UNIT, "RuntimeDirectory");
+    assert_eq!(directory, ["onload-restore"]);
+    assert_eq!(settings(RESTORE_UNIT, "RuntimeDirectoryPreserve"), ["yes"]);
+}
+
+#[test]
+fn units_are_what_systemd_takes() {
+    if !needs::programs(&["systemd-analyze"]) {
+        return;
+    }
+    // As installed, but for the programs and pages that are not.
+    let directory = tempfile::tempdir().unwrap();
+    let own = [
+        HOST_UNIT,
+        METRICS_TIMER,
+        METRICS_UNIT,
+        NRI_UNIT,
+        RESTORE_UNIT,
+    ];
+    let units = UNITS.into_iter().chain(own);
+    for unit in units.clone() {
+        let text = read(&format!("systemd/{unit}"));
+        let text = text
+            .replace("/usr/bin/onload-ctk", "/bin/true")
+            .replace("/usr/bin/onload-nri", "/bin/true");
+        let lines = text
+            .lines()
+            .filter(|line| !line.starts_with("Documentation="));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        fs::write(directory.path().join(unit), text).unwrap();
+    }
+    let mut verify = Command::new("systemd-analyze");
+    verify.arg("verify");
+    verify.args(units.map(|unit| directory.path().join(unit)));
+    let output = verify.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<&str> = stderr
+        .lines()
+        .filter(|line| line.contains("onload"))
+        .collect();
+    assert_eq!(ours, Vec::<&str>::new(), "{stderr}");
+}
+
+#[test]
+fn scripts_are_what_a_shell_takes() {
+    let common_part = read("scripts/common.sh");
+    let mut scripts = 0;
+    for (directory, shell) in [
+        ("deb", "sh"),
+        ("rpm", "sh"),
+        ("tarball", "sh"),
+        (".", "bash"),
+    ] {
+        for name in names_in(&packaging(directory)) {
+            let path = packaging(directory).join(&name);
+            let Ok(text) = fs::read_to_string(&path) else {
+                continue;
+            };
+            if !text.starts_with("#!") && !name.ends_with(".sh") {
+                continue;
+            }
+            let lines = text.lines().map(|line| match line {
+                "#COMMON#" => common_part.as_str(),
+                line => line,
+            });
+            let text: String = lines.map(|line| format!("{line}\n")).collect();
+            let shell = if text.starts_with("#!/bin/sh") {
+                "sh"
+            } else {
+                shell
+            };
+            let checked = Command::new(shell)
+                .args(["-n", "-c", &text])
+                .output()
+                .unwrap();
+            let stderr = String::from_utf8_lossy(&checked.stderr);
+            assert!(checked.status.success(), "{}: {stderr}", path.display());
+            scripts += 1;
+        }
+    }
+    assert_eq!(scripts, 3 + 3 + 1 + 5);
+}
+
+/// What a package puts where, but for names that differ between distributions.
+fn destinations(manifest: &toml_edit::DocumentMut, kind: &str) -> BTreeSet<String> {
+    let assets = manifest["package"]["metadata"][kind]["assets"]
+        .as_array()
+        .unwrap();
+    let assets = assets.iter().map(|asset| match asset.as_array() {
+        Some(asset) => (asset.get(0).unwrap(), asset.get(1).unwrap()),
+        None => {
+            let asset = asset.as_inline_table().unwrap();
+            (asset.get("source").unwrap(), asset.get("dest").unwrap())
+        }
+    });
+    let paths = assets.map(|(source, to)| {
+        let (source, to) = (source.as_str().unwrap(), to.as_str().unwrap());
+        let to = to
+            .trim_start_matches('/')
+            .replace("vendor-completions", "site-functions");
+        let last = source.rsplit('/').next().unwrap();
+        if to.ends_with('/') {
+            format!("{to}{last}")
+        } else {
+            to
+        }
+    });
+    // Debian enables what is installed, and asks no preset.
+    let own = [
+        "usr/share/doc/",
+        "usr/share/lintian/",
+        "usr/lib/systemd/system-preset/",
+    ];
+    paths
+        .filter(|path| !own.iter().any(|own| path.starts_with(own)))
+        .collect()
+}
+
+#[test]
+fn both_packages_hold_the_same_files_and_no_directory_of_an_engine() {
+    let text = fs::read_to_string(crate::common::package().join("Cargo.toml")).unwrap();
+    let manifest: toml_edit::DocumentMut = text.parse().unwrap();
+    let (deb, rpm) = (
+        destinations(&manifest, "deb"),
+        destinations(&manifest, "generate-rpm"),
+    );
+    assert_eq!(deb, rpm);
+    for path in &deb {
+        for directory in [
+            "containers",
+            "docker",
+            "containerd",
+            "crio",
+            "cni",
+            "nomad",
+            "etc/cdi",
+        ] {
+            assert!(
+                !path.contains(directory) || path.contains("onload-container"),
+                "{path}"
+            );
+        }
+    }
+    for kind in names_in(&packaging("hooks.d")) {
+        let path = format!("usr/share/onload-ctk/hooks.d/{kind}/*");
+        assert!(deb.contains(&path), "no package holds {path}");
+    }
+}
+
+#[test]
+fn the_package_for_nomad_holds_the_program_and_its_page_and_runs_nothing() {
+    let path = crate::common::package().join("cluster/nomad/Cargo.toml");
+    let manifest: toml_edit::DocumentMut = fs::read_to_string(path).unwrap().parse().unwrap();
+    let metadata = &manifest["package"]["metadata"];
+    let wanted = BTreeSet::from(["usr/bin/*".to_owned(), "usr/share/man/man8/*".to_owned()]);
+    for kind in ["deb", "generate-rpm"] {
+        assert_eq!(destinations(&manifest, kind), wanted, "{kind}");
+        let table = metadata[kind].as_table().unwrap();
+        assert_eq!(table["name"].as_str(), Some("onload-ctk-nomad"));
+        let is_script = |key: &str| key == "maintainer-scripts" || key.contains("_script");
+        let keys: Vec<&str> = table.iter().map(|(key, _)| key).collect();
+        assert!(!keys.iter().any(|key| is_script(key)), "{keys:?}");
+    }
+    assert_eq!(metadata["deb"]["depends"].as_str(), Some("onload-ctk"));
+    let requires = &metadata["generate-rpm"]["requires"];
+    assert_eq!(requires["onload-ctk"].as_str(), Some("*"));
+    // The other package does not have its files.
+    let build = read("build");
+    assert!(build.contains("\"$stage/nomad/usr/bin\""));
+    assert!(!build.contains("put packaging/nomad"));
+}
+
+/// The directories that only we have, of those that the rpm puts files into.
+fn own_directories() -> BTreeSet<String> {
+    let text = fs::read_to_string(crate::common::package().join("Cargo.toml")).unwrap();
+    let manifest: toml_edit::DocumentMut = text.parse().unwrap();
+    let assets = &manifest["package"]["metadata"]["generate-rpm"]["assets"];
+    let assets = assets.as_array().unwrap().iter();
+    let mut own = BTreeSet::new();
+    for asset in assets.map(|asset| asset.as_inline_table().unwrap()) {
+        let to = asset["dest"].as_str().unwrap().trim_start_matches('/');
+        let (mut directory, _) = to.rsplit_once('/').unwrap();
+        while directory.contains("onload-ctk") {
+            own.insert(directory.to_owned());
+            directory = directory.rsplit_once('/').unwrap().0;
+        }
+    }
+    own
+}
+
+#[test]
+fn the_last_step_of_the_rpm_takes_the_directories_that_are_ours_and_empty() {
+    let own = own_directories();
+    assert!(own.len() > 5, "{own:?}");
+    for (versions, kept, left) in [
+        ("0", None, 0),
+        ("0", Some("etc/onload-ctk"), 1),
+        ("1", None, own.len()),
+    ] {
+        let scripts = Scripts::new();
+        scripts.program("stand-ins/systemctl", "");
+        scripts.program("stand-ins/onload-ctk", "");
+        for directory in &own {
+            fs::create_dir_all(scripts.path(directory)).unwrap();
+        }
+        if let Some(directory) = kept {
+            scripts.write(&format!("{directory}/config.toml.rpmsave"), "");
+        }
+        scripts.done(&read("rpm/postun.sh"), &[versions]);
+        let stands = own.iter().filter(|path| scripts.path(path).exists());
+        assert_eq!(stands.count(), left, "{versions} {kept:?}");
+        assert!(scripts.path("usr/share").exists());
+    }
+}
+
+#[test]
+fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
+    let text = read("rpm/90-onload-ctk.preset");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let lines: Vec<_> = lines.map(|line| line.split_once(' ').unwrap()).collect();
+    let wanted = UNITS.map(|unit| ("enable", unit)).into_iter();
+    let wanted: Vec<_> = wanted
+        .chain([HOST_UNIT, METRICS_TIMER, NRI_UNIT].map(|unit| ("disable", unit)))
+        .collect();
+    assert_eq!(lines, wanted);
+    if !crate::common::has("systemctl") {
+        crate::common::skipped("systemctl is not installed");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let presets = root.path().join("usr/lib/systemd/system-preset");
+    let units = root.path().join("usr/lib/systemd/system");
+    let own = root.path().join("etc/systemd/system-preset");
+    for directory in [&presets, &units, &own] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    for unit in UNITS {
+        fs::write(units.join(unit), read(&format!("systemd/{unit}"))).unwrap();
+    }
+    fs::write(presets.join("90-onload-ctk.preset"), text).unwrap();
+    // As Fedora and Red Hat have it.
+    fs::write(presets.join("99-default-disable.preset"), "disable *\n").unwrap();
+    let states = || {
+        let systemctl = |verb: &str| {
+            let mut systemctl = Command::new("systemctl");
+            systemctl
+                .arg("--root")
+                .arg(root.path())
+                .arg(verb)
+                .args(UNITS);
+            String::from_utf8(systemctl.output().unwrap().stdout).unwrap()
+        };
+        systemctl("preset");
+        let states = systemctl("is-enabled");
+        states.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["enabled"; 3]);
+    // Where the host's last preset enables what no other names.
+    fs::write(units.join(HOST_UNIT), read(&format!("systemd/{HOST_UNIT}"))).unwrap();
+    fs::write(presets.join("99-default-disable.preset"), "enable *\n").unwrap();
+    let systemctl = |verb: &str| {
+        let mut systemctl = Command::new("systemctl");
+        let systemctl = systemctl
+            .arg("--root")
+            .arg(root.path())
+            .args([verb, HOST_UNIT]);
+        String::from_utf8(systemctl.output().unwrap().stdout).unwrap()
+    };
+    systemctl("preset");
+    assert_eq!(systemctl("is-enabled"), "disabled\n");
+    fs::write(own.join("50-site.preset"), "disable onload-cdi.*\n").unwrap();
+    assert_eq!(states(), ["disabled"; 3]);
+}
+
+#[test]
+fn the_environment_of_the_service_names_variables_that_there_are() {
+    use clap::CommandFactory;
+    let mut command = onload_ctk::cli::Cli::command();
+    let generate = command.find_subcommand_mut("cdi").unwrap();
+    let generate = generate.find_subcommand_mut("generate").unwrap().clone();
+    let known = |name: &str| {
+        let flags = generate.get_arguments().chain(command.get_arguments());
+        flags
+            .into_iter()
+            .any(|flag| flag.get_env().is_some_and(|env| env == name))
+    };
+    let mut variables = 0;
+    for line in read("default").lines() {
+        let Some((name, _)) = line.trim_start_matches('#').split_once('=') else {
+            continue;
+        };
+        let of_nri = settings(NRI_UNIT, "ExecStart").join(" ");
+        let is_of_nri = of_nri.ends_with(&format!(" ${name}"));
+        assert!(known(name) || is_of_nri, "{name}");
+        variables += 1;
+    }
+    assert_eq!(variables, 4);
+}
+
+#[test]
+fn the_preload_file_is_one_line() {
+    assert_eq!(read("ld.so.preload"), "libonload.so\n");
+}
+
+#[test]
+fn manual_pages_are_what_man_takes() {
+    if !needs::programs(&["man"]) {
+        return;
+    }
+    let generated = tempfile::tempdir().unwrap();
+    crate::common::run(crate::common::program().arg("man").arg(generated.path())).done();
+    let directories = [packaging("man"), generated.path().to_owned()];
+    let pages = directories.iter().flat_map(|directory| {
+        let names = names_in(directory).into_iter();
+        names.map(|name| directory.join(name))
+    });
+    let of_nomad = packaging("nomad/onload-nomad-device.8");
+    for page in pages.chain([of_nomad]) {
+        let mut man = Command::new("man");
+        man.args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"]);
+        let output = man.arg(&page).env("MANWIDTH", "100").output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr, "", "{}", page.display());
+    }
+}
+
+/// The functions that the packages' scripts share, on a host of their own below a directory, with
+/// programs that stand in for those that they call.
+struct Scripts(tempfile::TempDir);
+
+impl Scripts {
+    fn new() -> Scripts {
+        let scripts = Scripts(tempfile::tempdir().unwrap());
+        for directory in [
+            "usr/bin",
+            "etc/docker",
+            "proc",
+            "run/onload-ctk/@runtimes",
+            "stand-ins",
+        ] {
+            fs::create_dir_all(scripts.path(directory)).unwrap();
+        }
+        scripts
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn program(&self, path: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        self.write(path, &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(self.path(path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A process by what the kernel shows of it; one without arguments never tells them.
+    fn process(&self, pid: u32, name: &str, arguments: Option<&[&str]>) {
+        self.write(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+        let cmdline = format!("proc/{pid}/cmdline");
+        match arguments {
+            Some(arguments) => {
+                let words = arguments.iter().map(|word| format!("{word}\0"));
+                self.write(&cmdline, &words.collect::<String>());
+            }
+            None => {
+                let made = Command::new("mkfifo").arg(self.path(&cmdline)).status();
+                assert!(made.unwrap().success());
+            }
+        }
+    }
+
+    /// The wrapper's path as the script names it there.
+    fn wrapper(&self) -> String {
+        let path = self.path("usr/bin/onload-container-runtime");
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// A script's text, with each path of the host below the directory.
+    fn moved(&self, text: &str) -> String {
+        let mut moved = String::new();
+        for (at, sign) in text.char_indices() {
+            let begins = !text[..at].ends_with(|c: char| c.is_alphanumeric() || "/*.]".contains(c));
+            let is_ours = ["/run/", "/usr/", "/etc/", "/var/", "/proc/"]
+                .iter()
+                .any(|directory| text[at..].starts_with(directory));
+            if begins && is_ours {
+                moved.push_str(self.0.path().to_str().unwrap());
+            }
+            moved.push(sign);
+        }
+        moved
+    }
+
+    fn sh(&self, text: &str, arguments: &[&str]) -> std::process::Output {
+        let text = text.replace("#COMMON#", &read("scripts/common.sh"));
+        let path = std::env::var("PATH").unwrap();
+        let mut sh = Command::new("sh");
+        // The tarball's script also removes directories below where it installed.
+        let root = format!("{}/", self.0.path().display());
+        let text = self.moved(&text).replace("$destination/", &root);
+        sh.args(["-c", &text, "sh"]).args(arguments);
+        sh.current_dir(self.0.path());
+        sh.env(
+            "PATH",
+            format!("{}:{path}", self.path("stand-ins").display()),
+        );
+        sh.output().unwrap()
+    }
+
+    /// Whether a function of the scripts answers yes.
+    #[track_caller]
+    fn says(&self, function: &str) -> bool {
+        let text = format!("set -e\n#COMMON#\nif {function}; then exit 0; else exit 3; fi");
+        let output = self.sh(&text, &[]);
+        match output.status.code() {
+            Some(code @ (0 | 3)) => code == 0,
+            code => panic!("{code:?}: {}", String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+
+    /// What is said on stderr while it is done.
+    #[track_caller]
+    fn done(&self, text: &str, arguments: &[&str]) -> String {
+        let output = self.sh(text, arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        stderr
+    }
+}
+
+const LEAVE: &str = "set -e\n#COMMON#\nonload_ctk_leave_runtime";
+
+#[test]
+fn an_upgrade_starts_the_nri_plugin_again_only_where_it_runs() {
+    for (active, expected) in [
+        (
+            0,
+            "is-active onload-nri.service\nrestart onload-nri.service\n",
+        ),
+        (3, "is-active onload-nri.service\n"),
+    ] {
+        let scripts = Scripts::new();
+        fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+        let log = scripts.path("log");
+        let program = format!(
+            "[ \"$1\" != --quiet ] || shift\necho \"$*\" >>{}\n[ \"$1\" != is-active ] || exit {active}",
+            log.display()
+        );
+        scripts.program("stand-ins/systemctl", &program);
+        scripts.done("set -e\n#COMMON#\nonload_ctk_restart_nri systemctl", &[]);
+        assert_eq!(fs::read_to_string(log).unwrap(), expected);
+    }
+}
+
+#[test]
+fn removal_asks_monitors_alone_for_their_arguments() {
+    let scripts = Scripts::new();
+    scripts.process(10, "bash", None);
+    let wrapper = scripts.wrapper();
+    scripts.process(11, "less", Some(&["less", &wrapper]));
+    scripts.process(12, "conmon", Some(&["conmon", "-r", "/usr/bin/crun"]));
+    assert!(!scripts.says("onload_ctk_running"));
+    scripts.process(13, "conmon", Some(&["/usr/bin/conmon", "-r", &wrapper]));
+    assert!(scripts.says("onload_ctk_running"));
+}
+
+#[test]
+fn a_monitor_that_never_tells_its_arguments_counts_as_one_of_ours() {
+    let scripts = Scripts::new();
+    // The time is up at once.
+    scripts.program("stand-ins/timeout", "[ \"$1 $2\" = '-s KILL' ] && exit 137");
+    scripts.process(10, "conmon", None);
+    assert!(scripts.says("onload_ctk_running"));
+}
+
+#[test]
+fn removal_says_that_the_guard_of_running_containers_ends() {
+    let scripts = Scripts::new();
+    scripts.program("usr/bin/runc", "");
+    scripts.write("etc/docker/daemon.json", &scripts.wrapper());
+    let record = |name: &str, target: &str| {
+        let path = scripts.path("run/onload-ctk/@runtimes").join(name);
+        std::os::unix::fs::symlink(target, path).unwrap();
+    };
+    record("plain@1", "1:/usr/bin/runc");
+    let line = "root-with-onload = \"refuse\" no longer holds";
+    let said = scripts.done(LEAVE, &[]);
+    assert!(
+        said.contains("is now a link to") && !said.contains(line),
+        "{said}"
+    );
+    fs::remove_file(scripts.wrapper()).unwrap();
+    record("kept@2", "1:guarded:/usr/bin/runc");
+    record("other@2", "1:guarded:/usr/bin/crun");
+    let said = scripts.done(LEAVE, &[]);
+    let expected = format!("onload-ctk: {line} in containers that run; end them: kept other");
+    assert!(said.lines().any(|said| said == expected), "{said}");
+}
+
+#[test]
+fn removal_passes_on_what_is_said_about_the_runtime_behind_ours() {
+    let scripts = Scripts::new();
+    let program = "case $* in *behind) echo /opt/crun; echo 'warning: two runtimes' >&2 ;; esac";
+    scripts.program("stand-ins/onload-ctk", program);
+    let said = scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]);
+    assert_eq!(said, "warning: two runtimes\n");
+    let behind = fs::read_to_string(scripts.path("run/onload-ctk-behind")).unwrap();
+    assert_eq!(behind, "/opt/crun\n");
+}
+
+#[test]
+fn removal_takes_back_what_files_elsewhere_were_told() {
+    let scripts = Scripts::new();
+    let log = scripts.path("log");
+    let program = format!("echo \"$*\" >>{}", log.display());
+    scripts.program("stand-ins/onload-ctk", &program);
+    let ours = [
+        "var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+        "var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/99-onload-ctk.toml",
+        "var/snap/microk8s/current/args/containerd-template.toml",
+    ];
+    for file in ours {
+        scripts.write(file, &scripts.wrapper());
+    }
+    scripts.write(
+        "var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+        "{{ template \"base\" . }}\n",
+    );
+    scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]);
+    let log = fs::read_to_string(log).unwrap();
+    let named = log.lines().filter(|line| line.contains("--file"));
+    let expected = ours.map(|file| {
+        let file = scripts.path(file);
+        format!(
+            "--quiet runtime configure --runtime containerd --file {} --remove",
+            file.display()
+        )
+    });
+    assert_eq!(named.collect::<Vec<_>>(), expected);
+    for engine in ["docker", "containerd", "crio", "podman", "nomad"] {
+        let line = format!("--quiet runtime configure --runtime {engine} --remove");
+        assert!(log.lines().any(|said| said == line), "{engine}: {log}");
+    }
+}
+
+/// A host with systemd, where these services run and docker reads its file again or does not.
+fn with_services(active: &str, reload: u8) -> Scripts {
+    let scripts = Scripts::new();
+    fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+    let log = scripts.path("log");
+    let program = format!(
+        "[ \"$1\" != --quiet ] || shift\necho \"$*\" >>{}\ncase \"$1 $2\" in\n{active}) ;;\nis-active*) exit 3 ;;\nreload*) exit {reload} ;;\nshow*) cat {} 2>/dev/null ;;\nesac",
+        log.display(),
+        scripts.path("invocation").display(),
+    );
+    scripts.program("stand-ins/systemctl", &program);
+    // Its removal takes the entries out of the files.
+    let ours = format!(
+        "case $* in *--remove) rm -f {} {} ;; esac",
+        scripts.path("etc/docker/daemon.json").display(),
+        scripts.path("etc/containerd/config.toml").display(),
+    );
+    scripts.program("stand-ins/onload-ctk", &ours);
+    scripts.program(
+        "stand-ins/docker",
+        "cat \"$(dirname \"$0\")/../known\" 2>/dev/null",
+    );
+    scripts.program("stand-ins/sleep", "");
+    scripts.program("usr/bin/runc", "");
+    scripts.write("invocation", "1\n");
+    let docker = format!(
+        "{{\"default-runtime\": \"onload\", \"path\": \"{}\"}}",
+        scripts.wrapper()
+    );
+    scripts.write("etc/docker/daemon.json", &docker);
+    scripts
+}
+
+const FORGET: &str = "set -e\n#COMMON#\nonload_ctk_forget";
+
+#[test]
+fn removal_makes_docker_read_its_file_again_and_leaves_no_link() {
+    let scripts = with_services("'is-active docker.service'", 0);
+    scripts.write("known", "runc\n");
+    scripts.done(FORGET, &[]);
+    let log = fs::read_to_string(scripts.path("log")).unwrap();
+    assert_eq!(log, "is-active docker.service\nreload docker.service\n");
+    assert_eq!(scripts.done(LEAVE, &[]), "");
+    assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
+}
+
+#[test]
+fn removal_leaves_a_link_to_an_engine_that_still_runs_with_our_default() {
+    for (reload, known) in [(1, "runc\n"), (0, "onload\n")] {
+        let scripts = with_services("'is-active docker.service'", reload);
+        scripts.write("known", known);
+        scripts.done(FORGET, &[]);
+        let said = scripts.done(LEAVE, &[]);
+        assert!(
+            said.contains("docker runs with the runtime \"onload\" until it is restarted")
+                && said.contains("\"systemctl restart docker\", then remove the link"),
+            "{said}"
+        );
+        assert!(
+            fs::symlink_metadata(scripts.wrapper())
+                .unwrap()
+                .is_symlink()
+        );
+        // A purge keeps it until then.
+        scripts.done("set -e\n#COMMON#\nonload_ctk_remove_link", &[]);
+        assert!(fs::symlink_metadata(scripts.wrapper()).is_ok());
+        scripts.write("invocation", "2\n");
+        scripts.done("set -e\n#COMMON#\nonload_ctk_remove_link", &[]);
+        assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
+    }
+}
+
+#[test]
+fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_default() {
+    let default = |scripts: &Scripts| {
+        let text = format!(
+            "default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n",
+            scripts.wrapper()
+        );
+        scripts.write("etc/containerd/config.toml", &text);
+    };
+    let scripts = with_services("'is-active containerd.service'", 0);
+    default(&scripts);
+    scripts.done(FORGET, &[]);
+    let log = fs::read_to_string(scripts.path("log")).unwrap();
+    assert!(!log.contains("restart") && !log.contains("reload"), "{log}");
+    let said = scripts.done(LEAVE, &[]);
+    assert!(said.contains("\"systemctl restart containerd\""), "{said}");
+    assert!(
+        fs::symlink_metadata(scripts.wrapper())
+            .unwrap()
+            .is_symlink()
+    );
+    // One that does not run reads its file when it starts.
+    let scripts = with_services("'is-active nothing'", 0);
+    default(&scripts);
+    scripts.done(FORGET, &[]);
+    assert_eq!(scripts.done(LEAVE, &[]), "");
+    assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
+}
+
+#[test]
+fn without_systemd_docker_is_told_by_a_signal() {
+    let scripts = with_services("nothing", 1);
+    fs::remove_dir_all(scripts.path("run/systemd")).unwrap();
+    scripts.write("known", "runc\n");
+    scripts.process(10, "dockerd", None);
+    let dockerd =
+        "trap 'echo told >told; exit 0' HUP; echo $$ >run/docker.pid; while :; do sleep 0.1; done";
+    // A shell does not trap what was ignored when it started, as below nohup.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP", "bash", "-c", dockerd])
+        .current_dir(scripts.path(""))
+        .stdin(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !scripts.path("run/docker.pid").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    scripts.done(FORGET, &[]);
+    assert!(child.wait().unwrap().success());
+    assert!(scripts.path("told").exists());
+    assert_eq!(scripts.done(LEAVE, &[]), "");
+}
+
+#[test]
+fn an_entry_in_a_drop_in_of_containerd_or_in_a_template_of_k3s_keeps_the_runtime() {
+    for file in [
+        "etc/containerd/config.toml",
+        "etc/containerd/conf.d/99-onload-ctk.toml",
+        "var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+    ] {
+        let scripts = Scripts::new();
+        let asks = "[ -n \"$(onload_ctk_entries)\" ]";
+        scripts.write(file, "/usr/bin/runc");
+        assert!(!scripts.says(asks), "{file}");
+        scripts.write(file, &scripts.wrapper());
+        assert!(scripts.says(asks), "{file}");
+    }
+}
+
+#[test]
+fn a_container_of_k3s_or_microk8s_that_runs_counts() {
+    let id = "io.containerd.runtime.v2.task/k8s.io/0123/options.json";
+    for state in [
+        "run/k3s/containerd",
+        "var/snap/microk8s/common/run/containerd",
+    ] {
+        let scripts = Scripts::new();
+        assert!(!scripts.says("onload_ctk_running"), "{state}");
+        scripts.write(&format!("{state}/{id}"), &scripts.wrapper());
+        assert!(scripts.says("onload_ctk_running"), "{state}");
+    }
+}
+
+#[test]
+fn a_containerd_that_stops_answering_has_containers_of_ours() {
+    let scripts = Scripts::new();
+    let database = "var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db";
+    let recorded = |namespaces: &str, ids: &str, info: &str| {
+        let program =
+            format!("case $* in *namespaces*) {namespaces} ;; *info*) {info} ;; *) {ids} ;; esac");
+        scripts.program("stand-ins/ctr", &program);
+        scripts.says("onload_ctk_recorded")
+    };
+    assert!(!recorded("exit 1", "exit 1", "exit 1"));
+    scripts.write(database, &scripts.wrapper());
+    let encoded = |path: &str| {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", "printf %s \"$0\" | base64 -w0", path]);
+        String::from_utf8(sh.output().unwrap().stdout).unwrap()
+    };
+    let info = |path: &str| format!("echo '   \"value\": \"{}\"'", encoded(path));
+    let (ours, other) = (info(&scripts.wrapper()), info("/usr/bin/runc"));
+    assert!(recorded("echo default", "echo c1 c2", &ours));
+    assert!(!recorded("echo default", "echo c1 c2", &other));
+    assert!(!recorded("echo default", "true", "exit 1"));
+    for (namespaces, ids, info) in [
+        ("exit 1", "echo c1", &other[..]),
+        ("echo default", "exit 1", &other),
+        ("echo default", "echo c1; exit 1", &other),
+        ("echo default", "echo c1", "exit 1"),
+    ] {
+        assert!(
+            recorded(namespaces, ids, info),
+            "{namespaces}, {ids}, {info}"
+        );
+    }
+}
+
+#[test]
+fn an_rpm_starts_the_units_that_are_enabled_and_no_other() {
+    for (versions, enabled, does) in [
+        (
+            "1",
+            "path timer service",
+            "preset restart:path restart:timer start:service",
+        ),
+        // The administrator's preset disables them.
+        ("1", "", "preset"),
+        (
+            "2",
+            "path timer service",
+            "restart:path restart:timer start:service",
+        ),
+        ("2", "path service", "restart:path start:service"),
+        ("2", "timer", "restart:timer"),
+        ("2", "", ""),
+    ] {
+        let scripts = Scripts::new();
+        fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+        let program = format!(
+            "case $* in
+            *is-enabled*) for unit in {enabled} none; do [ onload-cdi.$unit = \"$3\" ] && exit 0; done; exit 1 ;;
+            preset*) printf 'preset ' >>log ;;
+            daemon-reload) ;;
+            *) for unit in $*; do case $unit in onload-cdi.*) printf '%s ' $1:${{unit#*.}} >>log ;; esac; done ;;
+            esac"
+        );
+        scripts.program("stand-ins/systemctl", &program);
+        scripts.write("log", "");
+        scripts.done(&read("rpm/post.sh"), &[versions]);
+        let done = fs::read_to_string(scripts.path("log")).unwrap();
+        assert_eq!(done.trim_end(), does, "{versions}: {enabled}");
+    }
+}
+
+#[test]
+fn no_removal_takes_the_lease_of_a_container_that_may_run() {
+    const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:81:10.0#0";
+    for (script, argument) in [
+        ("deb/postrm", "purge"),
+        ("rpm/postun.sh", "0"),
+        ("tarball/install", "--remove"),
+    ] {
+        let scripts = Scripts::new();
+        for program in ["systemctl", "deb-systemd-helper", "onload-ctk"] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        scripts.write(LEASE, "{}");
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.done(&read(script), &[argument]);
+        assert!(scripts.path(LEASE).exists(), "{script} {argument}");
+    }
+}
+
+#[test]
+fn no_removal_takes_the_lock_of_a_daemon_that_may_run() {
+    const LOCKS: [&str; 2] = ["device-plugin", "spec-writer"];
+    for (script, argument) in [
+        ("deb/prerm", "remove"),
+        ("deb/postrm", "purge"),
+        ("rpm/preun.sh", "0"),
+        ("rpm/postun.sh", "0"),
+        ("tarball/install", "--remove"),
+    ] {
+        let scripts = Scripts::new();
+        for program in [
+            "systemctl",
+            "deb-systemd-helper",
+            "deb-systemd-invoke",
+            "onload-ctk",
+        ] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        for lock in LOCKS.into_iter().chain(["containers"]) {
+            scripts.write(&format!("run/onload-ctk/@locks/{lock}"), "");
+        }
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.done(&read(script), &[argument]);
+        let left = names_in(&scripts.path("run/onload-ctk/@locks"));
+        assert_eq!(left, LOCKS, "{script} {argument}");
+    }
+}
+
+#[test]
+fn the_last_step_of_each_removal_takes_records_and_locks() {
+    for (script, argument, goes) in [
+        ("deb/postrm", "purge", true),
+        ("deb/postrm", "remove", false),
+        ("deb/postrm", "upgrade", false),
+        ("rpm/postun.sh", "0", true),
+        ("rpm/postun.sh", "1", false),
+        ("tarball/install", "--remove", true),
+    ] {
+        let scripts = Scripts::new();
+        for program in ["systemctl", "deb-systemd-helper", "onload-ctk"] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        fs::create_dir_all(scripts.path("run/onload-ctk/@locks")).unwrap();
+        scripts.write("run/onload-ctk/@leases/.lock", "");
+        let record = scripts.path("run/onload-ctk/@runtimes/c1@1");
+        std::os::unix::fs::symlink("1:/usr/bin/runc", record).unwrap();
+        // Where the tarball was unpacked.
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.done(&read(script), &[argument]);
+        let left = names_in(&scripts.path("run/onload-ctk"));
+        let kept: &[&str] = match goes {
+            true => &[],
+            false => &["@leases", "@locks", "@runtimes"],
+        };
+        assert_eq!(left, kept, "{script} {argument}");
+        assert_eq!(
+            scripts.path("run/onload-ctk").exists(),
+            !goes,
+            "{script} {argument}"
+        );
+    }
+}

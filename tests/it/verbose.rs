@@ -1,0 +1,210 @@
+//! `--verbose`: each file and directory that a command reads is told of on stderr, and nothing on stdout.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{captured, on, run, run_with_stdin};
+use tempfile::TempDir;
+
+/// A copy of what is needed of a host: the captured one is only read.
+fn specifications() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let words = ["cdi", "generate", "--output-dir", path];
+    run(&mut on(&captured(), &words)).done();
+    directory
+}
+
+fn told(command: &mut Command) -> (Vec<String>, String) {
+    let ran = run(command);
+    let quiet: Vec<String> = ran.stderr.lines().map(str::to_owned).collect();
+    (quiet, ran.stdout)
+}
+
+/// What a command says more with `--verbose`, which has to leave its stdout as it is.
+fn more(root: &Path, words: &[&str]) -> Vec<String> {
+    let (quiet, plain) = told(&mut on(root, words));
+    let (loud, same) = told(on(root, words).arg("--verbose"));
+    assert_eq!(plain, same, "{words:?}");
+    let told = loud.into_iter().filter(|line| !quiet.contains(line));
+    told.collect()
+}
+
+#[track_caller]
+fn holds(told: &[String], line: &str) {
+    assert!(
+        told.iter().any(|told| told == line),
+        "no {line} in {told:#?}"
+    );
+}
+
+#[test]
+fn discovery_tells_what_it_reads_of_the_host() {
+    let root = captured();
+    let shown = |path: &str| root.join(path).display().to_string();
+    let net = format!("listed {}", shown("sys/class/net"));
+    let config = format!(
+        "read {}",
+        shown("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+    );
+    let specs = specifications();
+    let specs = specs.path().to_str().unwrap();
+    for words in [
+        &["discover"][..],
+        &["cdi", "generate", "--output", "-"],
+        &["cdi", "check", "--output-dir", specs],
+    ] {
+        let told = more(&root, words);
+        holds(&told, &net);
+        holds(&told, &config);
+        let is_short = |line: &String| {
+            ["read ", "listed ", "no directory "]
+                .iter()
+                .any(|word| line.starts_with(word))
+        };
+        assert!(told.iter().all(is_short), "{words:?}: {told:#?}");
+    }
+}
+
+#[test]
+fn commands_on_specifications_tell_the_directories_and_the_files() {
+    let root = captured();
+    let specs = specifications();
+    let dir = specs.path();
+    let shown = dir.to_str().unwrap();
+    let file = format!("read {}", dir.join("onload.dev-nic.json").display());
+    let listed = format!("listed {shown}");
+    for words in [
+        &["cdi", "list", "--spec-dir", shown][..],
+        &["cdi", "show", "onload.dev/nic=all", "--spec-dir", shown],
+        &["cdi", "check", "--output-dir", shown],
+        &["cdi", "generate", "--dry-run", "--output-dir", shown],
+    ] {
+        let told = more(&root, words);
+        holds(&told, &listed);
+        holds(&told, &file);
+    }
+    // One that is broken was read, too.
+    fs::write(dir.join("broken.json"), "{").unwrap();
+    let told = more(&root, &["cdi", "list", "--spec-dir", shown]);
+    holds(
+        &told,
+        &format!("read {}", dir.join("broken.json").display()),
+    );
+}
+
+#[test]
+fn inject_tells_the_files_and_keeps_stdout_for_the_configuration() {
+    let specs = specifications();
+    let shown = specs.path().to_str().unwrap();
+    let words = [
+        "cdi",
+        "inject",
+        "onload.dev/hugepages=2Mi",
+        "--spec-dir",
+        shown,
+    ];
+    let config =
+        br#"{"ociVersion":"1.0.2","process":{"cwd":"/","user":{"uid":0,"gid":0}},"linux":{}}"#;
+    let plain = run_with_stdin(&mut on(&captured(), &words), config).done();
+    let loud = run_with_stdin(on(&captured(), &words).arg("-v"), config).done();
+    assert_eq!(plain.stdout, loud.stdout);
+    let told: Vec<String> = loud.stderr.lines().map(str::to_owned).collect();
+    holds(&told, &format!("listed {shown}"));
+    let file = specs.path().join("onload.dev-hugepages.json");
+    holds(&told, &format!("read {}", file.display()));
+}
+
+#[test]
+fn validate_tells_the_directories_and_the_files() {
+    let host = TempDir::new().unwrap();
+    let etc = host.path().join("etc/cdi");
+    fs::create_dir_all(&etc).unwrap();
+    fs::write(etc.join("a.json"), "{}").unwrap();
+    let told = more(host.path(), &["cdi", "validate"]);
+    holds(&told, &format!("listed {}", etc.display()));
+    holds(&told, &format!("read {}", etc.join("a.json").display()));
+    let var = host.path().join("var/run/cdi");
+    holds(&told, &format!("no directory {}", var.display()));
+    let file = etc.join("a.json");
+    let told = more(host.path(), &["cdi", "validate", file.to_str().unwrap()]);
+    holds(&told, &format!("read {}", file.display()));
+}
+
+#[test]
+fn configure_tells_the_engines_files_and_those_beside_them() {
+    let host = TempDir::new().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = host.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("usr/bin/podman", "");
+    write("etc/containers/containers.conf", "[engine]\n");
+    write("etc/onload-ctk/config.toml", "");
+    write("etc/containers/containers.conf.d/99-onload-ctk.conf", "");
+    let words = [
+        "runtime",
+        "configure",
+        "--runtime",
+        "podman",
+        "--dry-run",
+        "--allow",
+        "nic",
+    ];
+    let told = more(host.path(), &words);
+    let shown = |path: &str| host.path().join(path).display().to_string();
+    for line in [
+        format!("read {}", shown("etc/containers/containers.conf")),
+        format!("listed {}", shown("etc/containers/containers.conf.d")),
+        format!(
+            "read {}",
+            shown("etc/containers/containers.conf.d/99-onload-ctk.conf")
+        ),
+        format!("read {}", shown("etc/onload-ctk/config.toml")),
+    ] {
+        holds(&told, &line);
+    }
+}
+
+#[test]
+fn a_configuration_that_is_named_is_told_of_and_so_is_the_hosts() {
+    let host = TempDir::new().unwrap();
+    let own = host.path().join("etc/onload-ctk/config.toml");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(&own, "").unwrap();
+    let told = more(host.path(), &["discover"]);
+    holds(&told, &format!("read {}", own.display()));
+    let named = host.path().join("c.toml");
+    fs::write(&named, "").unwrap();
+    let told = more(
+        host.path(),
+        &["discover", "--config", named.to_str().unwrap()],
+    );
+    holds(&told, &format!("read {}", named.display()));
+}
+
+#[test]
+fn what_was_read_before_a_failure_is_told() {
+    let host = TempDir::new().unwrap();
+    let own = host.path().join("etc/onload-ctk/config.toml");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(&own, "[broken").unwrap();
+    let ran = run(on(host.path(), &["discover"]).arg("-v"));
+    assert!(ran.stderr.contains(&format!("read {}", own.display())));
+    ran.refused();
+}
+
+#[test]
+fn a_name_with_control_characters_is_written_out() {
+    let host = TempDir::new().unwrap();
+    let etc = host.path().join("etc/cdi");
+    fs::create_dir_all(&etc).unwrap();
+    fs::write(etc.join("a\u{1b}[2J.json"), "{}").unwrap();
+    let told = more(host.path(), &["cdi", "list"]);
+    assert!(told.iter().any(|line| line.contains("\\u{1b}")), "{told:?}");
+    assert!(told.iter().all(|line| !line.contains('\u{1b}')), "{told:?}");
+}
