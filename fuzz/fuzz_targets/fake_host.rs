@@ -8,12 +8,13 @@ use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::elf::Summary;
+use onload_core::error::Result;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{Ticket, TicketError};
 use onload_hooks::decision::subject::Identity;
-use onload_hooks::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
-use onload_hooks::host::{HostView, HostFilesError, Privilege, Settings};
-use onload_hooks::host::specs::{Specs, SpecsError};
+use onload_hooks::decision::pools::{PoolRequest, Pools, Reserved};
+use onload_hooks::host::{HostView, Privilege, Settings};
+use onload_hooks::host::specs::Specs;
 use onload_hooks::host::sysfs::Sysfs;
 
 const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdits":{
@@ -34,11 +35,11 @@ impl NodeInfo for FakeHost {
 }
 
 impl Pools for FakeHost {
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let devices = take_unleased(wanted.wishes, wanted.numa, &|_| None);
         Ok(Reserved {
             token: [7; 16].into(),
-            devices: devices.map_err(|error| PoolsError::Lease(Box::new(error)))?,
+            devices: devices?,
         })
     }
 
@@ -49,20 +50,20 @@ impl Pools for FakeHost {
         id: &Token,
         _: Identity<'_>,
         _: Option<&Path>,
-    ) -> Result<Ticket, PoolsError> {
-        Err(PoolsError::Ticket(Box::new(TicketError::unknown(id))))
+    ) -> Result<Ticket> {
+        Err(TicketError::unknown(id).into())
     }
 }
 
 impl HostView for FakeHost {
-    fn settings(&self) -> Result<Settings, HostFilesError> {
+    fn settings(&self) -> Result<Settings> {
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         config.environment.allow = Class::ALL.to_vec();
         Ok(Settings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
     }
 
-    fn specs(&self, _: &[Class]) -> Result<Specs, SpecsError> {
+    fn specs(&self, _: &[Class]) -> Result<Specs> {
         let content = onload_cdi::from_json(NIC.as_bytes()).map_err(Into::into);
         Ok(Specs::from_sources(vec![SpecSource { path: "/nic.json".into(), priority: 0, content }]))
     }
@@ -81,7 +82,7 @@ impl HostView for FakeHost {
         }
     }
 
-    fn preload_file(&self) -> Result<(), HostFilesError> {
+    fn preload_file(&self) -> Result<()> {
         Ok(())
     }
 

@@ -79,7 +79,7 @@ fn restore(is_netdev: bool, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Er
     })
 }
 
-fn told<E: Error>(restored: Vec<Restored<E>>) -> ExitCode {
+fn told(restored: Vec<Restored>) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for one in restored {
         match one.result {

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use onload_cdi::oci::{HugepageLimit, InjectError, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits};
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Result};
 use onload_core::hook_arguments::HookArguments;
 
 use crate::config_json::scan::Places;
-use crate::decision::input::DecisionInput;
+use crate::decision::input::{CONFIG_JSON, DecisionInput};
 use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::device::Device;
-use crate::filter::{self, Described, FilterError};
+use crate::filter::{self, APPLYING, Described};
 use crate::host::HostView;
 
-/// The limits that are raised or capped.
 const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
 
 /// What one container gets beside what its engine gives it.
@@ -31,14 +31,11 @@ pub struct Adjustment {
     /// only them and the limits.
     pub names: Option<Vec<String>>,
     pub edits: Edits,
-    /// The limits of the process that change.
+    /// Those that change.
     pub limits: Vec<Rlimit>,
-    /// The limits on huge pages.
     pub hugepage_limits: Vec<HugepageLimit>,
-    /// What is given, on one line.
     pub given: String,
     pub warnings: Vec<String>,
-    /// What the container gets, and why.
     pub reasons: Vec<String>,
     /// Members of pools that are kept for it; whoever does not hand the adjustment on gives them back.
     pub reserved: Option<Reserved>,
@@ -47,7 +44,6 @@ pub struct Adjustment {
 /// Edits in parts that an engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    /// Variables, each with its whole value.
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub nodes: Vec<Node>,
@@ -61,30 +57,27 @@ pub struct Edits {
 /// A device node in the container: always a character device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its path in the container.
+    /// In the container.
     pub path: String,
     pub major: u32,
     pub minor: u32,
     pub mode: u32,
-    /// Its owner, if it is not user 0.
+    /// `None` for user 0.
     pub uid: Option<u32>,
-    /// Its group, if it is not group 0.
+    /// `None` for group 0.
     pub gid: Option<u32>,
-    /// The access that it is given for: letters of `rwm`.
+    /// Letters of `rwm`.
     pub access: String,
 }
 
 /// Decides what a container gets. `config` is as much of its config.json as the engine tells of it;
 /// `None` if it asks for nothing.
-///
-/// # Errors
-/// [`FilterError`] names the annotation, the cause and the remedy. Nothing is reserved then.
 pub fn adjust(
     config: String,
     id: &ContainerId,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Option<Adjustment>, FilterError> {
+) -> Result<Option<Adjustment>> {
     let Some(input) = DecisionInput::parse(Arc::new(config), Places::Annotations)? else {
         return Ok(None);
     };
@@ -93,10 +86,11 @@ pub fn adjust(
     or_give_back(adjustment(described), reserved.as_ref(), pools).map(Some)
 }
 
-fn adjustment(described: Described) -> Result<Adjustment, FilterError> {
-    let limits = changed_limits(&described.before, &described.limited)?;
-    let hugepage_limits = changed_hugepages(&described.before, &described.limited)?;
-    let nodes = nodes(&described.devices, &described.before)?;
+fn adjustment(described: Described) -> Result<Adjustment> {
+    let (before, limited) = (&described.before, &described.limited);
+    let limits = changed_limits(before, limited).context(CONFIG_JSON)?;
+    let hugepage_limits = changed_hugepages(before, limited).context(CONFIG_JSON)?;
+    let nodes = nodes(&described.devices, before).context(CONFIG_JSON)?;
     let outcome = described.outcome;
     Ok(Adjustment {
         keys: described.keys,
@@ -114,23 +108,21 @@ fn adjustment(described: Described) -> Result<Adjustment, FilterError> {
     })
 }
 
-fn edits(edits: ContainerEdits) -> Result<Edits, FilterError> {
-    validate_edits(&edits).map_err(InjectError::from)?;
+fn edits(edits: ContainerEdits) -> Result<Edits> {
+    validate_edits(&edits)
+        .map_err(InjectError::from)
+        .context(APPLYING)?;
     let others = [
         ("netDevices", !edits.net_devices.is_empty()),
         ("intelRdt", edits.intel_rdt.is_some()),
         ("additionalGids", !edits.additional_gids.is_empty()),
     ];
     let others = others.iter().filter(|(_, is_there)| *is_there);
-    let pair = |entry: &String| {
-        let (name, value) = entry.split_once('=')?;
-        Some((name.to_owned(), value.to_owned()))
-    };
     let mut env: Vec<(String, String)> = Vec::new();
-    for (name, value) in edits.env.iter().filter_map(pair) {
+    for (name, value) in edits.env.iter().filter_map(|entry| entry.split_once('=')) {
         // The last one counts.
-        env.retain(|(held, _)| *held != name);
-        env.push((name, value));
+        env.retain(|(held, _)| held != name);
+        env.push((name.to_owned(), value.to_owned()));
     }
     let hooks = edits.hooks.into_iter();
     let hooks = hooks.filter_map(|hook| Some((*hook.hook_name.valid()?, hook)));

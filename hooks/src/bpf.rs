@@ -16,21 +16,15 @@ pub(crate) const PROG_QUERY: libc::c_long = 16;
 /// length beside it; what the kernel writes to comes from a mutable reference.
 pub(crate) trait Attr {}
 
-/// A descriptor as an attribute has it.
 pub(crate) fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().unsigned_abs()
 }
 
-/// An address as an attribute has it.
 pub(crate) fn address<T>(pointer: *mut T) -> u64 {
     // An address of this process fits, on 32-bit machines too.
     pointer.expose_provenance() as u64
 }
 
-/// Does a command.
-///
-/// # Errors
-/// The kernel's.
 #[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
 pub(crate) fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Errno> {
     // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until the call returns, and

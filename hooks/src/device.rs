@@ -2,8 +2,9 @@
 //! and the access that the container gets.
 
 use onload_cdi::DeviceNode;
-use onload_cdi::oci::DeviceRule;
-use onload_cdi::oci::Node;
+use onload_cdi::oci::{DeviceRule, Node};
+use onload_core::bail;
+use onload_core::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::host::sysfs::Numbers;
@@ -13,36 +14,25 @@ use crate::host::sysfs::Numbers;
 #[serde(try_from = "String", into = "String")]
 pub struct Access(u8);
 
-/// Not a subset of `rwm`.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an access to a device; want letters of \"rwm\"")]
-pub struct NotAccess(String);
-
-impl onload_core::error::Typed for NotAccess {}
-
 impl Access {
     /// The bits of `BPF_DEVCG_ACC_…` (include/uapi/linux/bpf.h).
     const LETTERS: [(char, u8); 3] = [('r', 2), ('w', 4), ('m', 1)];
 
     pub(crate) const ALL: Access = Access(7);
-    /// To read and to write.
     pub(crate) const READ_WRITE: Access = Access(6);
 
-    /// As bits: 1 to create the node, 2 to read, 4 to write.
-    #[must_use]
+    /// 1 to create the node, 2 to read, 4 to write.
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
     /// The permission bits of a node that give it to everybody.
-    #[must_use]
     pub(crate) fn for_others(self) -> u32 {
         let (read, write) = (self.0 & 2, self.0 & 4);
         u32::from((read << 1) | (write >> 1))
     }
 
     /// The part of it that `other` lacks; `None` if it lacks nothing.
-    #[must_use]
     pub(crate) fn beyond(self, other: u8) -> Option<Access> {
         let bits = self.0 & !other;
         (bits != 0).then_some(Access(bits))
@@ -50,18 +40,16 @@ impl Access {
 }
 
 impl TryFrom<String> for Access {
-    type Error = NotAccess;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotAccess> {
-        let mut bits = 0;
-        for letter in text.chars() {
-            let known = Access::LETTERS.iter().find(|(known, _)| *known == letter);
-            bits |= known.ok_or_else(|| NotAccess(text.clone()))?.1;
+    fn try_from(text: String) -> Result<Self> {
+        if text.is_empty() || text.contains(|letter| !"rwm".contains(letter)) {
+            bail!("{text:?} is not an access to a device; want letters of \"rwm\"");
         }
-        if bits == 0 {
-            return Err(NotAccess(text));
-        }
-        Ok(Access(bits))
+        let held = Access::LETTERS
+            .iter()
+            .filter(|(letter, _)| text.contains(*letter));
+        Ok(Access(held.map(|(_, bit)| bit).sum()))
     }
 }
 
@@ -73,40 +61,34 @@ impl From<Access> for String {
 
 impl std::fmt::Display for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let letters = Access::LETTERS.iter();
-        letters
-            .filter(|(_, bit)| self.0 & bit != 0)
-            .try_for_each(|(letter, _)| write!(f, "{letter}"))
+        for (letter, bit) in Access::LETTERS {
+            if self.0 & bit != 0 {
+                write!(f, "{letter}")?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// A device node that a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
-    /// The node as its specification describes it.
+    /// As its specification describes it.
     pub node: DeviceNode,
-    /// The node on this host: a character device that was checked.
+    /// As this host has it: a character device that was checked.
     pub found: Node,
 }
 
 impl Device {
-    /// Its path in the container.
-    #[must_use]
     pub(crate) fn path(&self) -> &str {
         &self.node.path
     }
 
-    /// Its path on the host.
-    #[must_use]
     pub(crate) fn source(&self) -> &str {
         self.node.source()
     }
 
     /// The rule that allows the access its specification states, or full access if it states none.
-    ///
-    /// # Errors
-    /// [`NotAccess`].
-    pub(crate) fn rule(&self) -> Result<Rule, NotAccess> {
+    pub(crate) fn rule(&self) -> Result<Rule> {
         let access = match self.node.permissions.as_deref() {
             None | Some("") => Access::ALL,
             Some(letters) => letters.to_owned().try_into()?,
@@ -128,7 +110,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    #[must_use]
     pub(crate) fn numbers(self) -> Numbers {
         Numbers {
             major: self.major,
@@ -136,11 +117,9 @@ impl Rule {
         }
     }
 
-    /// The part of this rule that the list of a cgroup v1 does not grant yet, which has to be
-    /// revoked later; `None` if it grants everything. The kernel revokes only entries with the same
-    /// numbers, and a list that begins with "a" grants everything except what it does not show
-    /// (security/device_cgroup.c, `devcgroup_seq_show`, `dev_exception_rm`).
-    #[must_use]
+    /// The part of this rule that the list of a cgroup v1 does not grant yet; that is what an undo
+    /// revokes. The kernel revokes only entries with the same numbers, and a list that begins with
+    /// "a" grants everything (security/device_cgroup.c, `devcgroup_seq_show`, `dev_exception_rm`).
     pub(crate) fn beyond(self, list: &str) -> Option<Rule> {
         let own = self.numbers().to_string();
         let given = list.lines().fold(0, |given, line| {
@@ -158,9 +137,8 @@ impl Rule {
         Some(Rule { access, ..self })
     }
 
-    /// Whether the rules of a configuration grant as much. They allow or deny in order, as the
-    /// devices controller does (Documentation/admin-guide/cgroup-v1/devices.rst).
-    #[must_use]
+    /// Whether the rules of a configuration grant as much. They allow or deny in order
+    /// (Documentation/admin-guide/cgroup-v1/devices.rst).
     pub(crate) fn is_given(self, rules: &[DeviceRule]) -> bool {
         let any = |number: Option<i64>| number.is_none_or(|number| number == -1);
         let mut given = 0;
@@ -190,7 +168,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    fn access(text: &str) -> Result<Access, NotAccess> {
+    fn access(text: &str) -> Result<Access> {
         Access::try_from(text.to_owned())
     }
 

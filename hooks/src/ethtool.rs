@@ -50,7 +50,6 @@ pub(crate) struct Ethtool {
 pub(crate) struct Spread {
     /// A queue for each value of the hash.
     pub(crate) table: Vec<u32>,
-    /// The key of the hash.
     pub(crate) key: Vec<u8>,
     /// The hash function, and what is done with the addresses before.
     pub(crate) hash: [u8; 2],
@@ -66,9 +65,6 @@ struct Request {
 
 impl Ethtool {
     /// An interface by its name; none for a name that none has.
-    ///
-    /// # Errors
-    /// Those of socket(2).
     pub(crate) fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
         let mut own = [0; libc::IFNAMSIZ];
         // Room for the null byte at its end stays.
@@ -82,10 +78,6 @@ impl Ethtool {
         Ok(Some(Ethtool { socket, name: own }))
     }
 
-    /// How many channels of each kind it has.
-    ///
-    /// # Errors
-    /// The kernel's: EOPNOTSUPP where its driver does not tell.
     pub(crate) fn channels(&self) -> Result<[u32; 4], Errno> {
         let mut buffer = command(GET_CHANNELS, CHANNELS);
         self.call(&mut buffer)?;
@@ -93,10 +85,6 @@ impl Ethtool {
         counts.try_into().map_err(|_| Errno::IO)
     }
 
-    /// Sets how many channels it has.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn set_channels(&self, counts: [u32; 4]) -> Result<(), Errno> {
         let mut buffer = command(GET_CHANNELS, CHANNELS);
         self.call(&mut buffer)?;
@@ -107,10 +95,6 @@ impl Ethtool {
         self.call(&mut buffer)
     }
 
-    /// How it spreads packets.
-    ///
-    /// # Errors
-    /// The kernel's: EOPNOTSUPP where its driver does not tell.
     pub(crate) fn spread(&self) -> Result<Spread, Errno> {
         let mut header = command(GET_SPREAD, SPREAD);
         self.call(&mut header)?;
@@ -136,10 +120,6 @@ impl Ethtool {
         })
     }
 
-    /// Sets how it spreads packets.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn set_spread(&self, spread: &Spread) -> Result<(), Errno> {
         let count = |length: usize| u32::try_from(length).map_err(|_| Errno::TOOBIG);
         let mut buffer = command(SET_SPREAD, SPREAD);
@@ -153,10 +133,7 @@ impl Ethtool {
         self.call(&mut buffer)
     }
 
-    /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; at most `most`.
-    ///
-    /// # Errors
-    /// The kernel's: EOPNOTSUPP where its driver has none, E2BIG for more than that.
+    /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; E2BIG for more than `most`.
     pub(crate) fn rules(&self, most: u32) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = command(GET_RULE_COUNT, RULES + PADDING);
         self.call(&mut buffer)?;
@@ -179,18 +156,10 @@ impl Ethtool {
         Ok(rules)
     }
 
-    /// Makes a rule, where it was.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn insert(&self, rule: &[u8]) -> Result<(), Errno> {
         self.with_rule(INSERT_RULE, rule)
     }
 
-    /// Deletes a rule.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn delete(&self, rule: &[u8]) -> Result<(), Errno> {
         self.with_rule(DELETE_RULE, rule)
     }
@@ -233,7 +202,6 @@ impl Ethtool {
     }
 }
 
-/// A buffer with a command.
 fn command(number: u32, length: usize) -> Vec<u8> {
     let mut buffer = vec![0; length];
     put(&mut buffer, 0, number);

@@ -1,15 +1,18 @@
 //! Devices that go into a container: what interfaces and RDMA devices have in common.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::slice;
 
+use onload_core::error;
+use onload_core::error::{Error, Result};
 use onload_core::fs::lock::START_PATIENCE;
-use onload_core::lease::{Device, Facts, LeaseError, Leases, Moved};
+use onload_core::lease::{Device, Facts, Leases, Moved};
 use onload_core::processes::Processes;
 
 use crate::host::ThisHost;
 use crate::netns::Netns;
-use crate::run::lease::{self, ClaimError, Container};
+use crate::run::lease::{self, Container};
 use crate::run::own_dir::open_run;
 
 /// A container that gets devices of the host in its network namespace.
@@ -18,21 +21,18 @@ pub(crate) struct Recipient<'a> {
     pub(crate) netns: Netns,
     pub(crate) leases: Leases,
     pub(crate) container: Container<'a>,
+    /// All of its leases but the devices.
     claim: lease::Wanted<'a>,
     host: &'a ThisHost,
 }
 
 impl<'a> Recipient<'a> {
-    /// A container with that network namespace. `claim` says all of its leases but the devices.
-    ///
-    /// # Errors
-    /// The leases are of no use.
     pub(crate) fn new(
         netns: Netns,
         claim: lease::Wanted<'a>,
         container: Container<'a>,
         host: &'a ThisHost,
-    ) -> Result<Self, ClaimError> {
+    ) -> Result<Self> {
         let run = open_run(host)?;
         Ok(Recipient {
             netns,
@@ -43,30 +43,24 @@ impl<'a> Recipient<'a> {
         })
     }
 
-    /// Writes down that the container has a device where it is.
-    ///
-    /// # Errors
-    /// [`ClaimError`]: the container must not have it.
-    pub(crate) fn lease(&self, device: &Device) -> Result<(), ClaimError> {
+    /// Leases a device to the container that stays where it is.
+    pub(crate) fn lease(&self, device: &Device) -> Result<()> {
         self.lease_as(device, None)
     }
 
-    /// Writes down that a device is in the container's namespace, or about to move there, and what it was on the host.
+    /// Leases a device that is in the container's namespace, or about to move there; `facts` says what it was on the host.
     /// It has the addresses there.
-    ///
-    /// # Errors
-    /// As for [`Recipient::lease`].
     pub(crate) fn lease_moved(
         &self,
         device: &Device,
         facts: impl Into<Facts>,
         addresses: Vec<IpAddr>,
-    ) -> Result<(), ClaimError> {
+    ) -> Result<()> {
         let moved = self.moved(facts.into(), addresses, false);
         self.lease_as(device, Some(&moved))
     }
 
-    fn lease_as(&self, device: &Device, moved: Option<&Moved<Facts>>) -> Result<(), ClaimError> {
+    fn lease_as(&self, device: &Device, moved: Option<&Moved<Facts>>) -> Result<()> {
         let wanted = lease::Wanted {
             devices: slice::from_ref(device),
             moved,
@@ -76,11 +70,7 @@ impl<'a> Recipient<'a> {
     }
 
     /// Why a device that is not on the host cannot be had: its holder, or what `away` finds.
-    pub(crate) fn held_elsewhere<E: From<LeaseError>>(
-        &self,
-        device: &Device,
-        away: impl FnOnce() -> E,
-    ) -> E {
+    pub(crate) fn held_elsewhere(&self, device: &Device, away: impl FnOnce() -> Error) -> Error {
         match self.leases.holders(device, START_PATIENCE) {
             Err(error) => error.into(),
             Ok(Some(refused)) => refused.into(),
@@ -88,16 +78,13 @@ impl<'a> Recipient<'a> {
         }
     }
 
-    /// Brings back, by `bring`, a device that was to stay here, and ends its lease.
-    ///
-    /// # Errors
-    /// It is not back, or not as it was; the lease stays.
-    pub(crate) fn bring_back<F: TryFrom<Facts>, E: From<LeaseError> + From<ClaimError>>(
+    /// Brings back, by `bring`, a device that was to stay here, and ends its lease. The lease stays after an error.
+    pub(crate) fn bring_back<F: TryFrom<Facts>>(
         &self,
         device: &Device,
         facts: F,
-        bring: impl FnOnce(&Moved<F>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        bring: impl FnOnce(&Moved<F>) -> Result<()>,
+    ) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
@@ -107,13 +94,7 @@ impl<'a> Recipient<'a> {
     }
 
     /// Ends the lease of a device that stays where it is, unless no other container of its namespace has it.
-    ///
-    /// # Errors
-    /// The lease stays.
-    pub(crate) fn abandon<E: From<LeaseError> + From<ClaimError>>(
-        &self,
-        device: &Device,
-    ) -> Result<(), E> {
+    pub(crate) fn abandon(&self, device: &Device) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         Ok(self.leases.abandon(device, id, &bundle, START_PATIENCE)?)
     }
@@ -128,4 +109,9 @@ impl<'a> Recipient<'a> {
             rebound: None,
         }
     }
+}
+
+/// Why a device was not given, and did not come back either.
+pub(crate) fn lost(failed: impl Display, back: &Error) -> Error {
+    error!("{failed}; and then: {back}; \"onload-ctk lease restore\" brings it back")
 }

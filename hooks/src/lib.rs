@@ -1,13 +1,11 @@
 //! Into a container: what it requests, what the operator allows, and how it gets that.
 //!
-//! [`decision`] says what one container gets. Three appliers carry it out: [`filter`] in the
-//! configuration that the runtime will read, [`adjust`] by telling an engine that asks before it
-//! creates the container, [`live`] in the namespaces of a container that its runtime has already
-//! created. [`netdev`] moves interfaces of the host into them and back. [`entry`] has the entry points of the two
-//! binaries.
+//! [`decision`] says what one container gets. Three appliers carry it out: [`filter`] in the configuration that the
+//! runtime will read, [`adjust`] by telling an engine that asks before it creates the container, [`live`] in the
+//! namespaces of a container that its runtime has already created.
 //!
-//! The binaries of this crate run as root while a container is created. The crate therefore stays
-//! small and static, and takes no instructions from an environment.
+//! The binaries run as root while a container is created: the crate stays small and static, and takes no
+//! instructions from an environment.
 
 pub mod adjust;
 pub(crate) mod bpf;

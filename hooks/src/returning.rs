@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Error, Result};
 use onload_core::fs::lock::START_PATIENCE;
-use onload_core::lease::{Device, Facts, LeaseError, Leases, Left, Moved, Token};
+use onload_core::lease::{Device, Facts, Leases, Left, Moved, Token};
 
 use crate::config_json::namespace;
-use crate::run::lease::{self, ClaimError};
+use crate::run::lease;
 
 /// How long a container's start or end waits for somebody else who moves the same device.
 pub(crate) const MOVING_PATIENCE: Duration = Duration::from_secs(5);
@@ -36,23 +37,18 @@ pub(crate) fn is_passing(name: &[u8]) -> bool {
     digits.is_some_and(|digits| digits.len() == 2 * RANDOM && digits.iter().all(is_digit))
 }
 
-/// What became of one device that was to come back.
 #[derive(Debug)]
-pub struct Restored<E> {
+pub struct Restored {
     pub device: Device,
-    /// Whether it is back, and why not.
-    pub result: Result<(), E>,
+    pub result: Result<()>,
 }
 
 /// Brings back what earlier containers have left of a device, for who has its lock; whether there was something.
-///
-/// # Errors
-/// It cannot be brought back now.
-pub(crate) fn settle<F: TryFrom<Facts>, E: From<LeaseError>>(
+pub(crate) fn settle<F: TryFrom<Facts>>(
     leases: &Leases,
     device: &Device,
-    bring: &dyn Fn(&Moved<F>) -> Result<(), E>,
-) -> Result<bool, E> {
+    bring: &dyn Fn(&Moved<F>) -> Result<()>,
+) -> Result<bool> {
     let Some(moved) = leases.returning(device, START_PATIENCE)? else {
         return Ok(false);
     };
@@ -64,10 +60,8 @@ pub(crate) fn settle<F: TryFrom<Facts>, E: From<LeaseError>>(
 /// Names a file that may be of the network namespace where a device is.
 pub(crate) type Hint<'a> = &'a dyn Fn() -> Option<PathBuf>;
 
-/// Brings a device back, and makes it what it was.
-type Bring<'a, F, E> = dyn Fn(&Leases, &Device, &Moved<F>, Hint<'_>) -> Result<(), E> + 'a;
+type Bring<'a, F> = dyn Fn(&Leases, &Device, &Moved<F>, Hint<'_>) -> Result<()> + 'a;
 
-/// A container that is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone<'a> {
     pub(crate) container: &'a ContainerId,
@@ -84,59 +78,58 @@ impl Gone<'_> {
 }
 
 /// Ends what a container that is gone has of devices of a class, and brings back those of which it was the last one of
-/// its namespace. Those that did not move are released. `bring` is given a file that may be of that namespace.
-///
-/// # Errors
-/// The first of them. What does not come back now stays with its lease.
-pub(crate) fn take_back<F: TryFrom<Facts>, E: From<LeaseError> + From<ClaimError>>(
+/// its namespace. Those that did not move are released. `bring` is given a file that may be of that namespace. What does
+/// not come back now stays with its lease, and the first of these errors is returned.
+pub(crate) fn take_back<F: TryFrom<Facts>>(
     leased: &[Device],
     class: Class,
     gone: &Gone<'_>,
-    bring: &Bring<'_, F, E>,
-) -> Result<(), E> {
+    bring: &Bring<'_, F>,
+) -> Result<()> {
     let own = leased.iter().filter(|device| device.class == class);
-    let mut own = own.peekable();
-    if own.peek().is_none() {
+    let own: Vec<&Device> = own.collect();
+    if own.is_empty() {
         return Ok(());
     }
     let Some(leases) = lease::find()? else {
         return Ok(());
     };
     let bundle = lease::was_canonical(gone.bundle);
-    let take_one = |device: &Device| -> Result<(), E> {
+    let take_one = |device: &Device| {
         // Most devices do not move, and a lock leaves a file.
-        let _moving = match leases.is_away(device, START_PATIENCE)? {
-            true => Some(leases.lock_moving(device, MOVING_PATIENCE)?),
-            false => None,
+        let _moving = if leases.is_away(device, START_PATIENCE)? {
+            Some(leases.lock_moving(device, MOVING_PATIENCE)?)
+        } else {
+            None
         };
-        match leases.leave(device, gone.container, &bundle, gone.token, START_PATIENCE)? {
-            Left::Nothing | Left::Others => Ok(()),
-            Left::Last(moved) => {
-                bring(&leases, device, &moved, &|| gone.namespace())?;
-                Ok(leases.returned(device, START_PATIENCE)?)
-            }
+        let left = leases.leave(device, gone.container, &bundle, gone.token, START_PATIENCE)?;
+        if let Left::Last(moved) = left {
+            bring(&leases, device, &moved, &|| gone.namespace())?;
+            leases.returned(device, START_PATIENCE)?;
         }
+        Ok(())
     };
-    each(own.collect(), &take_one)
+    each(own, &take_one)
 }
 
 /// Does it for each device, and once more for those that failed where another one did not: that one may have had the
-/// name of another, which makes way for it. The first error that stays.
-fn each<E>(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<(), E>) -> Result<(), E> {
+/// name of another, which is free then. The first error that stays.
+fn each(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<()>) -> Result<()> {
     let failed = |device| act(device).err().map(|error| (device, error));
     let all = devices.len();
-    let mut left: Vec<(&Device, E)> = devices.into_iter().filter_map(failed).collect();
+    let mut left: Vec<(&Device, Error)> = devices.into_iter().filter_map(failed).collect();
     if left.len() < all {
         let devices = left.into_iter().map(|(device, _)| device);
         left = devices.filter_map(failed).collect();
     }
-    left.into_iter()
-        .next()
-        .map_or(Ok(()), |(_, error)| Err(error))
+    match left.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
 }
 
-/// At which of so many devices a look begins: at any of them. Each may take its time, and whoever looks may be stopped
-/// before the last one; so that one is not the same each time.
+/// At which of so many devices a look begins: a random one. Each may take its time, and whoever looks may be stopped
+/// before the last one, which is not to be the same each time.
 fn beginning(many: usize) -> usize {
     let mut bytes = [0; size_of::<usize>()];
     // Without random bytes it begins at the first, as good as any other.
@@ -144,15 +137,12 @@ fn beginning(many: usize) -> usize {
     usize::from_ne_bytes(bytes).checked_rem(many).unwrap_or(0)
 }
 
-/// Settles each of those devices whose containers have ended, under its lock.
-///
-/// # Errors
-/// The leases cannot be read.
-pub(crate) fn restore<E: From<LeaseError>>(
+/// Settles each of those devices whose containers have ended, under its lock. An error says that the leases cannot be read.
+pub(crate) fn restore(
     leases: &Leases,
     is_wanted: &dyn Fn(&Device) -> bool,
-    settle: &dyn Fn(&Device) -> Result<bool, E>,
-) -> Result<Vec<Restored<E>>, E> {
+    settle: &dyn Fn(&Device) -> Result<bool>,
+) -> Result<Vec<Restored>> {
     let listed = leases.list()?.into_iter();
     let returning = listed.filter(|one| one.is_returning && is_wanted(&one.device));
     let mut devices: Vec<Device> = returning.map(|one| one.device).collect();
@@ -160,16 +150,17 @@ pub(crate) fn restore<E: From<LeaseError>>(
     devices.dedup();
     let beginning = beginning(devices.len());
     devices.rotate_left(beginning);
-    let restored = devices.into_iter().filter_map(|device| {
+    let mut restored = Vec::new();
+    for device in devices {
         let moving = leases.lock_moving(&device, MOVING_PATIENCE);
-        let settled = moving.map_err(E::from).and_then(|_moving| settle(&device));
-        let result = match settled {
-            Ok(false) => return None,
-            settled => settled.map(drop),
-        };
-        Some(Restored { device, result })
-    });
-    let mut restored: Vec<Restored<E>> = restored.collect();
+        let settled = moving
+            .map_err(Error::from)
+            .and_then(|_moving| settle(&device));
+        if !matches!(settled, Ok(false)) {
+            let result = settled.map(drop);
+            restored.push(Restored { device, result });
+        }
+    }
     restored.sort_by(|one, other| one.device.cmp(&other.device));
     Ok(restored)
 }

@@ -3,50 +3,24 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use onload_core::container_id::{ContainerId, NotContainerId};
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Result};
+use onload_core::{bail, error};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The part of the state that a hook needs. It skips annotations, which may be long; code that
-/// needs them finds them in the bundle.
+/// The part of the state that a hook needs. It skips annotations, which may be long; code that needs them finds them in
+/// the bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The container's id.
     pub id: ContainerId,
-    /// The container's init as the runtime's PID namespace counts it; `None` in stages without a
-    /// running init, for which runtimes write 0, null or nothing.
+    /// The container's init as the runtime's PID namespace counts it; `None` in stages without a running init, for which
+    /// runtimes write 0, null or nothing.
     pub pid: Option<u32>,
-    /// The directory of `config.json`.
     pub bundle: PathBuf,
     /// Whether the container's process has ended (`status` is `stopped`).
     pub is_stopped: bool,
 }
-
-/// Why a state is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// Not JSON, or a field has a type other than the specification's.
-    #[error(
-        "reading the container's state from standard input: {0}; want the state JSON of the OCI runtime specification"
-    )]
-    Parse(#[from] serde_json::Error),
-    /// A required field is missing or empty.
-    #[error(
-        "the container's state has no {0}; want the state JSON of the OCI runtime specification"
-    )]
-    Missing(&'static str),
-    /// The id cannot be a file name.
-    #[error(transparent)]
-    Id(#[from] NotContainerId),
-    /// The bundle is not absolute.
-    #[error("the bundle {0:?} in the container's state is not an absolute path")]
-    Bundle(PathBuf),
-    /// A process id that no process can have.
-    #[error("{0} in the container's state is not a process id")]
-    Pid(i64),
-}
-
-impl onload_core::error::Typed for StateError {}
 
 #[derive(Deserialize)]
 struct Raw {
@@ -59,27 +33,34 @@ struct Raw {
 }
 
 impl State {
-    /// Reads a state and ignores its other fields.
-    ///
-    /// # Errors
-    /// [`StateError`]. A missing bundle is accepted if `bundle_wanted` is false, since cleaning up
-    /// needs none.
-    pub fn read(from: impl Read, bundle_wanted: bool) -> Result<State, StateError> {
-        let raw: Raw = serde_json::from_reader(from)?;
-        let id: ContainerId = raw.id.ok_or(StateError::Missing("id"))?.parse()?;
+    /// Reads a state and ignores its other fields. A missing bundle is accepted if `bundle_wanted` is false, since
+    /// cleaning up needs none.
+    pub fn read(from: impl Read, bundle_wanted: bool) -> Result<State> {
+        let raw: Raw = serde_json::from_reader(from).or_else(|error| {
+            let sentence = format!(
+                "reading the container's state from standard input: {error}; want the state JSON of the OCI runtime specification"
+            );
+            Err(error).context(sentence)
+        })?;
+        let missing = |field| {
+            error!(
+                "the container's state has no {field}; want the state JSON of the OCI runtime specification"
+            )
+        };
+        let id: ContainerId = raw.id.ok_or_else(|| missing("id"))?.parse()?;
         let pid = match raw.pid {
             None | Some(0) => None,
             Some(pid) => match i32::try_from(pid) {
                 Ok(small) if small > 0 => Some(small.unsigned_abs()),
-                _ => return Err(StateError::Pid(pid)),
+                _ => bail!("{pid} in the container's state is not a process id"),
             },
         };
         let bundle = raw.bundle.unwrap_or_default();
         if bundle_wanted && bundle.as_os_str().is_empty() {
-            return Err(StateError::Missing("bundle"));
+            return Err(missing("bundle"));
         }
         if bundle_wanted && !bundle.is_absolute() {
-            return Err(StateError::Bundle(bundle));
+            bail!("the bundle {bundle:?} in the container's state is not an absolute path");
         }
         Ok(State {
             id,
@@ -89,9 +70,8 @@ impl State {
         })
     }
 
-    /// Recognises a state where a configuration may arrive as well. One file of podman's hooks.d
-    /// serves several stages with the same arguments, and only standard input differs. A state has
-    /// an id, a status and a bundle; a configuration has none of them.
+    /// Recognises a state where a configuration may arrive as well: one file of podman's hooks.d serves several stages with
+    /// the same arguments, and only standard input differs. A configuration has no id, status or bundle.
     #[must_use]
     pub fn recognise(json: &[u8]) -> Option<State> {
         #[derive(Deserialize)]
@@ -113,7 +93,7 @@ impl State {
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<State, StateError> {
+    fn read(json: &str) -> Result<State> {
         State::read(json.as_bytes(), true)
     }
 

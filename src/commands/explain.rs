@@ -10,9 +10,9 @@ use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
 use onload_core::elf::Summary;
 use onload_hooks::entry::explain;
-use onload_hooks::host::specs::{Specs, SpecsError};
+use onload_hooks::host::specs::Specs;
 use onload_hooks::host::sysfs::Sysfs;
-use onload_hooks::host::{HostFilesError, HostView, Privilege, Settings, ThisHost};
+use onload_hooks::host::{HostView, Privilege, Settings, ThisHost};
 use onload_hooks::run::lease::Viewer;
 use onload_host::host::Host;
 
@@ -78,7 +78,7 @@ struct Seen<'h> {
 }
 
 impl<'h> Seen<'h> {
-    fn new(host: &'h Host, global: &Global, config: &Config) -> Result<Self, HostFilesError> {
+    fn new(host: &'h Host, global: &Global, config: &Config) -> onload_core::error::Result<Self> {
         let standard = Path::new(CONFIG_PATH);
         let this_host = match host.is_running() {
             true => ThisHost::new()?,
@@ -106,11 +106,11 @@ impl NodeInfo for Seen<'_> {
 }
 
 impl HostView for Seen<'_> {
-    fn settings(&self) -> Result<Settings, HostFilesError> {
+    fn settings(&self) -> onload_core::error::Result<Settings> {
         Ok(self.settings.clone())
     }
 
-    fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
+    fn specs(&self, wanted: &[Class]) -> onload_core::error::Result<Specs> {
         self.this_host.specs(wanted)
     }
 
@@ -122,7 +122,7 @@ impl HostView for Seen<'_> {
         self.this_host.privilege()
     }
 
-    fn preload_file(&self) -> Result<(), HostFilesError> {
+    fn preload_file(&self) -> onload_core::error::Result<()> {
         self.this_host.preload_file()
     }
 

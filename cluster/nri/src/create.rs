@@ -5,8 +5,7 @@ use onload_core::request::DOMAIN;
 use onload_core::text::{Chain, one_line};
 use onload_hooks::adjust::adjust;
 use onload_hooks::decision::pools::{Pools, Reserved, or_give_back};
-use onload_hooks::filter::FilterError;
-use onload_hooks::host::{HostFilesError, HostView};
+use onload_hooks::host::HostView;
 use prost::Message;
 
 use crate::answer::{self, Refusal};
@@ -21,13 +20,13 @@ pub enum CreateError {
     Message(#[from] prost::DecodeError),
     /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(HostFilesError),
+    Host(onload_core::error::Error),
     /// What it asks for cannot be read.
     #[error(transparent)]
     Container(#[from] ContainerError),
     /// It does not get what it asks for.
     #[error(transparent)]
-    Filter(#[from] Box<FilterError>),
+    Filter(#[from] Box<onload_core::error::Error>),
     /// The runtime cannot be told.
     #[error(transparent)]
     Refusal(#[from] Refusal),

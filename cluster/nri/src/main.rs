@@ -9,7 +9,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::text::Chain;
 use onload_hooks::decision::pools::Pools;
 use onload_hooks::entry::program;
-use onload_hooks::host::{HostFilesError, ThisHost};
+use onload_hooks::host::ThisHost;
 use onload_hooks::run::lease::Keeper;
 use onload_nri::cli::{self, Asked, HELP, Options};
 use onload_nri::connect::{
@@ -85,7 +85,7 @@ struct OfHost {
 }
 
 impl OfHost {
-    fn look(&self) -> Result<ThisHost, HostFilesError> {
+    fn look(&self) -> onload_core::error::Result<ThisHost> {
         match &self.root {
             Some(root) => ThisHost::below(root, Path::new(CONFIG_PATH)),
             None => ThisHost::new(),

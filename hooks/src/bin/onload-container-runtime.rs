@@ -1,15 +1,14 @@
 //! An OCI runtime that gives a container what its annotations request and then executes runc or
 //! crun: see [`onload_hooks::entry::wrapper`].
 //!
-//! It has a C entry point because the start-up code of the standard library ignores SIGPIPE, and
-//! the runtime and the container would inherit that.
+//! It has a C entry point because the standard library's start-up ignores SIGPIPE, which the runtime and the
+//! container would inherit.
 #![no_main]
 
 use std::ffi::{c_char, c_int};
 
 use onload_hooks::entry::{program, wrapper};
 
-/// The C runtime calls it once.
 #[expect(unsafe_code, reason = "an unmangled name could clash with another one")]
 // SAFETY: `no_main` leaves out the standard library's `main`, so no other function has this name.
 #[unsafe(no_mangle)]

@@ -1,15 +1,13 @@
 //! The hook of OCI runtimes: see [`onload_hooks::entry::hook`].
 //!
-//! It has a C entry point because the start-up code of the standard library ignores SIGPIPE and
-//! installs signal handlers, which costs more than everything this program does when a container
-//! requests nothing.
+//! It has a C entry point because the standard library's start-up installs signal handlers, which costs more than
+//! everything this program does when a container requests nothing.
 #![no_main]
 
 use std::ffi::{c_char, c_int};
 
 use onload_hooks::entry::{hook, program};
 
-/// The C runtime calls it once.
 #[expect(unsafe_code, reason = "an unmangled name could clash with another one")]
 // SAFETY: `no_main` leaves out the standard library's `main`, so no other function has this name.
 #[unsafe(no_mangle)]

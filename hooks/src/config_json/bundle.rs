@@ -2,51 +2,19 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::fs::atomic::{TempFile, WriteError};
+use onload_core::error::{Context, Result};
+use onload_core::fs::atomic::TempFile;
 use onload_core::fs::attributes;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::config_json::scan::{self, Places, Scanned};
-
-/// Why a configuration cannot be read or replaced.
-#[derive(Debug, thiserror::Error)]
-pub enum BundleError {
-    /// It cannot be opened or read.
-    #[error("reading {path:?}")]
-    Read { path: PathBuf, source: io::Error },
-    /// It is not a regular file.
-    #[error("{path:?} is not a regular file")]
-    NotRegular { path: PathBuf },
-    /// Replacing it would replace something else as well.
-    #[error(
-        "{path:?} {problem}, so it is not replaced; onload.dev annotations need a configuration that belongs to the bundle alone"
-    )]
-    NotOwn {
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The new file could not be written.
-    #[error("replacing {path:?}")]
-    Write { path: PathBuf, source: WriteError },
-    /// The owner or label of the old file could not be given to the new one.
-    #[error("giving the new {path:?} the {what} of the old one")]
-    Copy {
-        path: PathBuf,
-        /// What was being copied.
-        what: &'static str,
-        source: io::Error,
-    },
-}
-
-impl onload_core::error::Typed for BundleError {}
 
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
@@ -59,88 +27,76 @@ pub(crate) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Opens a bundle's configuration.
-    ///
-    /// # Errors
-    /// [`BundleError::Read`] and [`BundleError::NotRegular`].
-    pub(crate) fn open(bundle: &Path, config: Option<&Path>) -> Result<Self, BundleError> {
-        let bundle = if bundle.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            bundle
-        };
-        let path = bundle.join(config.unwrap_or(Path::new("config.json")));
-        let failed = |error: Errno| BundleError::Read {
-            path: path.clone(),
-            source: error.into(),
-        };
+    pub(crate) fn open(bundle: &Path, config: Option<&Path>) -> Result<Self> {
+        let path = path_in(bundle, config);
+        let opened = ConfigFile::at(&path);
+        opened.with_context(|| reading(&path))?.regular()
+    }
+
+    /// As [`ConfigFile::open`]; `None` if there is no file.
+    pub(crate) fn find(bundle: &Path, config: Option<&Path>) -> Result<Option<Self>> {
+        let path = path_in(bundle, config);
+        match ConfigFile::at(&path) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            opened => Ok(Some(opened.with_context(|| reading(&path))?.regular()?)),
+        }
+    }
+
+    fn at(path: &Path) -> Result<Self, Errno> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(failed(Errno::INVAL));
+            return Err(Errno::INVAL);
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
+        let dir = rustix::fs::open(parent, flags, Mode::empty())?;
         // Opening a FIFO must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let open = |flags| openat(&dir, name, flags, Mode::empty());
         let (file, is_link) = match open(flags | OFlags::NOFOLLOW) {
-            Ok(file) => (file, false),
-            Err(Errno::LOOP) => (open(flags).map_err(failed)?, true),
-            Err(error) => return Err(failed(error)),
+            Err(Errno::LOOP) => (open(flags)?, true),
+            opened => (opened?, false),
         };
-        let stat = fstat(&file).map_err(failed)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(BundleError::NotRegular { path });
-        }
-        let name = name.to_owned();
         Ok(ConfigFile {
-            dir,
-            name,
-            path,
+            stat: fstat(&file)?,
+            name: name.to_owned(),
+            path: path.to_owned(),
             file: File::from(file),
-            stat,
+            dir,
             is_link,
         })
     }
 
+    fn regular(self) -> Result<Self> {
+        if FileType::from_raw_mode(self.stat.st_mode) != FileType::RegularFile {
+            bail!("{:?} is not a regular file", self.path);
+        }
+        Ok(self)
+    }
+
     /// Reads as much of it as is ever parsed, and searches all of it for a request.
-    ///
-    /// # Errors
-    /// [`BundleError::Read`].
-    pub(crate) fn scan(&self, places: Places) -> Result<Scanned, BundleError> {
+    pub(crate) fn scan(&self, places: Places) -> Result<Scanned> {
         let size = usize::try_from(self.stat.st_size).unwrap_or_default();
-        scan::read(&self.file, size, places, &mut |_, _| Ok(())).map_err(|error| {
-            BundleError::Read {
-                path: self.path.clone(),
-                source: error,
-            }
-        })
+        let scanned = scan::read(&self.file, size, places, &mut |_, _| Ok(()));
+        scanned.with_context(|| reading(&self.path))
     }
 
-    /// Replaces it. The new file has the owner, mode and label of the old one.
-    ///
-    /// # Errors
-    /// [`BundleError`]; the old file is then unchanged.
-    pub(crate) fn replace(&self, bytes: &[u8]) -> Result<(), BundleError> {
+    /// Replaces it completely or not at all. The new file has the owner, mode and label of the old one.
+    pub(crate) fn replace(&self, bytes: &[u8]) -> Result<()> {
         self.check_own()?;
-        let failed = |error: WriteError| BundleError::Write {
-            path: self.path.clone(),
-            source: error,
-        };
+        let path = &self.path;
+        let replacing = || format!("replacing {path:?}");
         let mode = self.stat.st_mode & 0o7777;
-        let mut temporary = TempFile::create(std::os::fd::AsFd::as_fd(&self.dir), &self.name, mode)
-            .map_err(failed)?;
-        attributes::copy(&self.file, &self.stat, temporary.file()).map_err(|failed| {
-            BundleError::Copy {
-                path: self.path.clone(),
-                what: failed.what,
-                source: failed.error.into(),
-            }
-        })?;
-        temporary.write(bytes).map_err(failed)?;
-        temporary.commit().map_err(failed)
+        let mut temporary =
+            TempFile::create(self.dir.as_fd(), &self.name, mode).with_context(replacing)?;
+        if let Err(failed) = attributes::copy(&self.file, &self.stat, temporary.file()) {
+            let sentence = format!("giving the new {path:?} the {} of the old one", failed.what);
+            return Err(failed.error).context(sentence);
+        }
+        temporary.write(bytes).with_context(replacing)?;
+        temporary.commit().with_context(replacing)
     }
 
-    fn check_own(&self) -> Result<(), BundleError> {
+    /// Refuses a file where replacing it would replace something else as well.
+    fn check_own(&self) -> Result<()> {
         let problem = if self.is_link {
             "is a symbolic link".to_owned()
         } else if self.stat.st_nlink != 1 {
@@ -150,15 +106,27 @@ impl ConfigFile {
         } else {
             return Ok(());
         };
-        Err(BundleError::NotOwn {
-            path: self.path.clone(),
-            problem,
-        })
+        bail!(
+            "{:?} {problem}, so it is not replaced; onload.dev annotations need a configuration that belongs to the bundle alone",
+            self.path
+        )
     }
 }
 
+fn path_in(bundle: &Path, config: Option<&Path>) -> PathBuf {
+    let bundle = if bundle.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        bundle
+    };
+    bundle.join(config.unwrap_or(Path::new("config.json")))
+}
+
+fn reading(path: &Path) -> String {
+    format!("reading {path:?}")
+}
+
 /// The id of the container whose bundle podman keeps at `…/ID/userdata`.
-#[must_use]
 pub(crate) fn podman_id(bundle: &Path) -> Option<ContainerId> {
     if bundle.file_name()? != "userdata" {
         return None;
@@ -178,7 +146,7 @@ mod tests {
         bundle
     }
 
-    fn open(bundle: &Path) -> Result<ConfigFile, BundleError> {
+    fn open(bundle: &Path) -> Result<ConfigFile> {
         ConfigFile::open(bundle, None)
     }
 
@@ -253,19 +221,16 @@ mod tests {
     fn what_is_no_file_is_refused_without_waiting() {
         let bundle = tempfile::tempdir().unwrap();
         let path = bundle.path().join("config.json");
-        assert!(matches!(open(bundle.path()), Err(BundleError::Read { .. })));
+        let refused = || open(bundle.path()).unwrap_err().to_string();
+        assert_eq!(refused(), format!("reading {path:?}"));
+        assert!(ConfigFile::find(bundle.path(), None).unwrap().is_none());
         fs::create_dir(&path).unwrap();
-        assert!(matches!(
-            open(bundle.path()),
-            Err(BundleError::NotRegular { .. })
-        ));
+        let not_regular = format!("{path:?} is not a regular file");
+        assert_eq!(refused(), not_regular);
         fs::remove_dir(&path).unwrap();
         let mode = Mode::from_raw_mode(0o644);
         rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
-        assert!(matches!(
-            open(bundle.path()),
-            Err(BundleError::NotRegular { .. })
-        ));
+        assert_eq!(refused(), not_regular);
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Where a container's device nodes come from according to config.json: `linux.devices` and
-//! `mounts` (runtime-spec, config-linux.md "Devices", config.md "Mounts").
-//!
-//! The file is read as a stream. However large it is, only what concerns the requested nodes is
-//! kept.
+//! `mounts` (runtime-spec, config-linux.md "Devices", config.md "Mounts"). However large the file is,
+//! only what concerns the requested nodes is kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +13,6 @@ use onload_core::expect::{Expect, Numbers};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// What config.json says about certain nodes.
 #[derive(Debug, Default)]
 pub(crate) struct ListedNodes {
     devices: Vec<DeviceEntry>,
@@ -23,7 +20,6 @@ pub(crate) struct ListedNodes {
     mounts: BTreeMap<String, NodeMount>,
 }
 
-/// Where a node comes from.
 #[derive(Debug)]
 pub(crate) enum NodeSource<'a> {
     /// The runtime creates it from these entries.
@@ -43,7 +39,6 @@ pub(crate) struct DeviceEntry {
     minor: Option<i64>,
 }
 
-/// An entry of `mounts`.
 #[derive(Clone, Debug, Deserialize)]
 struct NodeMount {
     #[serde(default)]
@@ -82,7 +77,6 @@ impl NodeMount {
 }
 
 impl ListedNodes {
-    /// Reads a configuration from a stream.
     pub(crate) fn read(
         from: impl Read,
         wanted: &[Expect],
@@ -133,12 +127,10 @@ fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
     rest.filter(|_| directory.is_absolute())
 }
 
-/// The whole of config.json.
 struct Config<'w> {
     wanted: &'w [Expect],
 }
 
-/// Its `linux` member.
 struct Linux<'w> {
     wanted: &'w [Expect],
 }

@@ -1,5 +1,4 @@
-//! A bundle's `config.json`: finding it, searching it for onload.dev annotations, reading parts of
-//! it, replacing it.
+//! A bundle's `config.json`: searched for requests, read in parts, replaced.
 
 pub(crate) mod bundle;
 pub(crate) mod devices;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
-/// The largest configuration that is read.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 #[derive(Default, Deserialize)]
@@ -29,8 +28,8 @@ struct Namespace {
     path: PathBuf,
 }
 
-/// The file of the network namespace that a container joins, as its engine wrote it; none where it gets a new one, or
-/// where the configuration is gone.
+/// The file of the network namespace that a container joins; `None` if it gets a new one, or the
+/// configuration is gone.
 pub(crate) fn network(config: &Path) -> Option<PathBuf> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(config, flags, Mode::empty()).ok()?);

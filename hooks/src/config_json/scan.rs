@@ -1,24 +1,21 @@
-//! Does this JSON mention `onload.dev` anywhere, or the variable that may hold a request? The raw bytes answer that before anything is
-//! parsed, so a container that requests nothing costs nothing.
+//! Searches raw JSON for `onload.dev`, or the variable that may hold a request, before anything is
+//! parsed, so that a container that requests nothing costs nothing.
 //!
-//! JSON can spell one key in many ways (RFC 8259 §7: `\u006f`). Every spelling of `onload.dev` either
-//! holds those bytes, or escapes at least one of its letters. Engines escape none of them (Go escapes
-//! `<`, `>`, `&`, quotes, backslashes and what does not print), so looking for both costs one search for
-//! a backslash, and an odd spelling is parsed, not overlooked. What follows the domain is not looked
-//! for: an annotation `onload.dev` without a class is to be refused, not passed by.
+//! A spelling of `onload.dev` (RFC 8259 §7: `\u006f`) either holds those bytes, or escapes at least
+//! one of its letters. Engines escape none of them, so looking for both costs one search for a
+//! backslash. What follows the domain does not matter: an annotation `onload.dev` without a class is
+//! refused, not ignored.
 
 use std::io::{self, Read};
 
-// On x86 the generic functions of memchr first ask the processor for its features. Under a
-// hypervisor every such question traps, and together they take longer than searching most
-// configurations. SSE2 is part of the architecture, so it is used without asking.
+// On x86 the generic functions of memchr first query the processor's features, which traps under a
+// hypervisor and takes longer than searching most configurations. SSE2 is part of the architecture.
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
 use onload_core::request::{DOMAIN, VARIABLE};
 
-/// The largest configuration or state that is parsed. A larger one with onload.dev annotations is
-/// refused.
+/// The largest configuration or state that is parsed. A larger one with a request is refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Bytes per read beyond the part that is kept.
@@ -30,18 +27,15 @@ const ESCAPE: usize = 6;
 /// Bytes at the end of a chunk that may be the beginning of what is looked for, or of an escape.
 const OVERLAP: usize = 24;
 
-/// Where a request is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
     Annotations,
-    /// In annotations and in the variable of the environment.
+    /// In annotations and in the environment.
     VariableToo,
 }
 
-/// Whether the bytes may hold a request.
-///
-/// Never false where a JSON string spells `onload.dev`, or the variable if that is looked for; true for
-/// some texts that do not (an escaped letter elsewhere), which only costs a parse.
+/// Whether the bytes may hold a request. An escaped letter elsewhere makes it true for no reason, which
+/// only costs a parse; it is never false where a JSON string spells what is looked for.
 #[must_use]
 pub fn may_ask(json: &[u8], places: Places) -> bool {
     let with_variable = places == Places::VariableToo;
@@ -72,18 +66,16 @@ fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
 fn spells_a_letter(json: &[u8], with_variable: bool) -> bool {
     let is_ours =
         |letter: char| DOMAIN.contains(letter) || with_variable && VARIABLE.contains(letter);
-    any_backslash(json, |at| match json.get(at + 1) {
-        Some(b'u') => json
-            .get(at + 2..at + ESCAPE)
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u32::from_str_radix(digits, 16).ok())
-            .and_then(char::from_u32)
-            .is_some_and(is_ours),
-        _ => false,
-    })
+    any_backslash(json, |at| escaped(json, at).is_some_and(is_ours))
 }
 
-/// The result of scanning a stream.
+/// The character of an escape `\uXXXX`.
+fn escaped(json: &[u8], at: usize) -> Option<char> {
+    let digits = json.get(at + 1..at + ESCAPE)?.strip_prefix(b"u")?;
+    let digits = std::str::from_utf8(digits).ok()?;
+    char::from_u32(u32::from_str_radix(digits, 16).ok()?)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scanned {
     /// Its first [`MAX_BYTES`] bytes.
@@ -92,18 +84,13 @@ pub(crate) struct Scanned {
     pub more: bool,
     /// Whether any of it may hold a request.
     pub may_ask: bool,
-    /// Where that was looked for.
     pub places: Places,
 }
 
 /// Receives what lies beyond the kept part: the kept part, and the next piece.
 pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
-/// Reads a stream to its end, keeps a bounded part of it, and says whether it may hold a
-/// request. What is read beyond the kept part goes to `beyond`, piece by piece.
-///
-/// # Errors
-/// The errors of the reader and of `beyond`.
+/// Reads a stream to its end, keeps a bounded part of it, and says whether it may hold a request.
 pub(crate) fn read(
     mut from: impl Read,
     size_hint: usize,

@@ -1,8 +1,7 @@
 //! The control group below which a container's will be, and the CPUs and NUMA nodes that it has.
 //!
 //! Sources: Documentation/admin-guide/cgroup-v2.rst ("cpuset.cpus.effective"), cgroup-v1/cpusets.rst, and for
-//! `cgroupsPath` the OCI specification (config-linux.md) and what runc and crun make of it for systemd
-//! (docs/systemd.md of runc).
+//! `cgroupsPath` the OCI specification (config-linux.md) and docs/systemd.md of runc.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +10,7 @@ use onload_core::cpu_list;
 
 use crate::host::sysfs::Sysfs;
 
-/// Where the control groups are, below /sys.
+/// Below /sys.
 const V2: &str = "fs/cgroup";
 const V1: &str = "fs/cgroup/cpuset";
 /// A file that only the hierarchy of version 2 has.
@@ -23,7 +22,6 @@ const USUAL_SLICE: &str = "system.slice";
 /// Bytes of a path (PATH_MAX, limits.h). No control group has a longer one.
 const MAX_PATH: usize = 4096;
 
-/// What a control group has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ancestor {
     /// Its path in the hierarchy.
@@ -32,28 +30,19 @@ pub(super) struct Ancestor {
     pub(super) mems: BTreeSet<u32>,
 }
 
-/// The nearest control group above a container's that says what it has; `None` where the kernel has no
-/// cpusets.
+/// The nearest control group above a container's that says what it has; `None` where the kernel has no cpusets.
 pub(super) fn nearest(cgroups_path: &str, sysfs: &Sysfs) -> Option<Ancestor> {
     let is_v2 = sysfs.text(Path::new(IS_V2)).is_some();
-    let mut above = above(cgroups_path).into_iter();
-    above.find_map(|path| match is_v2 {
-        true => read(
-            sysfs,
-            V2,
-            path,
-            &["cpuset.cpus.effective"],
-            &["cpuset.mems.effective"],
-        ),
+    let (hierarchy, cpus, mems): (_, &[&str], &[&str]) = if is_v2 {
+        (V2, &["cpuset.cpus.effective"], &["cpuset.mems.effective"])
+    } else {
         // Before Linux 3.17 there are no effective ones.
-        false => read(
-            sysfs,
-            V1,
-            path,
-            &["cpuset.effective_cpus", "cpuset.cpus"],
-            &["cpuset.effective_mems", "cpuset.mems"],
-        ),
-    })
+        let cpus = &["cpuset.effective_cpus", "cpuset.cpus"];
+        let mems = &["cpuset.effective_mems", "cpuset.mems"];
+        (V1, cpus, mems)
+    };
+    let mut above = above(cgroups_path).into_iter();
+    above.find_map(|path| read(sysfs, hierarchy, path, cpus, mems))
 }
 
 /// `None` where the group is not there, has no such controller, or nothing was given to it yet.

@@ -1,101 +1,38 @@
-//! The CPUs and NUMA nodes of a container that requests a bundle with them. They stand in the configuration
-//! that the runtime reads, so only an entry point before it can set them.
+//! The CPUs and NUMA nodes of a container that requests a bundle with them. They are in the configuration that the runtime
+//! reads, so only an entry point before it can set them.
 
 mod ancestor;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_cdi::oci::Cpuset;
 use onload_core::bundle::{Cpus, Mems};
-use onload_core::cpu_list::{self, NotList};
+use onload_core::cpu_list;
+use onload_core::error::{Context as _, Error, Result};
 use onload_core::text::Quoted;
+use onload_core::{bail, error};
 
 use crate::decision::placement::Placement;
 use crate::host::sysfs::Sysfs;
 use ancestor::Ancestor;
 
-/// Why a container cannot have the CPUs or the memory of its bundle.
-#[derive(Debug, thiserror::Error)]
-pub enum CpusetError {
-    /// The kernel can keep nobody to them.
-    #[error(
-        "{key}: the kernel has no cpusets, which keep a container to CPUs and NUMA nodes; remove cpus and mems from [bundles.{bundle}]"
-    )]
-    NoController {
-        /// Where the bundle is requested, for people.
-        key: String,
-        bundle: String,
-    },
-    /// Nobody knows where its devices are.
-    #[error(
-        "{key}: the kernel names no NUMA node of the devices of bundle {bundle}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
-    )]
-    NoNode {
-        /// Where the bundle is requested, for people.
-        key: String,
-        bundle: String,
-    },
-    /// The kernel's list is not understood, and a container would be kept to a part of it.
-    #[error(
-        "{key}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
-    )]
-    NotList {
-        /// Where the bundle is requested, for people.
-        key: String,
-        bundle: String,
-        path: String,
-        source: NotList,
-    },
-    /// No CPU that was meant is isolated.
-    #[error(
-        "{key}: bundle {bundle} wants isolated CPUs, and no CPU of NUMA node {nodes} is isolated ({isolated} on this host); isolate some with isolcpus on the kernel's command line, or say cpus = \"numa\""
-    )]
-    NotIsolated {
-        /// Where the bundle is requested, for people.
-        key: String,
-        bundle: String,
-        nodes: String,
-        isolated: String,
-    },
-    /// The container's control group is kept away from them.
-    #[error(
-        "{key}: bundle {bundle} wants {wanted}, and the control group {group} of the container has {has}; widen that, or change [bundles.{bundle}]"
-    )]
-    NotThere {
-        /// Where the bundle is requested, for people.
-        key: String,
-        bundle: String,
-        wanted: String,
-        /// The control group, quoted.
-        group: String,
-        has: String,
-    },
-}
-
-impl onload_core::error::Typed for CpusetError {}
-
-/// What is to be set, and what there is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// The CPUs; `None` leaves them as they are.
+    /// `None` leaves them as they are.
     pub cpus: Option<String>,
     /// The NUMA nodes of the memory; `None` leaves them as they are.
     pub mems: Option<String>,
     pub warnings: Vec<String>,
 }
 
-/// Chooses for a container whose configuration has `own` and that path of its control group. What its
-/// engine set stays.
-///
-/// # Errors
-/// [`CpusetError`] for what is to be set and cannot be.
+/// Chooses for a container whose configuration has `own` and that path of its control group. What its engine set stays.
 pub(crate) fn choose(
     placements: &[Placement],
     own: &Cpuset,
     cgroups_path: Option<&str>,
     sysfs: &Sysfs,
-) -> Result<Choice, CpusetError> {
+) -> Result<Choice> {
     let mut chosen = Choice::default();
     let (mut cpus, mut mems) = (BTreeSet::new(), BTreeSet::new());
     for placement in placements {
@@ -122,7 +59,7 @@ pub(crate) fn choose(
 }
 
 impl Choice {
-    /// Says that the engine's word stays, unless it is the same.
+    /// Warns that what the engine set stays, unless it is the same.
     fn keep(
         &mut self,
         placement: &Placement,
@@ -156,7 +93,7 @@ fn two_nodes(placement: &Placement) -> Option<String> {
     })
 }
 
-/// Says of a container what it does not get of its bundles.
+/// A warning for a container that does not get the CPUs and nodes of its bundles.
 pub(crate) fn not_set(placements: &[Placement], why: &str) -> Option<String> {
     let first = placements.first()?;
     let bundles: Vec<&str> = placements.iter().map(|one| one.bundle.as_str()).collect();
@@ -192,7 +129,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn cpus(&self) -> Result<BTreeSet<u32>, CpusetError> {
+    fn cpus(&self) -> Result<BTreeSet<u32>> {
         let above = self.above()?;
         let wanted = match &self.placement.cpus {
             None => return Ok(BTreeSet::new()),
@@ -203,7 +140,7 @@ impl<'a> Resolver<'a> {
         self.some_of(&wanted, "the CPUs", &above.cpus)
     }
 
-    fn mems(&self) -> Result<BTreeSet<u32>, CpusetError> {
+    fn mems(&self) -> Result<BTreeSet<u32>> {
         const WHAT: &str = "memory of the NUMA nodes";
         let above = self.above()?;
         match &self.placement.mems {
@@ -213,32 +150,31 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn above(&self) -> Result<&Ancestor, CpusetError> {
-        self.above
-            .as_ref()
-            .ok_or_else(|| CpusetError::NoController {
-                key: self.key(),
-                bundle: self.placement.bundle.clone(),
-            })
+    fn above(&self) -> Result<&Ancestor> {
+        let Placement { origin, bundle, .. } = self.placement;
+        self.above.as_ref().ok_or_else(|| {
+            error!(
+                "{origin}: the kernel has no cpusets, which keep a container to CPUs and NUMA nodes; remove cpus and mems from [bundles.{bundle}]"
+            )
+        })
     }
 
-    /// The NUMA nodes of the devices. Where there is one node, everything is on it, and the kernel may
-    /// not say so.
-    fn nodes(&self) -> Result<BTreeSet<u32>, CpusetError> {
+    /// The NUMA nodes of the devices. Where there is one node, everything is on it, and the kernel may not say so.
+    fn nodes(&self) -> Result<BTreeSet<u32>> {
+        let Placement { origin, bundle, .. } = self.placement;
         if !self.placement.nodes.is_empty() {
             return Ok(self.placement.nodes.clone());
         }
         let online = self.list("devices/system/node/online")?;
-        match online.len() {
-            1 => Ok(online),
-            _ => Err(CpusetError::NoNode {
-                key: self.key(),
-                bundle: self.placement.bundle.clone(),
-            }),
+        if online.len() != 1 {
+            bail!(
+                "{origin}: the kernel names no NUMA node of the devices of bundle {bundle}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+            );
         }
+        Ok(online)
     }
 
-    fn cpus_of_nodes(&self) -> Result<BTreeSet<u32>, CpusetError> {
+    fn cpus_of_nodes(&self) -> Result<BTreeSet<u32>> {
         let mut cpus = BTreeSet::new();
         for node in self.nodes()? {
             cpus.extend(self.list(&format!("devices/system/node/node{node}/cpulist"))?);
@@ -246,28 +182,29 @@ impl<'a> Resolver<'a> {
         Ok(cpus)
     }
 
-    fn isolated(&self) -> Result<BTreeSet<u32>, CpusetError> {
+    fn isolated(&self) -> Result<BTreeSet<u32>> {
         let isolated = self.list("devices/system/cpu/isolated")?;
         let near = self.cpus_of_nodes()?;
         let both: BTreeSet<u32> = near.intersection(&isolated).copied().collect();
         if both.is_empty() {
-            return Err(CpusetError::NotIsolated {
-                key: self.key(),
-                bundle: self.placement.bundle.clone(),
-                nodes: cpu_list::text(&self.nodes()?),
-                isolated: shown(&isolated),
-            });
+            let Placement { origin, bundle, .. } = self.placement;
+            bail!(
+                "{origin}: bundle {bundle} wants isolated CPUs, and no CPU of NUMA node {} is isolated ({} on this host); isolate some with isolcpus on the kernel's command line, or say cpus = \"numa\"",
+                cpu_list::text(&self.nodes()?),
+                shown(&isolated)
+            );
         }
         Ok(both)
     }
 
-    fn list(&self, path: &str) -> Result<BTreeSet<u32>, CpusetError> {
+    /// A list of the kernel. Where it is not understood, a container would be kept to a part of it.
+    fn list(&self, path: &str) -> Result<BTreeSet<u32>> {
         let text = self.sysfs.text(Path::new(path));
-        cpu_list::parse(&text.unwrap_or_default()).map_err(|source| CpusetError::NotList {
-            key: self.key(),
-            bundle: self.placement.bundle.clone(),
-            path: path.to_owned(),
-            source,
+        cpu_list::parse(&text.unwrap_or_default()).with_context(|| {
+            let Placement { origin, bundle, .. } = self.placement;
+            format!(
+                "{origin}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+            )
         })
     }
 
@@ -277,12 +214,12 @@ impl<'a> Resolver<'a> {
         wanted: &BTreeSet<u32>,
         what: &str,
         has: &BTreeSet<u32>,
-    ) -> Result<BTreeSet<u32>, CpusetError> {
+    ) -> Result<BTreeSet<u32>> {
         let both: BTreeSet<u32> = wanted.intersection(has).copied().collect();
-        match both.is_empty() {
-            true => Err(self.not_there(wanted, what, has)),
-            false => Ok(both),
+        if both.is_empty() {
+            return Err(self.not_there(wanted, what, has));
         }
+        Ok(both)
     }
 
     /// All of them, or none.
@@ -291,35 +228,31 @@ impl<'a> Resolver<'a> {
         wanted: &BTreeSet<u32>,
         what: &str,
         has: &BTreeSet<u32>,
-    ) -> Result<BTreeSet<u32>, CpusetError> {
-        match wanted.is_subset(has) {
-            true => Ok(wanted.clone()),
-            false => Err(self.not_there(wanted, what, has)),
+    ) -> Result<BTreeSet<u32>> {
+        if !wanted.is_subset(has) {
+            return Err(self.not_there(wanted, what, has));
         }
+        Ok(wanted.clone())
     }
 
-    fn not_there(&self, wanted: &BTreeSet<u32>, what: &str, has: &BTreeSet<u32>) -> CpusetError {
-        let group = self.above.as_ref().map(|above| &above.path);
-        let group = group.map(PathBuf::as_path).unwrap_or(Path::new("/"));
-        CpusetError::NotThere {
-            key: self.key(),
-            bundle: self.placement.bundle.clone(),
-            wanted: format!("{what} {}", shown(wanted)),
-            group: Quoted(&group.to_string_lossy()).to_string(),
-            has: shown(has),
-        }
-    }
-
-    fn key(&self) -> String {
-        self.placement.origin.to_string()
+    fn not_there(&self, wanted: &BTreeSet<u32>, what: &str, has: &BTreeSet<u32>) -> Error {
+        let Placement { origin, bundle, .. } = self.placement;
+        let group = self.above.as_ref().map(|above| above.path.as_path());
+        let group = group.unwrap_or(Path::new("/")).to_string_lossy();
+        error!(
+            "{origin}: bundle {bundle} wants {what} {}, and the control group {} of the container has {}; widen that, or change [bundles.{bundle}]",
+            shown(wanted),
+            Quoted(&group),
+            shown(has)
+        )
     }
 }
 
 fn shown(numbers: &BTreeSet<u32>) -> String {
-    match numbers.is_empty() {
-        true => "none".to_owned(),
-        false => cpu_list::text(numbers),
+    if numbers.is_empty() {
+        return "none".to_owned();
     }
+    cpu_list::text(numbers)
 }
 
 #[cfg(test)]
@@ -357,12 +290,7 @@ mod tests {
             self.tried(placements, own, path).unwrap()
         }
 
-        fn tried(
-            &self,
-            placements: &[Placement],
-            own: &Cpuset,
-            path: &str,
-        ) -> Result<Choice, CpusetError> {
+        fn tried(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Result<Choice> {
             choose(placements, own, Some(path), &Sysfs::at(self.0.path()))
         }
 

@@ -1,28 +1,16 @@
 //! The addresses that a container asks for: its interfaces get them from the hook that moves them.
 
 use onload_cdi::ContainerEdits;
+use onload_core::bail;
 use onload_core::class::Class;
+use onload_core::error::Result;
 use onload_core::hook_arguments::{GivenAddress, HookArguments};
 use onload_core::request::{Request, WantedAddress};
 use onload_core::text::Quoted;
 
-/// An address for an interface that nothing moves.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{key}: nothing moves {name} into the container, so no address can be set; a CNI plugin moves it and sets its address, or onload-hook was missing when the specification was written: install it, and run `onload-ctk cdi generate`"
-)]
-pub struct NoMove {
-    /// Where it is requested, for people.
-    key: String,
-    /// The interface, quoted.
-    name: String,
-}
-
-impl onload_core::error::Typed for NoMove {}
-
 /// Puts the addresses of a request, whose pools are replaced by members, into the hooks that move the
 /// interfaces. They replace those of the operator's configuration.
-pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<(), NoMove> {
+pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
     let Some(asked) = &request.addresses else {
         return Ok(());
     };
@@ -52,14 +40,16 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<(), N
         arguments.replace_in(&mut hook.args);
         set.extend(own);
     }
-    let mut addresses = asked.value.iter();
-    match addresses.find(|one| !set.contains(one)) {
-        None => Ok(()),
-        Some(one) => Err(NoMove {
-            key: asked.origin.to_string(),
-            name: Quoted(&one.name).to_string(),
-        }),
+    for one in &asked.value {
+        if !set.contains(&one) {
+            bail!(
+                "{}: nothing moves {} into the container, so no address can be set; a CNI plugin moves it and sets its address, or onload-hook was missing when the specification was written: install it, and run `onload-ctk cdi generate`",
+                asked.origin,
+                Quoted(&one.name)
+            );
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use serde::Deserialize;
 
 use crate::host::HostView;
 
-/// The capability that lets a process take any user id.
 pub(crate) const CAP_SETUID: &str = "CAP_SETUID";
 
 /// Capabilities with which a process of another user can become the host's user 0, or can do what
@@ -42,10 +41,6 @@ const HELD: [CapabilitySet; 4] = [
     CapabilitySet::Ambient,
 ];
 
-/// Examines a configuration.
-///
-/// # Errors
-/// [`OciConfigError::Read`].
 pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, OciConfigError> {
     if !host.privilege().is_initial_namespace {
         return Ok(HostRoot::No);
@@ -81,9 +76,6 @@ fn effective(uid: u32) -> u32 {
 /// Removes CAP_SETUID from a process that holds it only for the programs of its image: a user other
 /// than 0 loses its permitted set when it executes a plain program (capabilities(7)). An ambient
 /// capability reaches every program, and the container may need it. Returns whether it was removed.
-///
-/// # Errors
-/// [`RawError`].
 pub(crate) fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
     let user = process.object("user")?.unwrap_or_default();
     let uid: Option<u32> = user.read("uid")?;
@@ -112,7 +104,7 @@ pub(crate) fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
 }
 
 fn is_setuid(name: &str) -> bool {
-    names(name, WAYS_TO_ROOT[0])
+    names(name, CAP_SETUID)
 }
 
 fn has_no_new_privileges(process: &RawObject) -> Result<bool, RawError> {
@@ -128,8 +120,8 @@ fn way_to_root(process: &RawObject) -> Result<Option<&'static str>, RawError> {
     for set in HELD {
         all.extend(held(&sets, set)?);
     }
-    let way = |way: &&&'static str| all.iter().any(|name| names(name, way));
-    Ok(WAYS_TO_ROOT.iter().find(way).copied())
+    let is_held = |way: &&str| all.iter().any(|name| names(name, way));
+    Ok(WAYS_TO_ROOT.into_iter().find(is_held))
 }
 
 fn held(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
@@ -157,7 +149,6 @@ struct IdMapping {
     size: u64,
 }
 
-/// User ids are 32 bits wide.
 const USERS: u64 = 1 << 32;
 
 impl IdMapping {
@@ -168,7 +159,6 @@ impl IdMapping {
         self.size > 0 && (self.host_id == 0 || end > USERS)
     }
 
-    /// Whether it maps this user of the container to the host's user 0.
     fn makes_root(self, uid: u32) -> bool {
         let within = u64::from(uid).checked_sub(self.container_id);
         within.is_some_and(|within| {
@@ -178,12 +168,10 @@ impl IdMapping {
     }
 }
 
-/// Which users of the host the container's users are.
 enum Users {
     Hosts,
-    /// Those of a namespace with these mappings.
     Mapped(Vec<IdMapping>),
-    /// Those of a namespace that cannot be examined.
+    /// Those of a namespace, at this path, that cannot be examined.
     Unseen(String),
 }
 
@@ -200,12 +188,11 @@ impl Users {
             let mappings = mappings.and_then(|text| parse_map(&text));
             return Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped));
         }
-        let mappings: Option<Vec<IdMapping>> = match config.linux() {
-            Some(linux) => linux
-                .read("uidMappings")
-                .map_err(|error| OciConfigError::Read(error.at("linux")))?,
-            None => None,
-        };
+        let mut mappings: Option<Vec<IdMapping>> = None;
+        if let Some(linux) = config.linux() {
+            let read = linux.read("uidMappings");
+            mappings = read.map_err(|error| OciConfigError::Read(error.at("linux")))?;
+        }
         let mappings = mappings.filter(|mappings| !mappings.is_empty());
         Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped))
     }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
 use onload_core::request::{Request, is_sandbox};
 
-use super::error::DecisionError;
 use super::variable::Variables;
-use crate::config_json::scan::{Places, Scanned};
+use crate::config_json::scan::{MAX_BYTES, Places, Scanned};
 
-/// A configuration that holds a request for this container.
+/// What the failures of reading and changing a configuration begin with.
+pub(crate) const CONFIG_JSON: &str = "config.json";
+
 #[derive(Debug)]
 pub(crate) struct DecisionInput {
     /// The text as it was read. From here on, parts of it are not copied.
@@ -19,37 +22,29 @@ pub(crate) struct DecisionInput {
     pub config: OciConfig,
     /// The request of its annotations, which may be empty if there is a variable.
     pub request: Request,
-    /// What its environment has of the variable.
     pub variables: Variables,
 }
 
 impl DecisionInput {
     /// Parses the result of a scan; `None` if it requests nothing after all.
-    ///
-    /// # Errors
-    /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>, DecisionError> {
+    pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>> {
         if !scanned.may_ask {
             return Ok(None);
         }
         if scanned.more {
-            return Err(DecisionError::TooLarge);
+            return Err(too_large());
         }
         DecisionInput::parse(text(scanned.kept)?, scanned.places)
     }
 
     /// Parses a text; `None` if it requests nothing after all.
-    ///
-    /// # Errors
-    /// [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn parse(
-        text: Arc<String>,
-        places: Places,
-    ) -> Result<Option<DecisionInput>, DecisionError> {
-        let config = OciConfig::parse_text(Arc::clone(&text))?;
+    pub(crate) fn parse(text: Arc<String>, places: Places) -> Result<Option<DecisionInput>> {
+        let config = OciConfig::parse_text(Arc::clone(&text)).context(CONFIG_JSON)?;
         let request = Request::parse(&config)?;
         let variables = match places {
-            Places::VariableToo if !is_sandbox(&config) => Variables::of(&config)?,
+            Places::VariableToo if !is_sandbox(&config) => {
+                Variables::of(&config).context(CONFIG_JSON)?
+            }
             _ => Variables::default(),
         };
         if request.is_none() && variables == Variables::default() {
@@ -64,14 +59,15 @@ impl DecisionInput {
     }
 }
 
-/// Converts the bytes of a configuration to text.
-///
-/// # Errors
-/// [`DecisionError::Config`].
-pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>, DecisionError> {
-    let text = String::from_utf8(json).map(Arc::new);
-    text.map_err(|error| {
-        let error = RawError::Utf8(error.utf8_error().valid_up_to());
-        OciConfigError::Read(error).into()
-    })
+pub(crate) fn too_large() -> Error {
+    error!(
+        "config.json has onload.dev annotations, or the variable ONLOAD_CTK_REQUEST, and is larger than {MAX_BYTES} bytes"
+    )
+}
+
+pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>> {
+    let text = String::from_utf8(json)
+        .map(Arc::new)
+        .map_err(|error| OciConfigError::Read(RawError::Utf8(error.utf8_error().valid_up_to())));
+    text.context(CONFIG_JSON)
 }

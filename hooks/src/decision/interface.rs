@@ -10,9 +10,6 @@ use onload_core::request::Request;
 
 use crate::host::specs::Entry;
 
-/// The classes that give interfaces to Onload.
-const ONLOAD: [Class; 3] = [Class::Nic, Class::NicPlain, Class::NicNodes];
-
 /// Removes the choice of an interface from the edits of one class, if the request names more than one.
 /// `all` counts, since it means every interface, and `loopback` does not, since it means none. Returns
 /// whether anything was removed.
@@ -21,8 +18,13 @@ pub(super) fn drop_ambiguous(
     entries: &[Entry<'_>],
     request: &Request,
 ) -> bool {
-    let Some((variable, classes)) = entries.first().and_then(|entry| chooser(entry.class)) else {
-        return false;
+    let (variable, classes): (&str, &[Class]) = match entries.first().map(|entry| entry.class) {
+        Some(Class::Nic | Class::NicPlain) => (
+            ONLOAD_INTERFACES,
+            &[Class::Nic, Class::NicPlain, Class::NicNodes],
+        ),
+        Some(Class::Zf) => (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
+        _ => return false,
     };
     let asked = classes
         .iter()
@@ -36,26 +38,13 @@ pub(super) fn drop_ambiguous(
     }
     // What an operator sets for all devices of a file is no choice between them.
     let devices = entries.iter().map(|entry| entry.found.device);
-    let chosen: BTreeSet<&String> = devices
+    let own: BTreeSet<&String> = devices
         .flat_map(|device| &device.container_edits.env)
-        .filter(|entry| is_of(entry, variable))
         .collect();
     let before = edits.env.len();
-    edits.env.retain(|entry| !chosen.contains(entry));
+    edits.env.retain(|entry| {
+        let name = entry.split_once('=').map(|(name, _)| name);
+        name != Some(variable) || !own.contains(entry)
+    });
     edits.env.len() < before
-}
-
-/// The variable by which a class chooses, and the classes whose interfaces it concerns.
-fn chooser(class: Class) -> Option<(&'static str, &'static [Class])> {
-    match class {
-        Class::Nic | Class::NicPlain => Some((ONLOAD_INTERFACES, &ONLOAD)),
-        Class::Zf => Some((TCPDIRECT_ATTRIBUTES, &[Class::Zf])),
-        _ => None,
-    }
-}
-
-fn is_of(entry: &str, variable: &str) -> bool {
-    entry
-        .split_once('=')
-        .is_some_and(|(name, _)| name == variable)
 }

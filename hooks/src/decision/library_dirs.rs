@@ -19,16 +19,16 @@ const SEARCHED: [&str; 3] = [
 /// directory gets the same library under the same name. `lacks` says whether the image is known not to
 /// have a directory.
 pub(super) fn leave_absent(mounts: &mut Vec<Mount>, lacks: &dyn Fn(&Path) -> bool) {
-    let wanted = |dir: &Path| mounts.iter().any(|mount| directory(mount) == Some(dir));
+    let is_in = |mount: &Mount, dirs: &[&Path]| {
+        let dir = Path::new(&mount.container_path).parent();
+        dir.is_some_and(|dir| dirs.contains(&dir))
+    };
     let searched = SEARCHED.map(Path::new).into_iter();
-    let searched = searched.filter(|dir| wanted(dir));
+    let searched = searched.filter(|dir| mounts.iter().any(|mount| is_in(mount, &[*dir])));
     let (absent, present): (Vec<&Path>, Vec<&Path>) =
         searched.partition(|dir| is_absent(dir, lacks));
-    let given: Vec<Mount> = mounts
-        .iter()
-        .filter(|mount| is_in(mount, &present))
-        .cloned()
-        .collect();
+    let mut given = mounts.clone();
+    given.retain(|mount| is_in(mount, &present));
     mounts.retain(|mount| {
         !is_in(mount, &absent) || !given.iter().any(|given| is_same_file(given, mount))
     });
@@ -43,20 +43,13 @@ fn is_absent(dir: &Path, lacks: &dyn Fn(&Path) -> bool) -> bool {
     lacks(dir) && outside.is_ok_and(|outside| lacks(&outside))
 }
 
-fn is_in(mount: &Mount, dirs: &[&Path]) -> bool {
-    directory(mount).is_some_and(|dir| dirs.contains(&dir))
-}
-
-fn directory(mount: &Mount) -> Option<&Path> {
-    Path::new(&mount.container_path).parent()
-}
-
 fn is_same_file(one: &Mount, other: &Mount) -> bool {
+    let name = |mount: &Mount| {
+        Path::new(&mount.container_path)
+            .file_name()
+            .map(OsStr::to_owned)
+    };
     one.host_path == other.host_path && name(one) == name(other)
-}
-
-fn name(mount: &Mount) -> Option<&OsStr> {
-    Path::new(&mount.container_path).file_name()
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! What one container gets. This is decided once, from the container's configuration, the
-//! operator's policy and the host's specifications. The two appliers only carry the decision out.
+//! operator's policy and the host's specifications. The appliers only carry the decision out.
 
 mod addresses;
-pub(crate) mod error;
 pub(crate) mod host_root;
 pub(crate) mod input;
 mod interface;
@@ -19,6 +18,7 @@ pub mod variable;
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::Memlock;
+use onload_core::error::{Context, Result};
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, MEMLOCK, Policy};
 use onload_core::request::{Origin, Origins, Request};
@@ -26,7 +26,7 @@ use onload_core::request::{Origin, Origins, Request};
 use crate::device::Device;
 use crate::host::specs::Specs;
 use crate::host::{HostView, Settings};
-use error::DecisionError;
+use input::CONFIG_JSON;
 use placement::Placement;
 use pools::{Chosen, Pools, Reserved};
 use preload_choice::PreloadChoice;
@@ -41,34 +41,28 @@ pub(crate) struct Decision {
     pub edits: ContainerEdits,
     /// All edits, class by class, whether the configuration contains them or not.
     pub by_class: Vec<(Class, ContainerEdits)>,
-    /// The devices that the configuration does not contain yet.
     pub devices: Vec<Device>,
     /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
     /// pool stands for others, and the configuration contains nothing of it yet.
     pub names: Option<Vec<String>>,
-    /// What is given, on one line.
     pub given: String,
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
-    /// What bundles say of its CPUs and its memory.
     pub placements: Vec<Placement>,
     /// What was reserved just now; whoever does not carry the decision out gives it back.
     pub reserved: Option<Reserved>,
     pub warnings: Vec<String>,
 }
 
-/// Decides for one container by the operator's policy.
-///
-/// # Errors
-/// [`DecisionError`] names the annotation, the cause and the remedy. Nothing is reserved then.
+/// Decides for one container by the operator's policy. Where it fails, nothing is reserved.
 pub(crate) fn decide(
     subject: Subject<'_>,
     settings: &Settings,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Decision, DecisionError> {
-    let root = host_root::look(subject.config, host)?;
+) -> Result<Decision> {
+    let root = host_root::look(subject.config, host).context(CONFIG_JSON)?;
     let policy = Policy {
         annotations: &settings.config.annotations,
         environment: &settings.config.environment,
@@ -82,20 +76,18 @@ pub(crate) fn decide(
     })
 }
 
-/// Decides what one container gets, whoever allowed it.
-///
-/// # Errors
-/// As for [`decide`].
+/// As [`decide`], whoever allowed it.
 pub(crate) fn provide(
     subject: Subject<'_>,
     settings: &Settings,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Decision, DecisionError> {
+) -> Result<Decision> {
     let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
-    let specs = match wanted.is_empty() {
-        true => Specs::default(),
-        false => host.specs(&wanted)?,
+    let specs = if wanted.is_empty() {
+        Specs::default()
+    } else {
+        host.specs(&wanted)?
     };
     let chosen = pools::choose(subject, &specs, settings, pools)?;
     let result = assemble(subject, &chosen, &specs, settings, host);
@@ -106,14 +98,13 @@ pub(crate) fn provide(
     })
 }
 
-/// Puts the decision together, once it is known which devices the container gets.
 fn assemble(
     subject: Subject<'_>,
     chosen: &Chosen,
     specs: &Specs,
     settings: &Settings,
     host: &dyn HostView,
-) -> Result<Decision, DecisionError> {
+) -> Result<Decision> {
     let request = chosen.request.as_ref().unwrap_or(subject.request);
     let found = look_up(request, specs, host)?;
     let keys = keys(request);
@@ -123,9 +114,10 @@ fn assemble(
     addresses::set(&mut edits, request)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
-    let is_held = present::drop_held(&mut edits, &mut devices, subject.config)?;
+    let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
+    let is_held = is_held.context(CONFIG_JSON)?;
     let is_whole = found.is_as_written && chosen.request.is_none() && !is_held;
-    let memlock = request.wants(&MEMLOCK);
+    let memlock = settings.config.cdi.memlock;
     Ok(Decision {
         keys,
         edits,
@@ -133,7 +125,7 @@ fn assemble(
         devices,
         names: is_whole.then_some(found.names),
         preload,
-        memlock: memlock.then_some(settings.config.cdi.memlock),
+        memlock: request.wants(&MEMLOCK).then_some(memlock),
         placements: placement::placements(request, &chosen.given, specs, &host.sysfs()),
         given: report::asked(request),
         reserved: None,
@@ -159,7 +151,6 @@ pub(crate) fn keys(request: &Request) -> String {
     Origins(&origins).to_string()
 }
 
-/// What the specifications provide for a request.
 #[derive(Debug, Default)]
 struct LookedUp {
     edits: ContainerEdits,
@@ -170,31 +161,22 @@ struct LookedUp {
     is_as_written: bool,
 }
 
-/// Looks a request up in the specifications, and checks its device nodes.
-fn look_up(
-    request: &Request,
-    specs: &Specs,
-    host: &dyn HostView,
-) -> Result<LookedUp, DecisionError> {
+fn look_up(request: &Request, specs: &Specs, host: &dyn HostView) -> Result<LookedUp> {
     if request.devices.is_empty() {
         return Ok(LookedUp::default());
     }
     let entries = specs.resolve(request)?;
-    let names = entries.iter().map(|entry| entry.found.name.to_string());
-    let names = names.collect();
     let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
     // The entries are ordered by class, as the request is, and each file is of one class.
     let mut is_as_written = true;
-    let by_class = entries.chunk_by(|one, other| one.class == other.class);
-    let by_class: Vec<(Class, ContainerEdits)> = by_class
-        .map(|entries| {
-            let mut edits = specs.edits(entries);
-            is_as_written &= !interface::drop_ambiguous(&mut edits, entries, request);
-            (entries[0].class, edits)
-        })
-        .collect();
+    let mut by_class = Vec::new();
     let mut edits = ContainerEdits::default();
-    by_class.iter().for_each(|(_, own)| edits.append(own));
+    for entries in entries.chunk_by(|one, other| one.class == other.class) {
+        let mut own = specs.edits(entries);
+        is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
+        edits.append(&own);
+        by_class.push((entries[0].class, own));
+    }
     // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
         let found = *nodes.get(node.source())?;
@@ -205,7 +187,10 @@ fn look_up(
         edits,
         by_class,
         devices: own.into_iter().filter_map(device).collect(),
-        names,
+        names: entries
+            .iter()
+            .map(|entry| entry.found.name.to_string())
+            .collect(),
         is_as_written,
     })
 }

@@ -10,19 +10,12 @@ use super::pools::Given;
 use crate::host::specs::Specs;
 use crate::host::sysfs::Sysfs;
 
-/// Names that stand for no device.
-const LOOPBACK: &str = "loopback";
-/// The name that stands for every device of a class.
-const ALL: &str = "all";
-
 /// What a bundle says of the CPUs and the memory of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub bundle: String,
-    /// Where it is requested.
     pub origin: Origin,
     pub cpus: Option<Cpus>,
-    /// The NUMA nodes of the memory.
     pub mems: Option<Mems>,
     /// The NUMA nodes of its devices, as far as the kernel names any.
     pub nodes: BTreeSet<u32>,
@@ -35,19 +28,21 @@ pub(super) fn placements(
     specs: &Specs,
     sysfs: &Sysfs,
 ) -> Vec<Placement> {
-    let Some(asked) = &request.bundles else {
-        return Vec::new();
-    };
-    let bundles = asked.value.iter();
-    let placed = bundles.filter(|bundle| bundle.cpus.is_some() || bundle.mems.is_some());
-    let placement = |bundle: &OpenedBundle| Placement {
-        bundle: bundle.name.clone(),
-        origin: asked.origin.clone(),
-        cpus: bundle.cpus.clone(),
-        mems: bundle.mems.clone(),
-        nodes: nodes(bundle, given, specs, sysfs),
-    };
-    placed.map(placement).collect()
+    let mut placements = Vec::new();
+    if let Some(asked) = &request.bundles {
+        for bundle in &asked.value {
+            if bundle.cpus.is_some() || bundle.mems.is_some() {
+                placements.push(Placement {
+                    bundle: bundle.name.clone(),
+                    origin: asked.origin.clone(),
+                    cpus: bundle.cpus.clone(),
+                    mems: bundle.mems.clone(),
+                    nodes: nodes(bundle, given, specs, sysfs),
+                });
+            }
+        }
+    }
+    placements
 }
 
 fn nodes(bundle: &OpenedBundle, given: &Given, specs: &Specs, sysfs: &Sysfs) -> BTreeSet<u32> {
@@ -55,11 +50,8 @@ fn nodes(bundle: &OpenedBundle, given: &Given, specs: &Specs, sysfs: &Sysfs) -> 
     for (class, wanted) in &bundle.devices {
         for wanted in wanted {
             let names = names(*class, &wanted.name, given, specs);
-            nodes.extend(
-                names
-                    .iter()
-                    .filter_map(|name| sysfs.numa_node(*class, name)),
-            );
+            let names = names.iter();
+            nodes.extend(names.filter_map(|name| sysfs.numa_node(*class, name)));
         }
     }
     nodes
@@ -71,8 +63,8 @@ fn names(class: Class, name: &str, given: &Given, specs: &Specs) -> Vec<String> 
         return members.clone();
     }
     match name {
-        ALL => specs.names_of(class),
-        LOOPBACK => Vec::new(),
+        "all" => specs.names_of(class),
+        "loopback" => Vec::new(),
         name => vec![name.to_owned()],
     }
 }

@@ -4,14 +4,16 @@
 //! reservation keeps the members for this container until its createRuntime hook turns it into a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::fmt;
 use std::path::Path;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::{Context, Result};
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
@@ -20,74 +22,11 @@ use onload_core::request::{Origin, Request, Wanted};
 use onload_core::text::Quoted;
 use onload_core::ticket::Ticket;
 
+use super::input::CONFIG_JSON;
 use super::subject::{Identity, Subject};
 use crate::host::Settings;
 use crate::host::specs::{Specs, expectations};
 
-/// Why a pool gives nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum PoolsError {
-    /// Its device in the specification is damaged.
-    #[error("pool {pool}; run `onload-ctk cdi generate`")]
-    Pool {
-        /// The pool, as `CLASS=NAME`.
-        pool: String,
-        source: onload_core::pool::PoolError,
-    },
-    /// A number of members, of a device.
-    #[error("{name} is one device and no pool; remove {count}")]
-    NoPool {
-        name: String,
-        /// The star and what follows it.
-        count: String,
-    },
-    /// Nothing would turn the reservation into a lease.
-    #[error(
-        "pool {0} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
-    )]
-    NoHook(String),
-    /// Its file and that of the devices do not belong together.
-    #[error(
-        "no specification offers a member of pool {pool}; run `onload-ctk cdi generate`{problems}"
-    )]
-    NoMember {
-        /// The pool, as `CLASS=NAME`.
-        pool: String,
-        /// Files of the class that could not be read.
-        problems: String,
-    },
-    /// The hooks of the configuration cannot be read.
-    #[error("config.json")]
-    Config(#[from] OciConfigError),
-    #[error("it has no effect without a pool, such as onload.dev/vfio: any; remove it")]
-    NumaAlone,
-    /// Nobody could tell whose the members are.
-    #[error(
-        "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
-    )]
-    NoId,
-    /// A ticket is not good.
-    #[error(transparent)]
-    Ticket(Box<dyn Error + Send + Sync>),
-    /// Too few are free, or the reservation cannot be written.
-    #[error(transparent)]
-    Lease(Box<dyn Error + Send + Sync>),
-}
-
-impl onload_core::error::Typed for PoolsError {}
-
-/// Why a request of a pool is refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{key}")]
-pub struct PoolRefusal {
-    /// Where it is requested, for people.
-    pub key: String,
-    pub source: Box<PoolsError>,
-}
-
-impl onload_core::error::Typed for PoolRefusal {}
-
-/// What a container wants of pools.
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
     pub wishes: &'a [Wish],
@@ -95,14 +34,12 @@ pub struct PoolRequest<'a> {
     pub numa: Numa,
     /// Devices by their names, which tickets give the container for itself, each with its ticket.
     pub named: &'a [(LeasedDevice, Token)],
-    /// The container's id.
     pub id: &'a ContainerId,
     pub bundle: &'a Path,
     /// What the nodes of a member are expected to be.
     pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,
 }
 
-/// Members of pools that are kept for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// What the container's hook has to name.
@@ -112,9 +49,6 @@ pub struct Reserved {
 }
 
 /// Hands a result on. What was reserved on the way to an error is given back: the container is not created.
-///
-/// # Errors
-/// That of `result`.
 pub fn or_give_back<T, E>(
     result: Result<T, E>,
     reserved: Option<&Reserved>,
@@ -126,28 +60,19 @@ pub fn or_give_back<T, E>(
     result
 }
 
-/// Where members of pools are kept for a container.
 pub trait Pools: fmt::Debug {
     /// Chooses free members and keeps them, all or none.
-    ///
-    /// # Errors
-    /// [`PoolsError::Lease`].
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError>;
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
 
     /// Gives them back: the container is not created.
     fn give_back(&self, reserved: &Reserved);
 
     /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
-    ///
-    /// # Errors
-    /// [`PoolsError::Ticket`] and [`PoolsError::NoId`].
-    fn ticket(
-        &self,
-        id: &Token,
-        container: Identity<'_>,
-        task: Option<&Path>,
-    ) -> Result<Ticket, PoolsError>;
+    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket>;
 }
+
+/// Devices, each with the token of its reservation.
+type Members = Vec<(LeasedDevice, Token)>;
 
 /// The members that each pool gave.
 pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
@@ -155,88 +80,87 @@ pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
 /// A request whose pools are replaced by members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chosen {
-    /// The request; `None` if it names no pool.
     pub(super) request: Option<Request>,
-    /// The members in it, by their pools.
     pub(super) given: Given,
-    /// What was reserved for it just now.
     pub(super) reserved: Option<Reserved>,
-    /// The members, with the token of their reservation.
-    members: Vec<(LeasedDevice, Token)>,
+    members: Members,
     /// A hook of a pool or our own, for members whose own edits have none that leases.
     hook: Option<Hook>,
 }
 
-/// Chooses members for the pools that a request names, and keeps what tickets name for the container. A
-/// configuration that was edited before has its members already, and keeps them.
+/// Chooses members for the pools that a request names, and keeps what tickets name for the container.
 pub(super) fn choose(
     subject: Subject<'_>,
     specs: &Specs,
     settings: &Settings,
     pools: &dyn Pools,
-) -> Result<Chosen, PoolRefusal> {
+) -> Result<Chosen> {
     let request = subject.request;
     let (wishes, hook) = wishes(request, specs)?;
     let named = named(subject, specs);
     let first = wishes.first().map(|wish| wish.class);
     let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
-        return match &request.numa {
-            Some(numa) => Err(refusal(numa.origin.to_string(), PoolsError::NumaAlone)),
-            None => Ok(Chosen::default()),
-        };
+        if let Some(numa) = &request.numa {
+            bail!(
+                "{}: it has no effect without a pool, such as onload.dev/vfio: any; remove it",
+                numa.origin
+            );
+        }
+        return Ok(Chosen::default());
     };
-    let failed = |error| refusal(first.origin.to_string(), error);
     let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
-    if let Some(members) = held(subject.config, &wishes, &named).map_err(|e| failed(e.into()))? {
-        let devices = members.iter().map(|(device, _)| device);
-        let (request, given) = resolved(request, &wishes, devices);
-        return Ok(Chosen {
-            request: Some(request),
-            given,
-            reserved: None,
-            members,
-            hook,
-        });
-    }
-    let wanted = PoolRequest {
-        wishes: &wishes,
-        numa: request
-            .numa
-            .as_ref()
-            .map(|numa| numa.value)
-            .unwrap_or_default(),
-        named: &named,
-        id: (subject.identity.id)
-            .ok_or(PoolsError::NoId)
-            .map_err(failed)?,
-        bundle: subject.identity.bundle,
-        expect: &|device| {
-            specs
-                .find(device.class, device.name.as_str())
-                .map_or_else(Vec::new, |found| expectations(&found))
-        },
-    };
-    let reserved = pools.reserve(wanted).map_err(failed)?;
-    let token = &reserved.token;
-    let (request, given) = resolved(request, &wishes, reserved.devices.iter());
+    let kept = keep(subject, &wishes, &named, specs, pools);
+    let (members, reserved) = kept.with_context(|| first.origin.to_string())?;
+    let devices = members.iter().map(|(device, _)| device);
+    let (request, given) = resolved(request, &wishes, devices);
     Ok(Chosen {
         request: Some(request),
         given,
-        members: reserved
-            .devices
-            .iter()
-            .map(|device| (device.clone(), token.clone()))
-            .collect(),
-        reserved: Some(reserved),
+        reserved,
+        members,
         hook,
     })
 }
 
+/// The members with their tokens, and what was reserved just now. A configuration that was edited before has its
+/// members already, and keeps them.
+fn keep(
+    subject: Subject<'_>,
+    wishes: &[Wish],
+    named: &[(LeasedDevice, Token)],
+    specs: &Specs,
+    pools: &dyn Pools,
+) -> Result<(Members, Option<Reserved>)> {
+    if let Some(members) = held(subject.config, wishes, named).context(CONFIG_JSON)? {
+        return Ok((members, None));
+    }
+    let numa = subject.request.numa.as_ref();
+    let Some(id) = subject.identity.id else {
+        bail!(
+            "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
+        );
+    };
+    let reserved = pools.reserve(PoolRequest {
+        wishes,
+        numa: numa.map(|numa| numa.value).unwrap_or_default(),
+        named,
+        id,
+        bundle: subject.identity.bundle,
+        expect: &|device| {
+            let found = specs.find(device.class, device.name.as_str());
+            found.map_or_else(Vec::new, |found| expectations(&found))
+        },
+    })?;
+    let devices = reserved.devices.iter();
+    let members = devices.map(|device| (device.clone(), reserved.token.clone()));
+    Ok((members.collect(), Some(reserved)))
+}
+
 /// The devices that the container's tickets give it for itself, as far as its request names them still. One that
 /// no specification offers is refused later.
-fn named(subject: Subject<'_>, specs: &Specs) -> Vec<(LeasedDevice, Token)> {
-    let is_asked = |device: &&LeasedDevice| {
+fn named(subject: Subject<'_>, specs: &Specs) -> Members {
+    let is_asked = |device: &LeasedDevice| {
         let asked = subject.request.devices.get(&device.class);
         asked.is_some_and(|asked| {
             let mut names = asked.value.iter().map(|wanted| wanted.name.as_str());
@@ -244,15 +168,13 @@ fn named(subject: Subject<'_>, specs: &Specs) -> Vec<(LeasedDevice, Token)> {
                 && names.any(|name| name == device.name.as_str())
         })
     };
-    let is_offered = |device: &&LeasedDevice| {
-        let found = specs.find(device.class, device.name.as_str());
-        found.is_some()
-    };
-    let mut named: Vec<(LeasedDevice, Token)> = Vec::new();
+    let mut named = Members::new();
     for ticket in subject.tickets {
-        let devices = ticket.exclusive.iter().filter(is_asked);
-        for device in devices.filter(is_offered) {
-            if !named.iter().any(|(known, _)| known == device) {
+        for device in &ticket.exclusive {
+            if is_asked(device)
+                && specs.find(device.class, device.name.as_str()).is_some()
+                && !named.iter().any(|(known, _)| known == device)
+            {
                 named.push((device.clone(), ticket.id.clone()));
             }
         }
@@ -270,66 +192,71 @@ fn own_hook(settings: &Settings) -> Hook {
     }
 }
 
-fn refusal(key: String, source: PoolsError) -> PoolRefusal {
-    let source = Box::new(source);
-    PoolRefusal { key, source }
-}
-
-/// What is wanted of each pool that a request names, and a hook of one of them. A name that no
-/// specification offers is refused later.
-fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>), PoolRefusal> {
+/// What is wanted of each pool that a request names, and a hook of one of them.
+fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>)> {
     let mut wishes = Vec::new();
     let mut hook = None;
     for (class, asked) in &request.devices {
-        let failed = |error| refusal(asked.origin.to_string(), error);
         for wanted in &asked.value {
-            let Some(found) = specs.find(*class, &wanted.name) else {
-                continue;
-            };
-            let pool = Pool::of_annotations(&found.device.annotations);
-            let pool = pool.map_err(|source| {
-                let pool = format!("{class}={}", wanted.name);
-                failed(PoolsError::Pool { pool, source })
-            })?;
-            match (pool, wanted.count) {
-                (Some(mut pool), count) => {
-                    // Its file may be newer or older than that of the devices.
-                    pool.members
-                        .retain(|member| specs.find(*class, member.name.as_str()).is_some());
-                    if pool.members.is_empty() {
-                        return Err(failed(PoolsError::NoMember {
-                            pool: format!("{class}={}", wanted.name),
-                            problems: specs.problems(),
-                        }));
-                    }
-                    // What is asked for by name is not what the pool gives.
-                    pool.members.retain(|member| {
-                        let is_it = |named: &Wanted| named.name == member.name.as_str();
-                        !asked.value.iter().any(is_it)
-                    });
-                    let of_pool = found.device.container_edits.hooks.first();
-                    let of_pool = of_pool.ok_or_else(|| {
-                        failed(PoolsError::NoHook(format!("{class}={}", wanted.name)))
-                    })?;
-                    hook = hook.or_else(|| Some(of_pool.clone()));
-                    wishes.push(Wish {
-                        class: *class,
-                        name: found.name.device().clone(),
-                        count: count.unwrap_or(1),
-                        pool,
-                    });
-                }
-                (None, Some(count)) => {
-                    return Err(failed(PoolsError::NoPool {
-                        name: wanted.name.clone(),
-                        count: Quoted(&format!("*{count}")).to_string(),
-                    }));
-                }
-                (None, None) => {}
+            let wish = wish(*class, wanted, &asked.value, specs);
+            if let Some((wish, of_pool)) = wish.with_context(|| asked.origin.to_string())? {
+                wishes.push(wish);
+                hook = hook.or(Some(of_pool));
             }
         }
     }
     Ok((wishes, hook))
+}
+
+/// What is wanted of a pool, and its hook; `None` for a device, and for a name that no specification offers, which
+/// is refused later. `asked` is all that is asked of the class.
+fn wish(
+    class: Class,
+    wanted: &Wanted,
+    asked: &[Wanted],
+    specs: &Specs,
+) -> Result<Option<(Wish, Hook)>> {
+    let name = &wanted.name;
+    let Some(found) = specs.find(class, name) else {
+        return Ok(None);
+    };
+    let pool = Pool::of_annotations(&found.device.annotations)
+        .with_context(|| format!("pool {class}={name}; run `onload-ctk cdi generate`"))?;
+    let Some(mut pool) = pool else {
+        if let Some(count) = wanted.count {
+            let count = format!("*{count}");
+            bail!(
+                "{name} is one device and no pool; remove {}",
+                Quoted(&count)
+            );
+        }
+        return Ok(None);
+    };
+    // Its file may be newer or older than that of the devices.
+    pool.members
+        .retain(|member| specs.find(class, member.name.as_str()).is_some());
+    if pool.members.is_empty() {
+        bail!(
+            "no specification offers a member of pool {class}={name}; run `onload-ctk cdi generate`{}",
+            specs.problems()
+        );
+    }
+    // What is asked for by name is not what the pool gives.
+    pool.members
+        .retain(|member| !asked.iter().any(|named| named.name == member.name.as_str()));
+    let hook = found.device.container_edits.hooks.first();
+    let hook = hook.ok_or_else(|| {
+        error!(
+            "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
+        )
+    })?;
+    let wish = Wish {
+        class,
+        name: found.name.device().clone(),
+        count: wanted.count.unwrap_or(1),
+        pool,
+    };
+    Ok(Some((wish, hook.clone())))
 }
 
 /// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
@@ -338,8 +265,8 @@ fn held(
     config: &OciConfig,
     wishes: &[Wish],
     named: &[(LeasedDevice, Token)],
-) -> Result<Option<Vec<(LeasedDevice, Token)>>, OciConfigError> {
-    let mut given: Vec<(LeasedDevice, Token)> = Vec::new();
+) -> Result<Option<Members>, OciConfigError> {
+    let mut given = Members::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
         let args = hook.args.unwrap_or_default();
         let asked = HookArguments::of_command(&args).map(|(_, asked)| asked);
@@ -378,9 +305,8 @@ fn held(
 fn resolved<'a>(
     request: &Request,
     wishes: &[Wish],
-    members: impl Iterator<Item = &'a LeasedDevice>,
+    mut members: impl Iterator<Item = &'a LeasedDevice>,
 ) -> (Request, Given) {
-    let mut members = members;
     let mut request = request.clone();
     let mut given = Given::new();
     for (class, asked) in &mut request.devices {
@@ -416,8 +342,7 @@ fn resolved<'a>(
     {
         let members = given.get(&(Class::Netdev, one.name.clone()));
         let at = usize::try_from(one.member).unwrap_or(usize::MAX);
-        let member = members.and_then(|members| members.get(at.checked_sub(1)?));
-        if let Some(member) = member {
+        if let Some(member) = members.and_then(|members| members.get(at.checked_sub(1)?)) {
             (one.name, one.member) = (member.clone(), 1);
         }
     }

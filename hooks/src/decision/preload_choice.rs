@@ -10,11 +10,9 @@ use onload_core::request::Request;
 /// The file that the dynamic loader reads (ld.so(8)).
 pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 
-/// How libonload.so gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadChoice {
     pub mode: Preload,
-    /// Whether an annotation chose it.
     pub is_asked: bool,
     /// Where it is requested, for people; all places if no single one is responsible.
     pub key: String,
@@ -29,10 +27,11 @@ pub(crate) struct PreloadChoice {
 }
 
 impl PreloadChoice {
-    /// Moves the preload out of the edits.
     pub(super) fn take(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
         let libraries = take_env(edits);
-        let mount = take_mount(edits);
+        let mut mounts = edits.mounts.iter();
+        let at = mounts.position(|mount| mount.container_path == LD_SO_PRELOAD);
+        let mount = at.map(|at| edits.mounts.remove(at));
         let asked = request.preload.as_ref();
         let mode = match asked {
             Some(asked) => asked.value,
@@ -58,7 +57,7 @@ impl PreloadChoice {
 
 /// Removes every LD_PRELOAD from the edits and returns its libraries, each once, in order.
 fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
-    let mut libraries = Vec::new();
+    let mut libraries: Vec<String> = Vec::new();
     edits.env.retain(|entry| {
         let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {
             return true;
@@ -71,14 +70,6 @@ fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
         false
     });
     libraries
-}
-
-fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
-    let at = edits
-        .mounts
-        .iter()
-        .position(|mount| mount.container_path == LD_SO_PRELOAD)?;
-    Some(edits.mounts.remove(at))
 }
 
 /// The libraries of a list; the loader separates them at colons and white space (ld.so(8)).

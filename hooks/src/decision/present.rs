@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::oci::{DeviceRule, MountEntry, OciConfig, OciConfigError, OciHook};
+use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
 use onload_core::hook_arguments::HookArguments;
 
@@ -19,23 +19,20 @@ pub(super) fn drop_held(
     let mut held = held_devices(devices, config)?.into_iter();
     edits.mounts = unique(std::mem::take(&mut edits.mounts));
     edits.hooks = unique(std::mem::take(&mut edits.hooks));
-    let count = |edits: &ContainerEdits, devices: &[Device]| {
-        edits.mounts.len() + edits.hooks.len() + devices.len()
-    };
     // What such a hook would check was checked just now.
     edits.hooks.retain(|hook| !only_checks(hook));
-    let before = count(edits, devices);
+    let before = edits.mounts.len() + edits.hooks.len() + devices.len();
     devices.retain(|_| held.next() != Some(true));
     edits.mounts.retain(|mount| {
-        let is_it =
-            |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
-        !config.mounts().iter().any(is_it)
+        !config
+            .mounts()
+            .iter()
+            .any(|held| held.is_at(&mount.container_path) && held.is_from(&mount.host_path))
     });
     drop_held_hooks(&mut edits.hooks, config)?;
-    Ok(count(edits, devices) < before)
+    Ok(edits.mounts.len() + edits.hooks.len() + devices.len() < before)
 }
 
-/// Drops the hooks that the configuration already has.
 pub(crate) fn drop_held_hooks(
     hooks: &mut Vec<Hook>,
     config: &OciConfig,
@@ -52,7 +49,6 @@ pub(crate) fn drop_held_hooks(
     Ok(())
 }
 
-/// Whether a hook is onload-hook and only checks nodes.
 fn only_checks(hook: &Hook) -> bool {
     HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
         let checks = !asked.expect.is_empty();

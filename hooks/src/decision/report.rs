@@ -11,7 +11,6 @@ pub(crate) struct Report {
     pub given: String,
     /// Why, step by step.
     pub reasons: Vec<String>,
-    /// What the operator wants logged.
     pub log: Log,
 }
 
@@ -30,15 +29,17 @@ impl Report {
 /// it came by that. Names of devices need no quotes.
 #[must_use]
 pub(crate) fn asked(request: &Request) -> String {
-    let devices = request.devices.iter();
-    let devices = devices.map(|(class, asked)| {
+    let mut words = Vec::new();
+    for bundle in request.bundles.iter().flat_map(|asked| &asked.value) {
+        words.push(format!("bundle={}", bundle.name));
+    }
+    for (class, asked) in &request.devices {
         let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
-        format!("{class}={}", names.join(","))
-    });
-    let bundles = request.bundles.iter().flat_map(|asked| &asked.value);
-    let bundles = bundles.map(|bundle| format!("bundle={}", bundle.name));
-    let mut words: Vec<String> = bundles.chain(devices).collect();
-    words.extend(request.ipc_lock.iter().map(|_| "ipc-lock".to_owned()));
+        words.push(format!("{class}={}", names.join(",")));
+    }
+    if request.ipc_lock.is_some() {
+        words.push("ipc-lock".to_owned());
+    }
     words.join(" ")
 }
 

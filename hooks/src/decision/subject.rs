@@ -7,12 +7,11 @@ use onload_core::container_id::ContainerId;
 use onload_core::lease::{Device, Token};
 use onload_core::request::Request;
 
-/// Which container it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// Its id, if the entry point knows it.
+    /// `None` if the entry point does not know it.
     pub id: Option<&'a ContainerId>,
-    /// Its bundle; empty if the engine has not made one yet.
+    /// Empty if the engine has not made one yet.
     pub bundle: &'a Path,
 }
 
@@ -29,7 +28,6 @@ pub struct TicketUse {
 pub(crate) struct Subject<'a> {
     pub config: &'a OciConfig,
     pub request: &'a Request,
-    /// The tickets that it is started with.
     pub tickets: &'a [TicketUse],
     pub identity: Identity<'a>,
     /// Whether its image is known not to have a directory.

@@ -10,13 +10,14 @@
 use std::path::PathBuf;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_core::bail;
 use onload_core::class::Class;
-use onload_core::lease::{NotToken, Token};
+use onload_core::error::{Context, Result};
+use onload_core::lease::Token;
 use onload_core::policy::allow_line;
-use onload_core::request::{Origin, Request, RequestError, VARIABLE};
+use onload_core::request::{Origin, Request, VARIABLE};
 use onload_core::ticket::{Ticket, WORD};
 
-use super::pools::PoolsError;
 use super::subject::TicketUse;
 use crate::host::Settings;
 
@@ -29,40 +30,9 @@ const MAX_SUFFIX: usize = 32;
 /// `containerBinds`).
 const TASK_MOUNTS: [&str; 3] = ["/secrets", "/local", "/alloc"];
 
-/// Why the variable stops a container.
-#[derive(Debug, thiserror::Error)]
-pub enum VariableError {
-    /// Nobody can say which of its values counts.
-    #[error(
-        "{VARIABLE} stands in the environment more than once, with different values; remove all but one"
-    )]
-    Several,
-    /// What it asks for is not understood.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// What follows the word is no ticket.
-    #[error("{name} names no ticket; only an engine can make one")]
-    NotTicket { name: String, source: NotToken },
-    /// No engine reserves so often for one task.
-    #[error(
-        "the environment names more than {MAX_TICKETS} tickets; let the engine place the task again"
-    )]
-    TooManyTickets,
-    /// The ticket is not good.
-    #[error("{name}")]
-    Ticket {
-        name: String,
-        source: Box<PoolsError>,
-    },
-}
-
-impl onload_core::error::Typed for VariableError {}
-
-/// What the variable asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     pub request: Request,
-    /// The tickets that the request is from.
     pub tickets: Vec<TicketUse>,
     /// Why something of it gives nothing.
     pub warnings: Vec<String>,
@@ -80,10 +50,6 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Reads a container's environment.
-    ///
-    /// # Errors
-    /// [`OciConfigError`].
     pub(crate) fn of(config: &OciConfig) -> Result<Variables, OciConfigError> {
         let mut variables = Variables::default();
         config.each_env(|entry| {
@@ -137,29 +103,25 @@ pub(crate) fn task(config: &OciConfig) -> Option<PathBuf> {
     source.filter(|source| source.is_absolute())
 }
 
-/// What these variables ask for. `take` takes a ticket for the container. What tickets give of a class goes before
-/// what the variable asks for.
-///
-/// # Errors
-/// [`VariableError`]: the container must not start.
+/// What these variables ask for. `take` takes a ticket for the container. What tickets give of a class takes
+/// precedence over what the variable asks for.
 pub(crate) fn read(
     variables: &Variables,
     settings: &Settings,
-    take: &dyn Fn(&Token) -> Result<Ticket, PoolsError>,
-) -> Result<Asked, VariableError> {
+    take: &dyn Fn(&Token) -> Result<Ticket>,
+) -> Result<Asked> {
     let mut asked = Asked::default();
-    asked
-        .warnings
-        .extend(variables.no_ticket.as_deref().map(gives_nothing));
+    if let Some(name) = &variables.no_ticket {
+        asked.warnings.push(format!(
+            "{name} of the container's environment gives nothing, since only an engine's ticket may stand there; a request stands in {VARIABLE}"
+        ));
+    }
     let by_request = request(&variables.request, settings)?;
     let named = variables.tickets.iter();
     let named = named.map(|(name, value)| (name.as_str(), value.as_str()));
     let tickets = tickets(by_request.ticket.into_iter().chain(named))?;
     for (name, id) in tickets {
-        let ticket = take(&id).map_err(|error| VariableError::Ticket {
-            name: name.to_owned(),
-            source: Box::new(error),
-        })?;
+        let ticket = take(&id).context(name)?;
         asked.request.add_ticket(ticket.asked()?)?;
         asked.tickets.push(TicketUse {
             id,
@@ -171,7 +133,6 @@ pub(crate) fn read(
     Ok(asked)
 }
 
-/// What [`VARIABLE`] itself holds.
 #[derive(Default)]
 struct ByRequest<'v> {
     request: Request,
@@ -181,7 +142,7 @@ struct ByRequest<'v> {
     warning: Option<String>,
 }
 
-fn request<'v>(values: &'v [String], settings: &Settings) -> Result<ByRequest<'v>, VariableError> {
+fn request<'v>(values: &'v [String], settings: &Settings) -> Result<ByRequest<'v>> {
     let is_ticket = values.iter().any(|value| value.starts_with(WORD));
     match values {
         [] => Ok(ByRequest::default()),
@@ -197,47 +158,44 @@ fn request<'v>(values: &'v [String], settings: &Settings) -> Result<ByRequest<'v
             request: Request::of_text(value, Origin::Variable)?,
             ..ByRequest::default()
         }),
-        _ => Err(VariableError::Several),
+        _ => bail!(
+            "{VARIABLE} stands in the environment more than once, with different values; remove all but one"
+        ),
     }
 }
 
 /// The tickets that variables name, each once, with its variable. None is taken before all are known to be some.
-fn tickets<'v>(
-    named: impl Iterator<Item = (&'v str, &'v str)>,
-) -> Result<Vec<(&'v str, Token)>, VariableError> {
+fn tickets<'v>(named: impl Iterator<Item = (&'v str, &'v str)>) -> Result<Vec<(&'v str, Token)>> {
     let mut tickets: Vec<(&str, Token)> = Vec::new();
     for (name, value) in named {
         let id = value.strip_prefix(WORD).unwrap_or_default();
-        let id: Token = id.parse().map_err(|source| VariableError::NotTicket {
-            name: name.to_owned(),
-            source,
-        })?;
+        let id: Token = id
+            .parse()
+            .with_context(|| format!("{name} names no ticket; only an engine can make one"))?;
         if !tickets.iter().any(|(_, known)| *known == id) {
             tickets.push((name, id));
         }
     }
-    match tickets.len() {
-        ..=MAX_TICKETS => Ok(tickets),
-        _ => Err(VariableError::TooManyTickets),
+    if tickets.len() > MAX_TICKETS {
+        bail!(
+            "the environment names more than {MAX_TICKETS} tickets; let the engine place the task again"
+        );
     }
-}
-
-/// The warning about a variable where only a ticket may stand.
-fn gives_nothing(name: &str) -> String {
-    format!(
-        "{name} of the container's environment gives nothing, since only an engine's ticket may stand there; a request stands in {VARIABLE}"
-    )
+    Ok(tickets)
 }
 
 /// The warning about a variable where the operator allows nothing by it.
 fn not_allowed(values: &[String], settings: &Settings) -> String {
-    let asked = values.iter().filter_map(|value| {
-        let request = Request::of_text(value, Origin::Variable).ok()?;
-        Some(request.devices.into_keys().collect::<Vec<Class>>())
-    });
-    let line = match asked.flatten().collect::<Vec<Class>>() {
-        none if none.is_empty() => "a list of classes".to_owned(),
-        classes => allow_line(&[], &classes),
+    let mut classes: Vec<Class> = Vec::new();
+    for value in values {
+        if let Ok(request) = Request::of_text(value, Origin::Variable) {
+            classes.extend(request.devices.into_keys());
+        }
+    }
+    let line = if classes.is_empty() {
+        "a list of classes".to_owned()
+    } else {
+        allow_line(&[], &classes)
     };
     format!(
         "{VARIABLE} of the container's environment gives nothing, since every image can carry it; {line} under [environment] in {} would allow it",
@@ -249,7 +207,6 @@ fn not_allowed(values: &[String], settings: &Settings) -> String {
 mod tests {
     use super::*;
     use onload_core::config::HookConfig;
-    use onload_core::text::Chain;
     use onload_core::ticket::TicketError;
 
     fn settings(allow: &[Class]) -> Settings {
@@ -282,10 +239,9 @@ mod tests {
             zeros if zeros == "0".repeat(32) => Ok(ticket("vfio=a", &["vfio:a"])),
             twos if twos == "2".repeat(32) => Ok(ticket("vfio=b;rdma=r", &["vfio:b"])),
             threes if threes == "3".repeat(32) => Ok(ticket("rdma=r,s;hugepages=2Mi", &[])),
-            _ => Err(PoolsError::Ticket(Box::new(TicketError::unknown(id)))),
+            _ => Err(TicketError::unknown(id).into()),
         };
-        read(&environment(entries), &settings(allow), &take)
-            .map_err(|error| Chain(&error).to_string())
+        read(&environment(entries), &settings(allow), &take).map_err(|error| format!("{error:#}"))
     }
 
     fn ticket(digit: &str) -> String {

@@ -8,34 +8,29 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
+use onload_core::error::Result;
 
 use crate::entry::wrapper::args;
 use crate::state::State;
 
-/// The runtime lost the bundle, and its command line does not name it either.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "crun did not report the container's bundle (its state says /, where there is no config.json); call it with --bundle and an absolute path, and without --config"
-)]
-pub(crate) struct NoBundle;
-
-impl onload_core::error::Typed for NoBundle {}
-
 /// Restores the bundle of a state that lost it.
-///
-/// # Errors
-/// [`NoBundle`] if the caller's command line does not name it.
-pub(crate) fn mend_bundle(state: &mut State) -> Result<(), NoBundle> {
+pub(crate) fn restore_bundle(state: &mut State) -> Result<()> {
     let root = Path::new("/");
     if state.bundle != root || root.join("config.json").exists() {
         return Ok(());
     }
-    let caller = std::os::unix::process::parent_id();
-    let words = fs::read(format!("/proc/{caller}/cmdline")).map_err(|_| NoBundle)?;
-    state.bundle = bundle_of(&words, &state.id).ok_or(NoBundle)?;
+    let words = fs::read(format!("/proc/{}/cmdline", parent_id())).ok();
+    let Some(bundle) = words.and_then(|words| bundle_of(&words, &state.id)) else {
+        bail!(
+            "crun did not report the container's bundle (its state says /, where there is no config.json); call it with --bundle and an absolute path, and without --config"
+        );
+    };
+    state.bundle = bundle;
     Ok(())
 }
 

@@ -8,22 +8,23 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use onload_core::bail;
+use onload_core::error;
+use onload_core::error::{Context, Result};
 use onload_core::expect::{Expect, Numbers};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::text::Chain;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config_json::devices::{ListedNodes, NodeSource};
 use crate::entry::stand_ins::StandIns;
-use crate::host::sysfs::{Sysfs, SysfsError};
-use crate::host::{HostFilesError, ThisHost};
+use crate::host::ThisHost;
+use crate::host::sysfs::{Remedies, Sysfs};
 use crate::live;
-use crate::live::error::LiveError;
-use crate::netdev::{self, NetdevError};
-use crate::process::init::InitError;
-use crate::process::limits::{self, LimitError};
+use crate::netdev;
+use crate::process::init;
+use crate::process::limits;
 use crate::rdma;
 use crate::run::lease::Container;
 use crate::state::State;
@@ -32,89 +33,25 @@ use crate::state::State;
 /// bytes.
 const HELD_BYTES: u64 = 256 * 1024;
 
-/// Why the container must not start.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CreateRuntimeError {
-    /// The configuration could not be read.
-    #[error("reading {path:?}")]
-    Config { path: PathBuf, source: io::Error },
-    /// The node is neither one of the container's devices nor mounted.
-    #[error(
-        "{0}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
-    )]
-    NoEntry(String),
-    /// The node's entry is not a character device with numbers.
-    #[error("{0}: linux.devices of config.json has no character device with numbers there")]
-    NotCharacter(String),
-    /// The source that is mounted over the node cannot be examined, or is not a character device.
-    #[error("{expect}: {source_path:?}, which is mounted there")]
-    Mounted {
-        expect: String,
-        source_path: PathBuf,
-        source: io::Error,
-    },
-    /// The node belongs to another device.
-    #[error("{}{}", Chain(.0), remedy(.0))]
-    Sysfs(SysfsError),
-    /// The limit could not be raised.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    #[error(transparent)]
-    Init(#[from] InitError),
-    /// This host cannot be looked at.
-    #[error(transparent)]
-    Host(#[from] HostFilesError),
-    /// Another container has a device that this one has to have for itself, or an interface does not move.
-    #[error(transparent)]
-    Netdev(#[from] NetdevError),
-    /// What a pool gives, or an RDMA device that moves, cannot be put into the container.
-    #[error(transparent)]
-    Live(#[from] LiveError),
-}
+const REMEDIES: Remedies = Remedies {
+    renumbered: "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container",
+    // A rewritten file would have the same bytes, and the engine would not read it again.
+    renumbered_since: "; its specification says so too, so the engine keeps a number from before: remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, then start a new container",
+    moved: "; run `systemctl start onload-cdi.service`, then start a new container",
+};
 
-impl onload_core::error::Typed for CreateRuntimeError {}
-
-impl From<SysfsError> for CreateRuntimeError {
-    fn from(error: SysfsError) -> Self {
-        CreateRuntimeError::Sysfs(error)
-    }
-}
-
-/// The remedy for an unexpected node.
-fn remedy(error: &SysfsError) -> &'static str {
-    match error {
-        SysfsError::Numbers {
-            is_written: false, ..
-        } => {
-            "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container"
-        }
-        // A rewritten file would have the same bytes, and the engine would not read it again.
-        SysfsError::Numbers {
-            is_written: true, ..
-        } => {
-            "; its specification says so too, so the engine keeps a number from before: remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, then start a new container"
-        }
-        SysfsError::Gone { .. } | SysfsError::Other { .. } => {
-            "; run `systemctl start onload-cdi.service`, then start a new container"
-        }
-        SysfsError::NoSuchNode { .. } | SysfsError::Read { .. } => "",
-    }
-}
-
-/// Does what the specification asks for.
-///
-/// # Errors
-/// [`CreateRuntimeError`]. If the process lacks the right to raise a limit, that is only a warning.
+/// Returns warnings.
 pub(crate) fn run(
     asked: &HookArguments,
     state: &State,
     sysfs: &Sysfs,
     config: &Path,
     stand_ins: &StandIns,
-) -> Result<Vec<String>, CreateRuntimeError> {
+) -> Result<Vec<String>> {
     if !asked.expect.is_empty() {
-        let listed = read_config(&state.bundle.join("config.json"), &asked.expect)?;
-        check(&asked.expect, &listed, &state.bundle, sysfs)?;
+        let path = state.bundle.join("config.json");
+        let listed = read_config(&path, &asked.expect).with_context(|| format!("reading {path:?}"));
+        check(&asked.expect, &listed?, &state.bundle, sysfs)?;
     }
     let mut warnings = Vec::new();
     if let Some(memlock) = asked.memlock {
@@ -125,7 +62,7 @@ pub(crate) fn run(
         let container = Container {
             id: &state.id,
             bundle: &state.bundle,
-            init: state.pid.ok_or(InitError::None)?,
+            init: state.pid.ok_or_else(init::no_pid)?,
         };
         let host = ThisHost::with_config(config)?;
         let interfaces = &stand_ins.interfaces;
@@ -142,53 +79,46 @@ pub(crate) fn run(
     Ok(warnings)
 }
 
-fn read_config(path: &Path, expect: &[Expect]) -> Result<ListedNodes, CreateRuntimeError> {
-    let failed = |error: io::Error| CreateRuntimeError::Config {
-        path: path.to_owned(),
-        source: error,
-    };
+fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
     // Opening a FIFO in place of the file must not block the hook.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-    let mut file = File::from(file);
-    let metadata = file.metadata().map_err(failed)?;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(failed(io::Error::other("not a regular file")));
+        return Err(io::Error::other("not a regular file"));
     }
     let listed = if metadata.len() <= HELD_BYTES {
         let size = usize::try_from(metadata.len()).unwrap_or_default();
         let mut bytes = Vec::with_capacity(size + 1);
-        let mut held = file.by_ref().take(HELD_BYTES);
-        held.read_to_end(&mut bytes).map_err(failed)?;
+        file.by_ref().take(HELD_BYTES).read_to_end(&mut bytes)?;
         ListedNodes::from_bytes(&bytes, expect)
     } else {
         ListedNodes::read(BufReader::with_capacity(64 * 1024, file), expect)
     };
-    listed.map_err(|error| failed(error.into()))
+    Ok(listed?)
 }
 
-fn check(
-    expect: &[Expect],
-    listed: &ListedNodes,
-    bundle: &Path,
-    sysfs: &Sysfs,
-) -> Result<(), CreateRuntimeError> {
+fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) -> Result<()> {
     for expect in expect {
         match listed.source_of(&expect.node) {
             // Which of two entries a runtime uses is its own choice, so all of them must be right.
             NodeSource::Entries(entries) => {
                 for entry in entries {
-                    let numbers = entry
-                        .numbers()
-                        .ok_or_else(|| CreateRuntimeError::NotCharacter(expect.to_string()))?;
-                    sysfs.check(expect, numbers)?;
+                    let numbers = entry.numbers().ok_or_else(|| {
+                        error!("{expect}: linux.devices of config.json has no character device with numbers there")
+                    })?;
+                    sysfs.check(expect, numbers, &REMEDIES)?;
                 }
             }
             NodeSource::Mounted(source) => {
-                sysfs.check(expect, mounted(expect, &bundle.join(source))?)?;
+                let source = bundle.join(source);
+                let numbers = numbers_of(&source)
+                    .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
+                sysfs.check(expect, numbers, &REMEDIES)?;
             }
-            NodeSource::Missing => return Err(CreateRuntimeError::NoEntry(expect.to_string())),
+            NodeSource::Missing => bail!(
+                "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
+            ),
         }
     }
     Ok(())
@@ -196,15 +126,10 @@ fn check(
 
 /// The numbers of a host node that is mounted into the container. The mount resolves a name in the
 /// file system, so the numbers are read now.
-fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError> {
-    let failed = |error: io::Error| CreateRuntimeError::Mounted {
-        expect: expect.to_string(),
-        source_path: source.to_owned(),
-        source: error,
-    };
-    let stat = rustix::fs::stat(source).map_err(|error| failed(error.into()))?;
+fn numbers_of(source: &Path) -> io::Result<Numbers> {
+    let stat = rustix::fs::stat(source)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
-        return Err(failed(io::Error::other("not a character device")));
+        return Err(io::Error::other("not a character device"));
     }
     Ok(Numbers {
         major: rustix::fs::major(stat.st_rdev),
@@ -231,7 +156,7 @@ mod tests {
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
         let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
-            .map_err(|error| Chain(&error).to_string())
+            .map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -274,8 +199,8 @@ mod tests {
         let expect: Expect = format!("/dev/infiniband/uverbs0=rdma:rxe0{written}")
             .parse()
             .unwrap();
-        let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap());
-        CreateRuntimeError::from(error.unwrap_err()).to_string()
+        let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
+        format!("{:#}", error.unwrap_err())
     }
 
     #[test]
@@ -310,7 +235,7 @@ mod tests {
         );
         let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
-            .map_err(|error| Chain(&error).to_string())
+            .map_err(|error| format!("{error:#}"))
     }
 
     #[test]

@@ -1,64 +1,34 @@
 //! The I/O around the filter: reads a configuration, calls the filter, writes the result.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_cdi::json::{RawError, RawObject};
+use onload_cdi::json::RawObject;
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Result};
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
 
-use crate::config_json::bundle::{BundleError, ConfigFile};
+use crate::config_json::bundle::ConfigFile;
 use crate::config_json::scan::{self, Places};
-use crate::decision::error::DecisionError;
 use crate::decision::host_root;
 use crate::decision::input::{self, DecisionInput};
 use crate::decision::pools::Reserved;
 use crate::decision::report::Report;
-use crate::filter::{self, Container, FilterError, Outcome};
-use crate::host::{HostFilesError, ThisHost};
+use crate::filter::{self, Container, Outcome};
+use crate::host::ThisHost;
 use crate::netdev;
 use crate::preload::HostFile;
 use crate::run::lease::{self, Keeper};
 use crate::run::maker::EntryPoint;
-use crate::run::own_dir::{OwnDir, OwnDirError};
+use crate::run::own_dir::OwnDir;
 use crate::run::sweep;
 use crate::state::State;
 
-/// Why an entry point fails.
-#[derive(Debug, thiserror::Error)]
-pub enum EntryError {
-    /// config.json could not be read or replaced.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    /// The container must not start.
-    #[error(transparent)]
-    Filter(#[from] FilterError),
-    /// The files of the host cannot be used.
-    #[error(transparent)]
-    Host(#[from] HostFilesError),
-    /// The process description of an `exec`.
-    #[error("reading the process of `exec`: {0}")]
-    Process(String),
-    /// Reading standard input or writing standard output.
-    #[error("{action}")]
-    Stream {
-        /// What was being done.
-        action: &'static str,
-        source: io::Error,
-    },
-    /// A file for the container could not be written on the host.
-    #[error(transparent)]
-    OwnDir(#[from] OwnDirError),
-}
-
-impl onload_core::error::Typed for EntryError {}
-
-/// What changed in a bundle's configuration.
+/// What changed in a bundle's configuration, and what has to be undone if the container does not start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edited {
-    /// What is said of it.
     pub report: Report,
     /// The container that a file was written for, under [`RUN_DIR`].
     pub own: Option<ContainerId>,
@@ -82,25 +52,17 @@ impl Edited {
     }
 }
 
-/// What a bundle's configuration requests; `None` if it requests nothing.
-///
-/// # Errors
-/// [`EntryError`].
-pub(crate) fn request(file: &ConfigFile) -> Result<Option<DecisionInput>, EntryError> {
-    let input = DecisionInput::read(file.scan(Places::VariableToo)?);
-    Ok(input.map_err(FilterError::from)?)
+pub(crate) fn request(file: &ConfigFile) -> Result<Option<DecisionInput>> {
+    DecisionInput::read(file.scan(Places::VariableToo)?)
 }
 
-/// Edits a bundle's configuration in place.
-///
-/// # Errors
-/// [`EntryError`]; the configuration is then unchanged.
+/// Edits a bundle's configuration in place. Where that fails, it is unchanged.
 pub(crate) fn edit(
     file: &ConfigFile,
     container: Container<'_>,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<Edited, EntryError> {
+) -> Result<Edited> {
     let Some(input) = request(file)? else {
         return Ok(Edited::default());
     };
@@ -121,11 +83,10 @@ fn written(
     outcome: Outcome,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<(Edited, Option<Vec<u8>>), EntryError> {
+) -> Result<(Edited, Option<Vec<u8>>)> {
     let mut warnings = outcome.warnings;
     if let Some(own) = &outcome.file {
-        let result = write_host_file(own, entry_point, host);
-        let warning = result.inspect_err(|_| {
+        let warning = write_host_file(own, entry_point, host).inspect_err(|_| {
             if let Some(reserved) = &outcome.reserved {
                 lease::give_back(reserved);
             }
@@ -149,24 +110,20 @@ fn written(
 
 /// Removes CAP_SETUID from the description of a process that is started in a container later (runc
 /// and crun, `exec --process`), where the process must not have it.
-///
-/// # Errors
-/// [`EntryError`]; the process must then not start.
-pub(crate) fn take_setuid(process: &Path) -> Result<(), EntryError> {
+pub(crate) fn take_setuid(process: &Path) -> Result<()> {
+    const READING: &str = "reading the process of `exec`";
     let file = ConfigFile::open(Path::new(""), Some(process))?;
     let scanned = file.scan(Places::Annotations)?;
     if scanned.more {
-        return Err(EntryError::Process("it is too large".to_owned()));
+        bail!("{READING}: it is too large");
     }
-    let failed = |error: RawError| EntryError::Process(Chain(&error).to_string());
-    let mut described = RawObject::parse(&scanned.kept).map_err(failed)?;
-    if host_root::take_setuid(&mut described).map_err(failed)? {
+    let mut described = RawObject::parse(&scanned.kept).context(READING)?;
+    if host_root::take_setuid(&mut described).context(READING)? {
         file.replace(&described.to_bytes())?;
     }
     Ok(())
 }
 
-/// What arrived on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Streamed {
     /// A configuration, which went on, and what is said of it.
@@ -175,21 +132,16 @@ pub(crate) enum Streamed {
     State(State),
 }
 
-/// Edits a configuration while copying it from one stream to another.
-///
-/// # Errors
-/// [`EntryError`]; the output so far must then not be used.
+/// Edits a configuration while copying it from one stream to another. Where that fails, the output so far must
+/// not be used.
 pub(crate) fn stream(
     from: impl Read,
     to: &mut dyn Write,
     container: Container<'_>,
     entry_point: EntryPoint<'_>,
     config: &Path,
-) -> Result<Streamed, EntryError> {
-    let output = |error| EntryError::Stream {
-        action: "writing standard output",
-        source: error,
-    };
+) -> Result<Streamed> {
+    const WRITING: &str = "writing standard output";
     let mut began = false;
     let scanned = scan::read(from, 0, Places::Annotations, &mut |kept, piece| {
         if !std::mem::replace(&mut began, true) {
@@ -197,30 +149,23 @@ pub(crate) fn stream(
         }
         to.write_all(piece)
     })
-    .map_err(|error| EntryError::Stream {
-        action: "copying standard input",
-        source: error,
-    })?;
+    .context("copying standard input")?;
     if !scanned.may_ask {
         if !began {
-            to.write_all(&scanned.kept).map_err(output)?;
+            to.write_all(&scanned.kept).context(WRITING)?;
         }
-        return to
-            .flush()
-            .map_err(output)
-            .map(|()| Streamed::Config(Report::default()));
+        to.flush().context(WRITING)?;
+        return Ok(Streamed::Config(Report::default()));
     }
     if scanned.more {
-        return Err(FilterError::from(DecisionError::TooLarge).into());
+        return Err(input::too_large());
     }
     if let Some(state) = State::recognise(&scanned.kept) {
         return Ok(Streamed::State(state));
     }
     let host = ThisHost::with_config(config)?;
-    let text = input::text(scanned.kept).map_err(FilterError::from)?;
-    let input =
-        DecisionInput::parse(Arc::clone(&text), Places::Annotations).map_err(FilterError::from)?;
-    let outcome = match input {
+    let text = input::text(scanned.kept)?;
+    let outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
         Some(input) => {
             let keeper = Keeper::before(&host, "onload-hook precreate").fetching(netdev::fetch);
             filter::give(input, container, &host, &keeper)?
@@ -232,16 +177,16 @@ pub(crate) fn stream(
     to.write_all(changed.as_deref().unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())
         .inspect_err(|_| edited.undo())
-        .map_err(output)?;
+        .context(WRITING)?;
     Ok(Streamed::Config(edited.report))
 }
 
-/// Writes a file for one container under [`RUN_DIR`] and returns warnings.
+/// Returns warnings.
 fn write_host_file(
     own: &HostFile,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<Option<String>, EntryError> {
+) -> Result<Option<String>> {
     let dir = OwnDir::open(&own.id, entry_point, host)?;
     dir.write(own.name, &own.bytes)
         .inspect_err(|_| dir.give_up(&own.id))?;
@@ -252,7 +197,7 @@ fn write_host_file(
 mod tests {
     use super::*;
 
-    fn copied(bytes: &[u8]) -> Result<Vec<u8>, EntryError> {
+    fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
         let mut to = Vec::new();
         let container = Container {
             bundle: Path::new("/"),
@@ -276,11 +221,10 @@ mod tests {
         let mut long = vec![b'x'; scan::MAX_BYTES + 200_001];
         assert_eq!(copied(&long).unwrap(), long);
         long.extend(b"onload.dev/nic");
-        assert!(matches!(
-            copied(&long),
-            Err(EntryError::Filter(FilterError::Decision(
-                DecisionError::TooLarge
-            )))
-        ));
+        let refusal = copied(&long).unwrap_err().to_string();
+        assert!(
+            refusal.ends_with("is larger than 16777216 bytes"),
+            "{refusal}"
+        );
     }
 }

@@ -3,26 +3,19 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use onload_core::text::{Chain, harmless, one_line};
+use onload_core::error::Result;
+use onload_core::text::{harmless, one_line};
 
-use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
 use crate::config_json::scan::Places;
-use crate::decision::error::DecisionError;
+use crate::decision::input::DecisionInput;
 use crate::decision::pools::Pools;
-use crate::filter::{self, Container, FilterError, Outcome};
+use crate::filter::{self, Container, Outcome};
 use crate::host::HostView;
 
-/// Explains what the filter would do to a bundle's configuration.
-///
-/// # Errors
-/// [`EntryError::Bundle`] and [`EntryError::Host`] if that cannot be determined. A refusal is part
-/// of the answer.
-pub fn explain(
-    bundle: &Path,
-    host: &dyn HostView,
-    pools: &dyn Pools,
-) -> Result<Explanation, EntryError> {
+/// Explains what the filter would do to a bundle's configuration. A bundle or a host that cannot be read is an
+/// error; a refusal is part of the answer.
+pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<Explanation> {
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan(Places::VariableToo)?;
     let before = shown(&scanned.kept);
@@ -33,10 +26,16 @@ pub fn explain(
         id: id.as_ref(),
         sees_exec: true,
     };
-    let (outcome, refusal) = match filter::apply_scanned(scanned, container, host, pools) {
+    let result = match DecisionInput::read(scanned) {
+        Ok(Some(input)) => {
+            host.settings()?;
+            filter::give(input, container, host, pools)
+        }
+        other => other.map(|_| Outcome::default()),
+    };
+    let (outcome, refusal) = match result {
         Ok(outcome) => (outcome, None),
-        Err(FilterError::Decision(DecisionError::Host(error))) => return Err(error.into()),
-        Err(error) => (Outcome::default(), Some(Chain(&error).to_string())),
+        Err(error) => (Outcome::default(), Some(one_line(&format!("{error:#}")))),
     };
     Ok(Explanation {
         after: outcome
@@ -46,7 +45,7 @@ pub fn explain(
         before,
         reasons: outcome.reasons.iter().map(|line| one_line(line)).collect(),
         warnings: outcome.warnings.iter().map(|line| one_line(line)).collect(),
-        refusal: refusal.map(|line| one_line(&line)),
+        refusal,
     })
 }
 
@@ -59,9 +58,7 @@ pub struct Explanation {
     pub after: String,
     /// What the container would get, and why.
     pub reasons: Vec<String>,
-    /// What the operator of the host should know.
     pub warnings: Vec<String>,
-    /// Why the container would not start.
     pub refusal: Option<String>,
 }
 
@@ -116,11 +113,10 @@ pub(crate) fn indent(json: &[u8]) -> String {
                 line(&mut text, depth);
             }
             b':' => text.extend(b": "),
-            b'"' => {
-                in_string = true;
+            byte => {
+                in_string = byte == b'"';
                 text.push(byte);
             }
-            byte => text.push(byte),
         }
     }
     text.push(b'\n');

@@ -4,37 +4,38 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Log, LogLevel};
-use onload_core::container_id::{ContainerId, NotContainerId};
-use onload_core::hook_arguments::{HookArguments, HookArgumentsError, PROGRAM};
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Error, Result};
+use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::Device;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::{Chain, Quoted};
+use onload_core::text::Quoted;
 
 use crate::config_json::bundle::podman_id;
 use crate::config_json::scan::{self, Places};
-use crate::decision::error::DecisionError;
+use crate::decision::input;
 use crate::decision::report::Report;
-use crate::entry::caller::{self, NoBundle};
-use crate::entry::create_runtime::{self, CreateRuntimeError};
-use crate::entry::edit::{self, EntryError, Streamed};
+use crate::entry::caller;
+use crate::entry::create_runtime;
+use crate::entry::edit::{self, Streamed};
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::{FAILURE, SUCCESS, USAGE, say};
 use crate::entry::stand_ins::StandIns;
 use crate::entry::system_log::{self, Severity};
-use crate::filter::{Container, FilterError};
+use crate::filter::Container;
 use crate::host::sysfs::Sysfs;
 use crate::live;
-use crate::live::error::LiveError;
-use crate::live::reapply::{self, ReapplyError};
-use crate::netdev::{self, NetdevError};
-use crate::rdma::{self, RdmaError};
+use crate::live::reapply;
+use crate::netdev;
+use crate::rdma;
 use crate::returning::Gone;
-use crate::run::lease::{self, ClaimError};
+use crate::run::lease;
 use crate::run::maker::{EntryPoint, Stage};
-use crate::run::sweep::{self, PoststopError};
-use crate::state::{State, StateError};
+use crate::run::sweep;
+use crate::state::State;
 
 const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX] [--claim UID] [--netdev IFNAME@PCI]… [--address IFNAME=ADDRESS/PREFIX]…, onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
 
@@ -42,7 +43,6 @@ const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prest
 /// specification or a configuration from another version may call for them.
 const OTHER_STAGES: [&str; 3] = ["createContainer", "startContainer", "poststart"];
 
-/// A command line of the hook.
 #[derive(Debug, PartialEq, Eq)]
 enum Command {
     /// `createRuntime` and `prestart`.
@@ -50,71 +50,17 @@ enum Command {
         stage: &'static str,
         args: Vec<OsString>,
     },
-    /// `poststop`.
-    Poststop { args: Vec<OsString> },
-    /// `precreate`.
+    Poststop {
+        args: Vec<OsString>,
+    },
     Precreate,
-    /// `reapply ID`.
     Reapply(ContainerId),
-    /// An OCI stage that is not handled.
     OtherStage(&'static str),
-    /// `--version`.
     Version,
-    /// `--help`.
     Help,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum UsageError {
-    #[error("{USAGE_TEXT}")]
-    Empty,
-    #[error("{0} is not a hook stage; {USAGE_TEXT}")]
-    NoStage(String),
-    #[error("{stage} takes no argument, but was given {arg}; {USAGE_TEXT}")]
-    Stray { stage: &'static str, arg: String },
-    #[error("reapply needs the id of one container; {USAGE_TEXT}")]
-    Reapply,
-    #[error(transparent)]
-    Id(#[from] NotContainerId),
-    #[error("--config needs the absolute path of a file; {USAGE_TEXT}")]
-    Config,
-}
-
-impl onload_core::error::Typed for UsageError {}
-
-#[derive(Debug, thiserror::Error)]
-enum HookError {
-    #[error(transparent)]
-    Arguments(#[from] HookArgumentsError),
-    #[error(transparent)]
-    State(#[from] StateError),
-    #[error(transparent)]
-    NoBundle(#[from] NoBundle),
-    #[error(transparent)]
-    CreateRuntime(#[from] CreateRuntimeError),
-    #[error(transparent)]
-    Poststop(#[from] PoststopError),
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    #[error(transparent)]
-    Netdev(#[from] NetdevError),
-    #[error(transparent)]
-    Rdma(#[from] RdmaError),
-    #[error(transparent)]
-    Entry(#[from] EntryError),
-    #[error(transparent)]
-    Live(#[from] LiveError),
-    #[error(transparent)]
-    Reapply(#[from] ReapplyError),
-    #[error("reading standard input")]
-    Input(#[source] io::Error),
-    #[error("writing standard output")]
-    Output(#[source] io::Error),
-}
-
-impl onload_core::error::Typed for HookError {}
-
-/// Runs the program and returns its exit status.
+/// Returns the exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
     run(args, &StandIns::default())
@@ -123,29 +69,23 @@ pub fn main(args: &[OsString]) -> i32 {
 /// As [`main`], where devices that move are found in a way of their own.
 #[must_use]
 pub fn run(args: &[OsString], stand_ins: &StandIns) -> i32 {
-    let args = args.get(1..).unwrap_or_default();
-    let (config, command) = match parse(args) {
+    let (config, command) = match parse(args.get(1..).unwrap_or_default()) {
         Ok(parsed) => parsed,
         Err(error) => {
-            fail(Path::new(CONFIG_PATH), &format!(": {}", Chain(&error)));
+            fail(Path::new(CONFIG_PATH), ":", &error);
             return USAGE;
         }
     };
     match dispatch(&command, &config, stand_ins) {
         Ok(()) => SUCCESS,
-        Err(failure) => {
-            let Failure {
-                stage,
-                subject,
-                error,
-            } = failure;
-            fail(&config, &format!(" {stage}: {subject}{}", Chain(&error)));
+        Err(error) => {
+            fail(&config, "", &error);
             FAILURE
         }
     }
 }
 
-fn parse(args: &[OsString]) -> Result<(PathBuf, Command), UsageError> {
+fn parse(args: &[OsString]) -> Result<(PathBuf, Command)> {
     let mut config = PathBuf::from(CONFIG_PATH);
     let mut rest = Vec::with_capacity(args.len());
     let mut args = args.iter();
@@ -154,75 +94,66 @@ fn parse(args: &[OsString]) -> Result<(PathBuf, Command), UsageError> {
             rest.push(arg.clone());
             continue;
         }
-        let path = args.next().map(PathBuf::from);
-        config = path
-            .filter(|path| path.is_absolute())
-            .ok_or(UsageError::Config)?;
+        match args.next().map(PathBuf::from) {
+            Some(path) if path.is_absolute() => config = path,
+            _ => bail!("--config needs the absolute path of a file; {USAGE_TEXT}"),
+        }
     }
     let [word, args @ ..] = rest.as_slice() else {
-        return Err(UsageError::Empty);
+        bail!("{USAGE_TEXT}");
     };
     Ok((config, command(word, args)?))
 }
 
-fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
+fn command(word: &OsStr, args: &[OsString]) -> Result<Command> {
     let word = word.to_str().unwrap_or_default();
-    let plain = |command: Command, stage: &'static str| match args {
-        [] => Ok(command),
-        [arg, ..] => Err(UsageError::Stray {
-            stage,
-            arg: Quoted(&arg.to_string_lossy()).to_string(),
-        }),
+    let stage = |stage| Command::CreateRuntime {
+        stage,
+        args: args.to_vec(),
     };
-    if let Some(stage) = OTHER_STAGES.into_iter().find(|stage| *stage == word) {
-        return Ok(Command::OtherStage(stage));
-    }
-    match word {
-        "createRuntime" => Ok(Command::CreateRuntime {
-            stage: "createRuntime",
-            args: args.to_vec(),
-        }),
-        "prestart" => Ok(Command::CreateRuntime {
-            stage: "prestart",
-            args: args.to_vec(),
-        }),
-        "poststop" => Ok(Command::Poststop {
-            args: args.to_vec(),
-        }),
-        "precreate" => plain(Command::Precreate, "precreate"),
-        "reapply" => match args {
-            [id] => Ok(Command::Reapply(id.to_string_lossy().parse()?)),
-            _ => Err(UsageError::Reapply),
-        },
-        "--version" => plain(Command::Version, "--version"),
-        "--help" => plain(Command::Help, "--help"),
-        other => Err(UsageError::NoStage(Quoted(other).to_string())),
-    }
-}
-
-/// The stage that failed, for which container, and why.
-struct Failure {
-    stage: &'static str,
-    subject: String,
-    error: Box<HookError>,
-}
-
-impl Failure {
-    fn new(stage: &'static str, subject: &str, error: impl Into<HookError>) -> Self {
-        Failure {
-            stage,
-            subject: subject.to_owned(),
-            error: Box::new(error.into()),
+    let command = match word {
+        "createRuntime" => return Ok(stage("createRuntime")),
+        "prestart" => return Ok(stage("prestart")),
+        "poststop" => {
+            return Ok(Command::Poststop {
+                args: args.to_vec(),
+            });
         }
+        "reapply" => match args {
+            [id] => return Ok(Command::Reapply(id.to_string_lossy().parse()?)),
+            _ => bail!("reapply needs the id of one container; {USAGE_TEXT}"),
+        },
+        "precreate" => Command::Precreate,
+        "--version" => Command::Version,
+        "--help" => Command::Help,
+        other => match OTHER_STAGES.into_iter().find(|stage| *stage == other) {
+            Some(stage) => return Ok(Command::OtherStage(stage)),
+            None => bail!("{} is not a hook stage; {USAGE_TEXT}", Quoted(other)),
+        },
+    };
+    if let Some(arg) = args.first() {
+        let arg = arg.to_string_lossy();
+        bail!(
+            "{word} takes no argument, but was given {}; {USAGE_TEXT}",
+            Quoted(&arg)
+        );
     }
+    Ok(command)
 }
 
-fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
+/// Its failures begin with the stage, and the container as far as it is known.
+fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<()> {
+    let print = |text: &str| writeln!(io::stdout(), "{text}").context("writing standard output");
     match command {
         Command::CreateRuntime { stage, args } => create_runtime(stage, args, config, stand_ins),
         Command::Poststop { args } => poststop(args, config, stand_ins),
         Command::Precreate => precreate(config, stand_ins),
-        Command::Reapply(id) => reapply(id, config),
+        Command::Reapply(id) => {
+            let subject = subject("reapply", id);
+            let warnings = reapply::run(id, config).context(&subject)?;
+            warn(&subject, warnings, config);
+            Ok(())
+        }
         Command::OtherStage(stage) => {
             let warning = format!("stage {stage} is not handled, nothing done");
             tell(Severity::Warning, &format!(": warning: {warning}"));
@@ -230,128 +161,99 @@ fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<()
             log_lines(&log, [Line::new(LogLevel::Warning, warning)]);
             Ok(())
         }
-        Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
-            .map_err(|error| Failure::new("--version", "", HookError::Output(error))),
-        Command::Help => writeln!(io::stdout(), "{USAGE_TEXT}")
-            .map_err(|error| Failure::new("--help", "", HookError::Output(error))),
+        Command::Version => {
+            print(&format!("onload-hook {}", env!("CARGO_PKG_VERSION"))).context("--version")
+        }
+        Command::Help => print(USAGE_TEXT).context("--help"),
     }
 }
 
 fn create_runtime(
-    stage: &'static str,
+    stage: &str,
     args: &[OsString],
     config: &Path,
     stand_ins: &StandIns,
-) -> Result<(), Failure> {
-    let arguments = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
+) -> Result<()> {
+    let arguments = HookArguments::parse(args).context(stage)?;
     if arguments.is_empty() {
         return by_annotation(stage, config, stand_ins);
     }
-    let mut state = State::read(BufReader::new(io::stdin().lock()), true)
-        .map_err(|error| Failure::new(stage, "", error))?;
+    let mut state = State::read(BufReader::new(io::stdin().lock()), true).context(stage)?;
+    let subject = subject(stage, &state.id);
     // Raising a limit does not need the bundle.
     let only_memlock = HookArguments {
         memlock: arguments.memlock,
         ..HookArguments::default()
     };
     if arguments != only_memlock {
-        caller::mend_bundle(&mut state)
-            .map_err(|error| Failure::new(stage, &subject(&state), error))?;
+        caller::restore_bundle(&mut state).context(&subject)?;
     }
-    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config, stand_ins)
-        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    warn(stage, &subject(&state), warnings, config);
+    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config, stand_ins);
+    warn(&subject, warnings.context(&subject)?, config);
     Ok(())
 }
 
 /// The entry point for a container that is already running. The state contains its annotations too,
 /// so a state without onload.dev annotations means there is nothing to do.
-fn by_annotation(stage: &'static str, config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
-    let scanned = scan::read(io::stdin().lock(), 0, Places::Annotations, &mut |_, _| {
-        Ok(())
-    })
-    .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
+fn by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result<()> {
+    let stdin = io::stdin().lock();
+    let scanned = scan::read(stdin, 0, Places::Annotations, &mut |_, _| Ok(()))
+        .context("reading standard input")
+        .context(stage)?;
     if !scanned.may_ask {
         return Ok(());
     }
     if scanned.more {
-        return Err(Failure::new(
-            stage,
-            "",
-            EntryError::from(FilterError::from(DecisionError::TooLarge)),
-        ));
+        return Err(input::too_large()).context(stage);
     }
-    let mut state =
-        State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
+    let mut state = State::read(&scanned.kept[..], true).context(stage)?;
     if state.is_stopped {
         return clean_up(&state, config, stand_ins);
     }
-    caller::mend_bundle(&mut state)
-        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    let report = live::inject(&state, config)
-        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    say_all(stage, &subject(&state), &report);
-    Ok(())
-}
-
-fn reapply(id: &ContainerId, config: &Path) -> Result<(), Failure> {
-    let stage = "reapply";
-    let subject = format!("container {id}: ");
-    let warnings =
-        reapply::run(id, config).map_err(|error| Failure::new(stage, &subject, error))?;
-    warn(stage, &subject, warnings, config);
+    let subject = subject(stage, &state.id);
+    caller::restore_bundle(&mut state).context(&subject)?;
+    say_all(&subject, &live::inject(&state, config).context(&subject)?);
     Ok(())
 }
 
 /// The entry point for `podman --hooks-dir`: config.json in, config.json out. podman runs it in the
 /// bundle.
-fn precreate(config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
-    let stage = "precreate";
+fn precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
     let bundle = std::env::current_dir().unwrap_or_default();
     let id = podman_id(&bundle);
-    let subject = id
-        .as_ref()
-        .map(|id| format!("container {id}: "))
-        .unwrap_or_default();
+    let subject = match &id {
+        Some(id) => subject("precreate", id),
+        None => "precreate".to_owned(),
+    };
     let container = Container {
         bundle: &bundle,
         id: id.as_ref(),
         sees_exec: false,
     };
-    let mut output = io::stdout().lock();
     let entry_point = EntryPoint {
         stage: Stage::Precreate,
         bundle: &bundle,
         root: None,
     };
-    let streamed = edit::stream(
-        io::stdin().lock(),
-        &mut output,
-        container,
-        entry_point,
-        config,
-    )
-    .map_err(|error| Failure::new(stage, &subject, error))?;
-    let report = match streamed {
-        Streamed::Config(report) => report,
+    let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
+    let streamed = edit::stream(stdin, &mut stdout, container, entry_point, config);
+    match streamed.context(&subject)? {
+        Streamed::Config(report) => say_all(&subject, &report),
         Streamed::State(state) => return clean_up(&state, config, stand_ins),
-    };
-    say_all(stage, &subject, &report);
+    }
     Ok(())
 }
 
 /// Without arguments it removes what was made for a container's annotations; with those of a
 /// specification, it ends what was leased by them.
-fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
+fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()> {
     let stage = "poststop";
-    let asked = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
-    let state = State::read(BufReader::new(io::stdin().lock()), false)
-        .map_err(|error| Failure::new(stage, "", error))?;
+    let asked = HookArguments::parse(args).context(stage)?;
+    let state = State::read(BufReader::new(io::stdin().lock()), false).context(stage)?;
     if asked.is_empty() || !asked.take.is_empty() {
         return clean_up(&state, config, stand_ins);
     }
     let (token, id) = (asked.token.as_ref(), &state.id);
-    let failed = |error: HookError| Failure::new(stage, &subject(&state), error);
     let (rest, rdma) = rdma::split(&asked);
     let (moving, others): (Vec<Device>, Vec<Device>) = rest
         .lease
@@ -368,12 +270,11 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
     if !rdma.rdma_netns.is_empty() {
         remove_nodes(&state, config)?;
     }
-    back.map_err(failed)?;
-    released.map_err(|error| failed(error.into()))
+    back.context(subject(stage, id))?;
+    released.context(subject(stage, id))
 }
 
-fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
-    let stage = "poststop";
+fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let leased = sweep::leased(Path::new(RUN_DIR), &state.id);
     let (moving, bundle) = leased.unwrap_or_default();
     let gone = Gone {
@@ -383,7 +284,7 @@ fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<(), Fa
     };
     let back = take_back(&moving, &moving, &gone, stand_ins);
     remove_nodes(state, config)?;
-    back.map_err(|error| Failure::new(stage, &subject(state), error))
+    back.context(subject("poststop", &state.id))
 }
 
 /// Brings back the RDMA devices and the interfaces among what a container had. What goes wrong with the one keeps
@@ -393,54 +294,54 @@ fn take_back(
     interfaces: &[Device],
     gone: &Gone<'_>,
     stand_ins: &StandIns,
-) -> Result<(), HookError> {
+) -> Result<()> {
     let devices = rdma::take_back(rdma, gone, &stand_ins.rdma);
     netdev::take_back(interfaces, gone, &stand_ins.interfaces)?;
-    Ok(devices?)
+    devices
 }
 
 /// Removes what was made in a container's root.
-fn remove_nodes(state: &State, config: &Path) -> Result<(), Failure> {
-    let stage = "poststop";
-    let warnings = sweep::run(Path::new(RUN_DIR), &state.id)
-        .map_err(|error| Failure::new(stage, &subject(state), error))?;
-    warn(stage, &subject(state), warnings, config);
+fn remove_nodes(state: &State, config: &Path) -> Result<()> {
+    let subject = subject("poststop", &state.id);
+    let warnings = sweep::run(Path::new(RUN_DIR), &state.id).context(&subject)?;
+    warn(&subject, warnings, config);
     Ok(())
 }
 
-fn subject(state: &State) -> String {
-    format!("container {}: ", state.id)
+fn subject(stage: &str, id: &ContainerId) -> String {
+    format!("{stage}: container {id}")
 }
 
 /// Says warnings, where there are any, and logs them.
-fn warn(stage: &str, subject: &str, warnings: Vec<String>, config: &Path) {
+fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
     if !warnings.is_empty() {
         let log = log_file::settings(config);
-        say_all(stage, subject, &Report::of_warnings(warnings, log));
+        say_all(subject, &Report::of_warnings(warnings, log));
     }
 }
 
 /// Says the warnings of a report, and logs all of it.
-fn say_all(stage: &str, subject: &str, report: &Report) {
+fn say_all(subject: &str, report: &Report) {
     for warning in &report.warnings {
-        let text = format!(" {stage}: {subject}warning: {warning}");
-        tell(Severity::Warning, &text);
+        tell(
+            Severity::Warning,
+            &format!(" {subject}: warning: {warning}"),
+        );
     }
-    let subject = format!("{stage}: {subject}");
-    log_lines(&report.log, Line::of(report, &subject));
+    log_lines(&report.log, Line::of(report, &format!("{subject}: ")));
 }
 
 /// Says why the program fails. That comes last, since engines show the last line.
-fn fail(config: &Path, text: &str) {
-    let line = Line::new(LogLevel::Error, text.trim_start_matches([':', ' ']));
+fn fail(config: &Path, separator: &str, error: &Error) {
+    let line = Line::new(LogLevel::Error, format!("{error:#}"));
     log_lines(&log_file::settings(config), [line]);
-    tell(Severity::Error, text);
+    tell(Severity::Error, &format!("{separator} {error:#}"));
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
 fn log_lines(log: &Log, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
-        tell(Severity::Warning, &format!(": warning: {}", Chain(&error)));
+        tell(Severity::Warning, &format!(": warning: {error:#}"));
     }
 }
 
@@ -459,7 +360,7 @@ fn tell(severity: Severity, text: &str) {
 mod tests {
     use super::*;
 
-    fn parsed(words: &[&str]) -> Result<(PathBuf, Command), UsageError> {
+    fn parsed(words: &[&str]) -> Result<(PathBuf, Command)> {
         let args: Vec<OsString> = words.iter().map(OsString::from).collect();
         parse(&args)
     }

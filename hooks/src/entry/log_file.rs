@@ -6,19 +6,20 @@
 //! set or nothing is to be said.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
+use onload_core::bail;
 use onload_core::config::{Log, LogLevel};
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::error::{Context, Result};
+use onload_core::fs::trust::{Owners, Trusted};
 use onload_core::text::one_line;
+use onload_core::timestamp::{now, rfc3339};
 use rustix::process::{Resource, getrlimit};
 
 use crate::decision::report::Report;
 use crate::host::{ThisHost, is_root};
-use onload_core::timestamp::{now, rfc3339};
 
-/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub level: LogLevel,
@@ -48,20 +49,7 @@ impl Line {
     }
 }
 
-/// Why nothing was logged.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LogError {
-    /// The file is not to be believed, or cannot be opened.
-    #[error("the log of config.toml")]
-    Open(#[from] TrustError),
-    /// It has no more room.
-    #[error("the log of config.toml: {0:?} would pass RLIMIT_FSIZE of this process")]
-    Limit(std::path::PathBuf),
-    #[error("writing the log of config.toml")]
-    Write(#[from] io::Error),
-}
-
-impl onload_core::error::Typed for LogError {}
+const LOG: &str = "the log of config.toml";
 
 /// What the operator wants logged, for whoever has not read the configuration.
 #[must_use]
@@ -71,14 +59,7 @@ pub(crate) fn settings(config: &Path) -> Log {
 
 /// Writes what of some lines the operator wants. The operator's file is root's to write: a rootless
 /// container has no line in it.
-///
-/// # Errors
-/// [`LogError`].
-pub(crate) fn write(
-    log: &Log,
-    program: &str,
-    lines: impl IntoIterator<Item = Line>,
-) -> Result<(), LogError> {
+pub(crate) fn write(log: &Log, program: &str, lines: impl IntoIterator<Item = Line>) -> Result<()> {
     if log.file.as_os_str().is_empty() {
         return Ok(());
     }
@@ -86,29 +67,24 @@ pub(crate) fn write(
     if text.is_empty() || !is_root() {
         return Ok(());
     }
-    append(
-        &Trusted::host(Owners::root())?,
-        &log.file,
-        text.as_bytes(),
-        getrlimit(Resource::Fsize).current,
-    )
+    let trusted = Trusted::host(Owners::root()).context(LOG)?;
+    let largest = getrlimit(Resource::Fsize).current;
+    append(&trusted, &log.file, text.as_bytes(), largest)
 }
 
 /// Appends with one call, so that lines of programs that run at once do not mix.
-fn append(
-    trusted: &Trusted,
-    path: &Path,
-    text: &[u8],
-    largest: Option<u64>,
-) -> Result<(), LogError> {
-    let mut opened = trusted.append(path)?;
+fn append(trusted: &Trusted, path: &Path, text: &[u8], largest: Option<u64>) -> Result<()> {
+    let mut opened = trusted.append(path).context(LOG)?;
     // SIGXFSZ would end the program, and the container's start with it.
     let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let size = opened.size().saturating_add(size);
     if largest.is_some_and(|largest| size > largest) {
-        return Err(LogError::Limit(path.to_owned()));
+        bail!("{LOG}: {path:?} would pass RLIMIT_FSIZE of this process");
     }
-    Ok(opened.file.write_all(text)?)
+    opened
+        .file
+        .write_all(text)
+        .context("writing the log of config.toml")
 }
 
 fn format(

@@ -9,7 +9,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_getfd;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-/// Done, or nothing to do.
 pub(crate) const SUCCESS: i32 = 0;
 /// The container must not start.
 pub(crate) const FAILURE: i32 = 1;

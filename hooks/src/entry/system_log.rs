@@ -15,12 +15,10 @@ pub(crate) const SOCKET: &str = "/dev/log";
 
 const NULL: (u32, u32) = (1, 3);
 
-/// The severity, as syslog(3) numbers it.
+/// As syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// The container does not start.
     Error = 3,
-    /// The container starts all the same.
     Warning = 4,
 }
 
@@ -36,10 +34,7 @@ pub(crate) fn leads_nowhere(descriptor: impl AsFd) -> bool {
     })
 }
 
-/// Sends one line to the log daemon at `socket`, without waiting for it.
-///
-/// # Errors
-/// Nothing listens, or the daemon is too busy to accept it.
+/// Sends one line to the log daemon at `socket`, without waiting for it: a busy daemon is an error.
 pub(crate) fn send(socket: &Path, program: &str, severity: Severity, line: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;

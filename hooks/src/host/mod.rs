@@ -9,16 +9,18 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{HostNodes, Node, NodeInfo};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, ConfigError, HookConfig, Log};
+use onload_core::config::{CONFIG_PATH, HookConfig, Log};
 use onload_core::elf::{self, Summary};
+use onload_core::error;
+use onload_core::error::{Context, Result};
 use onload_core::fs::open::is_there;
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::fs::trust::{Owners, Trusted};
 use onload_core::onload::PRELOAD_FILE;
 use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::host::specs::{Specs, SpecsError};
+use crate::host::specs::Specs;
 use crate::host::sysfs::Sysfs;
 
 /// Bytes of a configuration file that are read.
@@ -36,22 +38,6 @@ const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 /// (Documentation/admin-guide/sysctl/kernel.rst, `overflowuid`).
 const OVERFLOW_USER: u32 = 65534;
 
-/// Why the files of the host cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum HostFilesError {
-    /// Not trusted, or not readable.
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-    /// The configuration is not UTF-8.
-    #[error("{0:?} is not UTF-8")]
-    NotText(PathBuf),
-    #[error("{path:?}")]
-    Config { path: PathBuf, source: ConfigError },
-}
-
-impl onload_core::error::Typed for HostFilesError {}
-
-/// The part of the operator's configuration that the entry points use, and its file.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub config: HookConfig,
@@ -59,47 +45,30 @@ pub struct Settings {
     pub file: PathBuf,
 }
 
-/// The privileges of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
     /// It is in the initial user namespace, where user 0 is root.
     pub is_initial_namespace: bool,
     /// It has CAP_SYS_RESOURCE there, so it may raise limits above the hard ones.
     pub may_raise_limits: bool,
-    /// Its hard limit of RLIMIT_MEMLOCK in bytes; `None` means unlimited.
+    /// In bytes; `None` means unlimited.
     pub memlock_hard: Option<u64>,
-    /// Its soft limit of RLIMIT_NOFILE, in descriptors.
     pub nofile_soft: Option<u64>,
-    /// Its hard limit of RLIMIT_NOFILE, in descriptors.
     pub nofile_hard: Option<u64>,
 }
 
-/// What the filter needs from a host.
 pub trait HostView: NodeInfo {
-    /// The part of the operator's configuration that the entry points use. An absent file is an
-    /// empty one.
-    ///
-    /// # Errors
-    /// [`HostFilesError`].
-    fn settings(&self) -> Result<Settings, HostFilesError>;
+    /// An absent file is an empty one.
+    fn settings(&self) -> Result<Settings>;
 
-    /// The specifications of some classes.
-    ///
-    /// # Errors
-    /// [`SpecsError`].
-    fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError>;
+    fn specs(&self, wanted: &[Class]) -> Result<Specs>;
 
-    /// The kernel's view of devices.
     fn sysfs(&self) -> Sysfs;
 
-    /// The privileges of this process.
     fn privilege(&self) -> Privilege;
 
     /// Checks that [`PRELOAD_FILE`] exists and is trusted.
-    ///
-    /// # Errors
-    /// [`HostFilesError::Trust`].
-    fn preload_file(&self) -> Result<(), HostFilesError>;
+    fn preload_file(&self) -> Result<()>;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
@@ -117,25 +86,16 @@ pub struct ThisHost {
     /// The text of the configuration when it was first read, so that every caller gets the same
     /// answer.
     text: OnceCell<Option<String>>,
-    /// What was understood of it.
     settings: OnceCell<HookConfig>,
     is_initial_namespace: bool,
 }
 
 impl ThisHost {
-    /// This machine, with its configuration at [`CONFIG_PATH`].
-    ///
-    /// # Errors
-    /// [`HostFilesError::Trust`].
-    pub fn new() -> Result<Self, HostFilesError> {
+    pub fn new() -> Result<Self> {
         ThisHost::with_config(Path::new(CONFIG_PATH))
     }
 
-    /// This machine with another configuration file.
-    ///
-    /// # Errors
-    /// [`HostFilesError::Trust`].
-    pub(crate) fn with_config(config: &Path) -> Result<Self, HostFilesError> {
+    pub(crate) fn with_config(config: &Path) -> Result<Self> {
         let is_initial_namespace = is_initial_namespace();
         let owners = if is_initial_namespace {
             Owners::root()
@@ -154,10 +114,7 @@ impl ThisHost {
 
     /// A tree that represents a host, to see what would be done there. The owner of the tree takes
     /// root's place.
-    ///
-    /// # Errors
-    /// [`HostFilesError::Trust`].
-    pub fn below(root: &Path, config: &Path) -> Result<Self, HostFilesError> {
+    pub fn below(root: &Path, config: &Path) -> Result<Self> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
         Ok(ThisHost {
             root: root.to_owned(),
@@ -174,45 +131,36 @@ impl ThisHost {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Whether this process is in the initial user namespace, where user 0 is root.
     #[must_use]
     pub(crate) fn is_initial_namespace(&self) -> bool {
         self.is_initial_namespace
     }
 
-    /// Opens files of this machine that are trusted.
     #[must_use]
     pub(crate) fn trusted(&self) -> &Trusted {
         &self.trusted
     }
 
-    /// The text of the configuration; `None` if there is no file.
-    ///
-    /// # Errors
-    /// [`HostFilesError`].
-    pub(crate) fn config_text(&self) -> Result<Option<String>, HostFilesError> {
+    /// `None` if there is no file.
+    pub(crate) fn config_text(&self) -> Result<Option<String>> {
         if let Some(text) = self.text.get() {
             return Ok(text.clone());
         }
         let text = self.config_bytes()?.map(String::from_utf8).transpose();
-        let text = text.map_err(|_| HostFilesError::NotText(self.config.clone()))?;
+        let text = text.map_err(|_| error!("{:?} is not UTF-8", self.config))?;
         Ok(self.text.get_or_init(|| text).clone())
     }
 
-    /// The bytes of the configuration, valid text or not; `None` if there is no file.
-    ///
-    /// # Errors
-    /// [`HostFilesError::Trust`].
-    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostFilesError> {
+    /// As [`ThisHost::config_text`], valid text or not.
+    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
-            // Behind a link that leads nowhere the operator has one.
+            // A link that leads nowhere is not an absent file: the operator has a configuration.
             Err(error) if error.is_absent() && !is_there(&self.at(&self.config)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The path of the configuration file, whether it exists or not.
     #[must_use]
     pub(crate) fn config_path(&self) -> &Path {
         &self.config
@@ -221,13 +169,11 @@ impl ThisHost {
     /// What the operator wants logged; nothing where the configuration cannot be read.
     #[must_use]
     pub(crate) fn log(&self) -> Log {
-        match self.settings.get() {
-            Some(settings) => settings.log.clone(),
-            None => {
-                let text = self.config_text().ok().flatten();
-                text.map_or_else(Log::default, |text| Log::read(&text))
-            }
+        if let Some(settings) = self.settings.get() {
+            return settings.log.clone();
         }
+        let text = self.config_text().ok().flatten();
+        text.map_or_else(Log::default, |text| Log::read(&text))
     }
 }
 
@@ -238,13 +184,10 @@ impl NodeInfo for ThisHost {
 }
 
 impl HostView for ThisHost {
-    fn settings(&self) -> Result<Settings, HostFilesError> {
+    fn settings(&self) -> Result<Settings> {
         let config = match self.config_text()? {
             None => HookConfig::default(),
-            Some(text) => HookConfig::parse(&text).map_err(|error| HostFilesError::Config {
-                path: self.config.clone(),
-                source: error,
-            })?,
+            Some(text) => HookConfig::parse(&text).with_context(|| format!("{:?}", self.config))?,
         };
         Ok(Settings {
             config: self.settings.get_or_init(|| config).clone(),
@@ -252,8 +195,8 @@ impl HostView for ThisHost {
         })
     }
 
-    fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
-        Specs::read(&self.trusted, wanted)
+    fn specs(&self, wanted: &[Class]) -> Result<Specs> {
+        Specs::read(&self.trusted, wanted).context("specifications")
     }
 
     fn sysfs(&self) -> Sysfs {
@@ -273,7 +216,7 @@ impl HostView for ThisHost {
         }
     }
 
-    fn preload_file(&self) -> Result<(), HostFilesError> {
+    fn preload_file(&self) -> Result<()> {
         self.trusted.check(Path::new(PRELOAD_FILE))?;
         Ok(())
     }

@@ -9,6 +9,8 @@ use onload_cdi::{
     RegistryError, Resolved, SpecSource,
 };
 use onload_core::class::Class;
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::trust::{TrustError, Trusted};
 use onload_core::hook_arguments::HookArguments;
@@ -19,46 +21,6 @@ use serde::Deserialize;
 /// Files named `onload.dev-*` in one directory; there are two per class: its devices and its pools.
 const MAX_FILES: usize = 256;
 
-/// Why the specifications cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SpecsError {
-    /// A directory or file that is not trusted.
-    #[error("specifications")]
-    Trust(#[from] TrustError),
-    /// A name that no specification offers.
-    #[error("{key}: there is no {class} {name}; offered: {offered}{problems}")]
-    Unknown {
-        /// Where it is requested, for people.
-        key: String,
-        class: Class,
-        /// The name, quoted.
-        name: String,
-        /// The names that are offered.
-        offered: String,
-        /// Files of that class that could not be read.
-        problems: String,
-    },
-    /// A PCI function in a group that is offered under another function's name.
-    #[error("{key}: {name} is in the group of {by}; ask for {by}")]
-    Alias {
-        /// Where it is requested, for people.
-        key: String,
-        /// The name, quoted.
-        name: String,
-        /// The name under which the group is offered.
-        by: String,
-    },
-    #[error("{key}")]
-    Name {
-        /// Where it is requested, for people.
-        key: String,
-        source: NameError,
-    },
-}
-
-impl onload_core::error::Typed for SpecsError {}
-
-/// The specifications of the requested classes.
 #[derive(Debug, Default)]
 pub struct Specs {
     registry: Registry,
@@ -70,7 +32,6 @@ struct Peek {
 }
 
 impl Specs {
-    /// Combines specifications that were read elsewhere.
     #[must_use]
     pub fn from_sources(sources: Vec<SpecSource>) -> Self {
         Specs {
@@ -78,18 +39,15 @@ impl Specs {
         }
     }
 
-    /// Reads the specifications of some classes.
-    ///
-    /// # Errors
-    /// [`SpecsError::Trust`] if a directory or a file with our name is not trusted. A file that
-    /// cannot be parsed only affects containers that request something it might offer.
-    pub(crate) fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, SpecsError> {
+    /// Reads the specifications of some classes. A directory or a file with our name that is not trusted is an
+    /// error. One that cannot be parsed only affects containers that request something it might offer.
+    pub(crate) fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, TrustError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
             let dir = match trusted.open_dir(Path::new(dir)) {
                 Ok(dir) => dir,
                 Err(error) if error.is_absent() => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             };
             for name in dir.names(is_ours, MAX_FILES)? {
                 let file = dir.open(&name)?;
@@ -107,18 +65,13 @@ impl Specs {
         Ok(Specs::from_sources(sources))
     }
 
-    /// The entries that a request names, by class and in the order requested.
-    ///
-    /// # Errors
-    /// [`SpecsError`] for a name that is not offered, with the names that are.
-    pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>, SpecsError> {
+    /// By class, and in the order requested.
+    pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>> {
         let mut entries = Vec::new();
         for (class, asked) in &request.devices {
             for Wanted { name, .. } in &asked.value {
-                let qualified = qualified(*class, name).map_err(|error| SpecsError::Name {
-                    key: asked.origin.to_string(),
-                    source: error,
-                })?;
+                let qualified =
+                    qualified(*class, name).with_context(|| asked.origin.to_string())?;
                 let Some(found) = self.registry.device(&qualified) else {
                     return Err(self.unknown(*class, &asked.origin, name));
                 };
@@ -132,13 +85,11 @@ impl Specs {
         Ok(entries)
     }
 
-    /// The entry of a name; `None` if no specification offers it.
     #[must_use]
     pub(crate) fn find(&self, class: Class, name: &str) -> Option<Resolved<'_>> {
         self.registry.device(&qualified(class, name).ok()?)
     }
 
-    /// The combined edits of all entries.
     #[must_use]
     pub fn edits(&self, entries: &[Entry<'_>]) -> onload_cdi::ContainerEdits {
         let names: Vec<QualifiedName> = entries.iter().map(|e| e.found.name.clone()).collect();
@@ -146,7 +97,6 @@ impl Specs {
         self.registry.edits_for(&names).unwrap_or_default()
     }
 
-    /// The entries of a class.
     fn of_class(&self, class: Class) -> impl Iterator<Item = Resolved<'_>> {
         let kind = class.kind();
         self.registry
@@ -157,57 +107,52 @@ impl Specs {
     /// The names of the devices of a class, except the words that stand for several or for none, and pools.
     #[must_use]
     pub(crate) fn names_of(&self, class: Class) -> Vec<String> {
-        let is_device = |found: &Resolved<'_>| {
-            let is_word = ["all", "loopback"].contains(&found.name.device().as_str());
-            !is_word && found.device.annotations.is_empty()
-        };
-        let devices = self.of_class(class).filter(is_device);
-        devices
-            .map(|found| found.name.device().to_string())
-            .collect()
+        let mut names = Vec::new();
+        for found in self.of_class(class) {
+            let name = found.name.device().as_str();
+            if !["all", "loopback"].contains(&name) && found.device.annotations.is_empty() {
+                names.push(name.to_owned());
+            }
+        }
+        names
     }
 
     /// The entries of a class that list a node, except `all`.
     #[must_use]
     pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
-        self.of_class(class)
-            .filter(|found| found.name.device().as_str() != "all")
-            .filter(|found| {
-                let nodes = &found.device.container_edits.device_nodes;
-                nodes.iter().any(|entry| entry.path == node)
-            })
-            .map(|found| found.name.device().as_str().to_owned())
-            .collect()
+        let mut owners = Vec::new();
+        for found in self.of_class(class) {
+            let name = found.name.device().as_str();
+            let nodes = &found.device.container_edits.device_nodes;
+            if name != "all" && nodes.iter().any(|entry| entry.path == node) {
+                owners.push(name.to_owned());
+            }
+        }
+        owners
     }
 
-    fn unknown(&self, class: Class, origin: &Origin, name: &str) -> SpecsError {
-        let alias = self.of_class(class).find(|found| {
-            class == Class::Vfio
-                && expectations(found)
-                    .iter()
-                    .any(|expect| is_function(expect, name))
-        });
-        if let Some(found) = alias {
-            return SpecsError::Alias {
-                key: origin.to_string(),
-                name: Quoted(name).to_string(),
-                by: found.name.device().to_string(),
-            };
+    fn unknown(&self, class: Class, origin: &Origin, name: &str) -> Error {
+        let quoted = Quoted(name);
+        let is_function = |expect: &Expect| matches!(&expect.device, Expected::Vfio { pci } if pci.to_string() == name);
+        let has_function = |found: &Resolved<'_>| expectations(found).iter().any(is_function);
+        let group = self.of_class(class).find(has_function);
+        if let Some(group) = group.filter(|_| class == Class::Vfio) {
+            let by = group.name.device();
+            return error!("{origin}: {quoted} is in the group of {by}; ask for {by}");
         }
-        let offered: Vec<String> = self
-            .of_class(class)
-            .map(|found| found.name.device().to_string())
-            .collect();
-        SpecsError::Unknown {
-            key: origin.to_string(),
-            class,
-            name: Quoted(name).to_string(),
-            offered: match offered.is_empty() && self.registry.errors().is_empty() {
-                true => nothing(class),
-                false => Listed(&offered).to_string(),
-            },
-            problems: self.problems(),
-        }
+        let names = self.of_class(class);
+        let names: Vec<String> = names.map(|found| found.name.device().to_string()).collect();
+        let offered = if names.is_empty() && self.registry.errors().is_empty() {
+            format!(
+                "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
+                class.kind(),
+                DEFAULT_DIRS.join(" or ")
+            )
+        } else {
+            Listed(&names).to_string()
+        };
+        let problems = self.problems();
+        error!("{origin}: there is no {class} {quoted}; offered: {offered}{problems}")
     }
 
     /// What of the files could not be read, each behind a semicolon.
@@ -218,15 +163,6 @@ impl Specs {
         };
         self.registry.errors().iter().map(problem).take(3).collect()
     }
-}
-
-/// Why a class offers nothing, as far as this host's files tell, and where to find out more.
-fn nothing(class: Class) -> String {
-    format!(
-        "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
-        class.kind(),
-        DEFAULT_DIRS.join(" or ")
-    )
 }
 
 fn is_ours(name: &[u8]) -> bool {
@@ -257,28 +193,27 @@ pub struct Entry<'a> {
     pub class: Class,
     /// Where it is requested.
     pub origin: Origin,
-    /// The entry and its file.
     pub found: Resolved<'a>,
 }
 
 /// The expectations that an entry gives to the hook.
 #[must_use]
 pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
+    let mut expectations = Vec::new();
     let shared = &found.spec.container_edits.hooks;
-    let hooks = shared.iter().chain(&found.device.container_edits.hooks);
-    let arguments = hooks.filter_map(|hook| match hook.args.as_slice() {
-        [_, stage, rest @ ..] if stage == "createRuntime" || stage == "prestart" => {
-            let words: Vec<_> = rest.iter().map(Into::into).collect();
-            // Somebody else's hook says nothing about Onload's nodes.
-            HookArguments::parse(&words).ok()
+    for hook in shared.iter().chain(&found.device.container_edits.hooks) {
+        let [_, stage, rest @ ..] = hook.args.as_slice() else {
+            continue;
+        };
+        let words: Vec<_> = rest.iter().map(Into::into).collect();
+        // Somebody else's hook, which does not parse, says nothing about Onload's nodes.
+        if (stage == "createRuntime" || stage == "prestart")
+            && let Ok(arguments) = HookArguments::parse(&words)
+        {
+            expectations.extend(arguments.expect);
         }
-        _ => None,
-    });
-    arguments.flat_map(|arguments| arguments.expect).collect()
-}
-
-fn is_function(expect: &Expect, name: &str) -> bool {
-    matches!(&expect.device, Expected::Vfio { pci } if pci.to_string() == name)
+    }
+    expectations
 }
 
 #[cfg(test)]
@@ -318,7 +253,7 @@ mod tests {
             fs::set_permissions(self.0.path().join(path), Permissions::from_mode(mode)).unwrap();
         }
 
-        fn read(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
+        fn read(&self, wanted: &[Class]) -> Result<Specs, TrustError> {
             let owner = fs::metadata(self.0.path()).unwrap().uid();
             Specs::read(
                 &Trusted::below(self.0.path(), Owners::of(&[owner])).unwrap(),

@@ -10,9 +10,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::class::Class;
+use onload_core::error::{Context, Result};
 pub use onload_core::expect::Numbers;
-use onload_core::expect::{DriverNode, Expect, Expected, NotNumbers};
+use onload_core::expect::{DriverNode, Expect, Expected};
 use onload_core::pci::PciAddress;
 
 /// Bytes of an attribute that are read; the ones read here hold a name or two numbers.
@@ -21,53 +23,16 @@ const MAX_ATTRIBUTE: u64 = 4096;
 /// Bytes of a list of CPUs that are read. A CPU takes at most six of them.
 const MAX_LIST: u64 = 512 * 1024;
 
-/// Why a node is not what was expected. The caller adds the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum SysfsError {
-    /// The kernel no longer has such a node.
-    #[error("{expect}: the kernel has no {name} any more")]
-    Gone {
-        expect: String,
-        /// The kernel's name of the node.
-        name: String,
-    },
-    /// The node's numbers differ from those that the kernel assigns to its name.
-    #[error("{expect}: the node is {found} but the kernel's {name} is {now}")]
-    Numbers {
-        expect: String,
-        /// The numbers of the container's node.
-        found: Numbers,
-        /// The kernel's name of the node.
-        name: String,
-        /// The numbers that the kernel assigns to that name.
-        now: Numbers,
-        /// Whether the specification records the node's numbers.
-        is_written: bool,
-    },
-    /// The node belongs to another device.
-    #[error("{expect}: the node belongs to {now} now")]
-    Other {
-        expect: String,
-        /// The device it belongs to.
-        now: String,
-    },
-    /// By its name it is not a node of that class.
-    #[error("{expect}: {name} is not a node of an {class} device")]
-    NoSuchNode {
-        expect: String,
-        name: String,
-        class: &'static str,
-    },
-    /// An attribute could not be read.
-    #[error("{expect}: reading {path:?}")]
-    Read {
-        expect: String,
-        path: PathBuf,
-        source: io::Error,
-    },
+/// What the refusal of a node ends with.
+#[derive(Debug, Default)]
+pub(crate) struct Remedies {
+    /// The kernel gives its device other numbers than the node has.
+    pub renumbered: &'static str,
+    /// The same, and the specification has the kernel's numbers.
+    pub renumbered_since: &'static str,
+    /// The kernel has no such node any more, or it is another device's.
+    pub moved: &'static str,
 }
-
-impl onload_core::error::Typed for SysfsError {}
 
 /// The tree that the kernel shows at /sys.
 #[derive(Clone, Debug)]
@@ -82,31 +47,27 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// A tree at another path.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Sysfs { root: root.into() }
     }
 
-    /// Checks that a node with these numbers is the expected one.
-    ///
-    /// # Errors
-    /// [`SysfsError`] with the expectation in its command-line form.
-    pub(crate) fn check(&self, expect: &Expect, found: Numbers) -> Result<(), SysfsError> {
+    pub(crate) fn check(&self, expect: &Expect, found: Numbers, remedies: &Remedies) -> Result<()> {
         let check = SysfsCheck {
             sysfs: self,
             expect,
             found,
+            remedies,
         };
-        match &expect.device {
+        let checked = match &expect.device {
             Expected::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
             Expected::Vfio { pci } => check.vfio(pci),
             Expected::Driver(node) => check.driver(node),
             Expected::Clock { class, name, pci } => check.clock(class, name, pci.as_ref()),
-        }
+        };
+        checked.with_context(|| expect.to_string())
     }
 
-    /// The text of a file below this tree; `None` if it cannot be read.
     #[must_use]
     pub(crate) fn text(&self, path: &Path) -> Option<String> {
         let mut text = String::new();
@@ -124,7 +85,7 @@ impl Sysfs {
             // A device whose name CDI does not allow goes by its address.
             _ if name.parse::<PciAddress>().is_ok() => name.parse().ok(),
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf | Class::Netdev => {
-                sits_on(&self.root.join("class/net").join(name)).ok()?
+                sits_on(&self.class("net").join(name)).ok()?
             }
             Class::Rdma => self.function_of(name),
             Class::Vfio => None,
@@ -137,19 +98,16 @@ impl Sysfs {
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
     #[must_use]
     pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
-        let class = rdma_class(node_name)?;
-        let node = self.root.join("class").join(class).join(node_name);
+        let node = self.class(rdma_class(node_name)?).join(node_name);
         read_attribute(&node.join("ibdev")).ok()
     }
 
-    /// The PCI function of an RDMA device now.
     #[must_use]
     pub(crate) fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
-        let device = self.root.join("class/infiniband").join(ibdev);
+        let device = self.class("infiniband").join(ibdev);
         pci_of(&fs::canonicalize(device).ok()?)
     }
 
-    /// The PCI function that a PTP clock or a PPS source belongs to now.
     #[must_use]
     pub(crate) fn function_of_clock(&self, class: &str, name: &str) -> Option<PciAddress> {
         self.clock_function(class, name).ok().flatten()
@@ -157,33 +115,43 @@ impl Sysfs {
 
     /// The PCI function of a clock. The PPS source of a PTP clock has no parent but the clock's
     /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so it has the function of that clock.
-    fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>, Unread> {
-        let device = self.root.join("class").join(class).join(name);
-        let found = sits_on(&device)?;
+    fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>> {
+        let device = self.class(class).join(name);
+        let found = sits_on(&device).with_context(|| reading(&device))?;
         if found.is_some() || class != "pps" {
             return Ok(found);
         }
         let attribute = device.join("name");
-        let source = match read_attribute(&attribute) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            source => source.map_err(|error| (attribute, error))?,
-        };
-        if !source.strip_prefix("ptp").is_some_and(is_number) {
+        let source = unless_absent(read_attribute(&attribute));
+        let source = source.with_context(|| reading(&attribute))?;
+        let is_clock = |source: &String| source.strip_prefix("ptp").is_some_and(is_number);
+        let Some(source) = source.filter(is_clock) else {
             return Ok(None);
-        }
-        match sits_on(&self.root.join("class/ptp").join(source)) {
-            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            found => found,
-        }
+        };
+        let clock = self.class("ptp").join(source);
+        let found = unless_absent(sits_on(&clock)).with_context(|| reading(&clock))?;
+        Ok(found.flatten())
+    }
+
+    fn class(&self, class: &str) -> PathBuf {
+        self.root.join("class").join(class)
     }
 }
 
-/// A file that could not be read, and why.
-type Unread = (PathBuf, io::Error);
+fn reading(path: &Path) -> String {
+    format!("reading {path:?}")
+}
+
+fn unless_absent<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
 
 /// The PCI function above a device of a class, or above the parent that the device names.
-fn sits_on(device: &Path) -> Result<Option<PciAddress>, Unread> {
-    let real = fs::canonicalize(device).map_err(|error| (device.to_owned(), error))?;
+fn sits_on(device: &Path) -> io::Result<Option<PciAddress>> {
+    let real = fs::canonicalize(device)?;
     let parent = || pci_of(&fs::canonicalize(real.join("device")).ok()?);
     Ok(pci_of(&real).or_else(parent))
 }
@@ -191,11 +159,7 @@ fn sits_on(device: &Path) -> Result<Option<PciAddress>, Unread> {
 /// The directory of /sys/class that lists nodes with such a name.
 #[must_use]
 pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
-    let numbered = |prefix: &str| {
-        node_name
-            .strip_prefix(prefix)
-            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-    };
+    let numbered = |prefix: &str| node_name.strip_prefix(prefix).is_some_and(is_number);
     if numbered("uverbs") {
         Some("infiniband_verbs")
     } else if numbered("umad") || numbered("issm") {
@@ -209,140 +173,111 @@ struct SysfsCheck<'a> {
     sysfs: &'a Sysfs,
     expect: &'a Expect,
     found: Numbers,
+    remedies: &'a Remedies,
 }
 
 impl SysfsCheck<'_> {
-    fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
+    fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<()> {
         let name = self.expect.node_name();
-        let class = rdma_class(name).ok_or_else(|| self.no_such_node("rdma"))?;
-        let node = self.class(class).join(name);
+        let Some(class) = rdma_class(name) else {
+            bail!("{name} is not a node of an rdma device");
+        };
+        let node = self.sysfs.class(class).join(name);
         self.numbers(name, &node.join("dev"))?;
-        let owner = self.attribute(&node.join("ibdev"))?;
+        let attribute = node.join("ibdev");
+        let owner = read_attribute(&attribute).with_context(|| reading(&attribute))?;
         if owner != ibdev {
-            return Err(self.other(format!("rdma:{owner}")));
+            return self.moved(&format!("rdma:{owner}"));
         }
-        let device = self.class("infiniband").join(ibdev);
-        let real = fs::canonicalize(&device).map_err(|error| self.read(device, error))?;
-        let now = pci_of(&real);
-        if now.as_ref() == pci {
-            return Ok(());
-        }
-        Err(self.other(now.map_or_else(
-            || format!("rdma:{owner}, which has no PCI function"),
-            |now| format!("rdma:{owner}@{now}"),
-        )))
+        let device = self.sysfs.class("infiniband").join(ibdev);
+        let real = fs::canonicalize(&device).with_context(|| reading(&device))?;
+        self.on(&format!("rdma:{owner}"), pci_of(&real), pci)
     }
 
-    fn vfio(&self, pci: &PciAddress) -> Result<(), SysfsError> {
+    fn vfio(&self, pci: &PciAddress) -> Result<()> {
         let name = self.expect.node_name();
-        let function = self
-            .sysfs
-            .root
-            .join("bus/pci/devices")
-            .join(pci.to_string());
+        let functions = self.sysfs.root.join("bus/pci/devices");
+        let function = functions.join(pci.to_string());
         if name.strip_prefix("vfio").is_some_and(is_number) {
             return self.numbers(name, &function.join("vfio-dev").join(name).join("dev"));
         }
         let number = name.strip_prefix("noiommu-").unwrap_or(name);
         if !is_number(number) {
-            return Err(self.no_such_node("vfio"));
+            bail!("{name} is not a node of an vfio device");
         }
-        self.numbers(name, &self.class("vfio").join(name).join("dev"))?;
+        self.numbers(name, &self.sysfs.class("vfio").join(name).join("dev"))?;
         let link = function.join("iommu_group");
-        let group = fs::read_link(&link).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => self.other("a group without that function".to_owned()),
-            _ => self.read(link, error),
-        })?;
+        let group = unless_absent(fs::read_link(&link)).with_context(|| reading(&link))?;
+        let Some(group) = group else {
+            return self.moved("a group without that function");
+        };
         match group.file_name().and_then(|name| name.to_str()) {
             Some(now) if now == number => Ok(()),
-            now => Err(self.other(format!(
+            now => self.moved(&format!(
                 "another group: that function is in group {}",
                 now.unwrap_or("?")
-            ))),
+            )),
         }
     }
 
-    fn driver(&self, node: &DriverNode) -> Result<(), SysfsError> {
-        let device = self.class(node.sysfs_class).join(node.name);
-        let attribute = device.join("dev");
-        match (self.numbers(node.name, &attribute), node.reserved) {
-            (Err(SysfsError::Gone { .. }), Some(reserved)) => self.compare(node.name, reserved),
-            (checked, _) => checked,
-        }
+    fn driver(&self, node: &DriverNode) -> Result<()> {
+        let device = self.sysfs.class(node.sysfs_class).join(node.name);
+        let now = numbers(&device.join("dev"))?;
+        self.compare(node.name, now.or(node.reserved))
     }
 
-    fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
-        let device = self.class(class).join(name);
+    fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<()> {
+        let device = self.sysfs.class(class).join(name);
         self.numbers(name, &device.join("dev"))?;
-        let now = self.sysfs.clock_function(class, name);
-        let now = now.map_err(|(path, error)| self.read(path, error))?;
-        if now.as_ref() == pci {
-            return Ok(());
-        }
-        Err(self.other(now.map_or_else(
-            || format!("{class}:{name}, which has no PCI function"),
-            |now| format!("{class}:{name}@{now}"),
-        )))
-    }
-
-    fn class(&self, class: &str) -> PathBuf {
-        self.sysfs.root.join("class").join(class)
+        let now = self.sysfs.clock_function(class, name)?;
+        self.on(&format!("{class}:{name}"), now, pci)
     }
 
     /// Checks the node's numbers against that attribute of the kernel's device `name`.
-    fn numbers(&self, name: &str, path: &Path) -> Result<(), SysfsError> {
-        let text = read_attribute(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => SysfsError::Gone {
-                expect: self.expect.to_string(),
-                name: name.to_owned(),
-            },
-            _ => self.read(path.to_owned(), error),
-        })?;
-        let now: Numbers = text.parse().map_err(|error: NotNumbers| {
-            let error = io::Error::new(io::ErrorKind::InvalidData, error);
-            self.read(path.to_owned(), error)
-        })?;
-        self.compare(name, now)
+    fn numbers(&self, name: &str, path: &Path) -> Result<()> {
+        self.compare(name, numbers(path)?)
     }
 
-    fn compare(&self, name: &str, now: Numbers) -> Result<(), SysfsError> {
-        if now == self.found {
-            return Ok(());
-        }
-        Err(SysfsError::Numbers {
-            expect: self.expect.to_string(),
-            found: self.found,
-            name: name.to_owned(),
-            now,
-            is_written: self.expect.written == Some(now),
-        })
-    }
-
-    fn attribute(&self, path: &Path) -> Result<String, SysfsError> {
-        read_attribute(path).map_err(|error| self.read(path.to_owned(), error))
-    }
-
-    fn other(&self, now: String) -> SysfsError {
-        SysfsError::Other {
-            expect: self.expect.to_string(),
-            now,
+    fn compare(&self, name: &str, now: Option<Numbers>) -> Result<()> {
+        let Remedies {
+            renumbered,
+            renumbered_since,
+            moved,
+        } = self.remedies;
+        let found = self.found;
+        match now {
+            None => bail!("the kernel has no {name} any more{moved}"),
+            Some(now) if now == found => Ok(()),
+            Some(now) => {
+                let is_written = self.expect.written == Some(now);
+                let remedy = if is_written {
+                    renumbered_since
+                } else {
+                    renumbered
+                };
+                bail!("the node is {found} but the kernel's {name} is {now}{remedy}")
+            }
         }
     }
 
-    fn no_such_node(&self, class: &'static str) -> SysfsError {
-        SysfsError::NoSuchNode {
-            expect: self.expect.to_string(),
-            name: self.expect.node_name().to_owned(),
-            class,
+    fn on(&self, device: &str, now: Option<PciAddress>, pci: Option<&PciAddress>) -> Result<()> {
+        match now {
+            now if now.as_ref() == pci => Ok(()),
+            Some(now) => self.moved(&format!("{device}@{now}")),
+            None => self.moved(&format!("{device}, which has no PCI function")),
         }
     }
 
-    fn read(&self, path: PathBuf, error: io::Error) -> SysfsError {
-        SysfsError::Read {
-            expect: self.expect.to_string(),
-            path,
-            source: error,
-        }
+    fn moved(&self, now: &str) -> Result<()> {
+        bail!("the node belongs to {now} now{}", self.remedies.moved)
+    }
+}
+
+/// What an attribute of the kernel says; `None` if there is none.
+fn numbers(path: &Path) -> Result<Option<Numbers>> {
+    match unless_absent(read_attribute(path)).with_context(|| reading(path))? {
+        None => Ok(None),
+        Some(text) => Ok(Some(text.parse().with_context(|| reading(path))?)),
     }
 }
 
@@ -372,7 +307,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use onload_core::text::Chain;
 
     struct SysfsTree(tempfile::TempDir);
 
@@ -462,13 +396,14 @@ mod tests {
             self.file(&format!("{mad}/dev"), &format!("231:{number}\n"));
         }
 
-        fn check(&self, expect: &str, major: u32, minor: u32) -> Result<(), SysfsError> {
+        fn check(&self, expect: &str, major: u32, minor: u32) -> Result<()> {
             let numbers = Numbers { major, minor };
-            Sysfs::at(self.0.path()).check(&expect.parse().unwrap(), numbers)
+            let none = Remedies::default();
+            Sysfs::at(self.0.path()).check(&expect.parse().unwrap(), numbers, &none)
         }
 
         fn refusal(&self, expect: &str, major: u32, minor: u32) -> String {
-            Chain(&self.check(expect, major, minor).unwrap_err()).to_string()
+            format!("{:#}", self.check(expect, major, minor).unwrap_err())
         }
     }
 
@@ -527,9 +462,15 @@ mod tests {
         tree.check("/dev/onload=nic:onload#239:0", 243, 0).unwrap();
         tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15)
             .unwrap();
-        let stale = |expect: &str| match tree.check(expect, 239, 0) {
-            Err(SysfsError::Numbers { is_written, .. }) => is_written,
-            other => panic!("{other:?}"),
+        let remedies = Remedies {
+            renumbered_since: "; since",
+            ..Remedies::default()
+        };
+        let stale = |expect: &str| {
+            let sysfs = Sysfs::at(tree.0.path());
+            let numbers = "239:0".parse().unwrap();
+            let error = sysfs.check(&expect.parse().unwrap(), numbers, &remedies);
+            format!("{:#}", error.unwrap_err()).ends_with("is 243:0; since")
         };
         assert!(!stale("/dev/onload=nic:onload#239:0"));
         assert!(!stale("/dev/onload=nic:onload"));

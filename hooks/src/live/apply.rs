@@ -4,6 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
+use onload_core::error::{Context, Result};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, major, minor, mknodat,
 };
@@ -11,18 +13,16 @@ use rustix::io::Errno;
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::error::LiveError;
 use super::identity::FileSystemUser;
 use super::inspect::Inspection;
 use super::plan::{Asker, Bind, VARIABLES};
-use super::target::{TargetError, Targets};
+use super::target::Targets;
 use super::undo::Done;
 use super::{devices, mount_api};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::ThisHost;
 use crate::host::sysfs::Numbers;
 use crate::netdev;
-use crate::process::init::InitError;
 use crate::process::limits;
 use crate::run::lease;
 use crate::run::maker::{EntryPoint, Stage};
@@ -31,10 +31,10 @@ use crate::run::record::{self, Created, Live};
 
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
-    pub(super) fn go(mut self, asker: &Asker, host: &ThisHost) -> Result<Vec<String>, LiveError> {
+    pub(super) fn go(mut self, asker: &Asker, host: &ThisHost) -> Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
-        let home = home.map_err(LiveError::Home)?;
+        let home = home.context("opening this process's own mount namespace")?;
         // With the engine's umask, the container's users might have no access to what is created in
         // its root.
         let _ = umask(Mode::empty());
@@ -61,13 +61,7 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(
-        &mut self,
-        own: &OwnDir,
-        done: &mut Done,
-        asker: &Asker,
-        host: &ThisHost,
-    ) -> Result<(), LiveError> {
+    fn all(&mut self, own: &OwnDir, done: &mut Done, asker: &Asker, host: &ThisHost) -> Result<()> {
         let live = self.live(asker).after(self.before.clone());
         self.claim(host)?;
         let mut created = self.record_plan(own)?;
@@ -81,15 +75,16 @@ impl Inspection<'_> {
         let fresh = done.made.iter().map(|fresh| fresh.made.clone());
         created.made.extend(fresh);
         record::write(&own.dir, record::CREATED, &created)?;
-        Ok(record::write(&own.dir, record::STATE, &live)?)
+        record::write(&own.dir, record::STATE, &live)?;
+        Ok(())
     }
 
-    /// The record of what is done now.
     fn live(&self, asker: &Asker) -> Live {
         let leases = self.plan.leases();
-        let bundle = match leases.is_empty() {
-            true => PathBuf::new(),
-            false => self.bundle.to_owned(),
+        let bundle = if leases.is_empty() {
+            PathBuf::new()
+        } else {
+            self.bundle.to_owned()
         };
         Live {
             pid: self.init.pid(),
@@ -104,9 +99,9 @@ impl Inspection<'_> {
         }
     }
 
-    /// Takes for the container what only one may have. Where something fails behind it the container
-    /// ends, and the lease with it.
-    fn claim(&mut self, host: &ThisHost) -> Result<(), LiveError> {
+    /// Leases to the container what only one may have. If a later step fails, the container ends, and the
+    /// lease with it.
+    fn claim(&mut self, host: &ThisHost) -> Result<()> {
         let container = lease::Container {
             id: self.id,
             bundle: self.bundle,
@@ -121,7 +116,7 @@ impl Inspection<'_> {
     }
 
     /// Records what will be created, after what an earlier start of the container created.
-    fn record_plan(&mut self, own: &OwnDir) -> Result<Created, LiveError> {
+    fn record_plan(&mut self, own: &OwnDir) -> Result<Created> {
         let warnings = &mut self.warnings;
         let before: Option<Created> = record::read_known(&own.dir, record::CREATED, warnings)?;
         let mut created = before.unwrap_or_default();
@@ -137,7 +132,7 @@ impl Inspection<'_> {
     }
 
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.
-    fn prepare(&self, own: &OwnDir, live: &Live) -> Result<Vec<OwnedFd>, LiveError> {
+    fn prepare(&self, own: &OwnDir, live: &Live) -> Result<Vec<OwnedFd>> {
         let mut trees = Vec::new();
         for bind in &self.plan.binds {
             let tree = self.copy(CWD, bind)?;
@@ -158,13 +153,7 @@ impl Inspection<'_> {
     }
 
     /// A file of the container's directory on the host, to be mounted read-only.
-    fn own_file(
-        &self,
-        own: &OwnDir,
-        name: &str,
-        target: &str,
-        text: &str,
-    ) -> Result<OwnedFd, LiveError> {
+    fn own_file(&self, own: &OwnDir, name: &str, target: &str, text: &str) -> Result<OwnedFd> {
         own.write(name, text.as_bytes())?;
         let bind = Bind {
             source: name.into(),
@@ -179,40 +168,38 @@ impl Inspection<'_> {
         self.copy(own.dir.as_fd(), &bind)
     }
 
-    fn copy(&self, dir: impl AsFd, bind: &Bind) -> Result<OwnedFd, LiveError> {
-        let failed =
-            |action| move |error| self.mount_error(action, &bind.source, "of the host", error);
-        let tree = mount_api::clone_tree(dir.as_fd(), &bind.source, bind.is_recursive)
-            .map_err(failed("copying the mount of"))?;
+    fn copy(&self, dir: impl AsFd, bind: &Bind) -> Result<OwnedFd> {
+        let path = &bind.source;
+        let tree = mount_api::clone_tree(dir.as_fd(), path, bind.is_recursive)
+            .map_err(self.failed(|| format!("copying the mount of {path:?} of the host")))?;
         mount_api::set_private(&tree, bind.attributes, bind.is_recursive)
-            .map_err(failed("setting the attributes of"))?;
+            .map_err(self.failed(|| format!("setting the attributes of {path:?} of the host")))?;
         Ok(tree)
     }
 
-    /// Checks that the node about to be mounted is the one that was checked before. Where the container's
-    /// user could not open it, a node that this user owns is mounted in its place: the mode and owner of
-    /// the host's node are not ours to change.
-    fn node(&self, tree: OwnedFd, bind: &Bind, wanted: Numbers) -> Result<OwnedFd, LiveError> {
-        let stat = fstat(&tree)
-            .map_err(|error| self.mount_error("looking at", &bind.source, "of the host", error))?;
+    /// Checks that the node about to be mounted is the one that was checked before. If the container's
+    /// user could not open it, a node that this user owns is mounted instead, since the host's keeps its
+    /// mode and owner.
+    fn node(&self, tree: OwnedFd, bind: &Bind, wanted: Numbers) -> Result<OwnedFd> {
+        let path = &bind.source;
+        let stat =
+            fstat(&tree).map_err(self.failed(|| format!("looking at {path:?} of the host")))?;
         let found = Numbers {
             major: major(stat.st_rdev),
             minor: minor(stat.st_rdev),
         };
         let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
         if !is_character || found != wanted {
-            return Err(LiveError::Node {
-                keys: self.plan.keys.clone(),
-                path: bind.source.clone(),
-                wanted,
-            });
+            bail!(
+                "{}: device node {path:?} is no longer character device {wanted}",
+                self.plan.keys
+            );
         }
         if !self.needs_own_node(bind, stat.st_mode) {
             return Ok(tree);
         }
-        self.own_node(&stat, bind).map_err(|error| {
-            self.mount_error("making a node like", &bind.source, "of the host", error)
-        })
+        self.own_node(&stat, bind)
+            .map_err(self.failed(|| format!("making a node like {path:?} of the host")))
     }
 
     /// A node of the same device for the container's user, on a file system that holds nothing else.
@@ -230,7 +217,7 @@ impl Inspection<'_> {
         Ok(tree)
     }
 
-    fn limits(&mut self) -> Result<(), LiveError> {
+    fn limits(&mut self) -> Result<()> {
         if self.plan.memlock.is_none() && self.plan.preload.is_none() {
             return Ok(());
         }
@@ -246,42 +233,44 @@ impl Inspection<'_> {
     }
 
     /// Moves the mounts into the container.
-    fn enter(&self, trees: &[OwnedFd], done: &mut Done) -> Result<(), LiveError> {
+    fn enter(&self, trees: &[OwnedFd], done: &mut Done) -> Result<()> {
         if self.targets.is_empty() {
             return Ok(());
         }
         let kind = Some(LinkNameSpaceType::Mount);
-        move_into_link_name_space(self.namespace.as_fd(), kind).map_err(|error| {
-            InitError::Enter {
-                pid: self.init.pid(),
-                source: error,
-            }
+        move_into_link_name_space(self.namespace.as_fd(), kind).with_context(|| {
+            format!(
+                "entering the mount namespace of process {}",
+                self.init.pid()
+            )
         })?;
         let root = self.open_root()?;
-        let failed = |error: TargetError| LiveError::Target {
-            keys: self.plan.keys.clone(),
-            source: error,
-        };
-        let targets = Targets::new(&root, &self.mounts).map_err(failed)?;
+        let keys = &self.plan.keys;
+        let targets = Targets::new(&root, &self.mounts).context(keys)?;
         // The library is in place before the list that names it.
         for (target, tree) in self.targets.iter().zip(trees) {
             let at = {
                 let _user = self.become_container_root()?;
-                targets.open(target, &mut done.made).map_err(failed)?
+                targets.open(target, &mut done.made).context(keys)?
             };
-            mount_api::attach(tree, at).map_err(|error| {
-                self.mount_error("mounting onto", &target.path, "in the container", error)
-            })?;
+            let path = &target.path;
+            mount_api::attach(tree, at)
+                .map_err(self.failed(|| format!("mounting onto {path:?} in the container")))?;
         }
         Ok(())
     }
 
-    fn become_container_root(&self) -> Result<Option<FileSystemUser>, LiveError> {
+    fn become_container_root(&self) -> Result<Option<FileSystemUser>> {
         let Some(user) = self.user else {
             return Ok(None);
         };
-        FileSystemUser::become_user(user.uid, user.gid)
-            .map(Some)
-            .ok_or(LiveError::User(user.uid))
+        let guard = FileSystemUser::become_user(user.uid, user.gid);
+        if guard.is_none() {
+            bail!(
+                "becoming the container's user {} to make mount targets: the kernel refuses",
+                user.uid
+            );
+        }
+        Ok(guard)
     }
 }

@@ -3,7 +3,7 @@
 //! Numbers and layouts are those of include/uapi/linux/bpf.h. The kernel accepts a shorter `union
 //! bpf_attr` in place of one that ends in zeros (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -20,8 +20,7 @@ const TYPE_DEVICE: u32 = 15;
 /// `BPF_CGROUP_DEVICE`.
 const ATTACH_DEVICE: u32 = 6;
 
-/// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all of them must allow the
-/// access.
+/// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all of them must allow the access.
 pub(crate) const ALLOW_MULTI: u32 = 2;
 /// `BPF_F_REPLACE`: replaces one of them.
 const REPLACE: u32 = 4;
@@ -34,7 +33,6 @@ const MAX_INSNS: usize = 1 << 16;
 /// An instruction, `struct bpf_insn`, in the machine's byte order.
 pub(crate) type Insn = u64;
 
-/// The programs of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attached {
     /// The attach flags of the first one, `BPF_F_…`; later ones are attached the same way.
@@ -42,13 +40,12 @@ pub struct Attached {
     pub ids: Vec<u32>,
 }
 
-/// A program as loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub name: [u8; 16],
     /// Whether its licence is GPL-compatible.
     pub is_gpl: bool,
-    /// Its instructions; empty if the kernel does not show them.
+    /// Empty if the kernel does not show them.
     pub insns: Vec<Insn>,
 }
 
@@ -127,6 +124,17 @@ struct AttachAttr {
     replace_bpf_fd: u32,
 }
 
+impl AttachAttr {
+    fn of(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Self {
+        AttachAttr {
+            target_fd: number(cgroup),
+            attach_bpf_fd: number(program.as_fd()),
+            attach_type: ATTACH_DEVICE,
+            ..AttachAttr::default()
+        }
+    }
+}
+
 impl Attr for QueryAttr {}
 impl Attr for IdAttr {}
 impl Attr for InfoAttr {}
@@ -134,9 +142,6 @@ impl Attr for LoadAttr {}
 impl Attr for AttachAttr {}
 
 /// The programs attached to this very cgroup.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
     let mut ids = vec![0_u32; MAX_ATTACHED];
     let mut attr = QueryAttr {
@@ -154,10 +159,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
     })
 }
 
-/// A descriptor of a program.
-///
-/// # Errors
-/// The errors of bpf(2); ENOENT if the program is gone.
+/// ENOENT if the program is gone.
 pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     let mut attr = IdAttr {
         prog_id: id,
@@ -166,10 +168,7 @@ pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     call(PROG_GET_FD_BY_ID, &mut attr).map(descriptor)
 }
 
-/// Reads a program.
-///
-/// # Errors
-/// The errors of bpf(2); E2BIG for a program that no runtime would write.
+/// E2BIG for a program that no runtime would write.
 pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
@@ -197,10 +196,6 @@ pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
     })
 }
 
-/// The id of a program.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
@@ -209,7 +204,7 @@ pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
 
 fn info_of(program: &OwnedFd, info: &mut Info) -> Result<(), Errno> {
     let mut attr = InfoAttr {
-        bpf_fd: number(std::os::fd::AsFd::as_fd(program)),
+        bpf_fd: number(program.as_fd()),
         info_len: count(size_of::<Info>()),
         info: address(std::ptr::from_mut(info)),
     };
@@ -217,9 +212,6 @@ fn info_of(program: &OwnedFd, info: &mut Info) -> Result<(), Errno> {
 }
 
 /// Loads a program, which the kernel's verifier checks.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
     let license = if program.is_gpl { c"GPL" } else { c"" };
     let mut attr = LoadAttr {
@@ -236,9 +228,6 @@ pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
 
 /// Replaces an attached program with another in one step, so the cgroup is never without a program.
 /// `flags` are those that [`query`] returned.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub(crate) fn replace(
     cgroup: BorrowedFd<'_>,
     flags: u32,
@@ -246,47 +235,28 @@ pub(crate) fn replace(
     old: &OwnedFd,
 ) -> Result<(), Errno> {
     let mut attr = AttachAttr {
-        target_fd: number(cgroup),
-        attach_bpf_fd: number(std::os::fd::AsFd::as_fd(new)),
-        attach_type: ATTACH_DEVICE,
         attach_flags: flags,
-        replace_bpf_fd: 0,
+        ..AttachAttr::of(cgroup, new)
     };
     // In a cgroup limited to one program, the same call without the flag replaces it.
     if flags & ALLOW_MULTI != 0 {
-        attr.attach_flags = flags | REPLACE;
-        attr.replace_bpf_fd = number(std::os::fd::AsFd::as_fd(old));
+        attr.attach_flags |= REPLACE;
+        attr.replace_bpf_fd = number(old.as_fd());
     }
     call(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
 /// Attaches a program beside the existing ones.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     let mut attr = AttachAttr {
-        target_fd: number(cgroup),
-        attach_bpf_fd: number(std::os::fd::AsFd::as_fd(program)),
-        attach_type: ATTACH_DEVICE,
         attach_flags: ALLOW_MULTI,
-        replace_bpf_fd: 0,
+        ..AttachAttr::of(cgroup, program)
     };
     call(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
-/// Detaches a program from a cgroup.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub(crate) fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
-    let mut attr = AttachAttr {
-        target_fd: number(cgroup),
-        attach_bpf_fd: number(std::os::fd::AsFd::as_fd(program)),
-        attach_type: ATTACH_DEVICE,
-        ..AttachAttr::default()
-    };
-    call(PROG_DETACH, &mut attr).map(|_| ())
+    call(PROG_DETACH, &mut AttachAttr::of(cgroup, program)).map(|_| ())
 }
 
 fn count(length: usize) -> u32 {

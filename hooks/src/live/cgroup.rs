@@ -5,8 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::mountinfo;
+use onload_core::error::Result;
+use onload_core::mountinfo::{self, MountinfoLine};
 
 /// Where a process is in the hierarchy that controls devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,23 +28,18 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Its directory on the host.
-    #[must_use]
     pub(crate) fn at(&self) -> PathBuf {
         self.mount.join(&self.path)
     }
 
-    /// The innermost cgroup named after the container. crun creates another one below it. A
-    /// container that may write to its cgroups creates any cgroups it likes and moves there, as
-    /// systemd in a container does.
+    /// The innermost cgroup named after the container. crun creates another one below it, and a
+    /// container that may write to its cgroups any it likes, as systemd in a container does.
     fn named(&self, id: &ContainerId) -> Option<&Path> {
         let mut all = self.path.ancestors();
         all.find(|path| is_named_after(path, id))
     }
 
-    /// The cgroups that belong to the container, innermost first: this one and its ancestors, up to
-    /// the one named after the container.
-    #[must_use]
+    /// The cgroups that belong to the container, innermost first, up to the one named after it.
     pub(crate) fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
         let outermost = self.named(id).unwrap_or(&self.path);
         let all = self.path.ancestors();
@@ -52,33 +49,24 @@ impl Dir {
     }
 
     /// The cgroups above those of the container, up to the root.
-    #[must_use]
     pub(crate) fn around(&self, id: &ContainerId) -> Vec<PathBuf> {
         let own = self.own(id);
         let all = self.path.ancestors().map(|path| self.mount.join(path));
         all.filter(|path| !own.contains(path)).collect()
     }
 
-    /// The systemd scope that the container runs in. A cgroup that only looks like a scope does not
-    /// count: a container may name one of its own cgroups like somebody else's scope.
-    #[must_use]
+    /// The systemd scope that the container runs in: a container may name one of its own cgroups like
+    /// somebody else's scope, so only one that is named after the container counts.
     pub(crate) fn scope(&self, id: &ContainerId) -> Option<&str> {
         let path = self.named(id)?;
         let is_scope = path.extension() == Some(OsStr::new("scope"));
         is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
 
-    /// Whether it may be in a systemd scope that cannot be matched to the container: none of its
-    /// cgroups is named after the container, and one looks like a scope.
-    #[must_use]
+    /// Whether none of its cgroups is named after the container, and one looks like a scope.
     pub(crate) fn in_a_nameless_scope(&self, id: &ContainerId) -> bool {
         let mut all = self.path.ancestors();
         self.named(id).is_none() && all.any(|path| path.extension() == Some(OsStr::new("scope")))
-    }
-
-    /// Whether this cgroup contains another process's cgroup, or is the same.
-    fn holds(&self, other: &Dir) -> bool {
-        other.path.starts_with(&self.path)
     }
 }
 
@@ -90,35 +78,11 @@ fn is_named_after(path: &Path, id: &ContainerId) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Why a cgroup is not found or not used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DeviceCgroupError {
-    /// The process is in a hierarchy that is not mounted here.
-    #[error(
-        "the container is in cgroup {0:?}, and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup"
-    )]
-    NotMounted(PathBuf),
-    /// Other processes are in the same cgroup.
-    #[error(
-        "the container is in cgroup {0:?} together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device"
-    )]
-    Shared(PathBuf),
-}
-
-impl onload_core::error::Typed for DeviceCgroupError {}
-
 /// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
 /// `None` if no hierarchy controls devices.
-///
-/// # Errors
-/// [`DeviceCgroupError`].
-pub(crate) fn find(
-    theirs: &[u8],
-    own: &[u8],
-    mounts: &[u8],
-) -> Result<Option<DeviceCgroup>, DeviceCgroupError> {
+pub(crate) fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<DeviceCgroup>> {
     if let Some(path) = path_in(theirs, "devices") {
-        let is_devices = |mount: &mountinfo::MountinfoLine<'_>| {
+        let is_devices = |mount: &MountinfoLine<'_>| {
             let mut options = mount.options.split(|byte| *byte == b',');
             mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
         };
@@ -128,13 +92,12 @@ pub(crate) fn find(
     let Some(path) = path_in(theirs, "") else {
         return Ok(None);
     };
-    let is_v2 = |mount: &mountinfo::MountinfoLine<'_>| mount.fs_type == b"cgroup2";
+    let is_v2 = |mount: &MountinfoLine<'_>| mount.fs_type == b"cgroup2";
     dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
 }
 
 /// Whether a mount is a hierarchy that [`find`] may look for.
-#[must_use]
-pub(crate) fn is_hierarchy(mount: &mountinfo::MountinfoLine<'_>) -> bool {
+pub(crate) fn is_hierarchy(mount: &MountinfoLine<'_>) -> bool {
     matches!(mount.fs_type, b"cgroup" | b"cgroup2")
 }
 
@@ -158,8 +121,8 @@ fn dir(
     path: &Path,
     own: Option<&Path>,
     mounts: &[u8],
-    wanted: &dyn Fn(&mountinfo::MountinfoLine<'_>) -> bool,
-) -> Result<Dir, DeviceCgroupError> {
+    wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
+) -> Result<Dir> {
     // A mount may show only a part of the hierarchy, as in a container.
     let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));
     let within = shown.filter_map(|mount| {
@@ -167,17 +130,22 @@ fn dir(
         let root = Path::new(OsStr::from_bytes(&root));
         let below = |path: &Path| path.strip_prefix(root).ok().map(Path::to_owned);
         let mounted = mountinfo::unescape(mount.point);
-        let dir = |path: PathBuf| Dir {
+        let dir = Dir {
             mount: PathBuf::from(OsStr::from_bytes(&mounted)),
-            path,
+            path: below(path)?,
         };
-        Some((dir(below(path)?), own.and_then(below).map(dir)))
+        Some((dir, own.and_then(below)))
     });
-    let (found, own) = within
-        .last()
-        .ok_or_else(|| DeviceCgroupError::NotMounted(path.into()))?;
-    if own.is_some_and(|own| found.holds(&own)) || found.path.as_os_str().is_empty() {
-        return Err(DeviceCgroupError::Shared(path.into()));
+    let Some((found, own)) = within.last() else {
+        bail!(
+            "the container is in cgroup {path:?}, and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup"
+        );
+    };
+    let holds_own = own.is_some_and(|own| own.starts_with(&found.path));
+    if holds_own || found.path.as_os_str().is_empty() {
+        bail!(
+            "the container is in cgroup {path:?} together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device"
+        );
     }
     Ok(found)
 }
@@ -201,12 +169,16 @@ mod tests {
     }
 
     /// As [`super::find`], with texts.
-    fn find(
-        theirs: &str,
-        own: &str,
-        mounts: &str,
-    ) -> Result<Option<DeviceCgroup>, DeviceCgroupError> {
+    fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<DeviceCgroup>> {
         super::find(theirs.as_bytes(), own.as_bytes(), mounts.as_bytes())
+    }
+
+    const NOT_MOUNTED: &str =
+        ", and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup";
+    const SHARED: &str = " together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device";
+
+    fn refusal(theirs: &str, own: &str, mounts: &str) -> String {
+        find(theirs, own, mounts).unwrap_err().to_string()
     }
 
     #[test]
@@ -322,15 +294,12 @@ mod tests {
         let part = "30 22 0:26 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let found = find("0::/outer/c0ffee\n", "0::/outer/shell\n", part).unwrap();
         assert!(matches!(found, Some(DeviceCgroup::V2(dir)) if dir.path == Path::new("c0ffee")));
-        let outside = find("0::/other/c0ffee\n", SHELL, part);
-        assert_eq!(
-            outside,
-            Err(DeviceCgroupError::NotMounted("/other/c0ffee".into()))
-        );
-        assert!(matches!(
-            find("0::/a\n", SHELL, ""),
-            Err(DeviceCgroupError::NotMounted(_))
-        ));
+        for (path, mounts) in [("/other/c0ffee", part), ("/a", "")] {
+            assert_eq!(
+                refusal(&format!("0::{path}\n"), SHELL, mounts),
+                format!("the container is in cgroup {path:?}{NOT_MOUNTED}")
+            );
+        }
     }
 
     #[test]
@@ -341,10 +310,9 @@ mod tests {
             ("/", "/user.slice/session-1.scope"),
             ("/", "/"),
         ] {
-            let found = find(&format!("0::{theirs}\n"), &format!("0::{own}\n"), V2);
             assert_eq!(
-                found,
-                Err(DeviceCgroupError::Shared(theirs.into())),
+                refusal(&format!("0::{theirs}\n"), &format!("0::{own}\n"), V2),
+                format!("the container is in cgroup {theirs:?}{SHARED}"),
                 "{theirs} {own}"
             );
         }
@@ -353,7 +321,7 @@ mod tests {
 
     #[test]
     fn without_a_hierarchy_nothing_judges_devices() {
-        assert_eq!(find("3:cpu:/x\n", "", V1), Ok(None));
-        assert_eq!(find("", "", V2), Ok(None));
+        assert_eq!(find("3:cpu:/x\n", "", V1).unwrap(), None);
+        assert_eq!(find("", "", V2).unwrap(), None);
     }
 }

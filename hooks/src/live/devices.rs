@@ -6,54 +6,17 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Result};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::bpf::{self, Attached, Program};
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
-use super::systemd::{self, DevicePolicy, Systemd, SystemdError};
+use super::systemd::{self, Systemd};
 use crate::device::Rule;
-
-/// Why a device was not opened to the container.
-#[derive(Debug, thiserror::Error)]
-pub enum DevicesError {
-    /// The cgroup's directory cannot be used.
-    #[error("{action} {path:?}")]
-    Cgroup {
-        /// What was being done.
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-    #[error("{action} of cgroup {path:?}")]
-    Program {
-        /// What was being done.
-        action: &'static str,
-        path: PathBuf,
-        source: Errno,
-    },
-    /// The kernel does not show the program, and no program of systemd replaces it.
-    #[error(
-        "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
-    )]
-    Hidden {
-        path: PathBuf,
-        /// The kernel's reason.
-        cause: &'static str,
-    },
-    /// Only the owner of a program can replace it.
-    #[error(
-        "the device program {id} of cgroup {path:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device"
-    )]
-    Linked { path: PathBuf, id: u32 },
-    /// systemd could not be asked, or refused.
-    #[error(transparent)]
-    Systemd(#[from] SystemdError),
-}
-
-impl onload_core::error::Typed for DevicesError {}
 
 /// What was changed, so that it can be undone.
 #[derive(Debug, Default)]
@@ -92,28 +55,18 @@ impl Changes {
     }
 }
 
-/// Opens devices to a container.
-///
-/// # Errors
-/// [`DevicesError`]; changes made so far are undone.
-pub(crate) fn allow(
-    cgroup: &DeviceCgroup,
-    id: &ContainerId,
-    rules: &[Rule],
-) -> Result<Changes, DevicesError> {
+/// Opens devices to a container, all or none.
+pub(crate) fn allow(cgroup: &DeviceCgroup, id: &ContainerId, rules: &[Rule]) -> Result<Changes> {
     allow_through(cgroup, id, rules, Path::new(systemd::SOCKET))
 }
 
 /// As [`allow`], with another path for systemd's socket.
-///
-/// # Errors
-/// [`DevicesError`]; changes made so far are undone.
 pub fn allow_through(
     cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
-) -> Result<Changes, DevicesError> {
+) -> Result<Changes> {
     let mut changes = Changes::default();
     if rules.is_empty() {
         return Ok(changes);
@@ -139,26 +92,20 @@ fn allow_v1(
     rules: &[Rule],
     socket: &Path,
     changes: &mut Changes,
-) -> Result<(), DevicesError> {
-    let failed = |action: &'static str, name: &str| {
-        let path = dir.at().join(name);
-        move |error: io::Error| DevicesError::Cgroup {
-            action,
-            path,
-            source: error,
-        }
-    };
+) -> Result<()> {
+    let at = |name: &str| dir.at().join(name);
     let open = |name: &str| {
-        let file = File::options().write(true).open(dir.at().join(name));
-        file.map_err(failed("opening", name))
+        let file = File::options().write(true).open(at(name));
+        file.with_context(|| format!("opening {:?}", at(name)))
     };
-    let before = std::fs::read_to_string(dir.at().join("devices.list"));
-    let before = before.map_err(failed("reading", "devices.list"))?;
+    let list = at("devices.list");
+    let before = std::fs::read_to_string(&list).with_context(|| format!("reading {list:?}"))?;
     update_systemd(dir, id, rules, socket, changes)?;
     let allow = open("devices.allow")?;
     let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
     for rule in rules {
-        write_rule(&allow, *rule).map_err(failed("writing a device to", "devices.allow"))?;
+        write_rule(&allow, *rule)
+            .with_context(|| format!("writing a device to {:?}", at("devices.allow")))?;
         written.extend(rule.beyond(&before));
     }
     Ok(())
@@ -169,15 +116,15 @@ fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
 
-/// Adds the devices to the list of the container's scope, if that list restricts it. Returns
-/// whether systemd now allows them.
+/// Adds the devices to the list of the container's scope, if that list restricts it. Returns whether it
+/// did.
 fn update_systemd(
     dir: &Dir,
     id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
     changes: &mut Changes,
-) -> Result<bool, DevicesError> {
+) -> Result<bool> {
     let Some(scope) = dir.scope(id) else {
         if dir.in_a_nameless_scope(id) {
             changes.warnings.push(format!(
@@ -194,57 +141,42 @@ fn update_systemd(
         ));
         return Ok(false);
     };
-    if systemd.policy()? == DevicePolicy::Open {
-        return Ok(false);
+    let is_closed = systemd.is_closed()?;
+    if is_closed {
+        systemd.allow(rules)?;
     }
-    systemd.allow(rules)?;
-    Ok(true)
+    Ok(is_closed)
 }
 
-/// A cgroup with the programs that it had when first examined.
 struct CgroupPrograms {
     path: PathBuf,
     fd: OwnedFd,
+    /// When first examined.
     before: Attached,
 }
 
 impl CgroupPrograms {
-    fn open(path: PathBuf) -> Result<Self, DevicesError> {
+    fn open(path: PathBuf) -> Result<Self> {
         let fd = open_dir(&path)?;
         let before = query(&path, &fd)?;
         Ok(CgroupPrograms { path, fd, before })
     }
 
-    fn copy(&self) -> Result<OwnedFd, DevicesError> {
+    fn copy(&self) -> Result<OwnedFd> {
         let copy = self.fd.try_clone();
-        copy.map_err(|error| DevicesError::Cgroup {
-            action: "opening",
-            path: self.path.clone(),
-            source: error,
-        })
+        copy.with_context(|| format!("opening {:?}", self.path))
     }
 }
 
-fn open_dir(path: &Path) -> Result<OwnedFd, DevicesError> {
+fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| DevicesError::Cgroup {
-        action: "opening",
-        path: path.to_owned(),
-        source: error.into(),
-    })
+    let dir = openat(rustix::fs::CWD, path, flags, Mode::empty());
+    dir.with_context(|| format!("opening {path:?}"))
 }
 
-fn query(path: &Path, fd: &OwnedFd) -> Result<Attached, DevicesError> {
-    bpf::query(fd.as_fd()).map_err(program_error("querying the device programs", path))
-}
-
-fn program_error(action: &'static str, path: &Path) -> impl Fn(Errno) -> DevicesError {
-    let path = path.to_owned();
-    move |error| DevicesError::Program {
-        action,
-        path: path.clone(),
-        source: error,
-    }
+fn query(path: &Path, fd: &OwnedFd) -> Result<Attached> {
+    let programs = bpf::query(fd.as_fd());
+    programs.with_context(|| format!("querying the device programs of cgroup {path:?}"))
 }
 
 fn allow_v2(
@@ -253,33 +185,32 @@ fn allow_v2(
     rules: &[Rule],
     socket: &Path,
     changes: &mut Changes,
-) -> Result<(), DevicesError> {
-    let own = dir.own(id).into_iter().map(CgroupPrograms::open);
-    let own = own.collect::<Result<Vec<CgroupPrograms>, DevicesError>>()?;
+) -> Result<()> {
+    let mut own = Vec::new();
+    for path in dir.own(id) {
+        own.push(CgroupPrograms::open(path)?);
+    }
     warn_of_outer_programs(dir, id, changes)?;
     if own.iter().all(|own| own.before.ids.is_empty()) {
         return Ok(());
     }
     let covers_new = update_systemd(dir, id, rules, socket, changes)?;
-    let mut now = Vec::new();
-    for own in &own {
-        now.push(query(&own.path, &own.fd)?);
-    }
-    // A program that systemd has just attached allows the devices by itself.
-    let has_replaced = covers_new
-        && own
-            .iter()
-            .zip(&now)
-            .any(|(own, now)| now.ids.iter().any(|id| !own.before.ids.contains(id)));
-    let update = SystemdUpdate {
+    let mut update = SystemdUpdate {
         covers_new,
-        has_replaced,
+        has_replaced: false,
     };
-    own.iter()
-        .try_for_each(|own| extend_all(own, update, rules, changes))
+    for own in &own {
+        let now = query(&own.path, &own.fd)?;
+        // A program that systemd has just attached allows the devices by itself.
+        let is_new = |id: &u32| !own.before.ids.contains(id);
+        update.has_replaced |= covers_new && now.ids.iter().any(is_new);
+    }
+    for own in &own {
+        extend_all(own, update, rules, changes)?;
+    }
+    Ok(())
 }
 
-/// What systemd does by itself.
 #[derive(Clone, Copy)]
 struct SystemdUpdate {
     /// Programs that it attaches from now on allow the devices.
@@ -288,14 +219,14 @@ struct SystemdUpdate {
     has_replaced: bool,
 }
 
-/// Prepends the rules to each program of a cgroup until every program has them: others may attach
-/// programs at the same time.
+/// Prepends the rules to each program of a cgroup until all have them: others may attach programs at the
+/// same time.
 fn extend_all(
     own: &CgroupPrograms,
     update: SystemdUpdate,
     rules: &[Rule],
     changes: &mut Changes,
-) -> Result<(), DevicesError> {
+) -> Result<()> {
     let mut done = Vec::new();
     for round in 0.. {
         let now = query(&own.path, &own.fd)?;
@@ -304,8 +235,10 @@ fn extend_all(
         let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
         let Some(first) = left.first() else { break };
         if round == ROUNDS {
-            let (path, id) = (own.path.clone(), *first);
-            return Err(DevicesError::Linked { path, id });
+            bail!(
+                "the device program {first} of cgroup {:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device",
+                own.path
+            );
         }
         for program in left {
             match extend(own, now.flags, program, rules)? {
@@ -318,12 +251,10 @@ fn extend_all(
                 Extended::Hidden(_, old) if update.has_replaced => {
                     changes.programs.push(detach(own, now.flags, old)?);
                 }
-                Extended::Hidden(cause, _) => {
-                    return Err(DevicesError::Hidden {
-                        path: own.path.clone(),
-                        cause,
-                    });
-                }
+                Extended::Hidden(cause, _) => bail!(
+                    "the device program of cgroup {:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device",
+                    own.path
+                ),
             }
         }
     }
@@ -334,9 +265,9 @@ fn extend_all(
 const ROUNDS: usize = 4;
 
 /// Detaches a program that systemd's program replaces.
-fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
+fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced> {
     bpf::detach(own.fd.as_fd(), &old)
-        .map_err(program_error("detaching the runtime's program", &own.path))?;
+        .with_context(|| format!("detaching the runtime's program of cgroup {:?}", own.path))?;
     Ok(Replaced {
         cgroup: own.copy()?,
         flags,
@@ -347,11 +278,7 @@ fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced, De
 
 /// Warns about programs above the container's own cgroups. They control other processes too, so
 /// they stay as they are.
-fn warn_of_outer_programs(
-    dir: &Dir,
-    id: &ContainerId,
-    changes: &mut Changes,
-) -> Result<(), DevicesError> {
+fn warn_of_outer_programs(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<()> {
     for path in dir.around(id) {
         let fd = open_dir(&path)?;
         if !query(&path, &fd)?.ids.is_empty() {
@@ -374,20 +301,14 @@ enum Extended {
     Hidden(&'static str, OwnedFd),
 }
 
-fn extend(
-    own: &CgroupPrograms,
-    flags: u32,
-    program: u32,
-    rules: &[Rule],
-) -> Result<Extended, DevicesError> {
-    let failed = |action| program_error(action, &own.path);
+fn extend(own: &CgroupPrograms, flags: u32, program: u32, rules: &[Rule]) -> Result<Extended> {
+    let of = |action: &str| format!("{action} of cgroup {:?}", own.path);
     let old = match bpf::by_id(program) {
-        Ok(old) => old,
         // It has been detached and no longer controls anything.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
-        Err(error) => return Err(failed("opening the device program")(error)),
+        old => old.with_context(|| of("opening the device program"))?,
     };
-    let read = bpf::read(&old).map_err(failed("reading the device program"))?;
+    let read = bpf::read(&old).with_context(|| of("reading the device program"))?;
     if read.insns.is_empty() {
         return Ok(Extended::Hidden("the kernel does not show it", old));
     }
@@ -395,26 +316,23 @@ fn extend(
         return Ok(Extended::Already);
     };
     let new = match bpf::load(&Program { insns, ..read }) {
-        Ok(new) => new,
         // Blinded constants use a register that no program may name.
         Err(Errno::INVAL) => return Ok(Extended::Hidden("the kernel blinds its constants", old)),
-        Err(error) => return Err(failed("loading the device program")(error)),
+        new => new.with_context(|| of("loading the device program"))?,
     };
-    let id = bpf::id_of(&new).map_err(failed("looking at the new device program"))?;
+    let id = bpf::id_of(&new).with_context(|| of("looking at the new device program"))?;
     let cgroup = own.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
-        Ok(()) => {}
         // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
         // `find_attach_entry`). The next round shows whether it is still there.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
-        Err(error) => return Err(failed("replacing the device program")(error)),
+        replaced => replaced.with_context(|| of("replacing the device program"))?,
     }
-    let new = Some(new);
     let replaced = Replaced {
         cgroup,
         flags,
         old,
-        new,
+        new: Some(new),
     };
     Ok(Extended::By(id, replaced))
 }

@@ -12,10 +12,7 @@ pub(crate) struct FileSystemUser(());
 impl FileSystemUser {
     /// Becomes `uid` and `gid`, as the initial user namespace counts them; `None` if the kernel
     /// refuses.
-    #[must_use]
     pub(crate) fn become_user(uid: u32, gid: u32) -> Option<Self> {
-        // The group comes first: CAP_SETGID stays either way, and the order of credentials(7) costs
-        // nothing.
         let guard = FileSystemUser(());
         (set_group(gid) && set_user(uid)).then_some(guard)
     }
@@ -29,14 +26,13 @@ impl Drop for FileSystemUser {
     }
 }
 
-/// setfsuid(2) reports no error: it returns the previous id, and -1 changes nothing. It affects
-/// only this thread, and the process has no other.
+/// setfsuid(2) reports no error: it returns the previous id, and -1 changes nothing. It affects only
+/// this thread.
 fn set_user(uid: u32) -> bool {
     setfsuid(Uid::from_raw(uid));
     setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid
 }
 
-/// As [`set_user`], for groups.
 fn set_group(gid: u32) -> bool {
     setfsgid(Gid::from_raw(gid));
     setfsgid(Gid::from_raw(u32::MAX)).as_raw() == gid

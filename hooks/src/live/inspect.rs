@@ -1,45 +1,40 @@
 //! Examines a living container, and makes every refusal before anything is changed.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{OciConfig, User};
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
 use onload_core::mountinfo::{self, MountTable};
-use rustix::fs::Mode;
-use rustix::fs::{FileType, OFlags, fstat};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::cgroup::{self, DeviceCgroup};
-use super::error::{CgroupError, LiveError};
-use super::plan::{Bind, InjectionPlan, PlanError, PreloadPlan, VARIABLES};
-use super::target::{Target, TargetError, Targets};
+use super::plan::{Bind, CONFIG, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
+use super::target::{Target, Targets};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::{HostView, ThisHost};
-use crate::preload::{self, PreloadContext, PreloadError};
+use crate::preload::{self, PreloadContext};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;
-use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
+use crate::rootfs::overmount::{Overmount, Overmounts};
 use crate::run::record::{Live, Made, TargetType};
 use crate::state::State;
 
 /// The container's device cgroup; `None` if nothing controls devices.
-pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
-    let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
-        let bytes = File::open(path).and_then(read);
-        bytes.map_err(|error| CgroupError::Own {
-            path,
-            source: error,
-        })
-    };
+pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>> {
     let theirs = init.read("cgroup")?;
-    let own = own_file("/proc/self/cgroup", &read_whole)?;
-    let mounts = own_file("/proc/self/mountinfo", &|file| {
-        mountinfo::keep(file, &cgroup::is_hierarchy)
-    })?;
-    Ok(cgroup::find(&theirs, &own, &mounts)?)
+    let path = "/proc/self/cgroup";
+    let own = File::open(path).and_then(read_whole);
+    let own = own.with_context(|| format!("reading {path:?}"))?;
+    let path = "/proc/self/mountinfo";
+    let mounts = File::open(path).and_then(|file| mountinfo::keep(file, &cgroup::is_hierarchy));
+    let mounts = mounts.with_context(|| format!("reading {path:?}"))?;
+    cgroup::find(&theirs, &own, &mounts)
 }
 
 /// The examined container, and what is to be done to it.
@@ -54,7 +49,7 @@ pub(super) struct Inspection<'a> {
     /// The path of the container's root on the host.
     pub(super) root_path: PathBuf,
     pub(super) targets: Vec<Target>,
-    /// What will be created in the root.
+    /// What of them will be created in the root.
     pub(super) missing: Vec<Made>,
     pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
@@ -62,7 +57,7 @@ pub(super) struct Inspection<'a> {
     pub(super) own_user: User,
     /// What SELinux calls the container's files.
     pub(super) label: Option<String>,
-    /// The future content of /etc/ld.so.preload.
+    /// The content that /etc/ld.so.preload gets.
     pub(super) list: Option<String>,
     /// What an earlier hook did for the same process.
     pub(super) before: Option<Live>,
@@ -77,9 +72,9 @@ impl<'a> Inspection<'a> {
         host: &ThisHost,
         plan: InjectionPlan,
         before: Option<Live>,
-    ) -> Result<Self, LiveError> {
+    ) -> Result<Self> {
         let namespace = init.mount_namespace()?;
-        let root_path = config.root_path().map_err(PlanError::from)?;
+        let root_path = config.root_path().context(CONFIG)?;
         let root_path = state.bundle.join(root_path.unwrap_or_default());
         let mut inspection = Inspection {
             id: &state.id,
@@ -87,10 +82,10 @@ impl<'a> Inspection<'a> {
             mounts: init.mounts()?,
             bundle: &state.bundle,
             user: init.root_user()?,
-            own_user: config.user().map_err(PlanError::from)?,
+            own_user: config.user().context(CONFIG)?,
             label: config
                 .mount_label()
-                .map_err(PlanError::from)?
+                .context(CONFIG)?
                 .filter(|label| !label.is_empty()),
             device_cgroup: None,
             namespace,
@@ -116,11 +111,8 @@ impl<'a> Inspection<'a> {
     }
 
     /// The root as the container's init sees it: with all its mounts, the last one on top.
-    pub(super) fn open_root(&self) -> Result<ContainerRoot, LiveError> {
-        Ok(ContainerRoot::open_below(
-            &self.init.root()?,
-            &self.root_path,
-        )?)
+    pub(super) fn open_root(&self) -> Result<ContainerRoot> {
+        ContainerRoot::open_below(&self.init.root()?, &self.root_path)
     }
 
     fn look_at_preload(
@@ -129,8 +121,7 @@ impl<'a> Inspection<'a> {
         config: &OciConfig,
         host: &ThisHost,
         root: &ContainerRoot,
-    ) -> Result<(), LiveError> {
-        let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
+    ) -> Result<()> {
         let settings = host.settings()?;
         let now = PreloadContext {
             settings: &settings,
@@ -140,63 +131,50 @@ impl<'a> Inspection<'a> {
         };
         let mut applied = preload::Applied::default();
         let may = preload::may_preload(preload.source.as_deref(), config, &now, host, &mut applied);
-        let may = may.map_err(failed)?;
+        let may = may.context(&preload.key)?;
         self.warnings.append(&mut applied.warnings);
         self.plan.preload = may.then(|| preload.clone());
         Ok(())
     }
 
-    /// Reads the image's own /etc/ld.so.preload; by now that path is known to be on the container's
-    /// own file system.
-    fn look_at_list(&mut self, root: &ContainerRoot) -> Result<(), LiveError> {
+    /// Reads the image's own /etc/ld.so.preload, which is on the container's own file system by then.
+    fn look_at_list(&mut self, root: &ContainerRoot) -> Result<()> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());
         };
         let own = preload::own_list(root);
-        let own = own.map_err(|error| PlanError::preload(&preload.key, error))?;
+        let own = own.map_err(|problem| list_in_the_way(&preload.key, problem))?;
         self.list = Some(preload::list(&preload.library, &own));
         Ok(())
     }
 
-    fn look_at_targets(
-        &mut self,
-        config: &OciConfig,
-        root: &ContainerRoot,
-    ) -> Result<(), LiveError> {
-        let keys = || self.plan.keys.clone();
-        let overmounted = |error: OvermountError| LiveError::Overmount {
-            keys: keys(),
-            source: error,
-        };
-        let misplaced = |error: TargetError| LiveError::Target {
-            keys: keys(),
-            source: error,
-        };
+    fn look_at_targets(&mut self, config: &OciConfig, root: &ContainerRoot) -> Result<()> {
+        let keys = &self.plan.keys;
         let mounts = config.mounts().iter();
         let overmounts = mounts
             .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
             .collect();
-        let overmounts = Overmounts::new(root, overmounts).map_err(overmounted)?;
-        let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
+        let overmounts = Overmounts::new(root, overmounts).context(keys)?;
+        let looked = Targets::new(root, &self.mounts).context(keys)?;
+        let binds = self.plan.binds.iter();
+        let mut paths: Vec<_> = binds.map(|bind| (&*bind.target, Some(bind))).collect();
+        if self.plan.preload.is_some() {
+            paths.push((Path::new(LD_SO_PRELOAD), None));
+        }
+        if self.mounts_variables() {
+            paths.push((Path::new(VARIABLES), None));
+        }
         let mut targets = Vec::new();
         let mut missing = Vec::new();
-        let list = self.plan.preload.as_ref().map(|_| LD_SO_PRELOAD);
-        let variables = self.mounts_variables().then_some(VARIABLES);
-        let own = [list, variables].into_iter().flatten();
-        let binds = self.plan.binds.iter();
-        let paths = binds.map(|bind| (bind.target.as_path(), Some(bind)));
-        for (path, bind) in paths.chain(own.map(|path| (Path::new(path), None))) {
-            let kind = match bind {
-                Some(bind) => self.kind_of(bind)?,
-                None => TargetType::File,
-            };
+        for (path, bind) in paths {
+            let kind = bind.map_or(Ok(TargetType::File), |bind| self.kind_of(bind))?;
             let file_system = overmounts.may_create(&path.to_string_lossy());
             let target = Target {
                 path: path.to_owned(),
                 kind,
-                file_system: file_system.map_err(overmounted)?,
+                file_system: file_system.context(keys)?,
             };
-            for made in looked.look(&target).map_err(misplaced)? {
+            for made in looked.look(&target).context(keys)? {
                 if !missing.contains(&made) {
                     missing.push(made);
                 }
@@ -215,17 +193,18 @@ impl<'a> Inspection<'a> {
         self.plan.variables.is_some() && !is_there
     }
 
-    fn kind_of(&self, bind: &Bind) -> Result<TargetType, LiveError> {
+    fn kind_of(&self, bind: &Bind) -> Result<TargetType> {
+        let path = &bind.source;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let stat = rustix::fs::open(&bind.source, flags, Mode::empty())
+        let stat = rustix::fs::open(path, flags, Mode::empty())
             .and_then(fstat)
-            .map_err(|error| self.mount_error("opening", &bind.source, "of the host", error))?;
+            .map_err(self.failed(|| format!("opening {path:?} of the host")))?;
         if self.needs_own_node(bind, stat.st_mode) && self.init.has_own_users()? {
-            return Err(LiveError::Users {
-                keys: self.plan.keys.clone(),
-                path: bind.source.clone(),
-                mode: stat.st_mode & 0o777,
-            });
+            bail!(
+                "{}: the container has a user namespace, in which nobody can open {path:?} of the host (mode {:04o}), and it cannot be given a node of its own there; run it without a user namespace, or give the host's node a mode for others by a udev rule",
+                self.plan.keys,
+                stat.st_mode & 0o777
+            );
         }
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => TargetType::Directory,
@@ -242,19 +221,15 @@ impl<'a> Inspection<'a> {
         })
     }
 
-    pub(super) fn mount_error(
-        &self,
-        action: &'static str,
-        path: &Path,
-        side: &'static str,
-        error: Errno,
-    ) -> LiveError {
-        LiveError::Mount {
-            keys: self.plan.keys.clone(),
-            action,
-            path: path.to_owned(),
-            side,
-            error,
+    /// A failed step of a mount.
+    pub(super) fn failed(&self, what: impl FnOnce() -> String) -> impl FnOnce(Errno) -> Error {
+        move |errno| {
+            let hint = if errno == Errno::NOSYS {
+                " (Linux 5.12 or newer is needed)"
+            } else {
+                ""
+            };
+            error!("{}: {}: {errno}{hint}", self.plan.keys, what())
         }
     }
 }

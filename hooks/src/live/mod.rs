@@ -2,14 +2,13 @@
 //! opened, bind mounts, the preload, resource limits.
 //!
 //! First everything is examined and decided. Then mounts are prepared as descriptors, devices are
-//! opened in the container's cgroup, and the mounts are moved into the container's mount namespace.
-//! If any step fails, everything done so far is undone.
+//! opened in the container's cgroup, and the mounts are moved into its mount namespace. A step that
+//! fails undoes all before it.
 
 mod apply;
 pub mod bpf;
 pub mod cgroup;
 pub mod devices;
-pub(crate) mod error;
 pub(crate) mod identity;
 mod inspect;
 pub(crate) mod mount_api;
@@ -24,10 +23,10 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
+use onload_core::error::{Context, Error, Result};
 use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -36,28 +35,22 @@ use crate::config_json::scan::Places;
 use crate::decision::input::{self, DecisionInput};
 use crate::decision::report::Report;
 use crate::decision::subject::{Identity, Subject};
-use crate::host::{HostFilesError, HostView, ThisHost};
+use crate::host::{HostView, ThisHost};
 use crate::netdev;
-use crate::process::init::{Init, InitError};
+use crate::process::init::{self, Init};
 use crate::rdma;
 use crate::rootfs::container_root::ContainerRoot;
 use crate::run::lease::{self, Keeper};
-use crate::run::own_dir::OwnDirError;
 use crate::run::record::{self, Live};
 use crate::run::sweep;
 use crate::state::State;
-use error::LiveError;
 use inspect::Inspection;
-use plan::{Asker, InjectionPlan, PlanError};
+use plan::{Asker, InjectionPlan};
 
-/// Gives a container what its annotations request and its configuration does not contain. Returns
-/// what to report.
-///
-/// # Errors
-/// [`LiveError`]; everything done so far is undone.
-pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveError> {
+/// Gives a container what its annotations request and its configuration does not contain.
+pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let input = DecisionInput::read(file.scan(Places::Annotations)?).map_err(PlanError::from)?;
+    let input = DecisionInput::read(file.scan(Places::Annotations)?)?;
     let Some(DecisionInput {
         config, request, ..
     }) = input
@@ -68,12 +61,8 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
     give(state, &config, &request, &Asker::Annotations, &host)
 }
 
-/// Gives a container members of pools that the device of a specification stands for. Returns what to
-/// report.
-///
-/// # Errors
-/// [`LiveError`]; everything done so far is undone.
-pub(crate) fn take(state: &State, takes: &[Take], config_path: &Path) -> Result<Report, LiveError> {
+/// Gives a container members of pools that the device of a specification stands for.
+pub(crate) fn take(state: &State, takes: &[Take], config_path: &Path) -> Result<Report> {
     let config = configuration(state)?;
     let host = ThisHost::with_config(config_path)?;
     let asker = Asker::Takes(takes.to_vec());
@@ -86,9 +75,9 @@ fn give(
     request: &Request,
     asker: &Asker,
     host: &ThisHost,
-) -> Result<Report, LiveError> {
-    // As this process sees it: without the mounts of the container's configuration.
-    // What cannot be opened here is refused later, with its reason.
+) -> Result<Report> {
+    // Without the mounts of the container's configuration, as this process sees the root. If it cannot
+    // be opened, it is refused later, with its reason.
     let path = config.root_path().ok().flatten();
     let root = path.and_then(|path| ContainerRoot::open(&state.bundle.join(path)).ok());
     let subject = Subject {
@@ -107,10 +96,7 @@ fn give(
         Some(_) => done_before(state, host, &mut warnings)?,
         None => None,
     };
-    if before
-        .as_ref()
-        .is_some_and(|before| asker.is_served(before))
-    {
+    if asker.is_served(before.as_ref()) {
         return Ok(Report::of_warnings(warnings, host.log()));
     }
     let keeper = Keeper::creating(host, "onload-hook").fetching(netdev::fetch);
@@ -131,67 +117,58 @@ fn give(
     report.warnings.extend(result?);
     // Last, since this is what takes longest to undo.
     for asked in &moves {
-        let devices = rdma::Devices::default();
-        report
-            .warnings
-            .extend(move_rdma(state, asked, host, &devices)?);
+        let moved = move_rdma(state, asked, host, &rdma::Devices::default())?;
+        report.warnings.extend(moved);
     }
     Ok(report)
 }
 
-/// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their nodes. Returns
-/// warnings.
-///
-/// # Errors
-/// [`LiveError`]; everything done so far is undone.
+/// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their
+/// nodes. Returns warnings.
 pub(crate) fn move_rdma(
     state: &State,
     asked: &HookArguments,
     host: &ThisHost,
     devices: &rdma::Devices,
-) -> Result<Vec<String>, LiveError> {
+) -> Result<Vec<String>> {
     let asker = Asker::Moves(asked.rdma_netns.clone());
     let mut warnings = Vec::new();
     let before = done_before(state, host, &mut warnings)?;
-    if before
-        .as_ref()
-        .is_some_and(|before| asker.is_served(before))
-    {
+    if asker.is_served(before.as_ref()) {
         return Ok(warnings);
     }
     let names: Vec<&str> = asked.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
     let key = format!("{}={}", Class::Rdma.kind(), names.join(","));
     let settings = host.settings()?;
     let config = configuration(state)?;
-    // What would be refused behind the move is refused before it.
+    // What would be refused after the move is refused before it.
     plan::of_nodes(&config, key.clone(), &[], Vec::new(), &settings)?;
     let container = lease::Container {
         id: &state.id,
         bundle: &state.bundle,
-        init: state.pid.ok_or(InitError::None)?,
+        init: state.pid.ok_or_else(init::no_pid)?,
     };
     let Some(given) = rdma::give(asked, "createRuntime", container, host, devices)? else {
         return Ok(warnings);
     };
-    let plan = plan::of_nodes(&config, key, given.nodes(), given.devices(), &settings);
-    let result = plan
-        .map_err(LiveError::from)
+    let result = plan::of_nodes(&config, key, given.nodes(), given.devices(), &settings)
         .and_then(|plan| inject_plan(state, &config, plan, before, &asker, host));
     match result {
-        Ok(more) => warnings.extend(more),
+        Ok(more) => {
+            warnings.extend(more);
+            Ok(warnings)
+        }
         Err(error) => {
-            let lost = given.withdraw(Chain(&error).to_string());
-            return Err(lost.map_or(error, LiveError::from));
+            let lost = given.withdraw(format!("{error:#}"));
+            Err(lost.map_or(error, Error::from))
         }
     }
-    Ok(warnings)
 }
 
-fn configuration(state: &State) -> Result<OciConfig, LiveError> {
+fn configuration(state: &State) -> Result<OciConfig> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let config = input::text(file.scan(Places::Annotations)?.kept)
-        .and_then(|text| Ok(OciConfig::parse_text(text)?));
-    Ok(config.map_err(PlanError::from)?)
+    let text = input::text(file.scan(Places::Annotations)?.kept)?;
+    OciConfig::parse_text(text).context("config.json")
 }
 
 fn inject_plan(
@@ -201,7 +178,7 @@ fn inject_plan(
     before: Option<Live>,
     asker: &Asker,
     host: &ThisHost,
-) -> Result<Vec<String>, LiveError> {
+) -> Result<Vec<String>> {
     let init = Init::open(state.pid)?;
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
     Inspection::new(state, init, config, host, plan, before)?.go(asker, host)
@@ -209,30 +186,17 @@ fn inject_plan(
 
 /// What earlier runs did for the same process: engines may call the hook both as prestart and as
 /// createRuntime, and each device that is a pool has a hook of its own.
-fn done_before(
-    state: &State,
-    host: &ThisHost,
-    warnings: &mut Vec<String>,
-) -> Result<Option<Live>, LiveError> {
-    let id = &state.id;
+fn done_before(state: &State, host: &ThisHost, warnings: &mut Vec<String>) -> Result<Option<Live>> {
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
         Err(error) if error.is_absent() => return Ok(None),
-        Err(error) => return Err(HostFilesError::from(error).into()),
+        Err(error) => return Err(error.into()),
     };
+    let id = state.id.as_str();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let own = match rustix::fs::openat(&run, id.as_str(), flags, Mode::empty()) {
-        Ok(own) => own,
+    let own = match rustix::fs::openat(&run, id, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        Err(error) => {
-            let path = Path::new(RUN_DIR).join(id.as_str());
-            let error = error.into();
-            return Err(OwnDirError::HostFile {
-                path,
-                source: error,
-            }
-            .into());
-        }
+        own => own.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
     let Some(live) = record::read_known::<Live>(&own, record::STATE, warnings)? else {
         return Ok(None);

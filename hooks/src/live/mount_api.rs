@@ -1,6 +1,7 @@
 //! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2), fsmount(2). rustix lacks the
 //! second one, so it is called here and nowhere else.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
@@ -13,18 +14,14 @@ use rustix::mount::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// The stack of a thread that mounts something.
+/// Bytes of the stack of a thread that mounts something.
 const STACK: usize = 64 * 1024;
 
 /// `MOUNT_ATTR_…` of include/uapi/linux/mount.h.
 pub(crate) mod attr {
-    /// Nothing can be written through it.
     pub(crate) const RDONLY: u64 = 0x1;
-    /// Set-user-ID bits have no effect.
     pub(crate) const NOSUID: u64 = 0x2;
-    /// No device node can be opened.
     pub(crate) const NODEV: u64 = 0x4;
-    /// No program can be executed.
     pub(crate) const NOEXEC: u64 = 0x8;
 }
 
@@ -38,9 +35,6 @@ struct MountAttr {
 }
 
 /// A detached copy of a mount. Dropping it removes it.
-///
-/// # Errors
-/// The errors of open_tree(2).
 pub(crate) fn clone_tree(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -54,10 +48,8 @@ pub(crate) fn clone_tree(
 }
 
 /// Sets attributes of a copy, and removes it from its peer group: a mount that stays shared
-/// propagates what is mounted on it in the container to the host, and the other way round.
-///
-/// # Errors
-/// The errors of mount_setattr(2); ENOSYS before Linux 5.12.
+/// propagates what is mounted on it in the container to the host, and the other way round. ENOSYS
+/// before Linux 5.12.
 #[expect(unsafe_code, reason = "the library has no mount_setattr(2)")]
 pub(crate) fn set_private(
     tree: &OwnedFd,
@@ -70,11 +62,8 @@ pub(crate) fn set_private(
         propagation: libc::MS_PRIVATE,
         userns_fd: 0,
     };
-    let flags = if is_recursive {
-        libc::AT_EMPTY_PATH | libc::AT_RECURSIVE
-    } else {
-        libc::AT_EMPTY_PATH
-    };
+    let recursive = if is_recursive { libc::AT_RECURSIVE } else { 0 };
+    let flags = libc::AT_EMPTY_PATH | recursive;
     // SAFETY: mount_setattr(2) takes a descriptor, a NUL-terminated path, flags, and a structure of
     // which it reads `size` bytes. All of them live until it returns, and it keeps no pointer.
     let result = unsafe {
@@ -88,16 +77,12 @@ pub(crate) fn set_private(
         )
     };
     if result == 0 {
-        Ok(())
-    } else {
-        Err(last_error())
+        return Ok(());
     }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// Mounts a copy onto a file or directory, both given as descriptors.
-///
-/// # Errors
-/// The errors of move_mount(2).
+/// Mounts a copy onto a file or directory.
 pub(crate) fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, "", target, "", flags)
@@ -105,9 +90,6 @@ pub(crate) fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
 
 /// A tmpfs that is mounted nowhere, with a label of SELinux for what is in it. It goes with its last
 /// descriptor and its last copy.
-///
-/// # Errors
-/// The errors of fsopen(2), fsconfig(2) and fsmount(2).
 pub(crate) fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
     let options = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(label) = label {
@@ -122,9 +104,6 @@ pub(crate) fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
 /// A detached copy of a file of a mount that is attached nowhere. Before Linux 6.15 only an attached
 /// mount can be copied (fs/namespace.c, `__do_loopback`), so it is attached in a mount namespace that
 /// ends with its thread, and from which nothing propagates to another one.
-///
-/// # Errors
-/// Those of the thread and of the system calls.
 pub(crate) fn clone_of_detached(mount: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     let clone = || {
         own_mount_namespace()?;
@@ -148,8 +127,4 @@ pub(crate) fn clone_of_detached(mount: &OwnedFd, name: &Path) -> Result<OwnedFd,
 fn own_mount_namespace() -> Result<(), Errno> {
     // SAFETY: a descriptor keeps its meaning in every thread, since the table of descriptors stays shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,13 +1,17 @@
-//! What a living container is to be given, and what can no longer be given. The decision uses the
-//! container's configuration and the host's specifications. Nothing is changed here.
+//! What a living container is to be given, and what can no longer be given, by its configuration and the
+//! host's specifications. Nothing is changed here.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
 use onload_core::hook_arguments::{HookArguments, MovedRdma, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
@@ -16,16 +20,15 @@ use onload_core::run_dir::RUN_DIR;
 
 use super::mount_api::attr;
 use crate::cpuset;
-use crate::decision::error::DecisionError;
 use crate::decision::placement::Placement;
 use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::subject::Subject;
 use crate::decision::{self, Decision};
-use crate::device::{Device, NotAccess, Rule};
+use crate::device::{Access, Device, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{HostView, Privilege, Settings};
-use crate::preload::PreloadError;
+use crate::preload::ListProblem;
 use crate::rdma::{self, Node};
 use crate::run::record::Live;
 
@@ -36,11 +39,11 @@ pub(crate) const VARIABLES: &str = "/dev/onload-ctk.env";
 /// Who asks for what a living container is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The container, by annotations: the operator's policy holds.
+    /// The container: the operator's policy holds.
     Annotations,
     /// The engine, by devices of a specification: whoever may name those may have them.
     Takes(Vec<Take>),
-    /// RDMA devices that are in the container's network namespace, of which it gets the nodes.
+    /// RDMA devices in the container's network namespace, of which it gets the nodes.
     Moves(Vec<MovedRdma>),
 }
 
@@ -50,21 +53,19 @@ impl Asker {
         match self {
             Asker::Annotations => Vec::new(),
             Asker::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
-            Asker::Moves(moves) => moves
-                .iter()
-                .map(|rdma| format!("rdma-netns {rdma}"))
-                .collect(),
+            Asker::Moves(moves) => {
+                let moves = moves.iter();
+                moves.map(|rdma| format!("rdma-netns {rdma}")).collect()
+            }
         }
     }
 
     /// Whether what it asks for was given before.
-    pub(crate) fn is_served(&self, before: &Live) -> bool {
-        match self {
+    pub(crate) fn is_served(&self, before: Option<&Live>) -> bool {
+        before.is_some_and(|before| match self {
             Asker::Annotations => before.by_annotation,
-            Asker::Takes(_) | Asker::Moves(_) => {
-                self.takes().iter().all(|take| before.takes.contains(take))
-            }
-        }
+            _ => self.takes().iter().all(|take| before.takes.contains(take)),
+        })
     }
 
     /// The request of devices of a specification.
@@ -74,87 +75,17 @@ impl Asker {
             let origin = Origin::Annotation(format!("{}={}", take.class.kind(), take.pool));
             let value = Vec::new();
             let asked = request.devices.entry(take.class);
-            let asked = asked.or_insert(Requested { origin, value });
-            asked.value.push(Wanted {
-                name: take.pool.to_string(),
-                count: Some(take.count),
-            });
+            asked
+                .or_insert(Requested { origin, value })
+                .value
+                .push(Wanted {
+                    name: take.pool.to_string(),
+                    count: Some(take.count),
+                });
         }
         request
     }
 }
-
-/// Why a request of a living container is refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PlanError {
-    /// It does not get what it requests.
-    #[error(transparent)]
-    Decision(#[from] DecisionError),
-    /// Something that only another entry point can give.
-    #[error(
-        "{key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
-    )]
-    Cannot {
-        /// Where it is requested, for people.
-        key: String,
-        /// What was requested.
-        what: String,
-        /// Entry points that can give it.
-        alternatives: String,
-    },
-    /// The operator does not allow device nodes through this entry point.
-    #[error(
-        "{key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already created; use {alternatives}"
-    )]
-    Closed {
-        /// Where it is requested, for people.
-        key: String,
-        file: String,
-        /// Entry points that can give it.
-        alternatives: String,
-    },
-    /// libonload.so would size its table by a limit that is too high.
-    #[error(
-        "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
-    )]
-    Nofile {
-        /// Where it is requested, for people.
-        key: String,
-        held: String,
-        /// A suitable limit, in descriptors.
-        size: u64,
-    },
-    /// The preload is not possible.
-    #[error("{key}")]
-    Preload {
-        /// Where it is requested, for people.
-        key: String,
-        source: PreloadError,
-    },
-    /// Something of the image or the user is at the path of the list, and this entry point cannot
-    /// set the variable instead.
-    #[error("{key}: {cause}; remove that, or set onload.dev/preload: off")]
-    InTheWay {
-        /// Where it is requested, for people.
-        key: String,
-        cause: String,
-    },
-    /// Changing a living container takes privileges.
-    #[error(
-        "{key}: changing a container that its runtime has already created needs root; use {alternatives}"
-    )]
-    Rootless {
-        /// Where it is requested, for people.
-        key: String,
-        /// Entry points that can do it.
-        alternatives: String,
-    },
-    /// A specification states an access that does not exist.
-    #[error("device node {path}")]
-    Access { path: String, source: NotAccess },
-}
-
-impl onload_core::error::Typed for PlanError {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
@@ -170,18 +101,12 @@ pub(crate) struct Bind {
     pub rule: Option<Rule>,
 }
 
-impl From<OciConfigError> for PlanError {
-    fn from(error: OciConfigError) -> Self {
-        PlanError::Decision(error.into())
-    }
-}
-
 /// How the library gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadPlan {
     /// Where it is requested, for people.
     pub key: String,
-    /// The library on the host, where the specifications bring it.
+    /// The library on the host, if the specifications bring it.
     pub source: Option<String>,
     /// How the list names the library: by its path, if the edits provide it. The loader accepts
     /// only a path for a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
@@ -190,7 +115,6 @@ pub(crate) struct PreloadPlan {
     pub nofile: u64,
 }
 
-/// What is to be done to the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InjectionPlan {
     /// Where it is requested, for people.
@@ -199,9 +123,9 @@ pub(crate) struct InjectionPlan {
     pub rules: Vec<Rule>,
     pub preload: Option<PreloadPlan>,
     pub memlock: Option<Memlock>,
-    /// What the container has to have for itself, as its hooks would claim it.
+    /// What only one container may have, as its hooks would claim it.
     pub claims: Vec<HookArguments>,
-    /// RDMA devices that it is to have in its network namespace, as its hooks would move them.
+    /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
     /// What it has leased already.
     pub leased: Vec<LeasedDevice>,
@@ -214,52 +138,48 @@ pub(crate) struct InjectionPlan {
     pub warnings: Vec<String>,
 }
 
-impl PlanError {
-    /// Why there is no preload, with the remedies that this entry point has.
-    #[must_use]
-    pub(crate) fn preload(key: &str, error: PreloadError) -> Self {
-        let key = key.to_owned();
-        let cause = match error {
-            PreloadError::OwnMount => {
-                format!("the container has its own mount at {LD_SO_PRELOAD}")
-            }
-            PreloadError::OwnList(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
-            error => return PlanError::Preload { key, source: error },
-        };
-        PlanError::InTheWay { key, cause }
-    }
+/// Something of the image or the user is at the path of the list, and this entry point cannot set the
+/// variable instead.
+pub(super) fn list_in_the_way(key: &str, problem: ListProblem) -> Error {
+    let cause = match problem {
+        ListProblem::OwnMount => format!("the container has its own mount at {LD_SO_PRELOAD}"),
+        ListProblem::Unreadable(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
+    };
+    error!("{key}: {cause}; remove that, or set onload.dev/preload: off")
 }
 
 impl InjectionPlan {
     /// For each rule, the host node whose device it opens.
-    #[must_use]
     pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
-        let node = |rule: &Rule| {
+        let mut nodes = Vec::new();
+        for rule in &self.rules {
             let mut binds = self.binds.iter();
-            binds.find(|bind| bind.rule.map(Rule::numbers) == Some(rule.numbers()))
-        };
-        let found = self.rules.iter().filter_map(node);
-        found.map(|bind| bind.source.clone()).collect()
+            let its = binds.find(|bind| bind.rule.map(Rule::numbers) == Some(rule.numbers()));
+            nodes.extend(its.map(|bind| bind.source.clone()));
+        }
+        nodes
     }
 
     /// What is to be done, step by step.
-    #[must_use]
     pub(crate) fn reasons(&self) -> Vec<String> {
-        let binds = self.binds.iter().map(|bind| {
+        let mut reasons = Vec::new();
+        for bind in &self.binds {
             let (target, source) = (bind.target.display(), bind.source.display());
-            format!("mount {target} from {source}")
-        });
-        let rules = self.rules.iter();
-        let rules = rules.map(|rule| format!("device {} is opened", rule.numbers()));
-        let preload = self.preload.iter();
-        let preload = preload.map(|preload| format!("{LD_SO_PRELOAD} names {}", preload.library));
-        let memlock = self.memlock.iter();
-        let memlock = memlock.map(|limit| format!("RLIMIT_MEMLOCK is at least {limit}"));
-        binds.chain(rules).chain(preload).chain(memlock).collect()
+            reasons.push(format!("mount {target} from {source}"));
+        }
+        for rule in &self.rules {
+            reasons.push(format!("device {} is opened", rule.numbers()));
+        }
+        if let Some(preload) = &self.preload {
+            reasons.push(format!("{LD_SO_PRELOAD} names {}", preload.library));
+        }
+        if let Some(limit) = &self.memlock {
+            reasons.push(format!("RLIMIT_MEMLOCK is at least {limit}"));
+        }
+        reasons
     }
 
     /// Whether the configuration holds all of it already.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.binds.is_empty()
             && self.rules.is_empty()
@@ -270,7 +190,6 @@ impl InjectionPlan {
     }
 
     /// The devices that the container has to have for itself.
-    #[must_use]
     pub(crate) fn leases(&self) -> Vec<LeasedDevice> {
         let claims = self.claims.iter();
         let claimed = claims.flat_map(|claim| claim.lease.clone());
@@ -278,29 +197,24 @@ impl InjectionPlan {
     }
 }
 
-/// Decides for one container.
-///
-/// # Errors
-/// [`PlanError`] names the annotation, the cause and the remedy. Nothing is reserved then.
+/// Decides for one container. If that fails, nothing is reserved.
 pub(crate) fn decide(
     subject: Subject<'_>,
     asker: &Asker,
     id: &ContainerId,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<InjectionPlan, PlanError> {
-    let settings = host.settings().map_err(DecisionError::from)?;
+) -> Result<InjectionPlan> {
+    let settings = host.settings()?;
     let mut request = subject.request.clone();
-    request
-        .open_bundles(&settings.config.bundles)
-        .map_err(DecisionError::from)?;
+    request.open_bundles(&settings.config.bundles)?;
     let subject = Subject {
         request: &request,
         ..subject
     };
     let mut decision = match asker {
         Asker::Annotations => decision::decide(subject, &settings, host, pools)?,
-        Asker::Takes(_) | Asker::Moves(_) => decision::provide(subject, &settings, host, pools)?,
+        _ => decision::provide(subject, &settings, host, pools)?,
     };
     let reserved = decision.reserved.take();
     let mut warnings = std::mem::take(&mut decision.warnings);
@@ -322,25 +236,15 @@ pub(crate) fn decide(
 }
 
 /// The plan for nodes that belong to the container already.
-///
-/// # Errors
-/// [`PlanError`].
 pub(crate) fn of_nodes(
     config: &OciConfig,
     key: String,
     nodes: &[Node],
     leased: Vec<LeasedDevice>,
     settings: &Settings,
-) -> Result<InjectionPlan, PlanError> {
-    if !settings.config.annotations.live_devices {
-        return Err(PlanError::Closed {
-            key,
-            file: settings.file.display().to_string(),
-            alternatives: "RDMA's mode shared".to_owned(),
-        });
-    }
-    let given = config.device_rules()?;
-    let access = crate::device::Access::READ_WRITE;
+) -> Result<InjectionPlan> {
+    refuse_closed(&key, settings, "RDMA's mode shared")?;
+    let given = config.device_rules().context(CONFIG)?;
     let mut plan = InjectionPlan {
         keys: key,
         leased,
@@ -351,21 +255,41 @@ pub(crate) fn of_nodes(
         let rule = Rule {
             major,
             minor,
-            access,
+            access: Access::READ_WRITE,
         };
         if !rule.is_given(&given) {
             plan.rules.push(rule);
         }
-        plan.binds.push(Bind {
-            source: node.path.clone(),
-            target: node.path.clone(),
-            attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
-            is_recursive: false,
-            rule: Some(rule),
-        });
+        plan.binds.push(of_node(&node.path, &node.path, rule));
     }
     Ok(plan)
 }
+
+/// The node is the host's own where the container's user may open that. Read-only means that its mode
+/// and owner cannot be changed through the mount (EROFS); the device can still be opened for writing
+/// (fs/open.c, `do_dentry_open`, `special_file`).
+fn of_node(source: impl Into<PathBuf>, target: impl Into<PathBuf>, rule: Rule) -> Bind {
+    Bind {
+        source: source.into(),
+        target: target.into(),
+        attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
+        is_recursive: false,
+        rule: Some(rule),
+    }
+}
+
+fn refuse_closed(key: &str, settings: &Settings, alternatives: &str) -> Result<()> {
+    if settings.config.annotations.live_devices {
+        return Ok(());
+    }
+    bail!(
+        "{key}: live-devices = false in {}, so no device node is given to a container that its runtime has already created; use {alternatives}",
+        settings.file.display()
+    )
+}
+
+/// What comes before a failure to read config.json.
+pub(super) const CONFIG: &str = "config.json";
 
 struct Planner<'a> {
     config: &'a OciConfig,
@@ -376,8 +300,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The whole plan, or why there is none.
-    fn whole(&self, asker: &Asker, privilege: Privilege) -> Result<InjectionPlan, PlanError> {
+    fn whole(&self, asker: &Asker, privilege: Privilege) -> Result<InjectionPlan> {
         self.refuse_requests()?;
         let not_set = self.cpuset()?;
         for (class, edits) in &self.decision.by_class {
@@ -386,10 +309,11 @@ impl Planner<'_> {
         let mut plan = self.plan()?;
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
-            return Err(PlanError::Rootless {
-                key: self.decision.keys.clone(),
-                alternatives: self.alternatives(None),
-            });
+            bail!(
+                "{}: changing a container that its runtime has already created needs root; use {}",
+                self.decision.keys,
+                self.alternatives(None)
+            );
         }
         if matches!(asker, Asker::Takes(_)) {
             let edits = &self.decision.edits;
@@ -400,14 +324,14 @@ impl Planner<'_> {
 
     /// Refuses what annotations other than those for devices request, unless the configuration has
     /// it.
-    fn refuse_requests(&self) -> Result<(), PlanError> {
+    fn refuse_requests(&self) -> Result<()> {
         if let Some(asked) = &self.request.ipc_lock
-            && !self.has_ipc_lock()?
+            && !self.has_ipc_lock().context(CONFIG)?
         {
-            return Err(self.cannot(&asked.origin, "CAP_IPC_LOCK".to_owned(), None));
+            return self.cannot(&asked.origin, "CAP_IPC_LOCK", None);
         }
         if let Some(asked) = &self.request.hugepages_limit {
-            let held = self.config.hugepage_limits()?;
+            let held = self.config.hugepage_limits().context(CONFIG)?;
             let is_held = asked.value.iter().all(|wanted| {
                 held.contains(&HugepageLimit {
                     page_size: wanted.page_size(),
@@ -415,35 +339,29 @@ impl Planner<'_> {
                 })
             });
             if !is_held {
-                return Err(self.cannot(&asked.origin, "limits on huge pages".to_owned(), None));
+                return self.cannot(&asked.origin, "limits on huge pages", None);
             }
         }
         Ok(())
     }
 
-    /// Refuses the CPUs and NUMA nodes of bundles, since the container's control group is made already, unless
-    /// the configuration has some. A container of a pod has none of them anyway, which the line says.
-    fn cpuset(&self) -> Result<Option<String>, PlanError> {
+    /// Refuses the CPUs and NUMA nodes of bundles, unless the configuration has some: the container's control
+    /// group exists already. A container of a pod gets none in any case, which is a warning.
+    fn cpuset(&self) -> Result<Option<String>> {
         let placements = &self.decision.placements;
         if request::is_of_pod(self.config) {
             return Ok(cpuset::not_set(placements, cpuset::OF_POD));
         }
-        let own = self.config.cpuset()?;
+        let own = self.config.cpuset().context(CONFIG)?;
         let misses = |placement: &&Placement| {
             placement.cpus.is_some() && own.cpus.is_none()
                 || placement.mems.is_some() && own.mems.is_none()
         };
-        match placements.iter().find(misses) {
-            None => Ok(None),
-            Some(placement) => {
-                let what = format!("cpus and mems of bundle {}", placement.bundle);
-                Err(PlanError::Cannot {
-                    key: placement.origin.to_string(),
-                    what,
-                    alternatives: EARLY.to_owned(),
-                })
-            }
+        if let Some(placement) = placements.iter().find(misses) {
+            let what = format!("cpus and mems of bundle {}", placement.bundle);
+            return Err(too_late(&placement.origin, &what, EARLY));
         }
+        Ok(None)
     }
 
     fn has_ipc_lock(&self) -> Result<bool, OciConfigError> {
@@ -454,19 +372,22 @@ impl Planner<'_> {
     }
 
     /// Refuses the edits of a class that come too late.
-    fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<(), PlanError> {
-        let Some(what) = self.too_late(class, edits)? else {
+    fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<()> {
+        let Some(what) = self.too_late(class, edits).context(CONFIG)? else {
             return Ok(());
         };
-        let asked = self.request.devices.get(&class);
-        let of_class = || Origin::Annotation(class.kind());
-        let origin = asked.map_or_else(of_class, |asked| asked.origin.clone());
-        let name = asked.and_then(|asked| asked.value.first());
-        let name = name.map(ToString::to_string);
-        Err(self.cannot(&origin, what, name.map(|name| (class, name))))
+        match self.request.devices.get(&class) {
+            Some(asked) => self.cannot(&asked.origin, &what, Some(class)),
+            None => self.cannot(&Origin::Annotation(class.kind()), &what, None),
+        }
     }
 
-    fn too_late(&self, class: Class, edits: &ContainerEdits) -> Result<Option<String>, PlanError> {
+    /// The first edit that can no longer be made.
+    fn too_late(
+        &self,
+        class: Class,
+        edits: &ContainerEdits,
+    ) -> Result<Option<String>, OciConfigError> {
         if let Some(entry) = self.missing_variable(edits)? {
             let name = name_of(entry);
             return Ok(Some(match class {
@@ -474,11 +395,8 @@ impl Planner<'_> {
                 _ => format!("the environment variable {name}"),
             }));
         }
-        if let Some(mount) = edits
-            .mounts
-            .iter()
-            .find(|mount| !self.is_bind_or_held(mount))
-        {
+        let mut mounts = edits.mounts.iter();
+        if let Some(mount) = mounts.find(|mount| !self.is_bind_or_held(mount)) {
             let kind = mount.type_.as_deref().unwrap_or("a special mount");
             return Ok(Some(format!("{kind} at {}", mount.container_path)));
         }
@@ -486,10 +404,8 @@ impl Planner<'_> {
             node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some()
         };
         if let Some(node) = edits.device_nodes.iter().find(is_odd) {
-            let path = &node.path;
-            return Ok(Some(format!(
-                "the device node {path} with its own owner or mode"
-            )));
+            let what = format!("the device node {} with its own owner or mode", node.path);
+            return Ok(Some(what));
         }
         for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
             let held = match hook.hook_name.valid() {
@@ -506,7 +422,6 @@ impl Planner<'_> {
         Ok(has_more.then(|| "network devices, cache classes or groups".to_owned()))
     }
 
-    /// The first variable of the edits that the container needs and does not have.
     fn missing_variable<'e>(
         &self,
         edits: &'e ContainerEdits,
@@ -527,97 +442,75 @@ impl Planner<'_> {
         held || bind(mount).is_some()
     }
 
-    fn plan(&self) -> Result<InjectionPlan, PlanError> {
+    fn plan(&self) -> Result<InjectionPlan> {
         let preload = self.preload(&self.decision.preload)?;
         let mut binds: Vec<Bind> = self.decision.edits.mounts.iter().filter_map(bind).collect();
         let (nodes, rules) = self.nodes(&self.decision.devices)?;
         binds.extend(nodes);
         binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
-        let (memlock, warnings) = self.memlock()?;
-        let hooks = self.decision.edits.hooks.iter();
-        let asked: Vec<HookArguments> = hooks
-            .filter_map(|hook| match HookArguments::of_command(&hook.args)? {
-                ("createRuntime" | "prestart", asked) => Some(asked),
-                _ => None,
-            })
-            .filter(|asked| !asked.lease.is_empty())
-            .collect();
-        let (claims, moves): (Vec<_>, Vec<_>) = asked.iter().map(rdma::split).unzip();
-        let claims = claims.into_iter();
-        let moves = moves.into_iter();
+        let (memlock, warnings) = self.memlock().context(CONFIG)?;
+        let (mut claims, mut moves) = (Vec::new(), Vec::new());
+        for hook in &self.decision.edits.hooks {
+            if let Some(("createRuntime" | "prestart", asked)) =
+                HookArguments::of_command(&hook.args)
+                && !asked.lease.is_empty()
+            {
+                let (claim, moving) = rdma::split(&asked);
+                claims.push(claim);
+                moves.push(moving);
+            }
+        }
+        claims.retain(|claim| !claim.lease.is_empty());
+        moves.retain(|moving| !moving.rdma_netns.is_empty());
         Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
             binds,
             rules,
             preload,
             memlock,
-            claims: claims.filter(|asked| !asked.lease.is_empty()).collect(),
-            moves: moves.filter(|asked| !asked.rdma_netns.is_empty()).collect(),
-            leased: Vec::new(),
-            reserved: None,
-            variables: None,
+            claims,
+            moves,
             given: self.decision.given.clone(),
             warnings,
+            ..InjectionPlan::default()
         })
     }
 
-    fn nodes(&self, devices: &[Device]) -> Result<(Vec<Bind>, Vec<Rule>), PlanError> {
-        if !devices.is_empty() && !self.settings.config.annotations.live_devices {
-            return Err(PlanError::Closed {
-                key: self.decision.keys.clone(),
-                file: self.settings.file.display().to_string(),
-                alternatives: self.alternatives(None),
-            });
+    fn nodes(&self, devices: &[Device]) -> Result<(Vec<Bind>, Vec<Rule>)> {
+        if !devices.is_empty() {
+            refuse_closed(&self.decision.keys, self.settings, &self.alternatives(None))?;
         }
-        let given = self.config.device_rules()?;
+        let given = self.config.device_rules().context(CONFIG)?;
         let mut binds = Vec::new();
         let mut rules = Vec::new();
         for device in devices {
-            let rule = device.rule().map_err(|error| PlanError::Access {
-                path: device.path().to_owned(),
-                source: error,
-            })?;
+            let rule = device.rule();
+            let rule = rule.with_context(|| format!("device node {}", device.path()))?;
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
-            // The node is the host's own where the container's user may open that. Read-only means
-            // that its mode and owner cannot be changed through the mount (EROFS); the device can
-            // still be opened for writing (fs/open.c, `do_dentry_open`, `special_file`).
-            binds.push(Bind {
-                source: device.source().into(),
-                target: device.path().into(),
-                attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
-                is_recursive: false,
-                rule: Some(rule),
-            });
+            binds.push(of_node(device.source(), device.path(), rule));
         }
         Ok((binds, rules))
     }
 
-    fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>, PlanError> {
-        let by_env = self.has_variable(&choice.libraries)?;
+    fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
+        let by_env = self.has_variable(&choice.libraries).context(CONFIG)?;
         let key = choice.key.clone();
         match choice.mode {
             Preload::Off => return Ok(None),
             // A specification's variable comes too late; the list has the same effect.
-            Preload::Env | Preload::File if !choice.is_asked => {
-                if by_env {
-                    return Ok(None);
-                }
-            }
+            Preload::Env | Preload::File if !choice.is_asked && by_env => return Ok(None),
+            Preload::Env | Preload::File if !choice.is_asked => {}
             Preload::Env if by_env => return Ok(None),
             Preload::Env => {
-                let name = self.request.devices.get(&Class::Nic);
-                let name = name.and_then(|asked| asked.value.first());
-                let name = name.map(ToString::to_string);
-                let what = "LD_PRELOAD in its environment".to_owned();
-                let mut alternatives = self.alternatives(name.map(|name| (Class::Nic, name)));
-                alternatives.push_str(", or set onload.dev/preload: file");
-                return Err(PlanError::Cannot {
-                    key,
-                    what,
-                    alternatives,
-                });
+                let early = self.alternatives(Some(Class::Nic));
+                let alternatives = format!("{early}, or set onload.dev/preload: file");
+                return Err(too_late(
+                    &key,
+                    "LD_PRELOAD in its environment",
+                    &alternatives,
+                ));
             }
             Preload::File => {}
         }
@@ -643,14 +536,9 @@ impl Planner<'_> {
     }
 
     /// Whether the configuration mounts this package's list.
-    fn has_list(&self, from_spec: Option<&Mount>, key: &str) -> Result<bool, PlanError> {
-        let present = self
-            .config
-            .mounts()
-            .iter()
-            .rev()
-            .find(|mount| mount.destination() == LD_SO_PRELOAD);
-        let Some(present) = present else {
+    fn has_list(&self, from_spec: Option<&Mount>, key: &str) -> Result<bool> {
+        let mut mounts = self.config.mounts().iter().rev();
+        let Some(present) = mounts.find(|mount| mount.destination() == LD_SO_PRELOAD) else {
             return Ok(false);
         };
         let standard = from_spec.map_or(PRELOAD_FILE, |mount| mount.host_path.as_str());
@@ -658,24 +546,21 @@ impl Planner<'_> {
         if source == standard || source == format!("{RUN_DIR}/{}/ld.so.preload", self.id) {
             return Ok(true);
         }
-        Err(PlanError::preload(key, PreloadError::OwnMount))
+        Err(list_in_the_way(key, ListProblem::OwnMount))
     }
 
     /// A process that is executed in the container later has the limits of the configuration, not
     /// those that its init was given.
-    fn bounded_nofile(&self, key: &str) -> Result<u64, PlanError> {
+    fn bounded_nofile(&self, key: &str) -> Result<u64> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
-        let held = self.config.rlimit("RLIMIT_NOFILE")?;
-        let problem = match held {
+        let held = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG)? {
             Some(limit) if limit.hard <= size && limit.soft <= size => return Ok(size),
             Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
-        Err(PlanError::Nofile {
-            key: key.to_owned(),
-            held: problem,
-            size,
-        })
+        bail!(
+            "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
+        )
     }
 
     fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), OciConfigError> {
@@ -699,24 +584,22 @@ impl Planner<'_> {
         Ok((Some(wanted), warnings))
     }
 
-    fn cannot(&self, origin: &Origin, what: String, device: Option<(Class, String)>) -> PlanError {
-        PlanError::Cannot {
-            key: origin.to_string(),
-            what,
-            alternatives: self.alternatives(device),
-        }
+    /// Refuses a request, or the edits of a class.
+    fn cannot(&self, origin: &Origin, what: &str, class: Option<Class>) -> Result<()> {
+        Err(too_late(origin, what, &self.alternatives(class)))
     }
 
-    /// Entry points that act before the runtime reads the configuration.
-    fn alternatives(&self, device: Option<(Class, String)>) -> String {
-        let early = EARLY;
-        match device {
+    /// Entry points that can still give it, with the first requested name of a class if there is one.
+    fn alternatives(&self, class: Option<Class>) -> String {
+        let asked = class.and_then(|class| self.request.devices.get(&class));
+        let name = asked.and_then(|asked| asked.value.first());
+        match (class, name) {
             // A name found in a specification cannot contain characters that confuse a terminal.
-            Some((class, name)) => format!("--device {}={name}, {early}", class.kind()),
-            None if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
-                early.to_owned()
+            (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.kind()),
+            _ if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
+                EARLY.to_owned()
             }
-            None => format!("the engine's --device, {early}"),
+            _ => format!("the engine's --device, {EARLY}"),
         }
     }
 }
@@ -724,12 +607,17 @@ impl Planner<'_> {
 /// The entry points that act before the runtime reads the configuration.
 const EARLY: &str = "the runtime onload or `onload-hook precreate`";
 
+fn too_late(key: impl Display, what: &str, alternatives: &str) -> Error {
+    error!(
+        "{key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
+    )
+}
+
 fn name_of(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
-/// Whether a container would miss a variable: not if it only states what was given, or belongs to a
-/// preload that is done in another way.
+/// Not a variable that only states what was given, or belongs to a preload that is done in another way.
 fn is_needed(entry: &str) -> bool {
     let name = name_of(entry);
     !matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE") && !name.starts_with("ONLOAD_CTK_")
@@ -741,7 +629,7 @@ fn stands_for(held: &str, wanted: &str) -> bool {
     held == wanted || decision::is_setting(name_of(wanted)) && name_of(held) == name_of(wanted)
 }
 
-/// This entry point itself does what the hooks of onload-ctk's own specifications check and raise.
+/// Whether this entry point itself does what a hook would do.
 fn is_ours(hook: &Hook) -> bool {
     match HookArguments::of_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,

@@ -1,7 +1,5 @@
-//! The instructions prepended to a device program. For each rule: allow if this device is used, and
-//! otherwise continue with the original program.
-//!
-//! Nothing in the original has to change: its jumps are relative, register 1 still holds its
+//! The instructions prepended to a device program: they allow some devices, and otherwise continue with
+//! the original. Nothing in that has to change: its jumps are relative, register 1 still holds its
 //! context, and it cannot rely on any other register (kernel/bpf/verifier.c, `init_func_state`).
 
 use super::bpf::Insn;
@@ -39,11 +37,8 @@ fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
     Insn::from_ne_bytes([code, registers, off0, off1, imm0, imm1, imm2, imm3])
 }
 
-/// The instructions that allow some devices, whatever follows them.
-///
-/// They load from the context `struct bpf_cgroup_dev_ctx`: the device type in the low half of its
-/// first word and the requested access in the high half, then the major and minor numbers.
-#[must_use]
+/// The context is `struct bpf_cgroup_dev_ctx`: the device type in the low half of its first word and the
+/// requested access in the high half, then the major and minor numbers.
 pub(crate) fn prologue(rules: &[Rule]) -> Vec<Insn> {
     let mut insns = vec![
         insn(op::LOAD_WORD, 2, 1, 0, 0),
@@ -63,16 +58,14 @@ fn allow(insns: &mut Vec<Insn>, rule: Rule) {
     // Device numbers have 12 and 20 bits (include/linux/kdev_t.h).
     let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let refused = i32::from(!rule.access.bits());
-    let limit: &[Insn] = &[
-        insn(op::MOVE, 0, 3, 0, 0),
-        insn(op::AND32_IMM, 0, 0, 0, refused),
-        insn(op::JUMP_NOT_EQUAL_IMM, 0, 0, 2, 0),
-    ];
-    let limit = if rule.access == Access::ALL {
-        &[]
-    } else {
-        limit
-    };
+    let mut limit = Vec::new();
+    if rule.access != Access::ALL {
+        limit = vec![
+            insn(op::MOVE, 0, 3, 0, 0),
+            insn(op::AND32_IMM, 0, 0, 0, refused),
+            insn(op::JUMP_NOT_EQUAL_IMM, 0, 0, 2, 0),
+        ];
+    }
     let skip = i16::try_from(limit.len()).unwrap_or_default() + 2;
     insns.extend([
         insn(op::JUMP_NOT_EQUAL_IMM, 2, 0, skip + 2, CHARACTER),

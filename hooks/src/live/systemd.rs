@@ -1,14 +1,14 @@
-//! systemd's private socket: reads a scope's device policy, and adds devices to its list.
-//!
-//! On /run/systemd/private systemd answers method calls as on the message bus, without a bus in
-//! between, and only root may connect (systemd, `src/core/dbus.c`). Two blocking calls are
-//! therefore enough. They are encoded as the D-Bus specification says ("Message Protocol", little
-//! endian).
+//! systemd's private socket, where it answers method calls without a bus in between, and only root may
+//! connect (systemd, `src/core/dbus.c`). Messages are those of the D-Bus specification ("Message
+//! Protocol", little endian).
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
 
 use crate::device::Rule;
 
@@ -24,27 +24,7 @@ const MAX_MESSAGES: usize = 1000;
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "/org/freedesktop/systemd1";
 
-/// Why systemd could not be asked, or refused.
-#[derive(Debug, thiserror::Error)]
-pub enum SystemdError {
-    #[error("asking systemd about {scope} over {SOCKET}")]
-    Io { scope: String, source: io::Error },
-    #[error("asking systemd about {scope}: {message}")]
-    Refused { scope: String, message: String },
-}
-
-impl onload_core::error::Typed for SystemdError {}
-
-/// What a scope allows while its device list is empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DevicePolicy {
-    /// Only what the list names: a device can be added to it.
-    Closed,
-    /// Everything: a first entry would restrict it.
-    Open,
-}
-
-/// An open connection, for one scope.
+/// A connection, for one scope.
 #[derive(Debug)]
 pub(crate) struct Systemd {
     stream: BufReader<UnixStream>,
@@ -53,26 +33,18 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// Connects; `None` if systemd is not there.
-    ///
-    /// # Errors
-    /// [`SystemdError::Io`].
-    pub(crate) fn connect(socket: &Path, scope: &str) -> Result<Option<Self>, SystemdError> {
-        let failed = |error: io::Error| SystemdError::Io {
-            scope: scope.to_owned(),
-            source: error,
-        };
+    /// `None` if systemd is not there.
+    pub(crate) fn connect(socket: &Path, scope: &str) -> Result<Option<Self>> {
         let stream = match UnixStream::connect(socket) {
-            Ok(stream) => stream,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
+            stream => stream.with_context(|| asking(scope))?,
         };
         let mut systemd = Systemd {
             stream: BufReader::new(stream),
             scope: scope.to_owned(),
             serial: 0,
         };
-        systemd.authenticate().map_err(failed)?;
+        systemd.authenticate().with_context(|| asking(scope))?;
         Ok(Some(systemd))
     }
 
@@ -99,11 +71,9 @@ impl Systemd {
         self.stream.get_mut().write_all(b"BEGIN\r\n")
     }
 
-    /// The scope's device policy.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
-    pub(crate) fn policy(&mut self) -> Result<DevicePolicy, SystemdError> {
+    /// Whether the scope allows only the devices of its list. An open scope would be restricted by a
+    /// first entry.
+    pub(crate) fn is_closed(&mut self) -> Result<bool> {
         let mut body = Writer::default();
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
@@ -116,17 +86,14 @@ impl Systemd {
         };
         let reply = self.call(&call, &body.0)?;
         match read_text_variant(&reply).as_deref() {
-            Some("strict" | "closed") => Ok(DevicePolicy::Closed),
-            Some("auto") => Ok(DevicePolicy::Open),
-            other => Err(self.refused(format!("unknown DevicePolicy {other:?}"))),
+            Some("strict" | "closed") => Ok(true),
+            Some("auto") => Ok(false),
+            other => Err(self.refused(&format!("unknown DevicePolicy {other:?}"))),
         }
     }
 
     /// Adds devices to the scope's list, until the scope ends.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
-    pub(crate) fn allow(&mut self, rules: &[Rule]) -> Result<(), SystemdError> {
+    pub(crate) fn allow(&mut self, rules: &[Rule]) -> Result<()> {
         let body = set_device_allow(&self.scope, rules);
         let call = Call {
             path: MANAGER,
@@ -134,30 +101,22 @@ impl Systemd {
             member: "SetUnitProperties",
             signature: "sba(sv)",
         };
-        self.call(&call, &body).map(|_| ())
+        self.call(&call, &body).map(drop)
     }
 
-    fn refused(&self, message: String) -> SystemdError {
-        SystemdError::Refused {
-            scope: self.scope.clone(),
-            message,
-        }
+    fn refused(&self, message: &str) -> Error {
+        error!("asking systemd about {}: {message}", self.scope)
     }
 
-    fn call(&mut self, call: &Call<'_>, body: &[u8]) -> Result<Vec<u8>, SystemdError> {
+    fn call(&mut self, call: &Call<'_>, body: &[u8]) -> Result<Vec<u8>> {
         self.serial += 1;
-        let serial = self.serial;
-        let answer = self.exchange(call, body, serial);
-        let answer = answer.map_err(|error| SystemdError::Io {
-            scope: self.scope.clone(),
-            source: error,
-        })?;
+        let answer = self.exchange(call, body, self.serial);
+        let answer = answer.with_context(|| asking(&self.scope))?;
         if answer.kind == METHOD_RETURN {
             return Ok(answer.body);
         }
-        let mut reader = Reader::new(&answer.body);
-        let text = reader.text().unwrap_or_default();
-        Err(self.refused(format!("{}: {text}", answer.error_name)))
+        let text = Reader::new(&answer.body).text().unwrap_or_default();
+        Err(self.refused(&format!("{}: {text}", answer.error_name)))
     }
 
     fn exchange(&mut self, call: &Call<'_>, body: &[u8], serial: u32) -> io::Result<Answer> {
@@ -197,12 +156,15 @@ impl Systemd {
     }
 }
 
+fn asking(scope: &str) -> String {
+    format!("asking systemd about {scope} over {SOCKET}")
+}
+
 fn bad_message() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
-/// A unit's name as part of an object path (systemd, `bus_label_escape`): every character except
-/// ASCII letters and digits becomes `_xx`, as does a leading digit.
+/// A unit's name as part of an object path (systemd, `bus_label_escape`).
 fn escape(name: &str) -> String {
     let mut path = String::with_capacity(name.len() * 2);
     for (at, byte) in name.bytes().enumerate() {
@@ -536,7 +498,7 @@ mod tests {
         let done = reply(METHOD_RETURN, 2, None, &[]);
         let server = play(&dir, "OK 0123\r\n", vec![signal, done]);
         let mut systemd = connect(&dir);
-        assert_eq!(systemd.policy().unwrap(), DevicePolicy::Closed);
+        assert!(systemd.is_closed().unwrap());
         systemd.allow(&[rule("rw")]).unwrap();
         let heard = server.join().unwrap();
         let heard = String::from_utf8_lossy(&heard).into_owned();
@@ -554,14 +516,11 @@ mod tests {
 
     #[test]
     fn an_open_scope_is_told_from_a_closed_one() {
-        for (word, policy) in [
-            ("auto", DevicePolicy::Open),
-            ("closed", DevicePolicy::Closed),
-        ] {
+        for (word, is_closed) in [("auto", false), ("closed", true)] {
             let dir = tempfile::tempdir().unwrap();
             let answer = reply(METHOD_RETURN, 1, None, &variant_body(word));
             let server = play(&dir, "OK 0\r\n", vec![answer]);
-            assert_eq!(connect(&dir).policy().unwrap(), policy);
+            assert_eq!(connect(&dir).is_closed().unwrap(), is_closed);
             server.join().unwrap();
         }
     }
@@ -601,7 +560,7 @@ mod tests {
         for answer in [huge, big_endian, odd_field] {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
-            let message = Chain(&connect(&dir).policy().unwrap_err()).to_string();
+            let message = Chain(&connect(&dir).is_closed().unwrap_err()).to_string();
             assert!(message.contains("malformed message"), "{message}");
             server.join().unwrap();
         }

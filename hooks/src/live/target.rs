@@ -3,13 +3,15 @@
 //!
 //! What is created under a bind mount or volume appears on the host. A target is therefore created
 //! only on the root file system's own mount, or on a tmpfs that the container's configuration
-//! mounts there. The mount's id and type identify it, through the descriptor of the directory in
-//! which the target is created.
+//! mounts there, which the descriptor of its directory tells.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
 use onload_core::mountinfo::MountTable;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
@@ -21,63 +23,15 @@ use crate::rootfs::overmount::TargetFileSystem;
 use crate::run::record::{Made, TargetType};
 use crate::run::targets::removal;
 
-/// Why nothing is mounted at a target.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TargetError {
-    #[error("{action} {path:?} in the container")]
-    Step {
-        /// What was being done.
-        action: &'static str,
-        /// The path in the container.
-        path: PathBuf,
-        source: Errno,
-    },
-    #[error("{path:?} in the container is not a {wanted}; use another image, or one without it")]
-    Kind {
-        /// The path in the container.
-        path: PathBuf,
-        /// What was wanted.
-        wanted: &'static str,
-    },
-    /// Its directory is not on the container's own file system.
-    #[error(
-        "{path:?} would have to be created on a separate mount ({fs_type}), whose files do not belong to the container; remove that mount or use an image that has the file"
-    )]
-    Foreign {
-        /// The path in the container.
-        path: PathBuf,
-        /// The file system type there.
-        fs_type: String,
-    },
-    /// The mount there has peers.
-    #[error(
-        "{path:?} in the container is on a mount that is shared with the host, where the new mount would appear too; do not use rootfsPropagation or shared volumes"
-    )]
-    Shared {
-        /// The path in the container.
-        path: PathBuf,
-    },
-    #[error(
-        "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
-    )]
-    ReadOnly {
-        /// The path in the container.
-        path: PathBuf,
-    },
-}
-
-impl onload_core::error::Typed for TargetError {}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The path in the container.
+    /// In the container.
     pub path: PathBuf,
     pub kind: TargetType,
     /// The file system of its directory, according to the configuration.
     pub file_system: TargetFileSystem,
 }
 
-/// The container's root with its mounts, as seen from its mount namespace.
 #[derive(Debug)]
 pub(crate) struct Targets<'a> {
     root: &'a ContainerRoot,
@@ -86,15 +40,9 @@ pub(crate) struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// Examines a root; `mounts` is the mount table of the process that runs in it.
-    ///
-    /// # Errors
-    /// [`TargetError::Step`].
-    pub(crate) fn new(
-        root: &'a ContainerRoot,
-        mounts: &'a MountTable,
-    ) -> Result<Self, TargetError> {
-        let root_mount = mount_of(root).map_err(step("looking at", Path::new("/")))?;
+    /// `mounts` is the mount table of the process that runs in the root.
+    pub(crate) fn new(root: &'a ContainerRoot, mounts: &'a MountTable) -> Result<Self> {
+        let root_mount = mount_of(root).with_context(|| looking_at(Path::new("/")))?;
         Ok(Targets {
             root,
             root_mount,
@@ -103,34 +51,26 @@ impl<'a> Targets<'a> {
     }
 
     /// What would have to be created for a target, outermost first; empty if it exists, or if what
-    /// is created disappears with the container.
-    ///
-    /// # Errors
-    /// [`TargetError`] if nothing may be mounted or created there.
-    pub(crate) fn look(&self, target: &Target) -> Result<Vec<Made>, TargetError> {
+    /// is created disappears with the container. Refuses a target where nothing may be mounted.
+    pub(crate) fn look(&self, target: &Target) -> Result<Vec<Made>> {
         let mut missing = Vec::new();
         let mut at = target.path.as_path();
         let mut kind = target.kind;
         loop {
             match self.root.find(at) {
                 Ok(found) if missing.is_empty() => {
-                    self.check_existing(target, &found)?;
+                    self.check_existing(at, kind, &found)?;
                     break;
                 }
                 Ok(found) => {
-                    if kind_of(&found, at)? != TargetType::Directory {
-                        return Err(TargetError::Kind {
-                            path: at.to_owned(),
-                            wanted: TargetType::Directory.name(),
-                        });
-                    }
+                    check_kind(&found, at, TargetType::Directory)?;
                     if !self.check_directory(target, &found)? {
                         missing.clear();
                     }
                     break;
                 }
                 Err(Errno::NOENT) => missing.push(Made::planned(at, kind)),
-                Err(error) => return Err(step("looking up", at)(error)),
+                Err(error) => return Err(error).with_context(|| looking_up(at)),
             }
             at = at.parent().unwrap_or(Path::new("/"));
             kind = TargetType::Directory;
@@ -140,22 +80,20 @@ impl<'a> Targets<'a> {
     }
 
     /// Opens a target and creates what is missing. Everything created is added to `made` at once.
-    ///
-    /// # Errors
-    /// [`TargetError`].
-    pub(crate) fn open(
-        &self,
-        target: &Target,
-        made: &mut Vec<Fresh>,
-    ) -> Result<OwnedFd, TargetError> {
-        match self.root.find(&target.path) {
-            Ok(found) => {
-                self.check_existing(target, &found)?;
-                Ok(found)
-            }
-            Err(Errno::NOENT) => self.make(target, &target.path, target.kind, made),
-            Err(error) => Err(step("looking up", &target.path)(error)),
+    pub(crate) fn open(&self, target: &Target, made: &mut Vec<Fresh>) -> Result<OwnedFd> {
+        match self.existing(&target.path, target.kind)? {
+            Some(found) => Ok(found),
+            None => self.make(target, &target.path, target.kind, made),
         }
+    }
+
+    fn existing(&self, path: &Path, kind: TargetType) -> Result<Option<OwnedFd>> {
+        let found = match self.root.find(path) {
+            Err(Errno::NOENT) => return Ok(None),
+            found => found.with_context(|| looking_up(path))?,
+        };
+        self.check_existing(path, kind, &found)?;
+        Ok(Some(found))
     }
 
     fn make(
@@ -164,119 +102,95 @@ impl<'a> Targets<'a> {
         path: &Path,
         kind: TargetType,
         made: &mut Vec<Fresh>,
-    ) -> Result<OwnedFd, TargetError> {
+    ) -> Result<OwnedFd> {
+        let making = || format!("making {path:?} in the container");
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(step("making", path)(Errno::INVAL));
+            return Err(Errno::INVAL).with_context(making);
         };
         let dir = match self.root.find(above) {
-            Ok(dir) => dir,
             Err(Errno::NOENT) => self.make(target, above, TargetType::Directory, made)?,
-            Err(error) => return Err(step("looking up", above)(error)),
+            dir => dir.with_context(|| looking_up(above))?,
         };
         let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return self.exists(target, path, kind),
-            Err(Errno::ROFS) => {
-                return Err(TargetError::ReadOnly {
-                    path: path.to_owned(),
-                });
+            // Another container with the same root was faster, or a link is dangling.
+            Err(Errno::EXIST) => {
+                let found = self.existing(path, kind)?;
+                return found.ok_or_else(|| not_kind(path, kind.name()));
             }
-            Err(error) => return Err(step("making", path)(error)),
+            Err(Errno::ROFS) => bail!(
+                "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
+            ),
+            created => created.with_context(making)?,
         }
         // From here on it exists, whatever happens.
         let at = made.len();
         if lasts {
+            let dir = dir.try_clone().inspect_err(|_| {
+                let _ = unlinkat(&dir, name, removal(kind));
+            });
             made.push(Fresh {
                 made: Made::planned(path, kind),
-                dir: dir.try_clone().map_err(|error| {
-                    let _ = unlinkat(&dir, name, removal(kind));
-                    step("making", path)(Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
-                })?,
+                dir: dir.with_context(making)?,
             });
         }
-        let failed = step("opening", path);
+        let opening = || format!("opening {path:?} in the container");
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let new = openat(&dir, name, flags, Mode::empty()).map_err(&failed)?;
-        let stat = fstat(&new).map_err(&failed)?;
+        let new = openat(&dir, name, flags, Mode::empty()).with_context(opening)?;
+        let stat = fstat(&new).with_context(opening)?;
         if let Some(fresh) = made.get_mut(at) {
             fresh.made.inode = Some(stat.st_ino);
         }
-        self.check_existing(
-            &Target {
-                kind,
-                ..target.clone()
-            },
-            &new,
-        )?;
+        self.check_existing(&target.path, kind, &new)?;
         Ok(new)
     }
 
-    /// Opens what did not exist a moment ago: another container with the same root was faster, or a
-    /// link is dangling.
-    fn exists(
-        &self,
-        target: &Target,
-        path: &Path,
-        kind: TargetType,
-    ) -> Result<OwnedFd, TargetError> {
-        let target = Target {
-            path: path.to_owned(),
-            kind,
-            ..target.clone()
-        };
-        match self.root.find(path) {
-            Ok(found) => {
-                self.check_existing(&target, &found)?;
-                Ok(found)
-            }
-            Err(Errno::NOENT) => Err(TargetError::Kind {
-                path: target.path,
-                wanted: kind.name(),
-            }),
-            Err(error) => Err(step("looking up", path)(error)),
-        }
-    }
-
-    fn check_existing(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
-        if kind_of(found, &target.path)? != target.kind {
-            return Err(TargetError::Kind {
-                path: target.path.clone(),
-                wanted: target.kind.name(),
-            });
-        }
-        let id = mount_of(found).map_err(step("looking at", &target.path))?;
+    fn check_existing(&self, path: &Path, kind: TargetType, found: &OwnedFd) -> Result<()> {
+        check_kind(found, path, kind)?;
+        let id = mount_of(found).with_context(|| looking_at(path))?;
         match self.mounts.find(id) {
-            Some(mount) if mount.is_shared => Err(TargetError::Shared {
-                path: target.path.clone(),
-            }),
+            Some(mount) if mount.is_shared => bail!(
+                "{path:?} in the container is on a mount that is shared with the host, where the new mount would appear too; do not use rootfsPropagation or shared volumes"
+            ),
             Some(_) => Ok(()),
-            None => Err(self.foreign(target, "unknown")),
+            None => Err(foreign(path, "unknown")),
         }
     }
 
     /// Checks that something may be created in a directory. Returns whether it would outlive the
     /// container.
-    fn check_directory(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
-        let id = mount_of(dir).map_err(step("looking at", &target.path))?;
+    fn check_directory(&self, target: &Target, dir: &OwnedFd) -> Result<bool> {
+        let id = mount_of(dir).with_context(|| looking_at(&target.path))?;
         if id == self.root_mount {
             return Ok(true);
         }
         let Some(mount) = self.mounts.find(id) else {
-            return Err(self.foreign(target, "unknown"));
+            return Err(foreign(&target.path, "unknown"));
         };
         if target.file_system == TargetFileSystem::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
-        Err(self.foreign(target, &String::from_utf8_lossy(mount.fs_type)))
+        let fs_type = String::from_utf8_lossy(mount.fs_type);
+        Err(foreign(&target.path, &fs_type))
     }
+}
 
-    fn foreign(&self, target: &Target, fs_type: &str) -> TargetError {
-        TargetError::Foreign {
-            path: target.path.clone(),
-            fs_type: fs_type.to_owned(),
-        }
-    }
+fn looking_up(path: &Path) -> String {
+    format!("looking up {path:?} in the container")
+}
+
+fn looking_at(path: &Path) -> String {
+    format!("looking at {path:?} in the container")
+}
+
+fn not_kind(path: &Path, wanted: &str) -> Error {
+    error!("{path:?} in the container is not a {wanted}; use another image, or one without it")
+}
+
+fn foreign(path: &Path, fs_type: &str) -> Error {
+    error!(
+        "{path:?} would have to be created on a separate mount ({fs_type}), whose files do not belong to the container; remove that mount or use an image that has the file"
+    )
 }
 
 /// Something that was just created.
@@ -310,16 +224,17 @@ fn create(dir: &OwnedFd, name: &OsStr, kind: TargetType) -> Result<(), Errno> {
     }
 }
 
-fn kind_of(found: &OwnedFd, path: &Path) -> Result<TargetType, TargetError> {
-    let stat = fstat(found).map_err(step("looking at", path))?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Ok(TargetType::Directory),
-        FileType::RegularFile | FileType::CharacterDevice => Ok(TargetType::File),
-        _ => Err(TargetError::Kind {
-            path: path.to_owned(),
-            wanted: "regular file, device node or directory",
-        }),
+fn check_kind(found: &OwnedFd, path: &Path, wanted: TargetType) -> Result<()> {
+    let stat = fstat(found).with_context(|| looking_at(path))?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => TargetType::Directory,
+        FileType::RegularFile | FileType::CharacterDevice => TargetType::File,
+        _ => return Err(not_kind(path, "regular file, device node or directory")),
+    };
+    if kind != wanted {
+        return Err(not_kind(path, wanted.name()));
     }
+    Ok(())
 }
 
 /// The id of the mount that a file is on (statx(2), Linux 5.8).
@@ -329,15 +244,6 @@ fn mount_of(file: impl AsFd) -> Result<u64, Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     Ok(stat.stx_mnt_id)
-}
-
-fn step(action: &'static str, path: &Path) -> impl Fn(Errno) -> TargetError {
-    let path = path.to_owned();
-    move |error| TargetError::Step {
-        action,
-        path: path.clone(),
-        source: error,
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use super::target::Fresh;
 use crate::run::own_dir::OwnDir;
 use crate::run::sweep;
 
-/// What has been done so far.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) changes: Changes,
@@ -27,7 +26,7 @@ impl Done {
         self.changes.undo();
         let lock = own.lock;
         let lock = lock.and_then(|lock| lock.make_exclusive(START_PATIENCE).ok());
-        // What another container with the same root has found is handed over to it below.
+        // What another container with the same root has found is handed to it by `clear`.
         if lock.is_some() && !sweep::has_neighbour(&own.run, id, root) {
             self.made.iter().rev().for_each(Fresh::remove);
         }

@@ -5,20 +5,21 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use onload_core::error::{Context as _, Error, Result};
 use onload_core::fs::lock::START_PATIENCE;
-use onload_core::lease::{Device, Facts, InterfaceFacts, LeaseError, Leases, Moved};
+use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
 use onload_core::pci::PciAddress;
-use onload_core::text::Chain;
-use rustix::io::Errno;
+use onload_core::{bail, error};
 
-use super::error::NetdevError;
 use super::facts::{self, Step};
-use super::home::Home;
+use super::home::{ANY, Home};
+use super::identity::Identity;
+use super::leftovers::{looking, moving};
 use super::rebind::{self, Function};
 use super::{leftovers, onload, queues};
 use crate::netlink::link::{Change, Link, PROMISCUOUS, UP};
 use crate::netns::{self, Depth, Netns};
-use crate::returning::{Hint, is_passing, passing};
+use crate::returning::{self, Hint, is_passing, passing};
 
 /// Between two looks at a namespace that ends.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -34,7 +35,6 @@ const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
 
-/// The lease of an interface that comes back.
 struct Lease<'a> {
     leases: &'a Leases,
     device: &'a Device,
@@ -42,15 +42,29 @@ struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<(), LeaseError> {
-        self.leases.amend(self.device, START_PATIENCE, change)
+    fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
+        Ok(self.leases.amend(self.device, START_PATIENCE, change)?)
     }
 }
 
-/// Brings an interface back as [`bring`] does. What of it is not as it was then stands in its lease.
-///
-/// # Errors
-/// As for [`bring`].
+/// Why an interface is not what it was.
+#[derive(Debug)]
+struct NotBack {
+    error: Error,
+    /// What of it differs, where it is on the host; none where it is not, or where something may stand on it.
+    differs: Option<String>,
+}
+
+impl From<Error> for NotBack {
+    fn from(error: Error) -> Self {
+        NotBack {
+            error,
+            differs: None,
+        }
+    }
+}
+
+/// Brings an interface back as [`bring`] does. Its lease says then what of it is not as it was.
 pub(super) fn bring_leased(
     leases: &Leases,
     device: &Device,
@@ -58,31 +72,42 @@ pub(super) fn bring_leased(
     moved: &Moved,
     hint: Hint<'_>,
     patience: Duration,
-) -> Result<(), NetdevError> {
+) -> Result<()> {
     let lease = Lease {
         leases,
         device,
         moved,
     };
-    let result = bring(home, &lease, hint, patience);
-    if let Some(left) = result.as_ref().err().and_then(NetdevError::left) {
-        // The error says it too.
-        let _ = lease.amend(&|moved| moved.left = Some(left.clone()));
-    }
-    result
+    bring(home, &lease, hint, patience).map_err(|NotBack { error, differs }| {
+        if differs.is_some() {
+            // The error says it too.
+            let _ = lease.amend(&|moved| moved.left.clone_from(&differs));
+        }
+        error
+    })
 }
 
-/// Brings an interface back and makes it what it was. Is it on the host already, that is done there. `hint` names a
-/// file that may be of its namespace.
-///
-/// # Errors
-/// [`NetdevError`]: it is not back, or not as it was. Calling again goes on where this ended.
+/// Brings back what earlier containers have left of an interface, for who has its lock; whether there was something.
+pub(super) fn settle(
+    leases: &Leases,
+    device: &Device,
+    identity: &Identity,
+    patience: Duration,
+) -> Result<bool> {
+    returning::settle(leases, device, &|moved| {
+        let home = Home::open(identity, ANY)?;
+        bring_leased(leases, device, &home, moved, &|| None, patience)
+    })
+}
+
+/// Brings an interface back and makes it what it was. If it is on the host already, that is done there. `hint` names a
+/// file that may be of its namespace. After an error, calling again goes on where this ended.
 fn bring(
     home: &Home<'_>,
     lease: &Lease<'_>,
     hint: Hint<'_>,
     patience: Duration,
-) -> Result<(), NetdevError> {
+) -> Result<(), NotBack> {
     let moved = lease.moved;
     let facts = &moved.facts;
     let begun = Instant::now();
@@ -92,7 +117,7 @@ fn bring(
     let mut failed = None;
     sweep(home)?;
     let function = Function::find(Path::new(rebind::PCI), facts.pci);
-    // What fails here is told as that the interface is not on the host.
+    // If this fails, the interface is not on the host, which is what is said then.
     let is_bound_again = function
         .as_ref()
         .is_some_and(|own| own.bind_again().is_ok_and(|done| done));
@@ -101,10 +126,12 @@ fn bring(
     }
     loop {
         if let Some(link) = home.find(facts)? {
-            return finish(home, link, facts, &|link| match is_bound_again {
-                // Nobody has had it since its driver made it.
-                true => Ok(()),
-                false => clear(home, link, lease, function.as_ref()),
+            return finish(home, link, facts, &|link| {
+                if is_bound_again {
+                    // Nobody has had it since its driver made it.
+                    return Ok(());
+                }
+                clear(home, link, lease, function.as_ref())
             });
         }
         let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
@@ -118,37 +145,40 @@ fn bring(
             continue;
         }
         if begun.elapsed() >= patience {
-            return Err(failed.unwrap_or_else(|| away(home, facts.pci, &facts.name)));
+            return Err(failed
+                .unwrap_or_else(|| away(home, facts.pci, &facts.name))
+                .into());
         }
         thread::sleep(PAUSE);
     }
 }
 
-/// Who has an interface that is not on the host.
-pub(super) fn away(home: &Home<'_>, pci: PciAddress, name: &str) -> NetdevError {
+/// Says where an interface is that is not on the host.
+pub(super) fn away(home: &Home<'_>, pci: PciAddress, name: &str) -> Error {
     match elsewhere(home, pci, name) {
-        Ok(found) => NetdevError::Away {
-            name: name.to_owned(),
-            pci,
-            keeper: found.map(|found| found.keeper.to_string()),
-        },
+        Ok(found) => not_here(name, pci, found.map(|found| found.keeper)),
         Err(error) => error,
     }
 }
 
+/// `keeper` keeps the namespace where the interface is.
+pub(super) fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
+    let why = match keeper {
+        Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
+        None => "; is it bound to its driver?".to_owned(),
+    };
+    error!("interface {name}: PCI function {pci} has no interface on this host{why}")
+}
+
 /// The namespace where an interface is that is not on the host; an error where there was no time for all of them.
-fn elsewhere(
-    home: &Home<'_>,
-    pci: PciAddress,
-    name: &str,
-) -> Result<Option<netns::Found>, NetdevError> {
+fn elsewhere(home: &Home<'_>, pci: PciAddress, name: &str) -> Result<Option<netns::Found>> {
     let is_there = |netns: &Netns| matches!(home.identity.find(netns, pci, name), Ok(Some(_)));
-    netns::holder_of(&home.netns, &is_there).map_err(NetdevError::looking(name))
+    netns::holder_of(&home.netns, &is_there).with_context(|| looking(name))
 }
 
 /// Takes an interface out of the namespace that it moved to, or that a container moved it on to; whether it was
 /// somewhere.
-fn fetch(home: &Home<'_>, moved: &Moved, hint: Option<&Path>) -> Result<bool, NetdevError> {
+fn fetch(home: &Home<'_>, moved: &Moved, hint: Option<&Path>) -> Result<bool> {
     let facts = &moved.facts;
     let find = |netns: &Netns| home.identity.find(netns, facts.pci, &facts.name);
     // Where there is no time for that, the search below says so.
@@ -174,7 +204,7 @@ pub(super) fn fetch_from(
     from: &Netns,
     link: &Link,
     facts: &InterfaceFacts,
-) -> Result<(), NetdevError> {
+) -> Result<()> {
     let (before, _) = from.look()?;
     undress(from, link, &before);
     // The name is told to nobody before: where an interface that was put in its place has it as another name, the
@@ -182,7 +212,7 @@ pub(super) fn fetch_from(
     let name = passing();
     let moved = from.give(link.index, &home.netns, Some(name.as_bytes()));
     let own = facts.name.as_bytes();
-    moved.map_err(NetdevError::moving(own, "back to the host"))?;
+    moved.with_context(|| moving(own, "back to the host"))?;
     send_back(home, from, facts, name.as_bytes())
 }
 
@@ -206,12 +236,7 @@ fn undress(from: &Netns, link: &Link, before: &[Link]) {
 
 /// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
 /// namespace may have put one of their own making in its place, with its number.
-fn send_back(
-    home: &Home<'_>,
-    from: &Netns,
-    facts: &InterfaceFacts,
-    name: &[u8],
-) -> Result<(), NetdevError> {
+fn send_back(home: &Home<'_>, from: &Netns, facts: &InterfaceFacts, name: &[u8]) -> Result<()> {
     let own = home.find(facts)?;
     let (here, _) = home.netns.look()?;
     let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
@@ -220,25 +245,21 @@ fn send_back(
         let gone = home
             .netns
             .give(foreign.index, from, Some(passing().as_bytes()));
-        gone.or_else(|_| unless_gone(home.netns.delete(foreign.index)))
-            .map_err(NetdevError::moving(name, "away, which is another one"))?;
+        gone.or_else(|_| leftovers::delete(&home.netns, foreign.index))
+            .with_context(|| moving(name, "away, which is another one"))?;
     }
-    match own {
-        Some(_) => Ok(()),
-        None => Err(NetdevError::Replaced(facts.name.clone())),
+    if own.is_none() {
+        bail!(
+            "interface {} was replaced by another one in its container's network namespace while it was fetched; stop what runs there, then run \"onload-ctk lease restore\"",
+            facts.name
+        );
     }
-}
-
-fn unless_gone(deleted: io::Result<()>) -> io::Result<()> {
-    match deleted {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
-        deleted => deleted,
-    }
+    Ok(())
 }
 
 /// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
 /// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
-fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
+fn sweep(home: &Home<'_>) -> Result<()> {
     let (here, _) = home.netns.look()?;
     let is_left = |link: &&Link| {
         let is_virtual = !link.kind.is_empty() && !home.identity.is_function(link);
@@ -254,49 +275,44 @@ fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
 /// Takes from an interface of the host whatever a container left on it. Anybody on the machine can make the search for that
 /// take its time; then the interface of a virtual function is made anew, if it is what it was but for that, and once:
 /// udev calls for each that comes, and would do so for ever where something else cannot be put right.
-///
-/// # Errors
-/// [`NetdevError`] names what stays, or why something may.
 fn clear(
     home: &Home<'_>,
     link: &Link,
     lease: &Lease<'_>,
     function: Option<&Function>,
-) -> Result<(), NetdevError> {
+) -> Result<(), NotBack> {
     let was_made_anew = |before| before != link.index;
     if lease.moved.rebound.is_some_and(was_made_anew) {
         return Ok(());
     }
     let has_other_way = function.is_some_and(|own| !own.has_others());
-    let patience = match has_other_way {
-        true => leftovers::SHORT,
-        false => leftovers::LONG,
+    let patience = if has_other_way {
+        leftovers::SHORT
+    } else {
+        leftovers::LONG
     };
     leftovers::detach_programs(link)?;
     let cleared = leftovers::delete_uppers(&home.netns, link, Depth::Descriptors, patience);
     let (Err(unseen), Some(function)) = (&cleared, function) else {
-        return cleared;
+        return Ok(cleared?);
     };
     let facts = &lease.moved.facts;
     restore(home, again(home, facts)?, &down(facts))?;
-    make_anew(link, lease, function).map_err(|source| NetdevError::NotAnew {
-        unseen: Chain(unseen).to_string(),
-        source,
-    })?;
-    wait_for(home, facts)
+    make_anew(link, lease, function).with_context(|| format!("{unseen:#}; and then"))?;
+    Ok(wait_for(home, facts)?)
 }
 
 /// Has the driver of a function make its interface anew. The lease says so before: whoever looks after a process that was
 /// killed sees by the interface's number whether it was done.
 fn make_anew(link: &Link, lease: &Lease<'_>, function: &Function) -> io::Result<()> {
     let leases = lease.leases.list().map_err(io::Error::other)?;
-    let say = |moved: &mut Moved<Facts>| moved.rebound = Some(link.index);
-    lease.amend(&say).map_err(io::Error::other)?;
+    let amended = lease.amend(&|moved| moved.rebound = Some(link.index));
+    amended.map_err(io::Error::other)?;
     function.make_anew(&leases)
 }
 
 /// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
-fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<(), NetdevError> {
+fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<()> {
     let [control, known] = UDEV.map(Path::new);
     let until = Instant::now() + BINDING;
     while Instant::now() < until {
@@ -317,9 +333,9 @@ fn finish(
     home: &Home<'_>,
     link: Link,
     facts: &InterfaceFacts,
-    clear: &dyn Fn(&Link) -> Result<(), NetdevError>,
-) -> Result<(), NetdevError> {
-    // What a program on it prevents is done, or told, by the second time.
+    clear: &dyn Fn(&Link) -> Result<(), NotBack>,
+) -> Result<(), NotBack> {
+    // What a program on it prevents is done, or reported, the second time.
     let _ = restore(home, link, &down(facts));
     clear(&again(home, facts)?)?;
     let link = again(home, facts)?;
@@ -334,13 +350,14 @@ fn finish(
         });
     }
     if !left.is_empty() {
-        let left: Vec<&str> = left.iter().map(String::as_str).collect();
-        return Err(not_restored(home, facts, &left, None));
+        return Err(not_restored(facts, &left.join(", "), ""));
     }
-    onload::restore(&home.netns, facts)
+    onload::restore(&home.netns, facts).map_err(|error| NotBack {
+        error,
+        differs: Some("its registration with Onload for AF_XDP".to_owned()),
+    })
 }
 
-/// What it was, and down.
 fn down(facts: &InterfaceFacts) -> InterfaceFacts {
     InterfaceFacts {
         flags: facts.flags & !UP,
@@ -349,7 +366,7 @@ fn down(facts: &InterfaceFacts) -> InterfaceFacts {
 }
 
 /// Sets what is not as it was.
-fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<(), NetdevError> {
+fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<(), NotBack> {
     let mut cause = None;
     if make_way(home, &link, facts)? {
         link = again(home, facts)?;
@@ -370,25 +387,35 @@ fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<()
         }
         link = again(home, facts)?;
     }
-    let left: Vec<&str> = facts::plan(&link, facts)
-        .into_iter()
-        .map(|(what, _)| what)
-        .collect();
-    match left.is_empty() {
-        true => Ok(()),
-        false => Err(not_restored(home, facts, &left, cause)),
+    let plan = facts::plan(&link, facts);
+    if plan.is_empty() {
+        return Ok(());
     }
+    let left: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
+    let here = home.netns.links().unwrap_or_default();
+    let has_name = |link: &Link| link.is_called(facts.name.as_bytes());
+    let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
+    let hint = if left.contains(&"its name") && here.iter().any(has_name) {
+        "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
+    } else {
+        ""
+    };
+    Err(not_restored(
+        facts,
+        &left.join(", "),
+        &format!("{cause}{hint}"),
+    ))
 }
 
 /// The same interface as it is now.
-fn again(home: &Home<'_>, facts: &InterfaceFacts) -> Result<Link, NetdevError> {
+fn again(home: &Home<'_>, facts: &InterfaceFacts) -> Result<Link> {
     let found = home.find(facts)?;
     found.ok_or_else(|| away(home, facts.pci, &facts.name))
 }
 
 /// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
 /// of two, and each would wait for the other.
-fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool, NetdevError> {
+fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool> {
     let own = facts.name.as_bytes();
     if link.name == own || is_passing(&link.name) {
         return Ok(false);
@@ -408,9 +435,9 @@ fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool
 }
 
 /// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up
-/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so that it is no
-/// part of what has to be as it was. Whoever had the interface may have asked for the mode as well, which is taken back
-/// at the same time: each of them counts.
+/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`facts::plan`]
+/// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
+/// time: each of them counts.
 fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
     let asked = u32::from(link.flags & PROMISCUOUS != 0);
     let is_left = link.promiscuity > asked && link.flags & UP == 0;
@@ -431,21 +458,11 @@ fn while_up(home: &Home<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
     set(0);
 }
 
-fn not_restored(
-    home: &Home<'_>,
-    facts: &InterfaceFacts,
-    left: &[&str],
-    cause: Option<io::Error>,
-) -> NetdevError {
-    let own = facts.name.as_bytes();
-    let links = home.netns.links().unwrap_or_default();
-    let is_taken = left.contains(&"its name") && links.iter().any(|link| link.is_called(own));
-    NetdevError::NotRestored {
-        name: facts.name.clone(),
-        pci: facts.pci,
-        what: left.join(", "),
-        cause,
-        is_taken,
+fn not_restored(facts: &InterfaceFacts, left: &str, why: &str) -> NotBack {
+    let InterfaceFacts { name, pci, .. } = facts;
+    NotBack {
+        error: error!("restoring interface {name} ({pci}): {left} is not as it was{why}"),
+        differs: Some(left.to_owned()),
     }
 }
 
@@ -459,13 +476,51 @@ mod tests {
 
     use super::*;
     use crate::netdev::facts;
-    use crate::netdev::identity::Identity;
-    use crate::netdev::test_namespace::{self, Child};
+    use crate::netns::test_namespace::{self, Child};
 
-    fn home_of<'a>(host: &Child, identity: &'a Identity) -> Home<'a> {
-        Home {
-            netns: host.netns(),
-            identity,
+    /// A host where an interface of a virtual function may be.
+    struct Host {
+        child: Child,
+        identity: Identity,
+    }
+
+    impl Host {
+        /// None where namespaces cannot be made here.
+        fn new() -> Option<Self> {
+            test_namespace::can_be("moving interfaces").then(|| Host {
+                child: Child::new(),
+                identity: Identity::with_stand_ins([(51, pci())].into()),
+            })
+        }
+
+        /// With the interface, under a name.
+        fn with(name: &str) -> Option<Self> {
+            let host = Host::new()?;
+            host.make(name, "");
+            Some(host)
+        }
+
+        fn make(&self, name: &str, more: &str) {
+            self.ip(&format!(
+                "link add {name} index 50 {more}type veth peer name end index 51"
+            ));
+        }
+
+        fn ip(&self, words: &str) {
+            self.child.ip(words);
+        }
+
+        fn home(&self) -> Home<'_> {
+            Home {
+                netns: self.child.netns(),
+                identity: &self.identity,
+            }
+        }
+
+        /// The interface, whatever it is called.
+        fn find(&self) -> Link {
+            let found = self.home().find(&facts::of(&seen(), pci()));
+            found.unwrap().unwrap()
         }
     }
 
@@ -488,12 +543,8 @@ mod tests {
 
     #[test]
     fn an_interface_that_a_container_put_in_the_place_of_another_does_not_stay_on_the_host() {
-        if !test_namespace::can_be("moving interfaces") {
-            return;
-        }
-        let (host, container) = (Child::new(), Child::new());
-        let identity = Identity::default();
-        let home = home_of(&host, &identity);
+        let Some(host) = Host::new() else { return };
+        let (home, container) = (host.home(), Child::new());
         let seen = seen();
         let facts = facts::of(&seen, pci());
         for (came_as, kind, other) in [
@@ -509,10 +560,10 @@ mod tests {
             }
             let from = container.netns();
             let told = fetch_from(&home, &from, &seen, &facts).unwrap_err();
-            assert!(
-                matches!(told, NetdevError::Replaced(_) | NetdevError::Move { .. }),
-                "{told}"
-            );
+            let told = told.to_string();
+            let is_known = told.contains("was replaced by another one")
+                || told.starts_with("moving interface");
+            assert!(is_known, "{told}");
             assert_eq!(names(&home.netns), ["lo"], "{kind} {came_as}");
             let left = names(&from).into_iter().find(|name| name != "lo");
             container.ip(&format!("link del {}", left.unwrap()));
@@ -521,13 +572,10 @@ mod tests {
 
     #[test]
     fn what_came_in_the_place_of_an_interface_that_is_back_already_goes_too() {
-        if !test_namespace::can_be("moving interfaces") {
+        let Some(host) = Host::with("eth3") else {
             return;
-        }
-        let (host, container) = (Child::new(), Child::new());
-        let identity = Identity::with_stand_ins([(51, pci())].into());
-        let home = home_of(&host, &identity);
-        host.ip("link add eth3 index 50 type veth peer name end index 51");
+        };
+        let (home, container) = (host.home(), Child::new());
         container.ip("link add eth7 index 77 type veth");
         let seen = seen();
         let facts = facts::of(&seen, pci());
@@ -537,13 +585,10 @@ mod tests {
 
     #[test]
     fn an_interface_has_its_name_and_is_down_while_what_is_left_on_it_cannot_be_found() {
-        if !test_namespace::can_be("moving interfaces") {
+        let Some(host) = Host::with("ens1v0") else {
             return;
-        }
-        let host = Child::new();
-        let identity = Identity::with_stand_ins([(51, pci())].into());
-        let home = home_of(&host, &identity);
-        host.ip("link add ens1v0 index 50 type veth peer name end index 51");
+        };
+        let home = host.home();
         host.ip("link set ens1v0 up");
         let find = |name: &str| {
             let here = home.netns.links().unwrap();
@@ -553,7 +598,7 @@ mod tests {
         host.ip("link set ens1v0 down");
         host.ip("link set ens1v0 name eth7");
         host.ip("link set eth7 up");
-        let failed = || Err(NetdevError::Restless("ens1v0".to_owned()));
+        let failed = || Err(Error::new("not found").into());
         finish(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
         assert_eq!(find("ens1v0").flags & UP, 0);
         finish(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
@@ -562,31 +607,21 @@ mod tests {
 
     #[test]
     fn an_interface_that_was_made_anew_is_what_it_was() {
-        if !test_namespace::can_be("moving interfaces") {
-            return;
-        }
-        let host = Child::new();
-        let identity = Identity::with_stand_ins([(51, pci())].into());
-        let home = home_of(&host, &identity);
-        let make = |name: &str, mac: &str| {
-            host.ip(&format!(
-                "link add {name} index 50 address {mac} type veth peer name end index 51"
-            ));
-        };
-        make("ens1v0", "02:00:00:00:10:01");
+        let Some(host) = Host::new() else { return };
+        let home = host.home();
+        host.make("ens1v0", "address 02:00:00:00:10:01 ");
         host.ip("link set ens1v0 mtu 1400");
-        let find = || home.find(&facts::of(&seen(), pci())).unwrap().unwrap();
-        let before = find();
+        let before = host.find();
         let facts = facts::of(&before, pci());
         // What its driver does, and a macvlan that no search has found goes with it.
         host.ip("link add link ens1v0 name mac0 type macvlan");
         let anew = |_: &Link| {
             host.ip("link del ens1v0");
-            make("eth0", "02:00:00:00:66:66");
-            wait_for(&home, &facts)
+            host.make("eth0", "address 02:00:00:00:66:66 ");
+            Ok(wait_for(&home, &facts)?)
         };
         finish(&home, before, &facts, &anew).unwrap();
-        let after = find();
+        let after = host.find();
         assert_eq!(after.shown(), "ens1v0");
         assert_eq!(
             (after.mtu, facts::of(&after, pci()).mac),
@@ -610,17 +645,13 @@ mod tests {
 
     #[test]
     fn an_interface_is_made_anew_once_and_its_lease_says_so() {
-        if !test_namespace::can_be("changing interfaces") {
+        let Some(host) = Host::with("ens1v0") else {
             return;
-        }
-        let host = Child::new();
-        let identity = Identity::with_stand_ins([(51, pci())].into());
-        let home = home_of(&host, &identity);
-        host.ip("link add ens1v0 index 50 type veth peer name end index 51");
-        let find = || home.find(&facts::of(&seen(), pci())).unwrap().unwrap();
+        };
+        let home = host.home();
         let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
         let device: Device = "netdev:ens1v0".parse().unwrap();
-        let leases = leased(dir.path(), &device, facts::of(&find(), pci()));
+        let leases = leased(dir.path(), &device, facts::of(&host.find(), pci()));
         let moved = || {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
             let kept = listed.moved.unwrap();
@@ -645,21 +676,23 @@ mod tests {
         assert_eq!(first.rebound, None);
         let function = Function::find(bus.path(), pci()).unwrap();
         with(&first, &|lease| {
-            make_anew(&find(), lease, &function).unwrap();
+            make_anew(&host.find(), lease, &function).unwrap();
         });
         let again = moved();
         assert_eq!(again.rebound, Some(50));
         // Whoever did that was killed before it was unbound: what is left on it is looked for.
         let is_left = || names(&home.netns).contains(&"mac0".to_owned());
         host.ip("link add link ens1v0 name mac0 type macvlan");
-        with(&again, &|lease| drop(clear(&home, &find(), lease, None)));
+        with(&again, &|lease| {
+            drop(clear(&home, &host.find(), lease, None));
+        });
         assert!(!is_left());
         host.ip("link del ens1v0");
         host.ip("link add ens1v0 index 60 type veth peer name end index 51");
         // What stands on it now is the host's own.
         host.ip("link add link ens1v0 name mac0 type macvlan");
         with(&again, &|lease| {
-            clear(&home, &find(), lease, Some(&function)).unwrap();
+            clear(&home, &host.find(), lease, Some(&function)).unwrap();
         });
         assert!(is_left());
     }
@@ -698,32 +731,25 @@ mod tests {
 
     #[test]
     fn an_interface_that_was_down_is_up_for_a_moment() {
-        if !test_namespace::can_be("changing interfaces") {
+        let Some(host) = Host::with("ens1v0") else {
             return;
-        }
-        let host = Child::new();
-        let identity = Identity::with_stand_ins([(51, pci())].into());
-        let home = home_of(&host, &identity);
-        host.ip("link add ens1v0 index 50 type veth peer name end index 51");
+        };
+        let home = host.home();
         host.ip("link set ens1v0 promisc on");
-        let find = || home.find(&facts::of(&seen(), pci())).unwrap().unwrap();
-        let flags = || find().flags & (UP | PROMISCUOUS);
+        let flags = || host.find().flags & (UP | PROMISCUOUS);
         let mut within = 0;
-        while_up(&home, &find(), UP, || within = flags());
+        while_up(&home, &host.find(), UP, || within = flags());
         assert_eq!((within, flags()), (UP | PROMISCUOUS, PROMISCUOUS));
-        while_up(&home, &find(), UP | PROMISCUOUS, || within = flags());
+        while_up(&home, &host.find(), UP | PROMISCUOUS, || within = flags());
         assert_eq!((within, flags()), (UP, 0));
     }
 
     #[test]
     fn what_a_killed_process_left_on_the_host_in_the_place_of_an_interface_is_deleted() {
-        if !test_namespace::can_be("moving interfaces") {
+        let Some(host) = Host::with("ctkffffffffffff") else {
             return;
-        }
-        let host = Child::new();
-        let identity = Identity::with_stand_ins([(51, pci())].into());
-        let home = home_of(&host, &identity);
-        host.ip("link add ctkffffffffffff index 50 type veth peer name end index 51");
+        };
+        let home = host.home();
         for name in ["ctk0123456789ab", "ctk-lan", "ctk0123456789AB"] {
             host.ip(&format!("link add {name} type bridge"));
         }

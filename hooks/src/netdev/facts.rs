@@ -1,4 +1,4 @@
-//! What an interface was, and what has to be done so that it is that again. Nothing is read or told here.
+//! What an interface was, and the changes that restore it. Nothing is read or changed here.
 
 use onload_core::lease::InterfaceFacts;
 use onload_core::pci::PciAddress;
@@ -34,14 +34,12 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
 /// One step that restores an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step<'a> {
-    /// The kernel is told of the interface.
     Change(Change<'a>),
-    /// Another name is taken from it, or given to it.
     AlternativeName { name: &'a [u8], is_set: bool },
 }
 
-/// What is not as it was, each with its name and the steps that mend it. In that order nothing stands in the way of
-/// what follows: an address changes while the interface is down, and a name that is another of its own is free first.
+/// What is not as it was, each with its name and the steps that fix it. In that order nothing prevents what follows: an
+/// address changes while the interface is down, and a name that is another of its own is free first.
 pub(super) fn plan<'a>(
     link: &'a Link,
     facts: &'a InterfaceFacts,

@@ -1,13 +1,16 @@
 //! The host's own network namespace, where interfaces come from and go back to.
 
+use onload_core::bail;
+use onload_core::error::Result;
 use onload_core::lease::InterfaceFacts;
 
-use super::error::NetdevError;
 use super::identity::Identity;
 use crate::netlink::link::Link;
 use crate::netns::Netns;
 
-/// The host's own network namespace.
+/// What a message calls interfaces whose names do not matter.
+pub(super) const ANY: &str = "of this host";
+
 #[derive(Debug)]
 pub(crate) struct Home<'a> {
     pub(crate) netns: Netns,
@@ -15,23 +18,19 @@ pub(crate) struct Home<'a> {
 }
 
 impl<'a> Home<'a> {
-    /// That of this process, which is the host's.
-    ///
-    /// # Errors
-    /// [`NetdevError::Elsewhere`] where it is not.
-    pub(crate) fn open(identity: &'a Identity) -> Result<Self, NetdevError> {
+    /// The namespace of this process, which has to be the host's; `name` is for messages.
+    pub(crate) fn open(identity: &'a Identity, name: &str) -> Result<Self> {
         let netns = Netns::own()?;
-        match netns.is_first() {
-            true => Ok(Home { netns, identity }),
-            false => Err(NetdevError::Elsewhere("of this host".to_owned())),
+        if !netns.is_first() {
+            bail!(
+                "interface {name} cannot move: the engine is not in this host's own network and PID namespaces, and has no interface of it"
+            );
         }
+        Ok(Home { netns, identity })
     }
 
     /// The interface that is to be restored, if it is here.
-    ///
-    /// # Errors
-    /// As for [`Identity::find`].
-    pub(crate) fn find(&self, facts: &InterfaceFacts) -> Result<Option<Link>, NetdevError> {
+    pub(crate) fn find(&self, facts: &InterfaceFacts) -> Result<Option<Link>> {
         self.identity.find(&self.netns, facts.pci, &facts.name)
     }
 }

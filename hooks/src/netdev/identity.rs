@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use onload_core::bail;
+use onload_core::error::Result;
 use onload_core::pci::PciAddress;
 
-use super::error::NetdevError;
 use crate::netlink::link::Link;
 use crate::netns::Netns;
 
-/// How interfaces are told apart.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     stand_ins: BTreeMap<u32, PciAddress>,
@@ -31,31 +31,23 @@ impl Identity {
         link.function.or_else(stand_in)
     }
 
-    /// Whether an interface belongs to a function.
     pub(crate) fn is_function(&self, link: &Link) -> bool {
         self.function(link).is_some()
     }
 
-    /// The interface of a function in a namespace; none where it has none there.
-    ///
-    /// # Errors
-    /// [`NetdevError::Several`], and those of [`Netns::links`]. `name` is for messages.
-    pub(crate) fn find(
-        &self,
-        netns: &Netns,
-        pci: PciAddress,
-        name: &str,
-    ) -> Result<Option<Link>, NetdevError> {
+    /// The interface of a function in a namespace, if it has one there; `name` is for messages.
+    pub(crate) fn find(&self, netns: &Netns, pci: PciAddress, name: &str) -> Result<Option<Link>> {
         let (links, is_whole) = netns.look()?;
         let mut own = links
             .into_iter()
             .filter(|link| self.function(link) == Some(pci));
         match (own.next(), own.next()) {
-            (_, Some(_)) => Err(NetdevError::Several {
-                name: name.to_owned(),
-                pci,
-            }),
-            (None, None) if !is_whole => Err(NetdevError::Restless(name.to_owned())),
+            (_, Some(_)) => bail!(
+                "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
+            ),
+            (None, None) if !is_whole => bail!(
+                "looking for interface {name} in a network namespace whose interfaces never stand still"
+            ),
             (found, None) => Ok(found),
         }
     }

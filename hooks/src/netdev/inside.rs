@@ -2,21 +2,20 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use onload_core::error::{Context as _, Result};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::settings::NetdevSettings;
 use rustix::io::Errno;
 
-use super::error::NetdevError;
 use crate::netlink::address::Address;
 use crate::netlink::link::{Change, Link, UP};
 use crate::netlink::route::New;
 use crate::netns::Netns;
 
-/// What it is to have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) addresses: Vec<InterfaceAddress>,
-    /// What the operator says of it beside.
+    /// What the operator's configuration says of it beside.
     pub(crate) settings: NetdevSettings,
 }
 
@@ -28,67 +27,58 @@ impl Wanted {
     }
 }
 
-/// Sets all of it.
-///
-/// # Errors
-/// [`NetdevError::Set`] names what the kernel refuses.
-pub(super) fn set(netns: &Netns, link: &Link, wanted: &Wanted) -> Result<(), NetdevError> {
-    let failed = |what: String| {
-        move |source| NetdevError::Set {
-            what: what.clone(),
-            name: link.shown(),
-            source,
-        }
+pub(super) fn set(netns: &Netns, link: &Link, wanted: &Wanted) -> Result<()> {
+    let index = link.index;
+    let setting = |what: String| {
+        let name = link.shown();
+        move || format!("setting {what} of interface {name} in the container")
     };
     if let Some(mtu) = wanted.settings.mtu {
-        let set = netns.change(link.index, &Change::Mtu(mtu.get()));
-        set.map_err(failed(format!("the MTU {}", mtu.get())))?;
+        let set = netns.change(index, &Change::Mtu(mtu.get()));
+        set.with_context(setting(format!("the MTU {}", mtu.get())))?;
     }
     let up = Change::Flags {
         mask: UP,
         flags: UP,
     };
     netns
-        .change(link.index, &up)
-        .map_err(failed("the state".to_owned()))?;
+        .change(index, &up)
+        .with_context(setting("the state".to_owned()))?;
     for address in &wanted.addresses {
         let added = netns.add_address(Address {
-            index: link.index,
+            index,
             address: address.address(),
             prefix: address.prefix(),
         });
-        added.map_err(failed(format!("the address {address}")))?;
+        added.with_context(setting(format!("the address {address}")))?;
     }
     for route in &wanted.settings.routes {
         let network = (route.network.address(), route.network.prefix());
         let via = route.via;
         let added = netns.add_route(New {
-            index: link.index,
+            index,
             network,
             via,
         });
-        added.map_err(failed(format!("the route {route}")))?;
+        added.with_context(setting(format!("the route {route}")))?;
     }
     for via in &wanted.settings.gateway {
         let everywhere = match via {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let network = (everywhere, 0);
         let added = netns.add_route(New {
-            index: link.index,
-            network,
+            index,
+            network: (everywhere, 0),
             via: Some(*via),
         });
-        added.map_err(|error| failed(gateway(*via, &error))(error))?;
+        let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
+        let why = if added.as_ref().is_err_and(is_taken) {
+            " beside the container's own, which its engine set,"
+        } else {
+            ""
+        };
+        added.with_context(setting(format!("the gateway {via}{why}")))?;
     }
     Ok(())
-}
-
-fn gateway(via: IpAddr, error: &std::io::Error) -> String {
-    let why = match Errno::from_io_error(error) {
-        Some(Errno::EXIST) => " beside the container's own, which its engine set,",
-        _ => "",
-    };
-    format!("the gateway {via}{why}")
 }

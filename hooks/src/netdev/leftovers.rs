@@ -5,67 +5,70 @@
 use std::io;
 use std::time::Duration;
 
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::text::Quoted;
 use rustix::io::Errno;
 
-use super::error::NetdevError;
 use super::programs;
 use crate::netlink::link::Link;
-use crate::netns::{self, Depth, Netns, NetnsError, Unseen};
+use crate::netns::{self, Depth, Netns, Unseen};
 
-/// How long namespaces that are not the host's are looked at before an interface moves, and where there is another way.
+/// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
+/// anew.
 pub(super) const SHORT: Duration = Duration::from_secs(2);
-/// And how long where nothing may be left on an interface.
+/// And how long where it cannot, since nothing may be left on an interface.
 pub(super) const LONG: Duration = Duration::from_secs(6);
 
 /// An interface that stands on another one, and where it is.
 pub(super) struct Upper {
-    /// Where it is, and who keeps that.
     pub(super) place: netns::Found,
     pub(super) link: Link,
 }
 
-/// What stands on an interface in other namespaces.
 #[derive(Default)]
 pub(super) struct Uppers {
     pub(super) found: Vec<Upper>,
     /// Why there may be more.
-    pub(super) unseen: Option<NetdevError>,
+    pub(super) unseen: Option<Error>,
 }
 
-/// What stands on an interface of `base` in other namespaces.
-///
-/// # Errors
-/// [`NetdevError`]: not even all namespaces of the host could be looked at.
+/// What stands on an interface of `base` in other namespaces; an error if not even all namespaces of the host could be
+/// looked at.
 pub(super) fn uppers_elsewhere(
     base: &Netns,
     lower: &Link,
     depth: Depth,
     patience: Duration,
-) -> Result<Uppers, NetdevError> {
+) -> Result<Uppers> {
     let mut uppers = Uppers::default();
+    let looking = || looking(&lower.shown());
     for place in netns::others(base, depth, patience) {
         let place = match place {
             Ok(place) => place,
-            Err(Unseen::Host(source)) => return Err(looking(lower)(source)),
-            Err(Unseen::Others(source)) => {
-                uppers.unseen = Some(looking(lower)(source));
+            Err(Unseen::Host(error)) => return Err(error).with_context(looking),
+            Err(Unseen::Others(error)) => {
+                uppers.unseen = Err::<(), _>(error).with_context(looking).err();
                 break;
             }
         };
-        match uppers_in(base, lower, &place) {
+        let found = uppers_in(base, lower, &place).with_context(|| {
+            format!(
+                "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
+                place.keeper
+            )
+        });
+        match found {
             Ok(found) => uppers.found.extend(found),
             // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
-            Err(source) => {
-                let keeper = place.keeper.to_string();
-                let unseen = || NetdevError::Unseen { keeper, source };
-                uppers.unseen.get_or_insert_with(unseen);
+            Err(error) => {
+                uppers.unseen.get_or_insert(error);
             }
         }
     }
     Ok(uppers)
 }
 
-fn uppers_in(base: &Netns, lower: &Link, place: &netns::Found) -> Result<Vec<Upper>, NetnsError> {
+fn uppers_in(base: &Netns, lower: &Link, place: &netns::Found) -> Result<Vec<Upper>> {
     let (links, _) = place.netns.look()?;
     let stand = |link: &&Link| {
         let number = link.lower_namespace;
@@ -75,60 +78,64 @@ fn uppers_in(base: &Netns, lower: &Link, place: &netns::Found) -> Result<Vec<Upp
     if found.peek().is_none() {
         return Ok(Vec::new());
     }
-    let failed = |source| NetnsError::List("what stands on an interface", source);
-    let number = place.netns.number_of(base).map_err(failed)?;
+    let listing = "listing what stands on an interface";
+    let number = place.netns.number_of(base).context(listing)?;
     let own = found.filter(|link| link.lower_namespace == number);
     own.map(|link| {
-        let place = place.again().map_err(failed)?;
+        let place = place.again().context(listing)?;
         let link = link.clone();
         Ok(Upper { place, link })
     })
     .collect()
 }
 
-fn looking(link: &Link) -> impl Fn(io::Error) -> NetdevError {
-    NetdevError::looking(link.shown())
-}
-
-/// Deletes what stands on an interface of `base`, there and elsewhere.
-///
-/// # Errors
-/// [`NetdevError`] names what stays, or why something may.
+/// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may.
 pub(super) fn delete_uppers(
     base: &Netns,
     lower: &Link,
     depth: Depth,
     patience: Duration,
-) -> Result<(), NetdevError> {
+) -> Result<()> {
     let (links, _) = base.look()?;
+    let delete_upper = |netns: &Netns, upper: &Link| {
+        let deleted = delete(netns, upper.index);
+        deleted.with_context(|| moving(&upper.name, "away, which stood on another"))
+    };
     for upper in links.iter().filter(|other| other.stands_on(lower.index)) {
-        delete(base, upper)?;
+        delete_upper(base, upper)?;
     }
     let uppers = uppers_elsewhere(base, lower, depth, patience)?;
     for upper in uppers.found {
-        delete(&upper.place.netns, &upper.link)?;
+        delete_upper(&upper.place.netns, &upper.link)?;
     }
     uppers.unseen.map_or(Ok(()), Err)
 }
 
-fn delete(netns: &Netns, upper: &Link) -> Result<(), NetdevError> {
-    match netns.delete(upper.index) {
-        Err(error) if Errno::from_io_error(&error) != Some(Errno::NODEV) => {
-            let moving = NetdevError::moving(&upper.name, "away, which stood on another");
-            Err(moving(error))
-        }
-        _ => Ok(()),
+pub(super) fn looking(name: &str) -> String {
+    format!("interface {name}: looking at other network namespaces")
+}
+
+/// `way` says where to or from.
+pub(super) fn moving(name: &[u8], way: &str) -> String {
+    format!(
+        "moving interface {} {way}",
+        Quoted(&String::from_utf8_lossy(name))
+    )
+}
+
+/// Deletes an interface that may have gone by itself.
+pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
+    match netns.delete(index) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
+        deleted => deleted,
     }
 }
 
 /// Detaches the programs that a container left on an interface of the host.
-///
-/// # Errors
-/// [`NetdevError::Programs`].
-pub(super) fn detach_programs(link: &Link) -> Result<(), NetdevError> {
-    programs::clear(link).map_err(|error| NetdevError::Programs {
-        name: link.shown(),
-        source: error.into(),
+pub(super) fn detach_programs(link: &Link) -> Result<()> {
+    programs::clear(link).with_context(|| {
+        let name = link.shown();
+        format!("removing BPF programs from interface {name}; `bpftool net` shows them")
     })
 }
 
@@ -137,7 +144,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::*;
-    use crate::netdev::test_namespace::{self, Child};
+    use crate::netns::test_namespace::{self, Child};
 
     #[test]
     fn what_the_host_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {

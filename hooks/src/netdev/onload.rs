@@ -1,29 +1,28 @@
 //! Interfaces that Onload reaches by AF_XDP: they are registered in the network namespace where they are (Onload,
 //! `src/driver/linux_resource/sysfs.c`), and stay it wherever they move.
 //!
-//! Onload gives its XDP program to the interface's driver itself (`xdp_set_link` in its `src/lib/efhw/af_xdp.c`), so that
-//! the kernel's own records, and with them netlink, know nothing of it. What the way back detaches is therefore never
-//! Onload's, and nothing that a container attaches stays. But a container with CAP_BPF and CAP_NET_ADMIN that attaches
-//! one takes Onload's out of the driver, and the kernel ends that program. It cannot be put back: Onload neither registers
-//! an interface twice (EALREADY) nor lets go of one that it has (EBUSY). So the number of Onload's program on an
-//! interface is kept, and one that came back without it is not given to the next container as an accelerated one. Nothing
-//! tells that number: it is the program that came when the interface was registered here. Where the host did that, programs
-//! and interfaces are paired by the order in which they came, if there are as many of each.
+//! Onload gives its XDP program to the interface's driver itself (`xdp_set_link` in its `src/lib/efhw/af_xdp.c`), so
+//! netlink knows nothing of it, and what the way back detaches is never Onload's. But a container with CAP_BPF and
+//! CAP_NET_ADMIN that attaches one takes Onload's out of the driver, and the kernel ends that program. It cannot be put
+//! back: Onload neither registers an interface twice (EALREADY) nor lets go of one that it has (EBUSY). So the number of
+//! Onload's program on an interface is kept, and one that came back without it is not given to the next container as an
+//! accelerated one. The number is that of the program that came when the interface was registered here; where the host
+//! did that, programs and interfaces are paired by the order in which they came, if there are as many of each.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
+use onload_core::bail;
+use onload_core::error::{Context as _, Error, Result};
 use onload_core::lease::{InterfaceFacts, Registration};
 use rustix::io::Errno;
 
-use super::error::NetdevError;
 use super::programs;
 use crate::netns::Netns;
 
-/// Where interfaces are registered.
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 /// Where they are listed, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`). The names of these
 /// are from when they were registered.
@@ -33,7 +32,6 @@ const NAME: &str = "net_dev";
 const ADDRESS: &str = "mac_addr";
 const KIND: &str = "devtype";
 const AF_XDP: &str = "AF_XDP";
-/// What Onload calls its program.
 const PROGRAM: &[u8] = b"xdpsock";
 
 /// An interface that Onload reaches by AF_XDP, wherever it is.
@@ -53,17 +51,13 @@ impl Listed {
     }
 }
 
-/// Registers an interface of a network namespace, if it is not; its registration, as far as that is told.
-///
-/// # Errors
-/// [`NetdevError::NotRegistered`].
-pub(super) fn register(
-    netns: &Netns,
-    facts: &InterfaceFacts,
-) -> Result<Option<Registration>, NetdevError> {
-    let failed = |source: Option<io::Error>| NetdevError::NotRegistered {
-        name: facts.name.clone(),
-        source,
+/// Registers an interface of a network namespace, if it is not; its registration, as far as Onload tells it.
+pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Registration>> {
+    let failed = || {
+        format!(
+            "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works",
+            facts.name
+        )
     };
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).open(REGISTER)?;
@@ -75,27 +69,25 @@ pub(super) fn register(
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
             return Ok(registration(facts));
         }
-        told => told.map_err(|error| failed(Some(error)))?,
+        written => written.with_context(failed)?,
     }
     // The kernel answers before Onload has tried, and only its log has what came of it.
     let Some(listed) = listed() else {
         return Ok(None);
     };
     let own = listed.into_iter().find(|one| one.is(facts));
-    let own = own.ok_or_else(|| failed(None))?;
+    let own = own.ok_or_else(|| Error::new(failed()))?;
     Ok(Some(Registration {
         since: own.since,
         program: one_more(&before, &programs::named(PROGRAM)),
     }))
 }
 
-/// The only program that is new.
 fn one_more(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
     let mut new = after.difference(before);
     new.next().copied().filter(|_| new.next().is_none())
 }
 
-/// The registration of an interface, if it has one.
 pub(super) fn registration(facts: &InterfaceFacts) -> Option<Registration> {
     let listed = listed()?;
     let own = listed.iter().find(|one| one.is(facts))?;
@@ -115,11 +107,9 @@ fn program_of(own: &Listed, listed: &[Listed], programs: &BTreeSet<u32>) -> Opti
     programs.iter().nth(before).copied()
 }
 
-/// That an interface that is back is registered as it was. After Onload's modules were loaded anew it is registered again.
-///
-/// # Errors
-/// [`NetdevError::NotRegistered`], and [`NetdevError::WithoutProgram`] where a container took Onload's program from it.
-pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<(), NetdevError> {
+/// Refuses an interface that is back without Onload's program. After Onload's modules were loaded anew it is registered
+/// again.
+pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
     let (Some(kept), Some(listed)) = (&facts.onload, listed()) else {
         return Ok(());
     };
@@ -127,10 +117,11 @@ pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<(), Netdev
         // A registration ends with the module.
         None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
         Some(now) if is_missing(kept, now.since, &programs::named(PROGRAM)) => {
-            Err(NetdevError::WithoutProgram {
-                name: facts.name.clone(),
-                pci: facts.pci,
-            })
+            bail!(
+                "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
+                facts.name,
+                facts.pci
+            )
         }
         _ => Ok(()),
     }

@@ -22,11 +22,8 @@ const LINK_DETACH: libc::c_long = 34;
 
 /// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` (Linux 6.6).
 const PLACES: [u32; 2] = [46, 47];
-/// `BPF_PROG_TYPE_XDP`.
 const XDP_PROGRAM: u32 = 6;
-/// `BPF_LINK_TYPE_XDP`.
 const XDP_LINK: u32 = 6;
-/// `BPF_MPROG_MAX`.
 const MAX_ATTACHED: usize = 64;
 /// Links or programs of the whole machine that are looked at.
 const MAX_LOOKS: usize = 65536;
@@ -48,11 +45,9 @@ struct Query {
     revision: u64,
 }
 
-/// That of the commands that take and give a few numbers.
 #[repr(C)]
 struct Words([u32; 6]);
 
-/// That of `BPF_OBJ_GET_INFO_BY_FD`.
 #[repr(C)]
 #[derive(Default)]
 struct InfoQuery {
@@ -107,9 +102,6 @@ pub(super) fn has_tcx(link: &Link) -> bool {
 }
 
 /// Takes what netlink does not take from an interface of this process's own network namespace.
-///
-/// # Errors
-/// The errors of bpf(2).
 pub(super) fn clear(link: &Link) -> Result<(), Errno> {
     if !link.xdp_programs.is_empty() {
         detach_xdp_links(link)?;
@@ -118,7 +110,6 @@ pub(super) fn clear(link: &Link) -> Result<(), Errno> {
         // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
         for each in attached(link.index, place).unwrap_or_default() {
             match detach(link.index, place, each) {
-                // It went away by itself.
                 Err(Errno::NOENT) | Ok(()) => {}
                 Err(error) => return Err(error),
             }
@@ -160,7 +151,6 @@ fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
         ..Query::default()
     };
     match call(PROG_QUERY, &mut query) {
-        // None were ever there.
         Err(Errno::NOENT) => return Ok(Vec::new()),
         result => result?,
     };
@@ -233,7 +223,7 @@ fn word(word: u32) -> Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netdev::test_namespace::{self, Child};
+    use crate::netns::test_namespace::{self, Child};
 
     const PROG_LOAD: libc::c_long = 5;
     const PROG_ATTACH: libc::c_long = 8;

@@ -1,9 +1,9 @@
 //! How packets come to the queues of an interface: what is kept of that before it moves, and restored when it is back.
 //! Both happen on the host, since a sysfs shows the interfaces of one network namespace alone.
 //!
-//! Not looked at are the fields that are hashed (`ethtool -n IF rx-flow-hash`), contexts of RSS beside the first, which
-//! nothing uses without a rule, and all else that ethtool(8) sets. For a virtual function, to unbind its driver and bind
-//! it again resets that.
+//! The fields that are hashed (`ethtool -n IF rx-flow-hash`), contexts of RSS beside the first, which nothing uses without
+//! a rule, and all else that ethtool(8) sets are not kept. To unbind a virtual function's driver and bind it again resets
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +18,8 @@ use crate::netlink::link::Link;
 use crate::netns::Netns;
 
 const CLASS: &str = "/sys/class/net";
-/// Of the interface. To write the first two sets them for each of its NAPI instances too, for which a container can set
-/// them one by one (net/core/dev.h, `netdev_set_gro_flush_timeout`), so that both are always written.
+/// Of the interface. The first two are always written, which sets them for each of its NAPI instances too: a container can
+/// set those one by one (net/core/dev.h, `netdev_set_gro_flush_timeout`).
 const OF_INTERFACE: [&str; 3] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded"];
 const ALWAYS_WRITTEN: [&str; 2] = ["gro_flush_timeout", "napi_defer_hard_irqs"];
 /// Of each of its queues (Documentation/networking/scaling.rst).
@@ -32,7 +32,6 @@ const MAX_RULES: u32 = 32;
 /// A container may have made more of them.
 const MAX_FOREIGN_RULES: u32 = 65_536;
 
-/// An interface of this process's own network namespace.
 struct Place {
     dir: PathBuf,
     ethtool: Option<Ethtool>,
@@ -77,25 +76,19 @@ pub(super) fn of(netns: &Netns, link: &Link) -> Option<Queues> {
     let bytes = attributes
         .iter()
         .map(|(path, value)| path.len() + value.len());
-    let attributes = match bytes.sum::<usize>() {
-        0..=MAX_TEXT => Some(attributes),
-        _ => {
-            too_much(NAPI);
-            None
-        }
-    };
-    let spread = place.spread();
-    let rules = place.rules();
-    for (is_too_much, what) in [
-        (spread == Err(Errno::TOOBIG), SPREAD),
-        (rules == Err(Errno::TOOBIG), RULES),
-    ] {
-        if is_too_much {
-            too_much(what);
-        }
+    let has_room = bytes.sum::<usize>() <= MAX_TEXT;
+    if !has_room {
+        too_much(NAPI);
+    }
+    let (spread, rules) = (place.spread(), place.rules());
+    if spread == Err(Errno::TOOBIG) {
+        too_much(SPREAD);
+    }
+    if rules == Err(Errno::TOOBIG) {
+        too_much(RULES);
     }
     Some(Queues {
-        attributes,
+        attributes: has_room.then_some(attributes),
         channels: place.ask(Ethtool::channels).ok(),
         spread: spread.ok(),
         rules: rules.ok(),
@@ -257,7 +250,7 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netdev::test_namespace::{self, Child};
+    use crate::netns::test_namespace::{self, Child};
 
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

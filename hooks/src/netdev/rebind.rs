@@ -11,6 +11,8 @@ use onload_core::lease::{Lease, Listed};
 use onload_core::pci::PciAddress;
 use onload_core::processes::Processes;
 
+use super::usage::names;
+
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";
 /// The function's other devices, which are leased by themselves.
@@ -34,7 +36,7 @@ pub(super) struct Function {
 }
 
 impl Function {
-    /// That of an address; none where it is no virtual function: others hang on a physical one.
+    /// None for a physical function, on which others depend.
     pub(super) fn find(bus: &Path, pci: PciAddress) -> Option<Self> {
         let dir = bus.join("devices").join(pci.to_string());
         let bus = bus.to_owned();
@@ -45,9 +47,6 @@ impl Function {
 
     /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
     /// killed in between leaves what [`Function::bind_again`] sees.
-    ///
-    /// # Errors
-    /// Why it was not done.
     pub(super) fn make_anew(&self, leases: &[Listed]) -> io::Result<()> {
         let refused = |why| {
             io::Error::other(format!(
@@ -69,17 +68,14 @@ impl Function {
         }
         self.write("driver/unbind", &self.pci.to_string())?;
         self.bind(&driver)?;
-        match before {
-            // Its own name there is in nobody's way.
-            None => self.write("driver_override", "").or(Ok(())),
-            Some(_) => Ok(()),
+        if before.is_none() {
+            // If its own name stays there, that does no harm.
+            let _ = self.write("driver_override", "");
         }
+        Ok(())
     }
 
     /// Binds it to the driver that a process unbound which was killed then; whether there was something to do.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(super) fn bind_again(&self) -> io::Result<bool> {
         let driver = self.driver_override()?;
         let Some(driver) = driver.filter(|_| !self.dir.join("driver").exists()) else {
@@ -92,13 +88,11 @@ impl Function {
     /// (drivers/pci/pci-driver.c, `pci_device_can_probe`).
     fn bind(&self, driver: &str) -> io::Result<()> {
         fs::write(self.bus.join("drivers_probe"), format!("{}\n", self.pci))?;
-        match self.driver().is_ok_and(|bound| bound == driver) {
-            true => Ok(()),
-            false => Err(io::Error::other(format!(
-                "the driver of {} does not bind to it",
-                self.pci
-            ))),
+        if self.driver().is_ok_and(|bound| bound == driver) {
+            return Ok(());
         }
+        let why = format!("the driver of {} does not bind to it", self.pci);
+        Err(io::Error::other(why))
     }
 
     fn driver(&self) -> io::Result<String> {
@@ -119,7 +113,7 @@ impl Function {
                 "its RDMA device is in another network namespace".to_owned(),
             ));
         }
-        // Whoever has it may open it at any time.
+        // Its holder may open it at any time.
         if let Some(leased) = leases.iter().find(|one| !one.is_over && self.is_own(one)) {
             return Ok(Some(format!("{} is leased", leased.device)));
         }
@@ -165,10 +159,7 @@ impl Function {
     }
 
     fn names(&self, class: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.dir.join(class)).into_iter().flatten();
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect()
+        names(&self.dir.join(class))
     }
 }
 
@@ -210,9 +201,10 @@ mod tests {
 
         fn bound(&self, is_bound: bool) {
             let link = self.path("devices/0000:03:10.0/driver");
-            match is_bound {
-                true => symlink(self.path("drivers/igbvf"), link).unwrap(),
-                false => fs::remove_file(link).unwrap(),
+            if is_bound {
+                symlink(self.path("drivers/igbvf"), link).unwrap();
+            } else {
+                fs::remove_file(link).unwrap();
             }
         }
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use onload_core::bail;
+use onload_core::error::Result;
 use onload_core::netdev::usage::{Beside, Link as Used, LinkAddress, LinkRoute, Namespace, Use};
-use onload_core::text::Chain;
 
-use super::error::NetdevError;
 use super::{leftovers, programs};
 use crate::netlink::link::Link;
 use crate::netns::{Depth, Netns};
@@ -13,16 +13,9 @@ use crate::netns::{Depth, Netns};
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
 
-/// That the host does not use an interface, as far as its own user namespace goes. In another one anybody may make so many
+/// Refuses an interface that the host uses, as far as its own user namespace goes. In another one anybody may make so many
 /// network namespaces that there is no time for all of them, which must keep no container from starting: that is a warning.
-///
-/// # Errors
-/// [`NetdevError::Used`] says what for.
-pub(super) fn check(
-    netns: &Netns,
-    link: &Link,
-    depth: Depth,
-) -> Result<Option<String>, NetdevError> {
+pub(super) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<String>> {
     let name = link.shown();
     let soft_rdma = soft_rdma_on(&name);
     let beside = Beside {
@@ -34,22 +27,23 @@ pub(super) fn check(
     let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
     uses.extend(elsewhere.found.iter().map(|upper| Use::UpperElsewhere {
         kind: String::from_utf8_lossy(&upper.link.kind).into_owned(),
-        keeper: upper.place.keeper.to_string(),
+        keeper: upper.place.keeper.clone(),
     }));
-    match uses.is_empty() {
-        true => Ok(elsewhere.unseen.map(|unseen| warning(&name, &unseen))),
-        false => Err(NetdevError::Used { name, uses }),
+    if !uses.is_empty() {
+        let uses: Vec<String> = uses.iter().map(ToString::to_string).collect();
+        bail!(
+            "interface {name} is in use on this host: {}",
+            uses.join("; ")
+        );
     }
+    Ok(elsewhere.unseen.map(|unseen| {
+        format!(
+            "interface {name} is given though something in a network namespace of another user namespace may stand on it: {unseen:#}"
+        )
+    }))
 }
 
-fn warning(name: &str, unseen: &NetdevError) -> String {
-    format!(
-        "interface {name} is given though something in a network namespace of another user namespace may stand on it: {}",
-        Chain(unseen)
-    )
-}
-
-fn namespace(netns: &Netns) -> Result<Namespace, NetdevError> {
+fn namespace(netns: &Netns) -> Result<Namespace> {
     let links = netns.links()?;
     let addresses = netns.addresses()?;
     let routes = netns.routes()?;
@@ -84,7 +78,7 @@ fn soft_rdma_on(name: &str) -> Option<String> {
     names(Path::new(RDMA)).into_iter().find(stands_on)
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())

@@ -1,4 +1,4 @@
-//! A socket that asks the kernel. In a container's network namespace whoever has CAP_NET_ADMIN there can send
+//! A socket of rtnetlink(7) or of RDMA's netlink. In a container's network namespace a process with CAP_NET_ADMIN can send
 //! messages to it too (net/netlink/af_netlink.c, `netlink_allowed`), so it is connected to the kernel, and only the
 //! kernel's own are read.
 
@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Datagrams that are not the kernel's, after which somebody is in the way on purpose.
 const STRANGERS: u32 = 4096;
 
-/// How the reading of an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// It is one state of the kernel.
@@ -36,7 +35,6 @@ enum End {
     Late,
 }
 
-/// A socket of rtnetlink(7) in one network namespace.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
@@ -44,18 +42,12 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// For network interfaces, addresses and routes, in the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Those of socket(2).
     pub(crate) fn route() -> io::Result<Self> {
         let fd = open(None)?;
         Ok(Socket { fd })
     }
 
     /// For RDMA devices, in the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Those of socket(2): EPROTONOSUPPORT where the kernel has no RDMA.
     pub(crate) fn rdma() -> io::Result<Self> {
         let fd = open(Some(netlink::RDMA))?;
         Ok(Socket { fd })
@@ -65,21 +57,14 @@ impl Socket {
         &self.fd
     }
 
-    /// Has something done.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn tell(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
-        match self.exchange(kind, flags | ACKNOWLEDGE, payload, &mut |_| ())? {
-            true => Ok(()),
-            false => Err(changing()),
+        if self.exchange(kind, flags | ACKNOWLEDGE, payload, &mut |_| ())? {
+            return Ok(());
         }
+        Err(changing())
     }
 
     /// Reads a whole list; `part` is called for each message of it.
-    ///
-    /// # Errors
-    /// The kernel's, and one for a list that never stands still.
     pub(crate) fn list<T>(
         &self,
         kind: u16,
@@ -97,11 +82,8 @@ impl Socket {
         Err(changing())
     }
 
-    /// Reads a list, and says whether it is one state of the kernel. Where others never let it stand still, it is what
-    /// any look saw, each `key` once and as it was seen last.
-    ///
-    /// # Errors
-    /// The kernel's, and one for a list that is too long.
+    /// Reads a list, and says whether it is one state of the kernel. If others change it all the time, it is what any
+    /// attempt saw, each `key` once and as it was seen last.
     pub(crate) fn look<T>(
         &self,
         kind: u16,
@@ -128,9 +110,6 @@ impl Socket {
     }
 
     /// Reads an answer that is no list; `part` is called for its message.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn ask<T>(
         &self,
         kind: u16,
@@ -145,9 +124,6 @@ impl Socket {
     }
 
     /// Sends a request, whose flags say how the answer ends; the payloads of the answer.
-    ///
-    /// # Errors
-    /// The kernel's, and one for a list that never stands still.
     pub(crate) fn payloads(
         &self,
         kind: u16,
@@ -240,7 +216,7 @@ fn gather<T>(
         let (found, end) = attempt()?;
         match end {
             End::Whole => return Ok((found, true)),
-            // Who never lets it stand still must not make what was seen of it useless.
+            // Whoever changes it all the time must not make what was seen of it useless.
             End::Late if number == 0 => return Err(too_long()),
             End::Changed | End::Late => {
                 seen.extend(found.into_iter().map(|one| (key(&one), one)));
@@ -273,15 +249,14 @@ fn changing() -> io::Error {
     io::Error::other("what the kernel lists does not stand still")
 }
 
-/// A number that a stranger does not know. 0 is the kernel's own.
+/// A number that nobody else knows. 0 is the kernel's own.
 fn sequence() -> io::Result<u32> {
     let mut bytes = [0; 4];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    match filled {
-        Ok(4) => Ok(u32::from_ne_bytes(bytes) | 1),
-        Ok(_) => Err(Errno::AGAIN.into()),
-        Err(error) => Err(error.into()),
+    let flags = rustix::rand::GetRandomFlags::empty();
+    if rustix::rand::getrandom(&mut bytes, flags)? != bytes.len() {
+        return Err(Errno::AGAIN.into());
     }
+    Ok(u32::from_ne_bytes(bytes) | 1)
 }
 
 #[cfg(test)]

@@ -5,10 +5,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The cookie of the namespace that a socket was made in.
-///
-/// # Errors
-/// Those of getsockopt(2): ENOPROTOOPT before Linux 5.14.
+/// The cookie of the namespace that a socket was made in; ENOPROTOOPT before Linux 5.14.
 #[expect(unsafe_code, reason = "no library in the tree has SO_NETNS_COOKIE")]
 pub(super) fn of_socket(socket: &OwnedFd) -> io::Result<u64> {
     let mut cookie = 0u64;

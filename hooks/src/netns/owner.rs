@@ -19,7 +19,6 @@ pub(super) enum Owner {
     Host,
     /// Another user namespace that user 0 made: any process of that user can, in a container too.
     Root,
-    /// One that another user made.
     Other,
 }
 

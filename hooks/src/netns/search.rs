@@ -31,34 +31,20 @@ const OF_HOST: Duration = Duration::from_secs(6);
 const FINDING: Duration = Duration::from_secs(2);
 /// How long all are looked at for a device.
 const HOLDER: Duration = Duration::from_secs(6);
-/// How long descriptors are looked at.
 const DESCRIPTORS: Duration = Duration::from_secs(2);
 
-/// Who keeps a namespace, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Keeper(String);
-
-impl std::fmt::Display for Keeper {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A namespace, and who keeps it.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) netns: Netns,
-    pub(crate) keeper: Keeper,
+    /// Who keeps it, for people.
+    pub(crate) keeper: String,
 }
 
-/// The namespace with a cookie; `hint` is a file that may be of it, and is looked at after those that engines keep.
-///
-/// # Errors
-/// There was no time to look at all.
+/// The namespace with a cookie; an error if there was no time to look at all. `hint` is a file that may be of it, and is
+/// looked at after those that engines keep.
 pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>> {
     let mut all = Candidates::new(hint, Depth::Processes, [FINDING, FINDING]);
-    let found = all.find(|found| !matches!(found, Ok(found) if found.netns.cookie() != cookie));
-    found.transpose().map_err(Unseen::into_source)
+    all.first(&|netns| netns.cookie() == cookie)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,33 +66,14 @@ pub(crate) enum Unseen {
     Others(io::Error),
 }
 
-impl Unseen {
-    pub(crate) fn into_source(self) -> io::Error {
-        let (Unseen::Host(source) | Unseen::Others(source)) = self;
-        source
-    }
-}
-
 /// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
 /// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
 /// beginning on.
-pub(crate) fn others(
-    own: &Netns,
-    depth: Depth,
-    patience: Duration,
-) -> impl Iterator<Item = Result<Found, Unseen>> {
+pub(crate) fn others(own: &Netns, depth: Depth, patience: Duration) -> Candidates {
     let mut all = Candidates::new(None, depth, [OF_HOST, patience]);
     all.seen
         .extend(inode(own.fd()).map(|own| (own, Look::Done)));
     all
-}
-
-/// All to the first error, and that too.
-fn to_first_error<T>(
-    all: impl Iterator<Item = io::Result<T>>,
-) -> impl Iterator<Item = io::Result<T>> {
-    let mut has_failed = false;
-    all.take_while(move |one| !std::mem::replace(&mut has_failed, one.is_err()))
 }
 
 fn too_long(patience: Duration, at: &str) -> io::Error {
@@ -114,14 +81,9 @@ fn too_long(patience: Duration, at: &str) -> io::Error {
     io::Error::other(format!("not done within {seconds} seconds{at}"))
 }
 
-/// The namespace in which something is so, but for `own`.
-///
-/// # Errors
-/// There was no time to look at all.
+/// The namespace in which something is so, but for `own`; an error if there was no time to look at all.
 pub(crate) fn holder_of(own: &Netns, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
-    let mut all = others(own, Depth::Descriptors, HOLDER);
-    let found = all.find(|found| !matches!(found, Ok(found) if !is_it(&found.netns)));
-    found.transpose().map_err(Unseen::into_source)
+    others(own, Depth::Descriptors, HOLDER).first(is_it)
 }
 
 type Paths = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
@@ -129,20 +91,18 @@ type Paths = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
 /// How it stands with one namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// It has had its turn.
     Done,
     /// It has its turn with those of the same owner.
     Later(Owner),
 }
 
 /// All namespaces that have a name somewhere, each of them once.
-struct Candidates {
+pub(crate) struct Candidates {
     paths: Paths,
     depth: Depth,
     begun: Instant,
     /// How long the host's are looked at, and how long the others.
     patience: [Duration; 2],
-    /// Whose turn it is.
     turn: Owner,
     /// Every name of those whose turn comes later; any of them may go meanwhile.
     later: BTreeMap<Owner, Vec<PathBuf>>,
@@ -168,7 +128,17 @@ impl Candidates {
         }
     }
 
-    /// The next name; none at the end.
+    fn first(&mut self, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
+        for found in self {
+            match found {
+                Ok(found) if is_it(&found.netns) => return Ok(Some(found)),
+                Ok(_) => {}
+                Err(Unseen::Host(error) | Unseen::Others(error)) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
     fn next_path(&mut self) -> Option<io::Result<PathBuf>> {
         loop {
             if let Some(path) = self.paths.next() {
@@ -184,15 +154,13 @@ impl Candidates {
             self.paths = match (self.turn, self.depth) {
                 (Owner::Other, Depth::Descriptors) => {
                     // A look at each would be counted as time for descriptors.
-                    let found: Vec<_> = descriptors(DESCRIPTORS).collect();
-                    Box::new(later.chain(found))
+                    Box::new(later.chain(descriptors(DESCRIPTORS)))
                 }
                 _ => Box::new(later),
             };
         }
     }
 
-    /// The file of a namespace whose turn it is.
     fn open_next(&mut self, path: &Path) -> Option<File> {
         // A file of another kind in these directories is nobody's namespace.
         let file = open_candidate(path).ok()?;
@@ -260,7 +228,6 @@ impl Iterator for Candidates {
     }
 }
 
-/// The directories of all processes.
 fn processes() -> impl Iterator<Item = PathBuf> {
     let is_pid = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -270,25 +237,22 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     processes.filter(is_pid)
 }
 
-/// The descriptors of network namespaces that processes have, for as long as there is time, and an error that ends them
-/// where that is not enough: any process may have very many.
-fn descriptors(patience: Duration) -> impl Iterator<Item = io::Result<PathBuf>> {
-    let all = move || {
-        let until = Instant::now() + patience;
-        let all = processes().flat_map(|dir| entries(&dir.join("fd")));
-        let in_time = all.map(move |path| match Instant::now() < until {
-            true => Ok(path),
-            false => Err(late_at(patience, &path)),
-        });
-        in_time.filter(|path| path.as_ref().map_or(true, |path| names_namespace(path)))
-    };
-    to_first_error(std::iter::once_with(all).flatten())
-}
-
-/// Says at whose descriptors there was no more time.
-fn late_at(patience: Duration, path: &Path) -> io::Error {
-    let at = format!("; it was at the descriptors of {}", keeper(path));
-    too_long(patience, &at)
+/// The descriptors of network namespaces that processes have, as far as there is time, and then an error: any process may
+/// have very many.
+fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
+    let until = Instant::now() + patience;
+    let mut found = Vec::new();
+    for path in processes().flat_map(|dir| entries(&dir.join("fd"))) {
+        if Instant::now() >= until {
+            let at = format!("; it was at the descriptors of {}", keeper(&path));
+            found.push(Err(too_long(patience, &at)));
+            break;
+        }
+        if names_namespace(&path) {
+            found.push(Ok(path));
+        }
+    }
+    found
 }
 
 /// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
@@ -305,9 +269,8 @@ fn names_namespace(path: &Path) -> bool {
     };
     let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
     let inode = info.lines().find_map(|line| line.strip_prefix("ino:"));
-    inode
-        .and_then(|inode| inode.trim().parse().ok())
-        .is_some_and(|inode: u64| INODES.contains(&inode))
+    let inode: Option<u64> = inode.and_then(|inode| inode.trim().parse().ok());
+    inode.is_some_and(|inode| INODES.contains(&inode))
 }
 
 /// Opens a candidate. A descriptor may be of another file than its number says, which is not opened then.
@@ -322,7 +285,7 @@ fn open_candidate(path: &Path) -> io::Result<File> {
     open(&Path::new(OWN_DESCRIPTORS).join(held.as_raw_fd().to_string()))
 }
 
-/// The device number of a file's file system, as far as it is known without asking anybody.
+/// The device number of a file's file system, without asking a server for it.
 fn file_system(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
@@ -330,7 +293,6 @@ fn file_system(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
 }
 
 impl Found {
-    /// The same with another way in.
     pub(crate) fn again(&self) -> io::Result<Found> {
         Ok(Found {
             netns: self.netns.again()?,
@@ -349,31 +311,29 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A process by its number and program, or a file.
-fn keeper(path: &Path) -> Keeper {
+fn keeper(path: &Path) -> String {
     let process = path
         .strip_prefix(PROC)
         .ok()
-        .and_then(|below| below.iter().next());
-    let text = match process.and_then(|pid| pid.to_str()) {
-        Some(pid) => {
-            let program = fs::read(Path::new(PROC).join(pid).join("comm")).unwrap_or_default();
-            let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
-            format!("process {pid} ({})", Quoted(&program))
-        }
-        None => format!("{path:?}"),
+        .and_then(|below| below.iter().next()?.to_str());
+    let Some(pid) = process else {
+        return format!("{path:?}");
     };
-    Keeper(text)
+    let program = fs::read(Path::new(PROC).join(pid).join("comm")).unwrap_or_default();
+    let program = String::from_utf8_lossy(program.trim_ascii_end());
+    format!("process {pid} ({})", Quoted(&program))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command, Stdio};
+    use std::process::{self, Command, Stdio};
 
     use super::*;
+    use crate::netns::test_namespace::Child;
 
     /// A process of a user that makes so many network namespaces, each with a user namespace as anybody may make it, keeps
     /// them open, and ends with this.
-    struct Stranger(Child);
+    struct Stranger(process::Child);
 
     impl Stranger {
         const USER: &str = "65534";
@@ -451,38 +411,6 @@ mod tests {
             )
     }
 
-    /// A process in a network namespace of the host's user namespace.
-    struct Own(Child);
-
-    impl Own {
-        fn new() -> Self {
-            let mut command = Command::new("unshare");
-            let command = command.args(["--net", "sleep", "1000"]);
-            let own = Own(command.stdin(Stdio::null()).spawn().unwrap());
-            let here = fs::read_link(OWN_NAMESPACE).unwrap();
-            while fs::read_link(own.path()).unwrap() == here {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            own
-        }
-
-        fn path(&self) -> PathBuf {
-            format!("/proc/{}/ns/net", self.0.id()).into()
-        }
-
-        fn cookie(&self) -> u64 {
-            let path = self.path();
-            Netns::enter(open(&path).unwrap(), &path).unwrap().cookie()
-        }
-    }
-
-    impl Drop for Own {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
     #[test]
     fn the_host_s_namespaces_come_first_and_all_of_them_and_those_that_user_0_can_make_before_others()
      {
@@ -492,8 +420,8 @@ mod tests {
         // Any process of user 0 can, without a capability.
         let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
         // Its number in /proc is above all of the others'.
-        let own = Own::new();
-        let here = Netns::own().unwrap();
+        let child = Child::new();
+        let (own, here) = (child.netns(), Netns::own().unwrap());
         let cookies = |depth, patience| {
             let mut end = None;
             let found = others(&here, depth, patience).filter_map(|found| match found {
@@ -537,7 +465,8 @@ mod tests {
         if !can_be() {
             return;
         }
-        let own = Own::new();
+        let child = Child::new();
+        let own = child.netns();
         let found = find(own.cookie(), None).unwrap();
         assert!(found.is_some());
         assert!(find(u64::MAX, None).unwrap().is_none());
@@ -548,7 +477,7 @@ mod tests {
 
     #[test]
     fn descriptors_that_there_is_no_time_for_are_an_error_and_not_left_out() {
-        let late: Vec<_> = descriptors(Duration::ZERO).collect();
+        let late = descriptors(Duration::ZERO);
         let [Err(error)] = late.as_slice() else {
             panic!("{late:?}");
         };

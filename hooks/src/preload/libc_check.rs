@@ -1,10 +1,7 @@
-//! Can the container's libc load libonload.so? A loader that cannot load it exits before the
-//! program starts, and reports the reason nowhere.
-//!
-//! The answer is found as the kernel and the loader would find it: `args[0]`, the interpreter line
-//! of a script (as many levels as fs/exec.c follows), PT_INTERP, and the versions that the libc
-//! beside that loader defines. The image's author controls all of these files, so every read is
-//! bounded.
+//! Whether the container's libc can load libonload.so: a loader that cannot exits before the program
+//! starts, and reports the reason nowhere. The way is that of the kernel and the loader: `args[0]`, the
+//! interpreter line of a script, PT_INTERP, and the versions that the libc beside that loader defines.
+//! The image's author controls all of these files, so every read is bounded.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,17 +10,15 @@ use std::path::{Path, PathBuf};
 use onload_core::elf::{self, ElfError, GlibcVersion, Summary};
 use onload_core::text::Chain;
 
-use crate::rootfs::container_root::{ContainerRoot, RootError};
+use crate::rootfs::container_root::{ContainerRoot, FileError};
 
 /// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
 /// Nested interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
-/// Directories of PATH that are searched.
 const MAX_PATH_DIRS: usize = 64;
-/// Where a program is searched if the container has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Loaders that reveal the libc of a root file system if its program does not.
+/// Where a libc's loader is, if the program does not say.
 const LOADERS: [&str; 6] = [
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux-aarch64.so.1",
@@ -49,40 +44,29 @@ pub(crate) const WORDS: usize = 3;
 /// Bytes of a path that the kernel accepts (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
-/// The program that a container starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
     /// The first [`WORDS`] of `process.args`.
     pub args: Vec<String>,
-    /// PATH from the container's environment.
     pub path: Option<String>,
-    /// `process.cwd`.
     pub cwd: String,
 }
 
-/// The library to be loaded.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Library {
-    /// What its file needs; `None` if it could not be read.
-    pub summary: Option<Summary>,
-}
-
-/// Whether the library can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Loads,
-    /// It will have no effect, or the answer is unknown; the text says why.
+    /// Why it has no effect, or the answer is unknown.
     Unknown(String),
-    /// It cannot; the text says why.
+    /// Why it cannot be loaded.
     CannotLoad(String),
 }
 
-/// Checks a program. `covered` says whether the container's mounts will hide a path.
-#[must_use]
+/// `library` is what the library's file needs, if it could be read. `covered` says whether the
+/// container's mounts will hide a path.
 pub(crate) fn check(
     root: &ContainerRoot,
     program: &Program,
-    library: &Library,
+    library: Option<&Summary>,
     covered: &dyn Fn(&Path) -> bool,
 ) -> Verdict {
     let check = LibcCheck {
@@ -101,7 +85,7 @@ struct Unseen(String);
 
 struct LibcCheck<'a> {
     root: &'a ContainerRoot,
-    library: &'a Library,
+    library: Option<&'a Summary>,
     covered: &'a dyn Fn(&Path) -> bool,
 }
 
@@ -130,8 +114,8 @@ impl LibcCheck<'_> {
         )))
     }
 
-    /// The path in the container that the runtime will execute. An init that the engine mounts and
-    /// runs first says nothing about the image; the command after its `--` does.
+    /// The path in the container that the runtime will execute; not an init that the engine mounts and
+    /// runs first, but the command after its `--`.
     fn find(&self, program: &Program) -> Result<PathBuf, Unseen> {
         let mut words = program.args.iter();
         let mut name = words
@@ -163,8 +147,8 @@ impl LibcCheck<'_> {
             }
             match self.root.open_file(&candidate) {
                 Ok(_) => return Ok(candidate),
+                Err(FileError::NotRegular(_)) => {}
                 Err(error) if error.is_absent() => {}
-                Err(RootError::NotRegular { .. }) => {}
                 Err(error) => return Err(Unseen(Chain(&error).to_string())),
             }
         }
@@ -191,9 +175,7 @@ impl LibcCheck<'_> {
         if loader.is_empty() {
             return Verdict::Unknown(format!("{path:?} names no loader"));
         }
-        if let Some(library) = &self.library.summary
-            && (library.machine, library.is_64) != (program.machine, program.is_64)
-        {
+        if !self.is_same_machine(program) {
             return Verdict::CannotLoad(format!(
                 "{path:?} is for a different machine than libonload.so"
             ));
@@ -210,15 +192,13 @@ impl LibcCheck<'_> {
                 loader.display()
             ));
         }
-        if !(name.starts_with("ld-linux")
-            || name.starts_with("ld64.so")
-            || name.starts_with("ld.so"))
-        {
+        let glibc = ["ld-linux", "ld64.so", "ld.so"];
+        if !glibc.iter().any(|prefix| name.starts_with(prefix)) {
             return Verdict::CannotLoad(format!(
                 "the image's loader {loader:?} is not glibc's, which libonload.so needs"
             ));
         }
-        let Some(library) = &self.library.summary else {
+        let Some(library) = self.library else {
             return Verdict::Loads;
         };
         match self.libc(loader) {
@@ -253,25 +233,19 @@ impl LibcCheck<'_> {
 
     fn is_same_machine(&self, other: &Summary) -> bool {
         self.library
-            .summary
-            .as_ref()
             .is_none_or(|library| (library.machine, library.is_64) == (other.machine, other.is_64))
     }
 
     /// Decides from what is installed, if the program could not be examined.
     fn root_file_system(&self, reason: &str) -> Verdict {
-        let loader = LOADERS
-            .iter()
-            .map(Path::new)
-            .filter(|loader| !(self.covered)(loader))
-            .find(|loader| self.root.open_file(loader).is_ok());
-        match loader {
-            Some(loader) => match self.loader(loader) {
-                Verdict::Loads => Verdict::Loads,
-                Verdict::Unknown(more) => Verdict::Unknown(format!("{reason}; {more}")),
-                Verdict::CannotLoad(more) => Verdict::CannotLoad(more),
-            },
-            None => Verdict::Unknown(reason.to_owned()),
+        let is_there =
+            |loader: &&Path| !(self.covered)(loader) && self.root.open_file(loader).is_ok();
+        let Some(loader) = LOADERS.iter().map(Path::new).find(is_there) else {
+            return Verdict::Unknown(reason.to_owned());
+        };
+        match self.loader(loader) {
+            Verdict::Unknown(more) => Verdict::Unknown(format!("{reason}; {more}")),
+            verdict => verdict,
         }
     }
 }
@@ -291,11 +265,8 @@ fn classify(file: &File) -> Result<ProgramFormat, ElfError> {
 
 /// The program of a line `#! /path/to/program argument`.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
-    let line = line
-        .strip_prefix(b"#!")?
-        .split(|byte| *byte == b'\n')
-        .next()?;
-    let text = std::str::from_utf8(line).ok()?;
+    let mut lines = line.strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
+    let text = std::str::from_utf8(lines.next()?).ok()?;
     let word = text.split([' ', '\t']).find(|word| !word.is_empty())?;
     (!word.contains('\0')).then(|| Path::new("/").join(word))
 }
@@ -361,10 +332,7 @@ mod tests {
                 path: Some("/none:/bin".to_owned()),
                 cwd: "/".to_owned(),
             };
-            let library = Library {
-                summary: Some(library("GLIBC_2.17")),
-            };
-            check(&root, &program, &library, &|path| {
+            check(&root, &program, Some(&library("GLIBC_2.17")), &|path| {
                 covered.iter().any(|c| path.starts_with(c))
             })
         }

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
+use onload_core::bail;
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::{Error, Result};
 use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::run_dir::RUN_DIR;
@@ -18,86 +21,54 @@ use onload_core::text::Chain;
 
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::present::drop_held_hooks;
-use crate::host::{HostFilesError, HostView, Privilege, Settings};
+use crate::host::{HostView, Privilege, Settings};
 use crate::rootfs::container_root::ContainerRoot;
-use libc_check::{Library, Program, Verdict};
+use libc_check::{Program, Verdict};
 
 /// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
-/// Why there is no preload.
-#[derive(Debug, thiserror::Error)]
-pub enum PreloadError {
-    /// The container's libc cannot load it.
-    #[error(
-        "{0}; use another image, ask for onload.dev/nic-plain, or set on-incompatible = \"skip\""
-    )]
-    Incompatible(String),
-    /// The host has no list that could be mounted.
-    #[error("preloading by file: {}; the onload-ctk package brings it", Chain(.0))]
-    NoFile(HostFilesError),
-    /// The image's own list cannot be read.
-    #[error("merging with the image's {LD_SO_PRELOAD}: {0}; set onload.dev/preload: env")]
-    OwnList(String),
-    /// One of the user's mounts is at that path.
-    #[error(
-        "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
-    )]
+/// Why the container's own list cannot be merged. Each entry point says what to do about it.
+pub(crate) enum ListProblem {
+    /// One of the user's mounts is at its path.
     OwnMount,
-    /// The merged list is named after the container, whose id this entry point does not know.
-    #[error(
-        "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
-    )]
-    NoId,
-    /// The configuration cannot be changed.
-    #[error(transparent)]
-    Config(#[from] OciConfigError),
+    Unreadable(String),
 }
-
-impl onload_core::error::Typed for PreloadError {}
 
 /// A file to write on this host before the container starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
-    /// The container that it is for.
     pub id: ContainerId,
     /// Its name under the container's directory.
     pub name: &'static str,
     pub bytes: Vec<u8>,
 }
 
-/// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     pub warnings: Vec<String>,
-    /// A file to write on the host.
     pub file: Option<HostFile>,
     /// What the container gets, and why.
     pub reasons: Vec<String>,
 }
 
-/// What an entry point knows when it applies the preload.
+/// What an entry point knows.
 pub(crate) struct PreloadContext<'a> {
     pub settings: &'a Settings,
-    /// The container's root; none where the image is not there yet.
+    /// `None` if the image is not there yet.
     pub root: Option<&'a ContainerRoot>,
-    /// The container's id, if this entry point knows it.
     pub id: Option<&'a ContainerId>,
-    /// The privileges of this process.
     pub privilege: Privilege,
 }
 
 /// Puts the chosen preload into the edits and the configuration.
-///
-/// # Errors
-/// [`PreloadError`].
 pub(crate) fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     choice: PreloadChoice,
     now: &PreloadContext<'_>,
     host: &dyn HostView,
-) -> Result<Applied, PreloadError> {
+) -> Result<Applied> {
     let mut applied = Applied::default();
     let source = choice.source.as_deref();
     if choice.mode == Preload::Off || !may_preload(source, config, now, host, &mut applied)? {
@@ -105,7 +76,9 @@ pub(crate) fn apply(
     }
     match choice.mode {
         Preload::Off => {}
-        Preload::Env => by_env(edits, config, now, choice.libraries, &mut applied)?,
+        Preload::Env => {
+            by_env(edits, config, now, choice.libraries, &mut applied).map_err(of_config)?;
+        }
         Preload::File => by_file(edits, config, now, choice.mount, host, &mut applied)?,
     }
     Ok(applied)
@@ -119,7 +92,7 @@ pub(crate) fn may_preload(
     now: &PreloadContext<'_>,
     host: &dyn HostView,
     applied: &mut Applied,
-) -> Result<bool, PreloadError> {
+) -> Result<bool> {
     let Some(root) = now.root else {
         applied.reasons.push(format!(
             "whether the image can load {LIBRARY} is not known before the image is there"
@@ -132,20 +105,7 @@ pub(crate) fn may_preload(
             .warnings
             .push(format!("which glibc {path} needs cannot be read"));
     }
-    let mut args = Vec::new();
-    config.each_arg(|arg| {
-        if args.len() < libc_check::WORDS {
-            args.push(arg.to_owned());
-        }
-    })?;
-    let program = Program {
-        args,
-        path: config.env_get("PATH")?,
-        cwd: config
-            .process()
-            .and_then(|process| process.read("cwd").ok().flatten())
-            .unwrap_or_default(),
-    };
+    let program = program(config).map_err(of_config)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
     let mounts: BTreeSet<PathBuf> = mounts.filter(|at| at != "/").map(PathBuf::from).collect();
     // A mount without a destination may hide anything.
@@ -153,7 +113,7 @@ pub(crate) fn may_preload(
         let mut above = path.ancestors().chain([Path::new("")]);
         above.any(|above| mounts.contains(above))
     };
-    match libc_check::check(root, &program, &Library { summary }, &covered) {
+    match libc_check::check(root, &program, summary.as_ref(), &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
             applied.warnings.push(format!(
@@ -162,7 +122,9 @@ pub(crate) fn may_preload(
             Ok(true)
         }
         Verdict::CannotLoad(reason) => match now.settings.config.annotations.on_incompatible {
-            OnIncompatible::Fail => Err(PreloadError::Incompatible(reason)),
+            OnIncompatible::Fail => bail!(
+                "{reason}; use another image, ask for onload.dev/nic-plain, or set on-incompatible = \"skip\""
+            ),
             OnIncompatible::Skip => {
                 applied
                     .warnings
@@ -173,13 +135,33 @@ pub(crate) fn may_preload(
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "what map_err calls")]
+fn of_config(error: OciConfigError) -> Error {
+    error!("{}", Chain(&error))
+}
+
+fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
+    let mut args = Vec::new();
+    config.each_arg(|arg| {
+        if args.len() < libc_check::WORDS {
+            args.push(arg.to_owned());
+        }
+    })?;
+    let cwd = config.process().map(|process| process.read("cwd"));
+    Ok(Program {
+        args,
+        path: config.env_get("PATH")?,
+        cwd: cwd.and_then(|cwd| cwd.ok().flatten()).unwrap_or_default(),
+    })
+}
+
 fn by_env(
     edits: &mut ContainerEdits,
     config: &OciConfig,
     now: &PreloadContext<'_>,
     mut libraries: Vec<String>,
     applied: &mut Applied,
-) -> Result<(), PreloadError> {
+) -> Result<(), OciConfigError> {
     if libraries.is_empty() {
         libraries.push(LIBRARY.to_owned());
     }
@@ -213,51 +195,55 @@ fn by_file(
     from_spec: Option<Mount>,
     host: &dyn HostView,
     applied: &mut Applied,
-) -> Result<(), PreloadError> {
-    cap_nofile(config, now, applied)?;
-    let standard = from_spec
-        .as_ref()
-        .map_or(PRELOAD_FILE, |mount| mount.host_path.as_str())
-        .to_owned();
-    let own_list = || now.root.map_or_else(|| Ok(Vec::new()), own_list);
-    let merged = now.id.map(|id| format!("{RUN_DIR}/{id}/ld.so.preload"));
-    let present = config
-        .mounts()
-        .iter()
-        .rev()
-        .find(|mount| mount.is_at(LD_SO_PRELOAD));
-    if let Some(present) = present {
+) -> Result<()> {
+    cap_nofile(config, now, applied).map_err(of_config)?;
+    let own_list = || {
+        let list = now.root.map_or_else(|| Ok(Vec::new()), own_list);
+        list.map_err(not_merged)
+    };
+    let merged = now.id;
+    let merged = merged.map(|id| (id, format!("{RUN_DIR}/{id}/ld.so.preload")));
+    let mut mounts = config.mounts().iter().rev();
+    if let Some(present) = mounts.find(|mount| mount.is_at(LD_SO_PRELOAD)) {
         let source = present.source();
-        return match now.id {
-            _ if source == standard => Ok(()),
-            // The poststop of an earlier start of the same bundle removed it.
-            Some(id) if Some(&source) == merged.as_ref() => {
-                applied.file = Some(merged_list(id, &own_list()?));
-                Ok(())
-            }
-            _ => Err(PreloadError::OwnMount),
-        };
+        let standard = from_spec.as_ref().map(|mount| &*mount.host_path);
+        if source == standard.unwrap_or(PRELOAD_FILE) {
+            return Ok(());
+        }
+        // The poststop of an earlier start of the same bundle removed it.
+        if let Some((id, path)) = merged
+            && source == path
+        {
+            applied.file = Some(merged_list(id, &own_list()?));
+            return Ok(());
+        }
+        return Err(not_merged(ListProblem::OwnMount));
     }
-    if from_spec.is_none() {
-        host.preload_file().map_err(PreloadError::NoFile)?;
+    if from_spec.is_none()
+        && let Err(error) = host.preload_file()
+    {
+        bail!(
+            "preloading by file: {}; the onload-ctk package brings it",
+            Chain(&error)
+        );
     }
     let mut mount = from_spec.unwrap_or_else(|| Mount {
         host_path: PRELOAD_FILE.to_owned(),
         container_path: LD_SO_PRELOAD.to_owned(),
         type_: None,
-        options: ["ro", "nosuid", "nodev", "bind"]
-            .map(str::to_owned)
-            .to_vec(),
+        options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
     });
     let own = own_list()?;
     if own.iter().any(|library| library != LIBRARY) {
-        let (Some(id), Some(path)) = (now.id, merged) else {
-            return Err(PreloadError::NoId);
+        let Some((id, path)) = merged else {
+            bail!(
+                "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
+            );
         };
         mount.host_path = path;
         applied.file = Some(merged_list(id, &own));
         let mut hooks = vec![cleanup(now.settings)];
-        drop_held_hooks(&mut hooks, config)?;
+        drop_held_hooks(&mut hooks, config).map_err(of_config)?;
         edits.hooks.append(&mut hooks);
         applied.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
@@ -270,7 +256,17 @@ fn by_file(
     Ok(())
 }
 
-/// The list that is mounted for one container.
+fn not_merged(problem: ListProblem) -> Error {
+    match problem {
+        ListProblem::OwnMount => error!(
+            "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
+        ),
+        ListProblem::Unreadable(why) => {
+            error!("merging with the image's {LD_SO_PRELOAD}: {why}; set onload.dev/preload: env")
+        }
+    }
+}
+
 fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
     HostFile {
         id: id.clone(),
@@ -281,10 +277,12 @@ fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
 
 /// A list that begins with `library`, followed by the image's own entries.
 pub(crate) fn list(library: &str, own: &[String]) -> String {
-    let others = own.iter().map(String::as_str);
-    let others = others.filter(|other| *other != LIBRARY);
-    let all: Vec<&str> = std::iter::once(library).chain(others).collect();
-    format!("{}\n", all.join("\n"))
+    let mut list = format!("{library}\n");
+    for other in own.iter().filter(|other| *other != LIBRARY) {
+        list.push_str(other);
+        list.push('\n');
+    }
+    list
 }
 
 fn cleanup(settings: &Settings) -> Hook {
@@ -299,20 +297,19 @@ fn cleanup(settings: &Settings) -> Hook {
 
 /// The libraries in the image's own list. Its grammar has no comments (elf/rtld.c, `do_preload`),
 /// but `#` starts one there.
-pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError> {
+pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem> {
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok(file) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error) if error.is_elsewhere() => return Err(PreloadError::OwnMount),
-        Err(error) => return Err(PreloadError::OwnList(Chain(&error).to_string())),
+        Err(error) if error.is_elsewhere() => return Err(ListProblem::OwnMount),
+        Err(error) => return Err(ListProblem::Unreadable(Chain(&error).to_string())),
     };
     let mut text = String::new();
     let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
-    let read = read.map_err(|error| PreloadError::OwnList(Chain(&error).to_string()))?;
+    let read = read.map_err(|error| ListProblem::Unreadable(error.to_string()))?;
     if u64::try_from(read).unwrap_or(u64::MAX) > MAX_LIST_BYTES {
-        return Err(PreloadError::OwnList(format!(
-            "it is larger than {MAX_LIST_BYTES} bytes"
-        )));
+        let why = format!("it is larger than {MAX_LIST_BYTES} bytes");
+        return Err(ListProblem::Unreadable(why));
     }
     let lines = text
         .lines()
@@ -326,11 +323,10 @@ fn cap_nofile(
     config: &mut OciConfig,
     now: &PreloadContext<'_>,
     applied: &mut Applied,
-) -> Result<(), PreloadError> {
+) -> Result<(), OciConfigError> {
     const NAME: &str = "RLIMIT_NOFILE";
     let size = u64::from(now.settings.config.cdi.fdtable_size);
-    let held = config.rlimit(NAME)?;
-    let (soft, hard) = match &held {
+    let (soft, hard) = match config.rlimit(NAME)? {
         Some(limit) => (limit.soft, limit.hard),
         // The limits that the container would inherit.
         None => (

@@ -1,41 +1,18 @@
-//! The container's init as /proc shows it. All files are read through one descriptor of its /proc
-//! directory, which never refers to another process (proc(5)).
+//! The container's init as /proc shows it. All files are read through one descriptor of its /proc directory, which
+//! never refers to another process (proc(5)).
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 
+use onload_core::error::{Context as _, Error, Result};
 use onload_core::mountinfo::MountTable;
+use onload_core::{bail, error};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
 /// Bytes of a small file of /proc: `cgroup` has a path of up to 4096 bytes for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;
-
-/// Why the process cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum InitError {
-    #[error(
-        "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists"
-    )]
-    None,
-    #[error("process {0}, the container's init, has ended")]
-    Ended(u32),
-    /// A file in its /proc directory cannot be read.
-    #[error("reading {path:?}")]
-    Read { path: PathBuf, source: io::Error },
-    /// It has no mount namespace of its own.
-    #[error(
-        "process {0} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace"
-    )]
-    HostMounts(u32),
-    /// Its mount namespace cannot be entered.
-    #[error("entering the mount namespace of process {pid}")]
-    Enter { pid: u32, source: Errno },
-}
-
-impl onload_core::error::Typed for InitError {}
 
 /// The ids outside the container of its user 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +21,7 @@ pub(crate) struct RootUser {
     pub gid: u32,
 }
 
-/// Reads a small file of /proc as bytes: names in it may be arbitrary.
-///
-/// # Errors
-/// The errors of read(2), and an error if it is longer than any such file.
+/// Reads a small file of /proc, completely or not at all. It is no text: names in it may be arbitrary bytes.
 pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
     // Most fit into one read.
     let mut bytes = Vec::with_capacity(4096);
@@ -59,24 +33,40 @@ pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a process has ended: its number is free, or belongs to a process that started at another
-/// time. A process that cannot be examined counts as alive, since otherwise its files would be
-/// removed.
+/// Whether a process has ended: its number is free, or belongs to a process that started at another time. A process that
+/// cannot be examined counts as alive, since otherwise its files would be removed.
 #[must_use]
 pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
-    match Init::open(Some(pid)).and_then(|init| init.start_time()) {
+    let now = dir_of(pid).and_then(|dir| Init { pid, dir }.started());
+    match now {
         Ok(now) => now != start_time,
-        Err(InitError::Read { source: error, .. }) => {
-            let gone = [Errno::NOENT, Errno::SRCH].map(Errno::raw_os_error);
-            error
-                .raw_os_error()
-                .is_some_and(|code| gone.contains(&code))
+        Err(error) => {
+            let gone = [Errno::NOENT, Errno::SRCH];
+            pid != 0 && Errno::from_io_error(&error).is_some_and(|error| gone.contains(&error))
         }
-        Err(_) => false,
     }
 }
 
-/// The container's init.
+/// For a state without the number of the container's init.
+pub(crate) fn no_pid() -> Error {
+    Error::new(
+        "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists",
+    )
+}
+
+pub(crate) fn ended(pid: u32) -> Error {
+    error!("process {pid}, the container's init, has ended")
+}
+
+fn dir_of(pid: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(
+        format!("/proc/{pid}"),
+        flags,
+        Mode::empty(),
+    )?)
+}
+
 #[derive(Debug)]
 pub(crate) struct Init {
     pid: u32,
@@ -84,19 +74,9 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Opens a process.
-    ///
-    /// # Errors
-    /// [`InitError`].
-    pub(crate) fn open(pid: Option<u32>) -> Result<Self, InitError> {
-        let pid = pid.filter(|pid| *pid != 0).ok_or(InitError::None)?;
-        let path = format!("/proc/{pid}");
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir =
-            rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| InitError::Read {
-                path: path.into(),
-                source: error.into(),
-            })?;
+    pub(crate) fn open(pid: Option<u32>) -> Result<Self> {
+        let pid = pid.filter(|pid| *pid != 0).ok_or_else(no_pid)?;
+        let dir = dir_of(pid).with_context(|| format!("reading \"/proc/{pid}\""))?;
         Ok(Init { pid, dir })
     }
 
@@ -105,96 +85,85 @@ impl Init {
         self.pid
     }
 
-    fn failed(&self, name: &str, error: impl Into<io::Error>) -> InitError {
-        InitError::Read {
-            path: Path::new("/proc").join(self.pid.to_string()).join(name),
-            source: error.into(),
-        }
+    fn reading(&self, name: &str) -> String {
+        format!("reading \"/proc/{}/{name}\"", self.pid)
     }
 
-    fn open_file(&self, name: &str, flags: OFlags) -> Result<OwnedFd, InitError> {
-        openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| self.failed(name, error))
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        Ok(openat(
+            &self.dir,
+            name,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
+    }
+
+    pub(super) fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
+        read_whole(self.open_file(name, OFlags::RDONLY)?.into())
     }
 
     /// Reads one of its small files, completely or not at all.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn read(&self, name: &str) -> Result<Vec<u8>, InitError> {
-        let file = File::from(self.open_file(name, OFlags::RDONLY)?);
-        read_whole(file).map_err(|error| self.failed(name, error))
+    pub(crate) fn read(&self, name: &str) -> Result<Vec<u8>> {
+        self.bytes(name).with_context(|| self.reading(name))
     }
 
-    /// Its mount table.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn mounts(&self) -> Result<MountTable, InitError> {
+    pub(crate) fn mounts(&self) -> Result<MountTable> {
         let name = "mountinfo";
-        let file = File::from(self.open_file(name, OFlags::RDONLY)?);
-        MountTable::read(file).map_err(|error| self.failed(name, error))
+        let file = self.open_file(name, OFlags::RDONLY);
+        let table = file.and_then(|file| MountTable::read(File::from(file)));
+        table.with_context(|| self.reading(name))
     }
 
-    /// When it started, in clock ticks since boot. Together with its number, that identifies it
-    /// among all processes since boot.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn start_time(&self) -> Result<u64, InitError> {
-        let stat = self.read("stat")?;
-        start_time(&stat).ok_or_else(|| self.failed("stat", io::ErrorKind::InvalidData))
+    /// When it started, in clock ticks since boot. Together with its number, that identifies it among all processes since
+    /// boot.
+    pub(crate) fn start_time(&self) -> Result<u64> {
+        self.started().with_context(|| self.reading("stat"))
     }
 
-    /// Its mount namespace, which differs from this process's.
-    ///
-    /// # Errors
-    /// [`InitError`].
-    pub(crate) fn mount_namespace(&self) -> Result<OwnedFd, InitError> {
-        if self.shares("ns/mnt")? {
-            return Err(InitError::HostMounts(self.pid));
+    fn started(&self) -> io::Result<u64> {
+        start_time(&self.bytes("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Its mount namespace; an error if that is this process's own.
+    pub(crate) fn mount_namespace(&self) -> Result<OwnedFd> {
+        let name = "ns/mnt";
+        if self.shares(name)? {
+            bail!(
+                "process {} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace",
+                self.pid
+            );
         }
-        self.open_file("ns/mnt", OFlags::RDONLY)
+        self.open_file(name, OFlags::RDONLY)
+            .with_context(|| self.reading(name))
     }
 
     /// Its network namespace, which may be this process's own.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn network_namespace(&self) -> Result<File, InitError> {
-        Ok(self.open_file("ns/net", OFlags::RDONLY)?.into())
+    pub(crate) fn network_namespace(&self) -> Result<File> {
+        let file = self.open_file("ns/net", OFlags::RDONLY);
+        Ok(file.with_context(|| self.reading("ns/net"))?.into())
     }
 
-    fn shares(&self, name: &str) -> Result<bool, InitError> {
-        let failed = |error: Errno| self.failed(name, error);
-        let theirs = statat(&self.dir, name, AtFlags::empty()).map_err(failed)?;
-        let own = rustix::fs::stat(format!("/proc/self/{name}")).map_err(failed)?;
+    fn shares(&self, name: &str) -> Result<bool> {
+        let failed = || self.reading(name);
+        let theirs = statat(&self.dir, name, AtFlags::empty()).with_context(failed)?;
+        let own = rustix::fs::stat(format!("/proc/self/{name}")).with_context(failed)?;
         Ok((theirs.st_dev, theirs.st_ino) == (own.st_dev, own.st_ino))
     }
 
-    /// Its root directory. Before pivot_root(2), that is the host's root in the container's mount
-    /// namespace.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn root(&self) -> Result<OwnedFd, InitError> {
+    /// Its root directory. Before pivot_root(2), that is the host's root in the container's mount namespace.
+    pub(crate) fn root(&self) -> Result<OwnedFd> {
         self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
+            .with_context(|| self.reading("root"))
     }
 
     /// Whether it is in a user namespace other than this process's.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn has_own_users(&self) -> Result<bool, InitError> {
+    pub(crate) fn has_own_users(&self) -> Result<bool> {
         Ok(!self.shares("ns/user")?)
     }
 
-    /// The owner for files that are created for the container; `None` if it shares its users with
-    /// this process, or if its user 0 is not mapped.
-    ///
-    /// # Errors
-    /// [`InitError::Read`].
-    pub(crate) fn root_user(&self) -> Result<Option<RootUser>, InitError> {
+    /// The owner for files that are created for the container; `None` if it shares its users with this process, or if its
+    /// user 0 is not mapped.
+    pub(crate) fn root_user(&self) -> Result<Option<RootUser>> {
         if !self.has_own_users()? {
             return Ok(None);
         }
@@ -204,8 +173,8 @@ impl Init {
     }
 }
 
-/// Field 22 of proc_pid_stat(5). The second field is the program's name in parentheses and may
-/// contain anything, so counting starts after the last parenthesis.
+/// Field 22 of proc_pid_stat(5). The second field is the program's name in parentheses and may contain anything, so
+/// counting starts after the last parenthesis.
 fn start_time(stat: &[u8]) -> Option<u64> {
     let at = stat.iter().rposition(|byte| *byte == b')')?;
     let behind = std::str::from_utf8(&stat[at + 1..]).ok()?;
@@ -267,13 +236,16 @@ mod tests {
     #[test]
     fn this_process_is_no_container() {
         let own = Init::open(Some(std::process::id())).unwrap();
-        assert!(matches!(
-            own.mount_namespace(),
-            Err(InitError::HostMounts(_))
-        ));
+        let refused = own.mount_namespace().unwrap_err().to_string();
+        assert!(
+            refused.contains("shares this host's mount namespace"),
+            "{refused}"
+        );
         assert_eq!(own.root_user().unwrap(), None);
         assert!(own.start_time().unwrap() > 0);
-        assert!(matches!(Init::open(None), Err(InitError::None)));
-        assert!(matches!(Init::open(Some(0)), Err(InitError::None)));
+        for none in [None, Some(0)] {
+            let refused = Init::open(none).unwrap_err().to_string();
+            assert!(refused.contains("has no pid"), "{refused}");
+        }
     }
 }

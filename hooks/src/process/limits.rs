@@ -3,50 +3,14 @@
 use std::os::fd::OwnedFd;
 
 use onload_core::config::Memlock;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::{bail, error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
-use crate::process::init::{Init, InitError};
+use crate::process::init::Init;
 
-/// Why a limit was not set.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LimitError {
-    /// The runtime stated no process.
-    #[error(
-        "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists"
-    )]
-    NoProcess,
-    /// The kernel refused for a reason other than missing privileges.
-    #[error("{action} of process {pid}")]
-    Set {
-        /// What was being done.
-        action: &'static str,
-        pid: u32,
-        source: Errno,
-    },
-    /// The process cannot be examined.
-    #[error(transparent)]
-    Look(#[from] InitError),
-    /// Another process now has its number.
-    #[error(
-        "process {0} is no longer the container's init, so its limits stay as they are; start the container again"
-    )]
-    Other(u32),
-    /// It ended at the wrong moment.
-    #[error(
-        "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
-    )]
-    Ended {
-        /// What was being done.
-        action: &'static str,
-        pid: u32,
-    },
-}
-
-impl onload_core::error::Typed for LimitError {}
-
-/// The outcome of raising a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Raised {
     /// It is at least what was requested.
@@ -58,7 +22,6 @@ pub(crate) enum Raised {
 }
 
 impl Raised {
-    /// The warning if the limit is lower than requested.
     #[must_use]
     pub(crate) fn warning(&self, wanted: Memlock) -> Option<String> {
         match self {
@@ -74,9 +37,8 @@ impl Raised {
     }
 }
 
-/// A process whose limits are set. prlimit(2) takes a number, which another process may have got
-/// meanwhile. A descriptor of the process shows before and after the call that it is still the same
-/// one.
+/// A process whose limits are set. prlimit(2) takes a number, which another process may have got meanwhile. A descriptor
+/// of the process shows before and after the call that it is still the same one.
 #[derive(Debug)]
 pub(crate) struct Process<'a> {
     init: &'a Init,
@@ -87,21 +49,14 @@ pub(crate) struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// Opens a process with a known start time, in clock ticks since boot.
-    ///
-    /// # Errors
-    /// [`LimitError`], also if another process has the number now.
-    pub(crate) fn new(init: &'a Init, start_time: u64) -> Result<Self, LimitError> {
+    /// Opens a process with a known start time, in clock ticks since boot; an error if another process has the number now.
+    pub(crate) fn new(init: &'a Init, start_time: u64) -> Result<Self> {
         let pid = process(init.pid())?;
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => Some(fd),
             Err(Errno::NOSYS) => None,
-            Err(error) => {
-                return Err(LimitError::Set {
-                    action: "opening a descriptor",
-                    pid: init.pid(),
-                    source: error,
-                });
+            opened => {
+                let opening = || format!("opening a descriptor of process {}", init.pid());
+                Some(opened.with_context(opening)?)
             }
         };
         let process = Process {
@@ -110,29 +65,23 @@ impl<'a> Process<'a> {
             start_time,
             fd,
         };
-        // Checked after opening the descriptor: if this process exists now, it did when it was
-        // opened.
+        // Checked after opening the descriptor: if this process exists now, it did when it was opened.
         match process.init.start_time() {
             Ok(now) if now == start_time => Ok(process),
-            _ => Err(LimitError::Other(init.pid())),
+            _ => Err(not_init(init.pid())),
         }
     }
 
-    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft.
-    ///
-    /// # Errors
-    /// [`LimitError`]. Missing privileges are not an error; the result reports them.
-    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised, LimitError> {
+    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are not an error; the result reports
+    /// them.
+    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised> {
         self.while_it_lives("raising RLIMIT_MEMLOCK", || {
             raise(&mut |new| self.prlimit_memlock(new), want)
         })
     }
 
     /// Lowers RLIMIT_NOFILE to at most `most` descriptors, hard and soft.
-    ///
-    /// # Errors
-    /// [`LimitError`].
-    pub(crate) fn lower_nofile(&self, most: u64) -> Result<(), LimitError> {
+    pub(crate) fn lower_nofile(&self, most: u64) -> Result<()> {
         self.while_it_lives("lowering RLIMIT_NOFILE", || {
             let old = self.current("Max open files")?;
             let new = Rlimit {
@@ -150,20 +99,18 @@ impl<'a> Process<'a> {
         &self,
         action: &'static str,
         set: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T, LimitError> {
+    ) -> Result<T> {
         let pid = self.init.pid();
         if !self.lives() {
-            return Err(LimitError::Other(pid));
+            return Err(not_init(pid));
         }
         let result = set();
         if !self.lives() {
-            return Err(LimitError::Ended { action, pid });
+            bail!(
+                "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
+            );
         }
-        result.map_err(|error| LimitError::Set {
-            action,
-            pid,
-            source: error,
-        })
+        result.with_context(|| format!("{action} of process {pid}"))
     }
 
     /// The descriptor of a process becomes readable when the process ends (pidfd_open(2)).
@@ -184,42 +131,41 @@ impl<'a> Process<'a> {
 
     /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
     fn current(&self, name: &str) -> Result<Rlimit, Errno> {
-        let text = self.init.read("limits").map_err(|error| match error {
-            InitError::Read { source: error, .. } => {
-                Errno::from_io_error(&error).unwrap_or(Errno::IO)
-            }
-            _ => Errno::IO,
-        })?;
+        let text = self.init.bytes("limits");
+        let text = text.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
     }
 }
 
-/// Raises RLIMIT_MEMLOCK of the process that a runtime states to at least `want`, hard and soft.
-/// The runtime waits for this process, so its init is not younger; a younger process merely has its
-/// number.
-///
-/// # Errors
-/// [`LimitError`]. Missing privileges are not an error; the result reports them.
-pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
-    let number = pid.ok_or(LimitError::NoProcess)?;
+/// As [`Process::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
+/// is not younger; a younger process merely has its number.
+pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised> {
+    let number = pid.ok_or_else(no_process)?;
     process(number)?;
-    let started = |pid| {
-        let init = Init::open(Some(pid))?;
-        let start_time = init.start_time()?;
-        Ok::<_, InitError>((init, start_time))
-    };
-    let (init, start_time) = started(number)?;
-    let (_, own) = started(std::process::id())?;
-    if start_time > own {
-        return Err(LimitError::Other(number));
+    let init = Init::open(Some(number))?;
+    let start_time = init.start_time()?;
+    if start_time > Init::open(Some(std::process::id()))?.start_time()? {
+        return Err(not_init(number));
     }
     Process::new(&init, start_time)?.raise_memlock(want)
 }
 
 /// A `Pid` is never 0, which would mean this process itself.
-fn process(number: u32) -> Result<Pid, LimitError> {
+fn process(number: u32) -> Result<Pid> {
     let number = i32::try_from(number).ok();
-    number.and_then(Pid::from_raw).ok_or(LimitError::NoProcess)
+    number.and_then(Pid::from_raw).ok_or_else(no_process)
+}
+
+fn no_process() -> Error {
+    Error::new(
+        "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists",
+    )
+}
+
+fn not_init(pid: u32) -> Error {
+    error!(
+        "process {pid} is no longer the container's init, so its limits stay as they are; start the container again"
+    )
 }
 
 fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
@@ -268,7 +214,6 @@ fn raise(
     }
 }
 
-/// The higher of two limits; `None` means unlimited.
 #[must_use]
 pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one?.max(other?))
@@ -350,17 +295,12 @@ mod tests {
 
     #[test]
     fn no_pid_never_means_this_process() {
-        assert!(matches!(
-            raise_memlock(None, Memlock::Unlimited),
-            Err(LimitError::NoProcess)
-        ));
-        assert!(matches!(
-            raise_memlock(Some(0), Memlock::Unlimited),
-            Err(LimitError::NoProcess)
-        ));
+        for none in [None, Some(0)] {
+            let refused = raise_memlock(none, Memlock::Unlimited).unwrap_err();
+            assert_eq!(refused.to_string(), no_process().to_string());
+        }
     }
 
-    /// A process that waits to be killed.
     struct Waiting(std::process::Child);
 
     impl Waiting {
@@ -407,7 +347,7 @@ mod tests {
         let init = child.init();
         let earlier = init.start_time().unwrap() - 1;
         let refused = Process::new(&init, earlier).unwrap_err();
-        assert!(matches!(refused, LimitError::Other(pid) if pid == child.0.id()));
+        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
     }
 
     #[test]
@@ -417,7 +357,7 @@ mod tests {
         let child = Waiting::new();
         let before = nofile(&child.init());
         let refused = raise_memlock(Some(child.0.id()), Memlock::Bytes(0)).unwrap_err();
-        assert!(matches!(refused, LimitError::Other(_)), "{refused}");
+        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
         assert_eq!(nofile(&child.init()), before);
     }
 
@@ -436,7 +376,7 @@ mod tests {
             assert!(line.contains(&child.0.id().to_string()), "{line}");
         }
         let refused = process.lower_nofile(17).unwrap_err();
-        assert!(matches!(refused, LimitError::Other(_)), "{refused}");
+        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! The RDMA devices of a network namespace, told apart by their PCI functions.
-//!
-//! Which function a device belongs to stands in sysfs alone, and /sys shows the devices of the namespace that it was
-//! mounted in. So for another namespace sysfs is mounted anew, for this process and nowhere in the tree of files.
+//! The RDMA devices of a network namespace, told apart by their PCI functions. Only sysfs says which function a device
+//! belongs to, and /sys shows the devices of the namespace that it was mounted in. So for another namespace sysfs is
+//! mounted again, for this process and nowhere in the tree of files.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,13 +18,11 @@ use crate::netns::Netns;
 
 /// Where the kernel lists the devices, below the root of sysfs.
 const CLASS: &str = "class/infiniband";
-/// Where udev puts the nodes.
 const NODES: &str = "/dev/infiniband";
 /// The types of nodes: a device's own, and that of the connection manager, which all devices share.
 const VERBS: &str = "uverbs";
 const CONNECTION_MANAGER: &str = "rdma_cm";
 
-/// How RDMA devices are found and moved.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     stand_ins: Vec<StandIn>,
@@ -37,7 +34,6 @@ pub struct Devices {
 pub struct StandIn {
     /// The index of the end that stays.
     pub end: u32,
-    /// The function that it belongs to.
     pub pci: PciAddress,
     /// The name of its node below /dev/infiniband.
     pub node: String,
@@ -53,12 +49,10 @@ pub(super) struct Found {
     pub(super) pci: Option<PciAddress>,
 }
 
-/// A node that a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     /// Its path, on the host and in the container.
     pub(crate) path: PathBuf,
-    /// The numbers that the kernel says it has.
     pub(crate) numbers: onload_core::expect::Numbers,
 }
 
@@ -80,13 +74,12 @@ impl Devices {
 
     /// Whether namespaces share the devices; none where the kernel knows none.
     pub(super) fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>> {
-        match self.stand_ins.is_empty() {
-            true => kernel::mode(&socket_in(netns)?),
-            false => Ok(Some(NetnsMode::Exclusive)),
+        if self.stand_ins.is_empty() {
+            return kernel::mode(&socket_in(netns)?);
         }
+        Ok(Some(NetnsMode::Exclusive))
     }
 
-    /// The devices of a namespace.
     pub(super) fn of(&self, netns: &Netns) -> io::Result<Vec<Found>> {
         if !self.stand_ins.is_empty() {
             return self.stand_ins_of(netns);
@@ -108,13 +101,12 @@ impl Devices {
         if self.stand_ins.is_empty() {
             return kernel::give(&socket_in(from)?, index, to.fd());
         }
-        match self.stand_in(index)? {
-            stand_in if stand_in.is_fixed => Err(Errno::OPNOTSUPP.into()),
-            _ => from.give(self.link_of(from, index)?, to, None),
+        if self.stand_in(index)?.is_fixed {
+            return Err(Errno::OPNOTSUPP.into());
         }
+        from.give(self.link_of(from, index)?, to, None)
     }
 
-    /// Gives a device a name.
     pub(super) fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
         if self.stand_ins.is_empty() {
             return kernel::rename(&socket_in(netns)?, index, name);

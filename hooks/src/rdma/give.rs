@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
+use onload_core::bail;
 use onload_core::class::Class;
+use onload_core::error::{Context as _, Error, Result};
 use onload_core::fs::lock::{Lock, START_PATIENCE};
 use onload_core::hook_arguments::{HookArguments, MovedRdma};
 use onload_core::lease::{Device, Moved, RdmaFacts};
 use onload_core::netlink::nldev::NetnsMode;
-use onload_core::text::Chain;
 
 use super::back::{self, Home};
 use super::devices::{Devices, Found, Node};
-use super::error::RdmaError;
-use crate::giving::Recipient;
+use crate::giving::{self, Recipient};
 use crate::host::ThisHost;
 use crate::netns::Netns;
 use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
@@ -27,18 +27,17 @@ pub(super) struct Asked<'a> {
 
 /// What a hook is to move, each with its device, in one order: two containers that want the same two must not wait for
 /// each other.
-///
-/// # Errors
-/// [`RdmaError::NoLease`].
-pub(super) fn asked(arguments: &HookArguments) -> Result<Vec<Asked<'_>>, RdmaError> {
-    let with_device = |rdma| -> Result<Asked<'_>, RdmaError> {
+pub(super) fn asked(arguments: &HookArguments) -> Result<Vec<Asked<'_>>> {
+    let mut asked = Vec::new();
+    for rdma in &arguments.rdma_netns {
         let mut leases = arguments.lease.iter();
-        let device = leases.find(|device| is_of(device, rdma));
-        let device = device.ok_or_else(|| RdmaError::NoLease(rdma.to_string()))?;
-        Ok(Asked { rdma, device })
-    };
-    let asked = arguments.rdma_netns.iter().map(with_device);
-    let mut asked = asked.collect::<Result<Vec<_>, _>>()?;
+        let Some(device) = leases.find(|device| is_of(device, rdma)) else {
+            bail!(
+                "--rdma-netns {rdma} has no --lease rdma:NAME beside it; write the specification anew"
+            );
+        };
+        asked.push(Asked { rdma, device });
+    }
     asked.sort_by_key(|one| one.device);
     Ok(asked)
 }
@@ -67,24 +66,21 @@ pub(crate) struct Given<'a> {
     nodes: Vec<Node>,
 }
 
-/// The host, and the container.
 #[derive(Debug)]
 struct Mover<'a> {
     home: Home<'a>,
     to: Recipient<'a>,
 }
 
-/// Gives a container the devices in its network namespace, all of them or none.
-///
-/// # Errors
-/// [`RdmaError`]: the container must not start. What moved is back then, or the error says that it is not.
+/// Gives a container the devices in its network namespace, all of them or none. After an error what moved is back, or
+/// the error says that it is not.
 pub(crate) fn give<'a>(
     arguments: &'a HookArguments,
     entry_point: &'a str,
     container: Container<'a>,
     host: &'a ThisHost,
     devices: &'a Devices,
-) -> Result<Option<Given<'a>>, RdmaError> {
+) -> Result<Option<Given<'a>>> {
     let asked = asked(arguments)?;
     let Some(first) = asked.first() else {
         return Ok(None);
@@ -105,7 +101,7 @@ pub(crate) fn give<'a>(
     };
     for one in asked {
         if let Err(error) = given.add(one) {
-            return Err(given.withdraw(Chain(&error).to_string()).unwrap_or(error));
+            return Err(given.withdraw(format!("{error:#}")).unwrap_or(error));
         }
     }
     Ok(Some(given))
@@ -117,21 +113,15 @@ impl Given<'_> {
         &self.nodes
     }
 
-    /// What the container leases.
     pub(crate) fn devices(&self) -> Vec<Device> {
         self.all.iter().map(|one| one.device.clone()).collect()
     }
 
-    fn add(&mut self, asked: Asked<'_>) -> Result<(), RdmaError> {
+    fn add(&mut self, asked: Asked<'_>) -> Result<()> {
         let mover = &self.mover;
         let moving = mover.to.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
-        let settled = back::settle(
-            &mover.to.leases,
-            asked.device,
-            mover.home.devices,
-            DYING_PATIENCE,
-        );
-        settled?;
+        let (leases, devices) = (&mover.to.leases, mover.home.devices);
+        back::settle(leases, asked.device, devices, DYING_PATIENCE)?;
         let (index, facts) = mover.put(asked)?;
         self.all.push(One {
             device: asked.device.clone(),
@@ -147,7 +137,7 @@ impl Given<'_> {
     }
 
     /// Takes everything back, since something failed; none where all is as it was.
-    pub(crate) fn withdraw(self, failed: String) -> Option<RdmaError> {
+    pub(crate) fn withdraw(self, failed: String) -> Option<Error> {
         let mut failed = failed;
         let mut lost = None;
         for one in self.all.into_iter().rev() {
@@ -157,10 +147,7 @@ impl Given<'_> {
                 None => self.mover.to.abandon(&one.device),
             };
             if let Err(back) = back {
-                let error = RdmaError::Lost {
-                    failed,
-                    back: Box::new(back),
-                };
+                let error = giving::lost(&failed, &back);
                 failed = error.to_string();
                 lost = Some(error);
             }
@@ -176,25 +163,29 @@ impl<'a> Mover<'a> {
         container: Container<'a>,
         host: &'a ThisHost,
         devices: &'a Devices,
-    ) -> Result<Self, RdmaError> {
+    ) -> Result<Self> {
         let name = first.ibdev.as_str();
         if !host.is_initial_namespace() {
-            return Err(RdmaError::Rootless(name.to_owned()));
+            bail!(
+                "rdma {name} cannot move: the engine is in a user namespace (rootless); it needs an engine of the host's root, or RDMA's mode shared"
+            );
         }
         let home = Home::open(devices, name)?;
         let mode = devices.mode(&home.netns);
-        let mode = mode.map_err(RdmaError::kernel("asking for the mode of", name))?;
+        let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(NetnsMode::Shared) {
-            return Err(RdmaError::Shared(name.to_owned()));
+            bail!(
+                "rdma {name} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
+            );
         }
-        let target = Netns::of_init::<RdmaError>(container.init)?;
+        let target = Netns::of_init(container.init)?;
         let to = Recipient::new(target, claim, container, host)?;
         Ok(Mover { home, to })
     }
 
     /// Has a device in the container's namespace, and leases it; its number, and what it was if it was moved. What
     /// fails after the lease is taken back here.
-    fn put(&self, asked: Asked<'_>) -> Result<(u32, Option<RdmaFacts>), RdmaError> {
+    fn put(&self, asked: Asked<'_>) -> Result<(u32, Option<RdmaFacts>)> {
         let Some(found) = self.look(asked, &self.home.netns)? else {
             return Ok((self.join(asked)?, None));
         };
@@ -206,50 +197,48 @@ impl<'a> Mover<'a> {
         let facts = facts_of(&found, asked.rdma, false);
         self.to
             .lease_moved(asked.device, facts.clone(), Vec::new())?;
-        match self.send(&found) {
-            Ok(()) => Ok((found.index, Some(facts))),
-            Err(error) => match self.bring_back(asked.device, &facts) {
-                Ok(()) => Err(error),
-                Err(back) => Err(RdmaError::Lost {
-                    failed: Chain(&error).to_string(),
-                    back: Box::new(back),
-                }),
-            },
+        if let Err(error) = self.send(&found) {
+            let back = self.bring_back(asked.device, &facts);
+            return Err(match back {
+                Ok(()) => error,
+                Err(back) => giving::lost(format!("{error:#}"), &back),
+            });
         }
+        Ok((found.index, Some(facts)))
     }
 
     /// The device in a namespace, by its name; none where that has none of the name.
-    fn look(&self, asked: Asked<'_>, netns: &Netns) -> Result<Option<Found>, RdmaError> {
+    fn look(&self, asked: Asked<'_>, netns: &Netns) -> Result<Option<Found>> {
         let MovedRdma { ibdev, pci } = asked.rdma;
         let mut all = self.home.all(netns, ibdev)?.into_iter();
-        match all.find(|found| found.name == *ibdev) {
-            Some(found) if found.pci != Some(*pci) => Err(RdmaError::Other {
-                name: ibdev.clone(),
-                pci: *pci,
-                found: found.pci,
-            }),
-            found => Ok(found),
+        let found = all.find(|found| found.name == *ibdev);
+        if let Some(other) = found.as_ref().filter(|found| found.pci != Some(*pci)) {
+            let now = match other.pci {
+                Some(pci) => format!("PCI function {pci}"),
+                None => "no PCI function".to_owned(),
+            };
+            bail!(
+                "rdma {ibdev} belongs to {now} now, not to PCI function {pci}; run `systemctl start onload-cdi.service`, then start a new container"
+            );
         }
+        Ok(found)
     }
 
-    fn send(&self, found: &Found) -> Result<(), RdmaError> {
+    fn send(&self, found: &Found) -> Result<()> {
         let home = &self.home;
         let moved = home.devices.give(&home.netns, found.index, &self.to.netns);
-        moved.map_err(RdmaError::moving("moving into the container", &found.name))
+        back::check_moved(moved, "moving into the container", &found.name)
     }
 
     /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
     /// there. Its number.
-    fn join(&self, asked: Asked<'_>) -> Result<u32, RdmaError> {
-        let namespace = self.to.netns.cookie();
-        let Some(found) = self.look(asked, &self.to.netns)? else {
+    fn join(&self, asked: Asked<'_>) -> Result<u32> {
+        let Recipient { leases, netns, .. } = &self.to;
+        let Some(found) = self.look(asked, netns)? else {
             let away = || back::away(&self.home, asked.rdma.pci, &asked.rdma.ibdev);
             return Err(self.to.held_elsewhere(asked.device, away));
         };
-        let moved = self
-            .to
-            .leases
-            .moved_to(asked.device, namespace, START_PATIENCE)?;
+        let moved = leases.moved_to(asked.device, netns.cookie(), START_PATIENCE)?;
         let facts = match moved {
             Some(Moved { facts, .. }) => facts,
             None => facts_of(&found, asked.rdma, true),
@@ -259,17 +248,17 @@ impl<'a> Mover<'a> {
     }
 
     /// The nodes of a device that is in the container's namespace: a move makes them anew, and with other numbers.
-    fn nodes(&self, asked: Asked<'_>, index: u32) -> Result<Vec<Node>, RdmaError> {
+    fn nodes(&self, asked: Asked<'_>, index: u32) -> Result<Vec<Node>> {
         let name = asked.rdma.ibdev.as_str();
         let nodes = self.home.devices.nodes(&self.to.netns, index);
-        let nodes = nodes.map_err(RdmaError::kernel("looking for the nodes of", name))?;
-        match nodes.is_empty() {
-            true => Err(RdmaError::NoNode(name.to_owned())),
-            false => Ok(nodes),
+        let nodes = nodes.with_context(|| format!("looking for the nodes of rdma {name}"))?;
+        if nodes.is_empty() {
+            bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
         }
+        Ok(nodes)
     }
 
-    fn bring_back(&self, device: &Device, facts: &RdmaFacts) -> Result<(), RdmaError> {
+    fn bring_back(&self, device: &Device, facts: &RdmaFacts) -> Result<()> {
         let init = Path::new("/proc").join(self.to.container.init.to_string());
         let hint = || Some(init.join("ns/net"));
         self.to.bring_back(device, facts.clone(), |moved| {

@@ -1,4 +1,4 @@
-//! What the kernel is asked and told about RDMA devices: one message each way, on a socket of a network namespace.
+//! Messages to the kernel about RDMA devices: one each way, on a socket of a network namespace.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,12 +9,8 @@ use rustix::io::Errno;
 use crate::netlink::message::{ACKNOWLEDGE, DUMP};
 use crate::netlink::socket::Socket;
 
-/// Asks, and reads the answers to their end.
+/// Asks the kernel, and reads the payloads of the answers to their end.
 pub(super) trait Exchange {
-    /// The payloads of the answers.
-    ///
-    /// # Errors
-    /// The kernel's.
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>>;
 }
 
@@ -24,10 +20,6 @@ impl Exchange for Socket {
     }
 }
 
-/// The devices of the namespace.
-///
-/// # Errors
-/// The kernel's.
 pub(super) fn links(with: &dyn Exchange) -> io::Result<Vec<RdmaLink>> {
     let answers = with.exchange(nldev::GET, DUMP, &[])?;
     Ok(answers
@@ -36,28 +28,18 @@ pub(super) fn links(with: &dyn Exchange) -> io::Result<Vec<RdmaLink>> {
         .collect())
 }
 
-/// Moves a device to another namespace.
-///
-/// # Errors
-/// The kernel's: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
+/// Moves a device to another namespace: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
 pub(super) fn give(with: &dyn Exchange, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
     let payload = nldev::to_namespace(index, to);
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
-/// Gives a device a name.
-///
-/// # Errors
-/// The kernel's.
 pub(super) fn rename(with: &dyn Exchange, index: u32, name: &str) -> io::Result<()> {
     let payload = nldev::rename(index, name.as_bytes());
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
 /// The node of a type that a device has, or that all share; none where its module is not loaded.
-///
-/// # Errors
-/// The kernel's.
 pub(super) fn character(
     with: &dyn Exchange,
     index: Option<u32>,
@@ -77,9 +59,6 @@ pub(super) fn character(
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.
-///
-/// # Errors
-/// The kernel's.
 pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<NetnsMode>> {
     let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
     Ok(answers

@@ -1,25 +1,22 @@
 //! RDMA devices in netns mode exclusive: a device of the host that moves into a container's network namespace, and comes
-//! back. A move makes its nodes anew, so that which nodes a container gets is known after the move alone.
-//!
-//! As for interfaces ([`crate::netdev`]), nothing moves that has not been written down, and its lease ends when it is
-//! back.
+//! back. As for interfaces ([`crate::netdev`]), its lease is written before and ends when it is back. A move makes its
+//! nodes anew, so which nodes a container gets is known only after the move.
 
 mod back;
 mod devices;
-mod error;
 mod give;
 mod kernel;
 
 use std::time::Duration;
 
 use onload_core::class::Class;
+use onload_core::error::Result;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{Device, Leases};
 
 use back::Home;
 pub(crate) use devices::Node;
 pub use devices::{Devices, StandIn};
-pub use error::RdmaError;
 pub(crate) use give::give;
 
 use crate::returning::{self, DYING_PATIENCE, Gone, Restored};
@@ -46,16 +43,8 @@ pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments)
     (rest, moving)
 }
 
-/// Ends what a container that is gone has of RDMA devices, and brings back those of which it was the last one of its
-/// namespace.
-///
-/// # Errors
-/// [`RdmaError`]: the first of them. What does not come back now stays with its lease.
-pub(crate) fn take_back(
-    leased: &[Device],
-    gone: &Gone<'_>,
-    devices: &Devices,
-) -> Result<(), RdmaError> {
+/// As [`crate::netdev::take_back`].
+pub(crate) fn take_back(leased: &[Device], gone: &Gone<'_>, devices: &Devices) -> Result<()> {
     returning::take_back(leased, Class::Rdma, gone, &|_, device, moved, hint| {
         let home = Home::open(devices, device.name.as_str())?;
         back::bring(&home, moved, hint, DYING_PATIENCE)
@@ -64,10 +53,7 @@ pub(crate) fn take_back(
 
 /// Brings back every RDMA device whose containers have ended. Nothing is waited for: udev calls again when the kernel
 /// gives one back.
-///
-/// # Errors
-/// [`RdmaError`]: the leases cannot be read.
-pub fn restore(leases: &Leases, devices: &Devices) -> Result<Vec<Restored<RdmaError>>, RdmaError> {
+pub fn restore(leases: &Leases, devices: &Devices) -> Result<Vec<Restored>> {
     let is_wanted = |device: &Device| device.class == Class::Rdma;
     returning::restore(leases, &is_wanted, &|device| {
         back::settle(leases, device, devices, Duration::ZERO)

@@ -2,18 +2,19 @@
 //! under somebody's bind mount appears on the host. Nothing is mounted at such a path.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::rootfs::container_root::{ContainerPath, ContainerRoot, RootError};
+use onload_core::bail;
+use onload_core::error::Result;
+
+use crate::rootfs::container_root::{ContainerPath, ContainerRoot};
 
 /// Bytes of all mount points together; a real container's have a few hundred.
 const MAX_PATH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Mounts that start with a copy of the image's files and are treated as such. Any further ones are
-/// treated as somebody else's files.
+/// Mounts that are treated as copies of the image's files; further ones are somebody else's files.
 const MAX_COPIES: usize = 256;
 
-/// A mount in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overmount {
     pub destination: String,
@@ -41,7 +42,6 @@ impl Overmount {
     /// Interprets an entry of `mounts`. The file system is new if the type is tmpfs and no option
     /// makes it a bind mount or changes an existing mount. It is empty if nothing copies the
     /// image's files into it (runc's and crun's `tmpcopyup`), since their links would lead on.
-    #[must_use]
     pub(crate) fn new(destination: &str, kind: &str, options: &[String]) -> Self {
         let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
         let contents = match kind {
@@ -59,9 +59,8 @@ impl Overmount {
         }
     }
 
-    /// As before, but recognises a bind mount of the host's own /sys or /proc, which rootless
-    /// engines make: nobody can place links there.
-    #[must_use]
+    /// Recognises a bind mount of the host's own /sys or /proc, which rootless engines make: nobody
+    /// can place links there.
     pub(crate) fn with_source(mut self, source: &str) -> Self {
         if self.contents == Contents::Others {
             self.contents = match source.trim_end_matches('/') {
@@ -82,66 +81,23 @@ pub(crate) enum TargetFileSystem {
     FreshTmpfs,
 }
 
-/// Why nothing is mounted at a path.
-#[derive(Debug, thiserror::Error)]
-pub enum OvermountError {
-    /// The path, or a component of it, cannot be looked up.
-    #[error(transparent)]
-    Root(#[from] RootError),
-    /// A mount with somebody else's files overmounts it.
-    #[error("{target}{} is below the mount at {mount:?}, whose files do not belong to the container; remove that mount or use an image without it", resolved(.target, .real))]
-    Covered {
-        /// The target that was to be created.
-        target: String,
-        /// The path that it resolves to.
-        real: PathBuf,
-        mount: String,
-    },
-    /// Where a mount will end up is unknown.
-    #[error(
-        "the mount at {mount:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
-    )]
-    Astray {
-        mount: String,
-        /// The mount that contains it.
-        outer: String,
-    },
-    /// More than a real container has.
-    #[error("the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together")]
-    TooLong,
-    #[error("the mount at {0:?} goes up by \"..\"; write its path without that")]
-    Upward(String),
-}
-
-impl onload_core::error::Typed for OvermountError {}
-
-fn resolved(target: &str, real: &Path) -> String {
-    if Path::new(target) == real {
-        String::new()
-    } else {
-        format!(" (resolves to {})", real.display())
-    }
-}
-
 /// The mounts of a configuration and the paths where they will be.
 ///
 /// An untrusted configuration may have a hundred thousand mounts. Everything is therefore looked up
 /// by path, and no mount is compared with all others.
 pub(crate) struct Overmounts<'a> {
-    /// None where the image is not there yet: its links are not known then.
+    /// `None` where the image is not there yet: its links are not known then.
     root: Option<&'a ContainerRoot>,
-    /// In the order in which they are made, each with the index of its mount point.
+    /// In the order in which they are made, each with its index in `points`.
     mounts: Vec<(usize, Overmount)>,
-    /// What is known about each mount point.
     points: Vec<MountPoint>,
     by_path: BTreeMap<ContainerPath, usize>,
 }
 
-/// A path where one mount lies, or several on top of each other. Mounts are given by index.
+/// A path where mounts lie, by their indexes.
 #[derive(Default)]
 struct MountPoint {
-    /// The first one that is not a fresh tmpfs and that no later fresh tmpfs at the same path
-    /// replaces.
+    /// The first one that is not a fresh tmpfs, after the last fresh tmpfs.
     foreign: Option<usize>,
     /// The last one whose files may lead elsewhere.
     redirects: Option<usize>,
@@ -150,17 +106,13 @@ struct MountPoint {
 }
 
 impl<'a> Overmounts<'a> {
-    /// Determines where each mount will be, in the order in which they are made.
-    ///
-    /// # Errors
-    /// [`OvermountError::Root`] and [`OvermountError::TooLong`].
+    /// Determines where each mount will be; `mounts` are in the order in which they are made.
     pub(crate) fn new(
         root: impl Into<Option<&'a ContainerRoot>>,
         mounts: Vec<Overmount>,
-    ) -> Result<Self, OvermountError> {
-        let root = root.into();
+    ) -> Result<Self> {
         let mut overmounts = Overmounts {
-            root,
+            root: root.into(),
             mounts: Vec::with_capacity(mounts.len()),
             points: Vec::new(),
             by_path: BTreeMap::new(),
@@ -170,7 +122,9 @@ impl<'a> Overmounts<'a> {
             let at = overmounts.resolve(&mount.destination)?;
             bytes += at.as_bytes().len();
             if bytes > MAX_PATH_BYTES {
-                return Err(OvermountError::TooLong);
+                bail!(
+                    "the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together"
+                );
             }
             if mount.contents == Contents::Image {
                 copies += 1;
@@ -212,37 +166,32 @@ impl<'a> Overmounts<'a> {
         points.map(|point| &self.points[*point])
     }
 
-    fn resolve(&self, path: &str) -> Result<ContainerPath, RootError> {
-        let Some(root) = self.root else {
-            return ContainerPath::without_links(Path::new(path));
-        };
+    fn resolve(&self, path: &str) -> Result<ContainerPath> {
         let hidden = |at: &ContainerPath| {
             let point = self.by_path.get(at);
             point.is_some_and(|point| self.points[*point].is_hidden)
         };
-        root.resolve(Path::new(path), &hidden)
+        ContainerPath::resolve(self.root, Path::new(path), &hidden)
     }
 
     /// Checks that every mount will be where its destination says. A link in a volume is followed
     /// when the mount is made, and can be exchanged until then (CVE-2021-30465). Mounts of the
     /// container's own file systems do no harm elsewhere.
-    ///
-    /// # Errors
-    /// [`OvermountError::Astray`] and [`OvermountError::Upward`].
-    pub(crate) fn none_astray(&self) -> Result<(), OvermountError> {
+    pub(crate) fn none_astray(&self) -> Result<()> {
         let outer = self.outer();
         for (point, mount) in &self.mounts {
-            if mount.destination.split('/').any(|part| part == "..") {
-                return Err(OvermountError::Upward(mount.destination.clone()));
+            let at = &mount.destination;
+            if at.split('/').any(|part| part == "..") {
+                bail!("the mount at {at:?} goes up by \"..\"; write its path without that");
             }
             if !matches!(mount.contents, Contents::Others | Contents::Image) {
                 continue;
             }
             if let Some(outer) = outer[*point] {
-                return Err(OvermountError::Astray {
-                    mount: mount.destination.clone(),
-                    outer: self.mounts[outer].1.destination.clone(),
-                });
+                let outer = &self.mounts[outer].1.destination;
+                bail!(
+                    "the mount at {at:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
+                );
             }
         }
         Ok(())
@@ -277,10 +226,7 @@ impl<'a> Overmounts<'a> {
 
     /// Checks that something may be created at `target`: its parent must lie on the root file
     /// system's own mount or on a fresh tmpfs.
-    ///
-    /// # Errors
-    /// [`OvermountError`].
-    pub(crate) fn may_create(&self, target: &str) -> Result<TargetFileSystem, OvermountError> {
+    pub(crate) fn may_create(&self, target: &str) -> Result<TargetFileSystem> {
         let at = self.resolve(target)?;
         let parent = at.parent();
         // If somebody's files surround a mount, they decide where it is. The innermost mount alone
@@ -295,11 +241,15 @@ impl<'a> Overmounts<'a> {
                 None => TargetFileSystem::Root,
             });
         };
-        Err(OvermountError::Covered {
-            target: target.to_owned(),
-            real: at.to_path(),
-            mount: self.mounts[foreign].1.destination.clone(),
-        })
+        let (real, mount) = (at.to_path(), &self.mounts[foreign].1.destination);
+        let resolved = if Path::new(target) == real {
+            String::new()
+        } else {
+            format!(" (resolves to {})", real.display())
+        };
+        bail!(
+            "{target}{resolved} is below the mount at {mount:?}, whose files do not belong to the container; remove that mount or use an image without it"
+        )
     }
 }
 

@@ -7,15 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
+use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Error, Result};
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::lock::START_PATIENCE;
 use onload_core::lease::{
     Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, POD, Taking, Token,
     take_unleased,
 };
-use onload_core::processes::{Processes, ProcessesError};
+use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::Quoted;
 use onload_core::ticket::{Starting, Ticket, TicketError, Tickets, User};
@@ -23,20 +25,19 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::made_by;
-use super::own_dir::{OwnDirError, open_run};
+use super::own_dir::open_run;
 use super::pod;
-use crate::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
+use crate::decision::pools::{PoolRequest, Pools, Reserved};
 use crate::decision::subject::Identity;
-use crate::host::{HostFilesError, HostView, ThisHost};
-use crate::process::init::InitError;
+use crate::host::{HostView, ThisHost};
+use crate::process::init::ended;
 
-/// Where vfio's nodes of groups are (drivers/vfio/group.c, `vfio_devnode`).
+/// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
 const GROUPS: &str = "/dev/vfio";
-/// And those of single functions (drivers/vfio/device_cdev.c).
+/// And of single functions (drivers/vfio/device_cdev.c).
 const FUNCTIONS: &str = "/dev/vfio/devices";
 /// How long is looked who has nodes open: any process may have very many files open.
 const OPENERS: Duration = Duration::from_secs(2);
-/// Where the kernel shows PCI functions.
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
@@ -46,9 +47,9 @@ pub struct Keeper<'a> {
     entry_point: &'static str,
     /// Whether this process is still there when the container's hooks run.
     stays: bool,
-    /// Where the runtime that this process becomes keeps its containers, if it was told.
+    /// Where the runtime that this process becomes keeps its containers (`--root`).
     root: Option<&'a Path>,
-    /// What brings back members that ended containers have left; none where this process has no right to.
+    /// None where this process has no right to bring back members that ended containers have left.
     fetch: Option<Fetch>,
 }
 
@@ -59,16 +60,13 @@ impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
     pub(crate) fn creating(host: &'a ThisHost, entry_point: &'static str) -> Self {
         Keeper {
-            host,
-            entry_point,
             stays: true,
-            root: None,
-            fetch: None,
+            ..Keeper::before(host, entry_point)
         }
     }
 
-    /// For a process that does not become the runtime: one that has ended when the runtime starts, or a
-    /// daemon that an engine asks.
+    /// For a process that does not become the runtime: one that has ended when the runtime starts, or a daemon that an
+    /// engine asks.
     #[must_use]
     pub fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
         Keeper {
@@ -98,27 +96,42 @@ impl<'a> Keeper<'a> {
         id: &Token,
         container: Identity<'_>,
         task: Option<&Path>,
-    ) -> Result<Ticket, ClaimError> {
+    ) -> Result<Ticket> {
         if !self.host.is_initial_namespace() {
-            return Err(ClaimError::OnlyRoot);
+            bail!("only root can start a container with a ticket");
         }
         let run = open_run(self.host)?;
         let processes = Processes::default();
+        let id_of_container = container.id.ok_or_else(no_id)?;
+        let own = std::process::id();
+        let root = self.root.map(Path::as_os_str);
         let user = User {
+            container: id_of_container.clone(),
+            bundle: canonical(container.bundle)?,
+            maker: processes.find(own)?.ok_or_else(|| ended(own))?,
+            state: made_by::state_directories(root, id_of_container.as_str()).collect(),
             task: task.map(Path::to_owned),
-            ..user_of(container, self.root, &processes)?
+            ended: None,
+            ended_ms: None,
         };
         let tickets = Tickets::open(&run, processes)?;
         Ok(tickets.take(id, user, START_PATIENCE)?)
     }
 
-    fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>, ClaimError> {
-        let run = open_run(self.host)?;
+    fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>> {
         let processes = Processes::default();
+        let until = Instant::now() + OPENERS;
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
+        if !self.host.is_initial_namespace() {
+            // A user without root keeps no leases, and has no ticket.
+            return Ok(take_unleased(wanted.wishes, wanted.numa, &user)?);
+        }
+        let run = open_run(self.host)?;
         let leases = Leases::open(&run, processes.clone())?;
-        let maker = match self.stays {
-            true => processes.find(std::process::id())?,
-            false => None,
+        let maker = if self.stays {
+            processes.find(std::process::id())?
+        } else {
+            None
         };
         let taking = Taking {
             wishes: wanted.wishes,
@@ -128,14 +141,17 @@ impl<'a> Keeper<'a> {
             holder: Holder::reserved_by(token.clone(), maker),
             entry_point: self.entry_point,
         };
-        let until = Instant::now() + OPENERS;
-        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
         let mut devices = match wanted.wishes {
             [] => Vec::new(),
             _ => self.take_members(&leases, &taking, &user)?,
         };
         if !wanted.named.is_empty() {
-            let kept = self.keep_named(&leases, wanted, &taking, &user);
+            let shares = self.host.settings().map(|settings| settings.config.leases);
+            let kept = shares.and_then(|shares| {
+                claim_named(wanted, &taking, taking.bundle, &shares, &|claim| {
+                    Ok(leases.claim(claim, &user, START_PATIENCE)?)
+                })
+            });
             kept.inspect_err(|_| {
                 let _ = leases.give_back(&devices, token, START_PATIENCE);
             })?;
@@ -165,54 +181,33 @@ impl<'a> Keeper<'a> {
         fetch(leases, &is_wanted);
         leases.take(taking, user, START_PATIENCE)
     }
-
-    /// Reserves devices by their names, with what the members of pools are reserved.
-    fn keep_named(
-        &self,
-        leases: &Leases,
-        wanted: PoolRequest<'_>,
-        taking: &Taking<'_>,
-        user: &dyn Fn(&Device) -> Option<String>,
-    ) -> Result<(), ClaimError> {
-        let shares = self.host.settings()?.config.leases;
-        let named = wanted.named.iter();
-        let devices = named.map(|(device, ticket)| Claimed {
-            ticket: Some(ticket.clone()),
-            ..claimed(device, &shares)
-        });
-        let claim = Claim {
-            devices: &devices.collect::<Vec<Claimed>>(),
-            container: taking.container,
-            bundle: taking.bundle,
-            holder: taking.holder.clone(),
-            token: None,
-            claim: None,
-            entry_point: taking.entry_point,
-        };
-        Ok(leases.claim(&claim, user, START_PATIENCE)?)
-    }
 }
 
-/// The container that uses a ticket.
-fn user_of(
-    container: Identity<'_>,
-    root: Option<&Path>,
-    processes: &Processes,
-) -> Result<User, ClaimError> {
-    let id = container.id.ok_or(ClaimError::NoId)?;
-    let own = std::process::id();
-    Ok(User {
-        container: id.clone(),
-        bundle: canonical(container.bundle)?,
-        maker: processes.find(own)?.ok_or(InitError::Ended(own))?,
-        state: made_by::state_directories(root.map(Path::as_os_str), id.as_str()).collect(),
-        task: None,
-        ended: None,
-        ended_ms: None,
+/// Claims the devices that a ticket names, with what the members of pools are reserved. `claim` writes that down, or only
+/// says whether it could.
+fn claim_named(
+    wanted: PoolRequest<'_>,
+    taking: &Taking<'_>,
+    bundle: &Path,
+    shares: &onload_core::config::Leases,
+    claim: &dyn Fn(&Claim<'_>) -> Result<()>,
+) -> Result<()> {
+    let named = wanted.named.iter();
+    let devices = named.map(|(device, ticket)| Claimed {
+        ticket: Some(ticket.clone()),
+        ..claimed(device, shares)
+    });
+    claim(&Claim {
+        devices: &devices.collect::<Vec<Claimed>>(),
+        container: taking.container,
+        bundle,
+        holder: taking.holder.clone(),
+        token: None,
+        claim: None,
+        entry_point: taking.entry_point,
     })
 }
 
-/// What is said of a device that is claimed.
 fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
     Claimed {
         // The specification may be older than the configuration.
@@ -226,19 +221,9 @@ fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
 }
 
 impl Pools for Keeper<'_> {
-    /// A user without root, who keeps no leases, gets the first members that nobody uses.
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
-        let token = Token::new().map_err(|error| PoolsError::Lease(Box::new(error)))?;
-        let devices = if self.host.is_initial_namespace() {
-            self.take(wanted, &token)
-                .map_err(|error| PoolsError::Lease(Box::new(error)))?
-        } else {
-            // There is no ticket here, and so nothing by its name.
-            let (processes, until) = (Processes::default(), Instant::now() + OPENERS);
-            let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
-            take_unleased(wanted.wishes, wanted.numa, &user)
-                .map_err(|error| PoolsError::Lease(Box::new(error)))?
-        };
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+        let token = Token::new().map_err(|error| onload_core::error!("{error}"))?;
+        let devices = self.take(wanted, &token)?;
         Ok(Reserved { token, devices })
     }
 
@@ -248,14 +233,8 @@ impl Pools for Keeper<'_> {
         }
     }
 
-    fn ticket(
-        &self,
-        id: &Token,
-        container: Identity<'_>,
-        task: Option<&Path>,
-    ) -> Result<Ticket, PoolsError> {
-        let taken = self.take_ticket(id, container, task);
-        taken.map_err(|error| PoolsError::Ticket(Box::new(error)))
+    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
+        self.take_ticket(id, container, task)
     }
 }
 
@@ -299,136 +278,62 @@ impl Viewer {
             shares,
         }
     }
-
-    /// That nobody else has devices that a ticket names.
-    fn check_named(
-        &self,
-        leases: &Leases,
-        wanted: PoolRequest<'_>,
-        taking: &Taking<'_>,
-        user: &dyn Fn(&Device) -> Option<String>,
-    ) -> Result<(), ClaimError> {
-        let named = wanted.named.iter();
-        let devices: Vec<Claimed> = named
-            .map(|(device, _)| claimed(device, &self.shares))
-            .collect();
-        let claim = Claim {
-            devices: &devices,
-            container: taking.container,
-            bundle: &canonical(taking.bundle)?,
-            holder: taking.holder.clone(),
-            token: None,
-            claim: None,
-            entry_point: taking.entry_point,
-        };
-        Ok(leases.would_claim(&claim, user)?)
-    }
 }
 
 impl Pools for Viewer {
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + OPENERS;
         let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
-        let taking = Taking {
-            wishes: wanted.wishes,
-            numa: wanted.numa,
-            container: wanted.id,
-            bundle: wanted.bundle,
-            holder: Holder::reserved_by(token.clone(), None),
-            entry_point: "container explain",
+        let mut devices = match &self.leases {
+            None => take_unleased(wanted.wishes, wanted.numa, &user)?,
+            Some(leases) => {
+                let taking = Taking {
+                    wishes: wanted.wishes,
+                    numa: wanted.numa,
+                    container: wanted.id,
+                    bundle: wanted.bundle,
+                    holder: Holder::reserved_by(token.clone(), None),
+                    entry_point: "container explain",
+                };
+                let devices = leases.would_take(&taking, &user)?;
+                let bundle = canonical(wanted.bundle)?;
+                claim_named(wanted, &taking, &bundle, &self.shares, &|claim| {
+                    Ok(leases.would_claim(claim, &user)?)
+                })?;
+                devices
+            }
         };
-        let devices = match &self.leases {
-            Some(leases) => leases.would_take(&taking, &user),
-            None => take_unleased(wanted.wishes, wanted.numa, &user).map_err(LeaseError::from),
-        };
-        let mut devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
-        if let Some(leases) = &self.leases {
-            self.check_named(leases, wanted, &taking, &user)
-                .map_err(|error| PoolsError::Lease(Box::new(error)))?;
-        }
         devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
         Ok(Reserved { token, devices })
     }
 
     fn give_back(&self, _: &Reserved) {}
 
-    fn ticket(
-        &self,
-        id: &Token,
-        container: Identity<'_>,
-        task: Option<&Path>,
-    ) -> Result<Ticket, PoolsError> {
-        let failed = |error: ClaimError| PoolsError::Ticket(Box::new(error));
+    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
-        let tickets = tickets.ok_or_else(|| failed(TicketError::unknown(id).into()))?;
-        let container_id = container.id.ok_or_else(|| failed(ClaimError::NoId))?;
-        let bundle = canonical(container.bundle).map_err(failed)?;
-        let ticket = tickets.would_take(
-            id,
-            Starting {
-                container: container_id,
-                bundle: &bundle,
-                maker: None,
-                task,
-            },
-        );
-        ticket.map_err(|error| failed(error.into()))
+        let tickets = tickets.ok_or_else(|| TicketError::unknown(id))?;
+        let starting = Starting {
+            container: container.id.ok_or_else(no_id)?,
+            bundle: &canonical(container.bundle)?,
+            maker: None,
+            task,
+        };
+        Ok(tickets.would_take(id, starting)?)
     }
 }
 
-/// Why a container does not get what it has to have for itself.
-#[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
-    /// The directory of the leases cannot be made.
-    #[error(transparent)]
-    Run(#[from] OwnDirError),
-    /// Somebody has it, or it cannot be written down.
-    #[error(transparent)]
-    Lease(Box<LeaseError>),
-    /// A ticket is not good.
-    #[error(transparent)]
-    Ticket(Box<TicketError>),
-    /// Nobody else can read tickets.
-    #[error("only root can start a container with a ticket")]
-    OnlyRoot,
-    /// Nobody could tell who uses a ticket.
-    #[error("the container's id is not known here, so nobody could tell who uses the ticket")]
-    NoId,
-    /// The container's init cannot be looked at.
-    #[error(transparent)]
-    Init(#[from] InitError),
-    /// The operator's configuration cannot be used.
-    #[error(transparent)]
-    Host(#[from] HostFilesError),
-    #[error(transparent)]
-    Processes(#[from] ProcessesError),
-    /// The container's bundle cannot be looked at.
-    #[error("looking at the bundle {path:?}")]
-    Bundle { path: PathBuf, source: io::Error },
-}
-
-impl onload_core::error::Typed for ClaimError {}
-
-impl From<TicketError> for ClaimError {
-    fn from(error: TicketError) -> Self {
-        ClaimError::Ticket(Box::new(error))
-    }
-}
-
-impl From<LeaseError> for ClaimError {
-    fn from(error: LeaseError) -> Self {
-        ClaimError::Lease(Box::new(error))
-    }
+fn no_id() -> Error {
+    Error::new("the container's id is not known here, so nobody could tell who uses the ticket")
 }
 
 /// What a container has to have for itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) devices: &'a [Device],
-    /// The nodes that the container gets, and what is behind them.
+    /// The nodes that the container gets, and the devices that they are of.
     pub(crate) expect: &'a [Expect],
-    /// What tells the reservation that they were chosen with.
+    /// Of the reservation that they were chosen with.
     pub(crate) token: Option<&'a Token>,
     /// The claim of a cluster engine that the container is for.
     pub(crate) claim: Option<&'a ClaimUid>,
@@ -438,37 +343,29 @@ pub(crate) struct Wanted<'a> {
     pub(crate) moved: Option<&'a Moved<Facts>>,
 }
 
-/// A container whose first process exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Container<'a> {
     pub(crate) id: &'a ContainerId,
     pub(crate) bundle: &'a Path,
-    /// The number of its first process.
     pub(crate) init: u32,
 }
 
-/// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps
-/// leases that other engines would see, and the container goes without: that gives a warning.
-///
-/// # Errors
-/// [`ClaimError`]: the container must not start.
+/// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps leases that other
+/// engines would see, and the container goes without: that gives a warning.
 pub(crate) fn claim(
     wanted: Wanted<'_>,
     container: Container<'_>,
     host: &ThisHost,
-) -> Result<Option<String>, ClaimError> {
+) -> Result<Option<String>> {
     claim_for(wanted, container, host, None)
 }
 
 /// As [`claim`], of devices that one container has at a time, whatever the configuration says of their class.
-///
-/// # Errors
-/// As for [`claim`].
 pub(crate) fn claim_alone(
     wanted: Wanted<'_>,
     container: Container<'_>,
     host: &ThisHost,
-) -> Result<Option<String>, ClaimError> {
+) -> Result<Option<String>> {
     claim_for(wanted, container, host, Some(1))
 }
 
@@ -477,7 +374,7 @@ fn claim_for(
     container: Container<'_>,
     host: &ThisHost,
     most: Option<u32>,
-) -> Result<Option<String>, ClaimError> {
+) -> Result<Option<String>> {
     if !host.is_initial_namespace() {
         let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
         return Ok(Some(format!(
@@ -489,7 +386,7 @@ fn claim_for(
     let processes = Processes::default();
     let leases = Leases::open(&run, processes.clone())?;
     let init = container.init;
-    let process = processes.find(init)?.ok_or(InitError::Ended(init))?;
+    let process = processes.find(init)?.ok_or_else(|| ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
     let devices = wanted.devices.iter();
@@ -517,14 +414,13 @@ fn claim_for(
     Ok(None)
 }
 
-/// The IOMMU group of a PCI function.
 fn group(device: &Device) -> Option<PathBuf> {
     let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
     (device.class == Class::Vfio).then(|| function.join("iommu_group"))
 }
 
-/// The devices that a lease of the same group may have been made for: a group goes by the lowest of its
-/// functions that is bound to vfio, and that may change while a container has it.
+/// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
+/// bound to vfio, and that may change while a container has it.
 fn group_members(device: &Device) -> Vec<Device> {
     let members = group(device).map(|group| std::fs::read_dir(group.join("devices")));
     let members = members.and_then(Result::ok).into_iter().flatten();
@@ -547,26 +443,19 @@ fn facts(device: &Device) -> BTreeMap<String, String> {
 }
 
 /// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
-pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
+pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
     if bundle.as_os_str().is_empty() {
         return Ok(PathBuf::new());
     }
-    canonicalize(bundle).map_err(|source| ClaimError::Bundle {
-        path: bundle.to_owned(),
-        source,
-    })
+    canonicalize(bundle).with_context(|| format!("looking at the bundle {bundle:?}"))
 }
 
-/// Releases what a container that is gone had for itself. A user without root has released nothing.
-///
-/// # Errors
-/// [`ClaimError`].
 pub(crate) fn release(
     devices: &[Device],
     token: Option<&Token>,
     container: &ContainerId,
     bundle: &Path,
-) -> Result<(), ClaimError> {
+) -> Result<()> {
     let Some(leases) = find()? else {
         return Ok(());
     };
@@ -578,10 +467,7 @@ pub(crate) fn release(
 }
 
 /// The leases, where there are any; a user without root has none.
-///
-/// # Errors
-/// [`ClaimError`].
-pub(crate) fn find() -> Result<Option<Leases>, ClaimError> {
+pub(crate) fn find() -> Result<Option<Leases>> {
     let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
         return Ok(None);
     };
@@ -601,11 +487,10 @@ pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
     canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
 }
 
-/// Who uses a device without a lease: a virtual machine, a container that was given the node by
-/// itself, one that is older than leases. The kernel lets one open a group at a time
-/// (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be opened more
-/// than once, so where there are no groups /proc alone tells. If there is no time for all of that, nobody is known to use
-/// it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
+/// Who uses a device without a lease: a virtual machine, or a container that was given the node by itself. The kernel lets
+/// one open a group at a time (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be
+/// opened more than once, so where there are no groups only /proc shows it. If there is no time for all of that, nobody is
+/// known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
 fn user(
     device: &Device,
     expect: &[Expect],
@@ -644,10 +529,7 @@ fn user(
 fn node(expect: &Expect) -> PathBuf {
     let place = Path::new(&expect.node).parent();
     let of_function = place.is_some_and(|place| place.ends_with("vfio/devices"));
-    let dir = match of_function {
-        true => FUNCTIONS,
-        false => GROUPS,
-    };
+    let dir = if of_function { FUNCTIONS } else { GROUPS };
     Path::new(dir).join(expect.node_name())
 }
 

@@ -1,10 +1,9 @@
-//! Records which runtime created a container, for as long as the container lives. Later commands
-//! for it must reach the same runtime, even if the configuration has changed.
+//! Records which runtime created a container, for as long as the container lives: later commands for it must reach the
+//! same runtime, even if the configuration has changed.
 //!
-//! A record is a symbolic link, created by one system call and read by another; nothing ever
-//! follows it. Its target begins with the version of the format: `1:PATH`, or `1:guarded:PATH` for
-//! a container whose later processes are checked too. Its name consists of the container's id and
-//! the value of `--root`, since two engines may use the same id.
+//! A record is a symbolic link, created by one system call and read by another; nothing ever follows it. Its target begins
+//! with the version of the format: `1:PATH`, or `1:guarded:PATH` for a container whose later processes are checked too.
+//! Its name consists of the container's id and the value of `--root`, since two engines may use the same id.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -25,12 +24,11 @@ use rustix::io::Errno;
 /// The directory of the records in [`RUN_DIR`]; no container id contains that character.
 pub const NAME: &str = "@runtimes";
 
-/// Where runc, crun and youki keep their containers without `--root`. crun uses XDG_RUNTIME_DIR if
-/// it is set, which for root gives the last of them.
+/// Where runc, crun and youki keep their containers without `--root`. The last one is where crun does with XDG_RUNTIME_DIR
+/// of root.
 pub(crate) const DEFAULT_ROOTS: [&str; 4] =
     ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
 
-/// The runtimes that keep their containers there.
 const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
 
 const PLAIN: &[u8] = b"1:";
@@ -38,26 +36,22 @@ const GUARDED: &[u8] = b"1:guarded:";
 /// What follows is no absolute path, so that no version takes it for a container's record.
 const CONFIGURED: &[u8] = b"1:configured:";
 
-/// The name of the link to the runtime of the configuration; the name of a container's record ends
-/// differently.
+/// The name of the link to the runtime of the configuration; no name of a container's record ends so.
 const CONFIGURED_NAME: &str = "@configured";
 
 /// Bytes of an id in a record's name: a file name has at most 255, and the rest encodes `--root`.
 const MAX_ID_BYTES: usize = 200;
 
-/// One start in this many looks for records of containers that are gone. The container's id decides
-/// which.
+/// One start in this many looks for records of containers that are gone. The container's id decides which.
 const SWEEP_ONE_IN: u64 = 2;
 
-/// Records that are examined then. Together with [`SWEEP_ONE_IN`], that is two for each record
-/// written, so among many records at most half belong to containers that are gone.
+/// Records that are examined then. Together with [`SWEEP_ONE_IN`], that is two for each record written, so among many
+/// records at most half belong to containers that are gone.
 const SWEEP_AT_MOST: usize = 4;
 
-/// Seconds that a record stays although the runtime has no such container: it may be about to
-/// create it.
+/// Seconds that a record stays although the runtime has no such container: it may be about to create it.
 const SWEEP_AFTER: u64 = 60;
 
-/// The content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub runtime: PathBuf,
@@ -66,8 +60,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Parses the target of a link. A path that is not absolute, or a format of another version, is
-    /// not a record.
+    /// Parses the target of a link. A path that is not absolute, or a format of another version, is not a record.
     #[must_use]
     pub fn parse(target: &[u8]) -> Option<Record> {
         let (path, is_guarded) = match target.strip_prefix(GUARDED) {
@@ -90,7 +83,6 @@ impl Record {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainerKey<'a> {
     pub id: &'a ContainerId,
-    /// The value of `--root`, if given.
     pub root: Option<&'a OsStr>,
 }
 
@@ -160,13 +152,12 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// A number that differs from one id to the next, even if they merely count up: these bits depend
-/// on the last character as much as on the others.
+/// A number that differs from one id to the next, even if they merely count up: these bits depend on the last character as
+/// much as on the others.
 fn spread(id: &ContainerId) -> u64 {
     hash(id.as_str().as_bytes()) >> 41
 }
 
-/// A container's record, and where it is.
 #[derive(Debug)]
 pub(crate) struct StoredRecord {
     pub record: Record,
@@ -174,8 +165,7 @@ pub(crate) struct StoredRecord {
     name: String,
 }
 
-/// Reads a container's record. Its directory and those above it must be trusted, like any trusted
-/// file of the host. The caller has to check the runtime.
+/// Reads a container's record, in a directory that only root can write to. The caller has to check the runtime.
 #[must_use]
 pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredRecord> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
@@ -204,8 +194,8 @@ impl StoredRecord {
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
     }
 
-    /// Remembers the record's runtime as that of the configuration. One that the configuration does not name, as
-    /// where the file is gone for a moment, takes the place of none: the one before may confine containers more.
+    /// Remembers the record's runtime as that of the configuration. One that the configuration does not name, as where the
+    /// file is gone for a moment, replaces none: the one before may confine containers more.
     pub(crate) fn remember_configured(&self, is_named: bool) {
         let path = self.record.runtime.as_os_str().as_bytes();
         let target = [CONFIGURED, path].concat();
@@ -218,8 +208,8 @@ impl StoredRecord {
         let _ = symlinkat(OsStr::from_bytes(&target), &self.dir, CONFIGURED_NAME);
     }
 
-    /// Forgets a deleted container, unless its later processes are checked. If the runtime then
-    /// does not delete it, they still have to be checked, and a sweep removes the record later.
+    /// Forgets a deleted container, unless its later processes are checked. If the runtime then does not delete it, they
+    /// still have to be checked, and a sweep removes the record later.
     pub(crate) fn forget(&self) {
         if !self.record.is_guarded {
             self.undo();
@@ -227,12 +217,9 @@ impl StoredRecord {
     }
 }
 
-/// Records the runtime of a container that is about to be created, and removes a few records of
-/// containers that are gone. If a container with that name lives, its record stays and `None` is
-/// returned: the runtime will refuse the new one.
-///
-/// # Errors
-/// What prevented it. Without a record, the container starts all the same unless it is guarded.
+/// Records the runtime of a container that is about to be created, and removes a few records of containers that are gone.
+/// If a container with that name lives, its record stays and `None` is returned: the runtime will refuse the new one.
+/// Without a record, the container starts all the same unless it is guarded.
 pub(crate) fn write(
     trusted: &Trusted,
     named: ContainerKey<'_>,
@@ -266,8 +253,8 @@ pub(crate) fn write(
     Ok(Some(StoredRecord { record, dir, name }))
 }
 
-/// Opens the directory to write in it. One call replaces a step for each parent directory: nothing
-/// is read here, and no link is followed.
+/// Opens the directory to write in it. One call replaces a step for each parent directory: nothing is read here, and no
+/// link is followed.
 fn open() -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let path = Path::new(RUN_DIR).join(NAME);
@@ -289,8 +276,8 @@ fn make(trusted: &Trusted) -> Result<(), Errno> {
     make_dir(&run, OsStr::new(NAME), PRIVATE_MODE)
 }
 
-/// Removes some records of containers that the runtime with the same `--root` no longer has. A
-/// runtime that ends a container itself (`run`), or is killed, is never asked to delete it.
+/// Removes some records of containers that the runtime with the same `--root` no longer has. A runtime that ends a
+/// container itself (`run`), or is killed, is never asked to delete it.
 fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());

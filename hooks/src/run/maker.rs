@@ -1,29 +1,29 @@
-//! Which process created a container's files under /run/onload-ctk, and whether they are still
-//! needed: a start may fail before any poststop is called.
+//! Which process created a container's files under /run/onload-ctk, and whether they are still needed: a start may fail
+//! before any poststop is called.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Result};
 use onload_core::fs::open::is_there;
-use onload_core::processes::{Processes, ProcessesError};
+use onload_core::processes::Processes;
 use onload_core::timestamp::since_boot_ms;
-use rustix::fs::{AtFlags, fstat, stat, statat};
+use rustix::fs::{AtFlags, stat, statat};
 use serde::{Deserialize, Serialize};
 
-use crate::process::init::{Init, InitError, has_ended};
+use crate::process::init::{Init, has_ended};
 use crate::run::made_by::DEFAULT_ROOTS;
-use crate::run::record::{self, RecordError};
+use crate::run::record;
 
-/// The record beside the files. Versions that do not know it take it for the leftovers of a killed
-/// process and remove it (`onload_core::fs::atomic::is_temporary_name`).
+/// The record beside the files. Whoever clears the directory removes it as the leftovers of a killed process
+/// (`onload_core::fs::atomic::is_temporary_name`).
 pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// The PID namespace of this process (pid_namespaces(7)).
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
 /// What the process that creates the files does next.
@@ -38,7 +38,6 @@ pub(crate) enum Stage {
     Runtime,
 }
 
-/// The process that created a container's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Maker {
@@ -48,41 +47,29 @@ pub(crate) struct Maker {
     start_time: u64,
     /// Process ids have no meaning after a reboot.
     boot: String,
-    /// When it wrote this, in milliseconds after boot (CLOCK_BOOTTIME); `None` if an earlier version wrote it.
-    #[serde(default)]
-    made_ms: Option<u64>,
-    /// Inode of the PID namespace in which `pid`, and the container's init in state.json, are
-    /// counted; `None` if an earlier version wrote it.
-    #[serde(default)]
-    pid_namespace: Option<u64>,
-    /// The container's bundle.
-    #[serde(default)]
+    /// When it wrote this, in milliseconds after boot (CLOCK_BOOTTIME).
+    made_ms: u64,
+    /// Inode of the PID namespace in which `pid`, and the container's init in state.json, are counted.
+    pid_namespace: u64,
+    /// `None` for a path that JSON cannot express.
     bundle: Option<PathBuf>,
     /// The directories where its runtime may keep the state of containers, one directory each.
-    #[serde(default)]
     roots: Vec<PathBuf>,
 }
 
-/// What an entry point knows about the container for which it creates files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryPoint<'a> {
-    /// What this process does next.
     pub stage: Stage,
-    /// The container's bundle; a relative path starts at the working directory.
+    /// A relative path starts at the working directory.
     pub bundle: &'a Path,
     /// The runtime's `--root`.
     pub root: Option<&'a Path>,
 }
 
 impl Maker {
-    /// This process.
-    ///
-    /// # Errors
-    /// [`InitError`].
-    pub(crate) fn this(entry_point: EntryPoint<'_>) -> Result<Maker, InitError> {
+    pub(crate) fn this(entry_point: EntryPoint<'_>) -> Result<Maker> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
-        // A path that JSON cannot express counts as unknown.
         let whole = |path: &Path| {
             let path = here.as_ref()?.join(path);
             path.to_str().map(PathBuf::from)
@@ -92,8 +79,8 @@ impl Maker {
             pid,
             start_time: Init::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
-            made_ms: Some(since_boot_ms()),
-            pid_namespace: Some(pid_namespace()?),
+            made_ms: since_boot_ms(),
+            pid_namespace: pid_namespace()?,
             bundle: whole(entry_point.bundle),
             roots: match entry_point.root {
                 Some(root) => whole(root).into_iter().collect(),
@@ -102,27 +89,20 @@ impl Maker {
         })
     }
 
-    /// Writes it to a container's directory.
-    ///
-    /// # Errors
-    /// [`RecordError::Write`].
-    pub(crate) fn write(&self, dir: &OwnedFd) -> Result<(), RecordError> {
+    pub(crate) fn write(&self, dir: &OwnedFd) -> Result<()> {
         record::write(dir, MAKER, self)
     }
 
-    /// Reads it from a container's directory; `None` if there is none, or none that this version
-    /// understands.
+    /// Reads it from a container's directory; `None` if there is none, or none that this version understands.
     pub(crate) fn read(dir: &OwnedFd) -> Option<Maker> {
         record::read(dir, MAKER).ok().flatten()
     }
 
-    /// Whether process ids in the container's directory mean the same to this process as to the one
-    /// that wrote them. A runtime in a container may share /run with its host. A number from one of
-    /// them is another process or none in the other, which must not conclude that the container is
-    /// gone.
+    /// Whether process ids in the container's directory mean the same to this process as to the one that wrote them. A
+    /// runtime in a container may share /run with its host. A number from one of them is another process or none in the
+    /// other, which must not conclude that the container is gone.
     pub(crate) fn shares_pid_namespace(&self) -> bool {
-        self.pid_namespace
-            .is_none_or(|of| pid_namespace().ok() == Some(of))
+        pid_namespace().is_ok_and(|own| own == self.pid_namespace)
     }
 
     fn lives(&self) -> bool {
@@ -130,15 +110,13 @@ impl Maker {
         is_this_boot && !has_ended(self.pid, self.start_time)
     }
 
-    /// The time since it wrote this; none where that is not known.
-    fn age(&self, now_ms: u64) -> Option<Duration> {
-        let made = self.made_ms?;
-        Some(Duration::from_millis(now_ms.saturating_sub(made)))
+    fn age(&self, now_ms: u64) -> Duration {
+        Duration::from_millis(now_ms.saturating_sub(self.made_ms))
     }
 
-    /// Whether the files are useless, `age` after they were created: their maker is gone, and no
-    /// container appeared. With any runtime, its directory for the container shows that. A file
-    /// removed by mistake was already mounted when the container was created, and stays mounted.
+    /// Whether the files are useless, `age` after they were created: their maker is gone, and no container appeared. With
+    /// any runtime, its directory for the container shows that. A file removed by mistake was already mounted when the
+    /// container was created, and stays mounted.
     fn is_abandoned(&self, id: &ContainerId, age: Duration) -> bool {
         if self.lives() {
             return false;
@@ -148,61 +126,39 @@ impl Maker {
             Stage::Hook => true,
             _ if !has_bundle => true,
             Stage::Precreate if age < GRACE => false,
-            Stage::Precreate | Stage::Runtime => !is_known(&self.roots, id),
+            Stage::Precreate | Stage::Runtime => {
+                let mut roots = self.roots.iter();
+                !roots.any(|root| is_there(&root.join(id.as_str())))
+            }
         }
     }
 }
 
-fn pid_namespace() -> Result<u64, InitError> {
-    let found = stat(PID_NAMESPACE).map_err(|error| InitError::Read {
-        path: PID_NAMESPACE.into(),
-        source: error.into(),
-    })?;
+fn pid_namespace() -> Result<u64> {
+    let found = stat(PID_NAMESPACE).with_context(|| format!("reading {PID_NAMESPACE:?}"))?;
     Ok(found.st_ino)
 }
 
-/// Whether the files in a container's directory without state.json are useless.
+/// Whether the files in a container's directory without state.json are useless. A poststop that could not remove the mount
+/// targets left their record without that of the maker.
 #[must_use]
 pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
-    let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     match maker {
-        Some(maker) => {
-            maker.is_abandoned(id, maker.age(since_boot_ms()).unwrap_or_else(|| age(dir)))
-        }
-        // From a version that wrote no record of the maker.
-        _ if has(record::CREATED) => true,
-        _ => {
-            has("ld.so.preload")
-                && age(dir) >= GRACE
-                && !is_known(&DEFAULT_ROOTS.map(PathBuf::from), id)
-        }
+        Some(maker) => maker.is_abandoned(id, maker.age(since_boot_ms())),
+        None => statat(dir, record::CREATED, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
     }
-}
-
-/// The time since something was last created in a directory; zero if the clock was set back. Only what an earlier version
-/// left is judged by that.
-fn age(dir: impl AsFd) -> Duration {
-    let changed = fstat(dir).map_or(i64::MAX, |stat| stat.st_mtime);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_secs());
-    Duration::from_secs(now.saturating_sub(changed.unsigned_abs()))
-}
-
-fn is_known(roots: &[PathBuf], id: &ContainerId) -> bool {
-    roots.iter().any(|root| is_there(&root.join(id.as_str())))
 }
 
 /// What names this boot. A container manager's own file is mounted over the kernel's in a container without privileges,
 /// which cannot mount a proc of its own to look below; all processes there see that file.
-fn boot_id() -> Result<String, InitError> {
+fn boot_id() -> Result<String> {
     Processes::default().boot_id().or_else(|error| {
-        let ProcessesError { path, source } = error;
-        if source.kind() != std::io::ErrorKind::PermissionDenied {
-            return Err(InitError::Read { path, source });
+        if error.source.kind() == std::io::ErrorKind::PermissionDenied
+            && let Ok(shown) = std::fs::read_to_string(&error.path)
+        {
+            return Ok(shown.trim_ascii().to_owned());
         }
-        let shown = std::fs::read_to_string(&path);
-        let shown = shown.map(|text| text.trim_ascii().to_owned());
-        shown.map_err(|_| InitError::Read { path, source })
+        Err(error.into())
     })
 }
 
@@ -303,7 +259,7 @@ mod tests {
     fn what_was_counted_in_another_pid_namespace_is_not_judged() {
         let ended = Ended::new(Stage::Hook);
         let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
-        let counts = |pid_namespace: Option<u64>| {
+        let counts = |pid_namespace: u64| {
             let maker = Maker {
                 pid_namespace,
                 ..ended.maker.clone()
@@ -312,8 +268,7 @@ mod tests {
             Maker::read(&dir).unwrap().shares_pid_namespace()
         };
         assert!(counts(ended.maker.pid_namespace));
-        assert!(!counts(Some(1)));
-        assert!(counts(None), "a version without that field");
+        assert!(!counts(1));
     }
 
     #[test]
@@ -346,23 +301,17 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_makes_nothing_older() {
-        let mut ended = Ended::new(Stage::Precreate);
+        let ended = Ended::new(Stage::Precreate);
         let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
         // As if the clock had been an hour behind when it was made.
-        let long_ago = SystemTime::now() - 6 * GRACE;
+        let long_ago = std::time::SystemTime::now() - 6 * GRACE;
         File::open(ended.dir.path())
             .unwrap()
             .set_modified(long_ago)
             .unwrap();
         assert!(!is_abandoned(Some(&ended.maker), &dir, &ended.id));
-        let made = ended.maker.made_ms.unwrap();
         let grace = u64::try_from(GRACE.as_millis()).unwrap();
-        assert_eq!(ended.maker.age(made + grace), Some(GRACE));
-        ended.maker.made_ms = None;
-        assert!(
-            is_abandoned(Some(&ended.maker), &dir, &ended.id),
-            "a version without that field"
-        );
+        assert_eq!(ended.maker.age(ended.maker.made_ms + grace), GRACE);
     }
 
     #[test]
@@ -378,17 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_a_version_without_a_record_is_left_after_the_same_while() {
+    fn what_has_no_record_of_its_maker_is_left_if_targets_were_created() {
         let dir = tempfile::tempdir().unwrap();
         let id = "onload-ctk-no-such-container".parse().unwrap();
         let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
-        assert!(!is_abandoned(None, &fd(), &id), "it holds nothing of ours");
-        fs::write(dir.path().join("ld.so.preload"), "x").unwrap();
-        assert!(!is_abandoned(None, &fd(), &id), "it is new");
-        let old = SystemTime::now() - GRACE;
-        File::open(dir.path()).unwrap().set_modified(old).unwrap();
-        assert!(is_abandoned(None, &fd(), &id));
+        assert!(!is_abandoned(None, &fd(), &id), "another program's");
         fs::write(dir.path().join(record::CREATED), "x").unwrap();
-        assert!(is_abandoned(None, &fd(), &id), "its hook was killed");
+        assert!(is_abandoned(None, &fd(), &id));
     }
 }

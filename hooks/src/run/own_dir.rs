@@ -1,5 +1,4 @@
-//! The directory of one container under [`RUN_DIR`], for entry points that give the container
-//! something.
+//! The directory of one container under [`RUN_DIR`], for entry points that give the container something.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,65 +7,38 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
-use onload_core::fs::atomic::{WriteError, write_atomic};
+use onload_core::error::{Context as _, Result};
+use onload_core::fs::atomic::write_atomic;
 use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
-use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use onload_core::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::maker::{EntryPoint, MAKER, Maker};
-use super::record::RecordError;
 use crate::host::ThisHost;
-use crate::process::init::InitError;
 
-/// Why the directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OwnDirError {
-    /// A directory above it is not only root's.
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-    /// A file for the container could not be written on the host.
-    #[error("writing {path:?}")]
-    HostFile { path: PathBuf, source: io::Error },
-    /// The lock for all containers cannot be taken.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// This process cannot be examined.
-    #[error(transparent)]
-    Own(#[from] InitError),
-    /// The maker could not be recorded.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-}
+const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
-impl onload_core::error::Typed for OwnDirError {}
-
-/// The directory of one container under [`RUN_DIR`].
 #[derive(Debug)]
 pub(crate) struct OwnDir {
-    /// [`RUN_DIR`].
     pub run: RunDir,
     /// The container's directory in it.
     pub dir: OwnedFd,
-    /// Until it is dropped, no poststop removes what is found here. `None` if somebody held the
-    /// lock for too long; then nobody else sweeps either.
+    /// Until it is dropped, no poststop removes what is found here. `None` if somebody held the lock for too long; then
+    /// nobody else sweeps either.
     pub lock: Option<Lock>,
     pub warning: Option<String>,
     path: PathBuf,
 }
 
 impl OwnDir {
-    /// Opens it, after creating it if necessary, and records in it that it belongs to this process.
-    /// Every directory above it must belong to root.
-    ///
-    /// # Errors
-    /// [`OwnDirError`].
+    /// Opens it, after creating it if necessary, and records in it that it belongs to this process. Every directory above
+    /// it must belong to root.
     pub(crate) fn open(
         id: &ContainerId,
         entry_point: EntryPoint<'_>,
         host: &ThisHost,
-    ) -> Result<Self, OwnDirError> {
+    ) -> Result<Self> {
         let run = open_run(host)?;
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
         let maker = Maker::this(entry_point)?;
@@ -76,30 +48,21 @@ impl OwnDir {
     }
 
     /// The lock comes first: a directory opened before it may be one that a sweep then removes.
-    fn make(
-        run: RunDir,
-        id: &ContainerId,
-        lock: Result<Lock, LockError>,
-    ) -> Result<Self, OwnDirError> {
+    fn make(run: RunDir, id: &ContainerId, lock: Result<Lock, LockError>) -> Result<Self> {
         let (lock, warning) = match lock {
             Ok(lock) => (Some(lock), None),
             Err(error @ LockError::Held { .. }) => (None, Some(Chain(&error).to_string())),
             Err(error) => return Err(error.into()),
         };
         let path = run.path().join(id.as_str());
-        let failed = |error: rustix::io::Errno| OwnDirError::HostFile {
-            path: path.clone(),
-            source: error.into(),
-        };
         let name = OsStr::new(id.as_str());
-        make_dir(&run, name, OWN_DIR_MODE).map_err(failed)?;
+        make_dir(&run, name, OWN_DIR_MODE).with_context(|| writing(&path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = openat(&run, name, flags, Mode::empty());
         let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
-        let dir = dir.map_err(|error| {
-            remove_empty(&run, id);
-            failed(error)
-        })?;
+        let dir = dir
+            .inspect_err(|_| remove_empty(&run, id))
+            .with_context(|| writing(&path))?;
         Ok(OwnDir {
             run,
             dir,
@@ -109,32 +72,20 @@ impl OwnDir {
         })
     }
 
-    /// Writes a file in it.
-    ///
-    /// # Errors
-    /// [`OwnDirError::HostFile`].
-    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OwnDirError> {
-        write_atomic(&self.dir, OsStr::new(name), bytes, 0o644).map_err(|error: WriteError| {
-            OwnDirError::HostFile {
-                path: self.path.join(name),
-                source: error.source,
-            }
-        })
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let written = write_atomic(&self.dir, OsStr::new(name), bytes, 0o644);
+        written
+            .map_err(|error| error.source)
+            .with_context(|| writing(&self.path.join(name)))
     }
 
     /// Appends to a file in it, which may be mounted in the container.
-    ///
-    /// # Errors
-    /// [`OwnDirError::HostFile`].
-    pub(crate) fn append(&self, name: &str, bytes: &[u8]) -> Result<(), OwnDirError> {
+    pub(crate) fn append(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.dir, name, flags, Mode::empty()).map(File::from);
         let written = file.map_err(io::Error::from);
         let written = written.and_then(|mut file| file.write_all(bytes));
-        written.map_err(|source| OwnDirError::HostFile {
-            path: self.path.join(name),
-            source,
-        })
+        written.with_context(|| writing(&self.path.join(name)))
     }
 
     /// Restores it as far as possible. The original error is the one to report.
@@ -145,22 +96,19 @@ impl OwnDir {
 }
 
 /// Opens [`RUN_DIR`], and makes it first where it is not there; every directory above belongs to root.
-///
-/// # Errors
-/// [`OwnDirError`].
-pub(crate) fn open_run(host: &ThisHost) -> Result<RunDir, OwnDirError> {
+pub(crate) fn open_run(host: &ThisHost) -> Result<RunDir> {
     let path = Path::new(RUN_DIR);
-    let failed = |error: rustix::io::Errno| OwnDirError::HostFile {
-        path: path.to_owned(),
-        source: error.into(),
-    };
     let above = path.parent().unwrap_or(Path::new("/"));
     let above = host.trusted().open_dir(above)?;
     let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
-    make_dir(&above, name, RUN_DIR_MODE).map_err(failed)?;
+    make_dir(&above, name, RUN_DIR_MODE).with_context(|| writing(path))?;
     let run = host.trusted().open_dir(path)?;
-    set_mode(&run, RUN_DIR_MODE).map_err(failed)?;
+    set_mode(&run, RUN_DIR_MODE).with_context(|| writing(path))?;
     Ok(RunDir::new(run.into(), path))
+}
+
+pub(crate) fn writing(path: &Path) -> String {
+    format!("writing {path:?}")
 }
 
 /// Removes the directory if it was just created and is therefore empty. An existing one is not
@@ -168,9 +116,6 @@ pub(crate) fn open_run(host: &ThisHost) -> Result<RunDir, OwnDirError> {
 fn remove_empty(run: &RunDir, id: &ContainerId) {
     let _ = unlinkat(run, id.as_str(), AtFlags::REMOVEDIR);
 }
-
-/// Mode of the directory of one container.
-const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
 #[cfg(test)]
 mod tests {

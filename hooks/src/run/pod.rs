@@ -7,7 +7,6 @@ use onload_core::fs::regular;
 use onload_core::lease::is_pod;
 use serde::Deserialize;
 
-/// The most bytes of a configuration that are read.
 const MOST: u64 = 4 * 1024 * 1024;
 /// Namespace and name, as containerd's CRI and CRI-O annotate them.
 const KEYS: [[&str; 2]; 2] = [

@@ -1,65 +1,33 @@
-//! The records under /run/onload-ctk/ID for as long as a container lives: what was created in its
-//! root, and what `reapply` needs.
-//!
-//! Another version may have written them. Unknown fields are ignored. A field `version` above
-//! [`VERSION`] means that this version cannot interpret the rest. Version 1 is written without that
-//! field: the hook of 0.1.0 rejects fields of state.json that it does not know.
+//! The records under /run/onload-ctk/ID for as long as a container lives: what was created in its root, and what `reapply`
+//! needs. Another version may have written them: unknown fields are ignored, and a field `version` above [`VERSION`] means
+//! that this version cannot interpret the rest. Version 1 is written without that field.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::fs::atomic::{WriteError, write_atomic};
+use onload_core::bail;
+use onload_core::error::{Context as _, Result};
+use onload_core::fs::atomic::write_atomic;
 use onload_core::lease::Device as LeasedDevice;
-use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Rule;
 
-/// What was created in the container's root.
+/// Holds [`Created`].
 pub(crate) const CREATED: &str = "created";
-/// What `reapply` needs.
+/// Holds [`Live`].
 pub(crate) const STATE: &str = "state.json";
 /// The variables of the members of pools, as a file for the container's programs.
 pub(crate) const VARIABLES: &str = "variables";
 /// The newest version of either record that this code understands.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of a record that are read.
 const MAX_BYTES: u64 = 1024 * 1024;
-
-/// Why a record cannot be written or used.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    #[error("recording what is done for the container")]
-    Write(#[from] WriteError),
-    #[error("reading {name} of the container")]
-    Read {
-        name: &'static str,
-        source: io::Error,
-    },
-    /// A newer version of this program wrote it.
-    #[error(
-        "{name} of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
-    )]
-    Newer { name: &'static str, version: u32 },
-}
-
-impl onload_core::error::Typed for RecordError {}
-
-impl RecordError {
-    /// Whether the file could not be read or written, as opposed to not understood.
-    fn is_of_the_system(&self) -> bool {
-        let unknown = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
-        match self {
-            RecordError::Read { source: error, .. } => !unknown.contains(&error.kind()),
-            error => matches!(error, RecordError::Write(_)),
-        }
-    }
-}
 
 /// A file or a directory; device nodes are mounted on files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,10 +47,8 @@ impl TargetType {
     }
 }
 
-/// Something that was created in the container's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Made {
-    /// The path in the container.
     pub path: PathBuf,
     pub kind: TargetType,
     /// Its inode, which distinguishes it from a later one; `None` before it is created.
@@ -91,7 +57,6 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Something that will be created.
     #[must_use]
     pub(crate) fn planned(path: &Path, kind: TargetType) -> Self {
         Made {
@@ -102,14 +67,12 @@ impl Made {
     }
 }
 
-/// Everything that was created in one root. It is written before anything is created, without
-/// inodes, and again afterwards with them. Whenever the hook is killed, the record lists what
-/// exists.
+/// Everything that was created in one root. It is written before anything is created, without inodes, and again afterwards
+/// with them. Whenever the hook is killed, the record lists what exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Created {
     /// The path of the container's root on the host.
     pub root: PathBuf,
-    /// In the order of creation.
     pub made: Vec<Made>,
 }
 
@@ -117,7 +80,6 @@ pub(crate) struct Created {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Live {
-    /// The container's init.
     pub pid: u32,
     /// When that process started, in clock ticks since boot.
     pub start_time: u64,
@@ -175,73 +137,64 @@ impl Live {
         }
     }
 
-    /// Whether the record is of this process.
     pub(crate) fn is_of(&self, pid: u32, start_time: u64) -> bool {
         (self.pid, self.start_time) == (pid, start_time)
     }
 }
 
-/// Writes a record.
-///
-/// # Errors
-/// [`RecordError::Write`].
-pub(crate) fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<(), RecordError> {
+pub(crate) fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<()> {
     let mut bytes = serde_json::to_vec(record).unwrap_or_default();
     bytes.push(b'\n');
-    Ok(write_atomic(dir, OsStr::new(name), &bytes, 0o600)?)
+    write_atomic(dir, OsStr::new(name), &bytes, 0o600)
+        .context("recording what is done for the container")
 }
 
 /// Reads a record; `None` if there is no file.
-///
-/// # Errors
-/// [`RecordError::Read`].
-pub(crate) fn read<T: serde::de::DeserializeOwned>(
-    dir: impl AsFd,
-    name: &'static str,
-) -> Result<Option<T>, RecordError> {
-    let failed = |error: io::Error| RecordError::Read {
-        name,
-        source: error,
-    };
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat(dir, name, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(failed(error.into())),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    let version = version(&bytes).map_err(|error| failed(error.into()))?;
-    if version > VERSION {
-        return Err(RecordError::Newer { name, version });
-    }
-    let record = serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
-    Ok(Some(record))
+pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<Option<T>> {
+    let bytes = bytes(dir, name)?;
+    bytes.map(|bytes| parse(name, &bytes)).transpose()
 }
 
-/// As [`read`], but a record that cannot be understood, perhaps from another version, counts as
-/// absent and adds a line to `warnings`.
-///
-/// # Errors
-/// [`RecordError::Read`] if the file cannot be read.
-pub(crate) fn read_known<T: serde::de::DeserializeOwned>(
+/// As [`read`], but a record that cannot be understood, perhaps from another version, counts as absent and adds a line to
+/// `warnings`.
+pub(crate) fn read_known<T: DeserializeOwned>(
     dir: impl AsFd,
-    name: &'static str,
+    name: &str,
     warnings: &mut Vec<String>,
-) -> Result<Option<T>, RecordError> {
-    match read(dir, name) {
-        Err(error) if !error.is_of_the_system() => {
-            warnings.push(format!("{}; it is ignored", Chain(&error)));
-            Ok(None)
-        }
-        Err(error @ RecordError::Newer { .. }) => {
-            warnings.push(format!("{}; it is ignored", Chain(&error)));
-            Ok(None)
-        }
-        read => read,
+) -> Result<Option<T>> {
+    let Some(bytes) = bytes(dir, name)? else {
+        return Ok(None);
+    };
+    let record = parse(name, &bytes);
+    Ok(record
+        .map_err(|error| warnings.push(format!("{error:#}; it is ignored")))
+        .ok())
+}
+
+fn reading(name: &str) -> String {
+    format!("reading {name} of the container")
+}
+
+fn bytes(dir: impl AsFd, name: &str) -> Result<Option<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(dir, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        file => File::from(file.with_context(|| reading(name))?),
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_BYTES).read_to_end(&mut bytes);
+    read.with_context(|| reading(name))?;
+    Ok(Some(bytes))
+}
+
+fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T> {
+    let version = version(bytes).with_context(|| reading(name))?;
+    if version > VERSION {
+        bail!(
+            "{name} of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
+        );
     }
+    serde_json::from_slice(bytes).with_context(|| reading(name))
 }
 
 /// The version of a record; without the field it is the first.
@@ -261,7 +214,7 @@ fn version(bytes: &[u8]) -> Result<u32, serde_json::Error> {
 mod tests {
     use super::*;
 
-    fn read_text<T: serde::de::DeserializeOwned>(text: &str) -> Result<Option<T>, RecordError> {
+    fn read_text<T: DeserializeOwned>(text: &str) -> Result<Option<T>> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(STATE), text).unwrap();
         let open = File::open(dir.path()).unwrap();
@@ -299,10 +252,6 @@ mod tests {
             format!("{{{LIVE},\"version\":4294967295}}"),
         ] {
             let error = read_text::<Live>(&text).unwrap_err();
-            assert!(
-                matches!(error, RecordError::Newer { name: STATE, .. }),
-                "{error}"
-            );
             assert!(error.to_string().contains("understands 1"), "{error}");
         }
         for text in [
@@ -314,7 +263,7 @@ mod tests {
             r#"{"pid":7}"#,
         ] {
             let error = read_text::<Live>(text).unwrap_err();
-            assert!(matches!(error, RecordError::Read { .. }), "{text}: {error}");
+            assert_eq!(error.to_string(), reading(STATE), "{text}");
         }
     }
 

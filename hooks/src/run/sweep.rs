@@ -1,12 +1,13 @@
-//! `poststop`: removes what was created for a container under /run/onload-ctk, and nothing else. It
-//! also removes what is left of containers that never had a poststop.
+//! `poststop`: removes what was created for a container under /run/onload-ctk, and nothing else. It also removes what is
+//! left of containers that never had a poststop.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use onload_core::bail;
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Result};
 use onload_core::fs::atomic::is_temporary_name;
 use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::lease::Device;
@@ -22,7 +23,6 @@ use crate::run::maker::{self, Maker};
 use crate::run::record::{self, Created, Live};
 use crate::run::targets;
 
-/// The files that are created for a container.
 pub(crate) const FILES: [&str; 4] = [
     "ld.so.preload",
     record::VARIABLES,
@@ -30,36 +30,16 @@ pub(crate) const FILES: [&str; 4] = [
     record::STATE,
 ];
 
-/// Containers that one sweep examines, however many there are. The choice is random, so that each
-/// has its turn.
+/// Containers that one sweep examines, however many there are. The choice is random, so that each has its turn.
 const LOOKS: usize = 8;
 
-/// Why something was not removed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PoststopError {
-    /// It could not be opened or removed.
-    #[error("removing {path:?}")]
-    Remove { path: PathBuf, source: io::Error },
-    /// A file we did not create.
-    #[error("{0:?} was not created by onload-ctk and stays; remove it by hand")]
-    Foreign(PathBuf),
-}
-
-impl onload_core::error::Typed for PoststopError {}
-
-/// Removes the files of one container and returns warnings. Files that are not there count as
-/// removed.
-///
-/// # Errors
-/// [`PoststopError`] names what was not removed.
-pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, PoststopError> {
-    let Some(run) = RunDir::find(run_dir).map_err(failed(run_dir.to_owned()))? else {
+/// Removes the files of one container and returns warnings. Files that are not there count as removed.
+pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
+    let Some(run) = RunDir::find(run_dir).with_context(|| removing(run_dir))? else {
         return Ok(Vec::new());
     };
-    if matches!(
-        statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW),
-        Err(Errno::NOENT)
-    ) {
+    let own = statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(own, Err(Errno::NOENT)) {
         return Ok(Vec::new());
     }
     let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
@@ -79,10 +59,9 @@ fn left_for_later(error: &LockError) -> String {
     )
 }
 
-/// Removes what is left of some containers that are gone. A runtime may abandon a container after
-/// this hook without calling a poststop (crun, `libcrun_container_create`), or before it calls any
-/// hook, and a user who starts such containers would fill the directory. While others start or end,
-/// nothing is done; the next sweep does it.
+/// Removes what is left of some containers that are gone. A runtime may abandon a container after this hook without
+/// calling a poststop (crun, `libcrun_container_create`), or before it calls any hook, and a user who starts such
+/// containers would fill the directory. While others start or end, nothing is done; the next sweep does it.
 pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
     let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
@@ -111,8 +90,8 @@ fn sweep_locked(run: &RunDir, own: Option<&ContainerId>, chance: usize, lock: &L
     }
 }
 
-/// Whether something was created for a container whose init is gone, or that never appeared. A
-/// directory that we did not create has neither record.
+/// Whether something was created for a container whose init is gone, or that never appeared. A directory that another
+/// program created has neither record.
 fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
@@ -132,10 +111,9 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     }
 }
 
-/// Removes the preload list of a container that is deleted: a runtime that abandons a container
-/// before it calls any hook calls no poststop either. A living container keeps its mount of the
-/// list. What the hook of a living container keeps stays for its poststop. Returns whether the
-/// container had anything.
+/// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
+/// calls no poststop either. A living container keeps its mount of the list, and what its hook keeps stays for its
+/// poststop. Returns whether the container had anything.
 #[must_use]
 pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -152,22 +130,14 @@ pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     true
 }
 
-/// Removes the files of one container in an open directory. Without the lock, another container
-/// with the same root may be starting and find a mount target that is about to disappear. The
-/// targets and their record then stay for a sweep. Returns whether they stayed.
-///
-/// # Errors
-/// [`PoststopError`] names what was not removed.
-pub(crate) fn clear(
-    run: &RunDir,
-    id: &ContainerId,
-    lock: Option<&Lock>,
-) -> Result<bool, PoststopError> {
+/// Removes the files of one container in an open directory. Without the lock, another container with the same root may be
+/// starting and find a mount target that is about to disappear. The targets and their record then stay for a sweep.
+/// Returns whether they stayed.
+pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool> {
     let path = run.path().join(id.as_str());
     let own = match run.open(id.as_str()) {
-        Ok(own) => own,
         Err(Errno::NOENT) => return Ok(false),
-        Err(error) => return Err(failed(path)(error)),
+        own => own.with_context(|| removing(&path))?,
     };
     release(&own, id);
     let stays = !remove_created(run, &own, id, lock);
@@ -176,8 +146,8 @@ pub(crate) fn clear(
             continue;
         }
         match unlinkat(&own, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(failed(path.join(name))(error)),
+            Err(Errno::NOENT) => {}
+            removed => removed.with_context(|| removing(&path.join(name)))?,
         }
     }
     remove_temporary(&own);
@@ -185,13 +155,15 @@ pub(crate) fn clear(
         return Ok(true);
     }
     match unlinkat(run, id.as_str(), AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(false),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(PoststopError::Foreign(
-            names(&own)
-                .first()
-                .map_or_else(|| path.clone(), |name| path.join(name)),
-        )),
-        Err(error) => Err(failed(path)(error)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {
+            let foreign = names(&own).first().map(|name| path.join(name));
+            bail!(
+                "{:?} was not created by onload-ctk and stays; remove it by hand",
+                foreign.unwrap_or(path)
+            )
+        }
+        removed => removed.map(|()| false).with_context(|| removing(&path)),
     }
 }
 
@@ -204,8 +176,8 @@ pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, P
     Some((live.leases, live.bundle))
 }
 
-/// What the container had for itself. Whoever wants it next finds out that its holder has ended, so
-/// nothing is lost where this fails.
+/// Releases what the container had for itself. Whoever wants it next finds out that its holder has ended, so nothing is
+/// lost where this fails.
 fn release(own: &OwnedFd, id: &ContainerId) {
     if let Ok(Some(live)) = record::read::<Live>(own, record::STATE)
         && !live.leases.is_empty()
@@ -214,16 +186,12 @@ fn release(own: &OwnedFd, id: &ContainerId) {
     }
 }
 
-fn failed(path: PathBuf) -> impl FnOnce(Errno) -> PoststopError {
-    move |error| PoststopError::Remove {
-        path,
-        source: error.into(),
-    }
+fn removing(path: &Path) -> String {
+    format!("removing {path:?}")
 }
 
-/// Removes the mount targets that were created in the container's root, if they are still the same
-/// files. A root that is gone, or that its engine has unmounted, contains none. Returns whether
-/// nothing is left to do.
+/// Removes the mount targets that were created in the container's root, if they are still the same files. A root that is
+/// gone, or that its engine has unmounted, contains none. Returns whether nothing is left to do.
 fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&Lock>) -> bool {
     let Ok(Some(created)) = record::read::<Created>(own, record::CREATED) else {
         return true;
@@ -243,8 +211,8 @@ fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&L
     true
 }
 
-/// Hands the targets over to another container with the same root, if there is one: unlinking a
-/// target would remove the mount on it. Returns whether there is such a container.
+/// Hands the targets over to another container with the same root, if there is one: unlinking a target would remove the
+/// mount on it. Returns whether there is such a container.
 fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
     let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
         return false;
@@ -265,8 +233,7 @@ fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Cr
     records.find(|(_, theirs)| theirs.root == root)
 }
 
-/// Whether there is another container with the same root. Without the lock, one may be about to
-/// appear.
+/// Whether there is another container with the same root. Without the lock, one may be about to appear.
 #[must_use]
 pub(crate) fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
     neighbour(run, id, root).is_some()
@@ -280,7 +247,7 @@ fn remove_temporary(own: &OwnedFd) {
     }
 }
 
-/// The names left in a directory.
+/// The names that are in a directory still, sorted.
 fn names(own: &OwnedFd) -> Vec<String> {
     let mut names = listed(own);
     names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
@@ -288,7 +255,6 @@ fn names(own: &OwnedFd) -> Vec<String> {
     names
 }
 
-/// The names in a directory.
 fn listed(dir: impl AsFd) -> Vec<String> {
     let Ok(dir) = Dir::read_from(dir) else {
         return Vec::new();
@@ -304,7 +270,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn remove(run_dir: &Path, id: &str) -> Result<Vec<String>, PoststopError> {
+    fn remove(run_dir: &Path, id: &str) -> Result<Vec<String>> {
         run(run_dir, &id.parse().unwrap())
     }
 

@@ -6,7 +6,6 @@ use rustix::io::Errno;
 use super::record::{Made, TargetType};
 use crate::rootfs::container_root::ContainerRoot;
 
-/// The flags with which unlinkat(2) removes it.
 pub(crate) fn removal(kind: TargetType) -> AtFlags {
     match kind {
         TargetType::File => AtFlags::empty(),

@@ -14,15 +14,16 @@ use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::elf::Summary;
+use onload_core::error::Result;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::text::Chain;
 use onload_core::ticket::{Ticket, TicketError};
-use onload_hooks::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
+use onload_hooks::decision::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::decision::subject::Identity;
-use onload_hooks::filter::{Container, FilterError, Outcome, apply};
-use onload_hooks::host::specs::{Specs, SpecsError};
+use onload_hooks::filter::{Container, Outcome, apply};
+use onload_hooks::host::specs::Specs;
 use onload_hooks::host::sysfs::Sysfs;
-use onload_hooks::host::{HostFilesError, HostView, Privilege, Settings};
+use onload_hooks::host::{HostView, Privilege, Settings};
 use onload_hooks::state::State;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -153,7 +154,7 @@ impl FakeHost {
         std::fs::write(self.dir.path().join("b/rootfs").join(path), text).unwrap();
     }
 
-    fn apply_bytes(&self, json: &[u8]) -> Result<Outcome, FilterError> {
+    fn apply_bytes(&self, json: &[u8]) -> Result<Outcome> {
         let bundle = self.dir.path().join("b");
         apply(
             json,
@@ -167,7 +168,7 @@ impl FakeHost {
         )
     }
 
-    fn apply(&self, config: &Value) -> Result<Outcome, FilterError> {
+    fn apply(&self, config: &Value) -> Result<Outcome> {
         self.apply_bytes(&serde_json::to_vec(config).unwrap())
     }
 
@@ -191,30 +192,30 @@ impl NodeInfo for FakeHost {
 }
 
 impl Pools for FakeHost {
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let devices = take_unleased(wanted.wishes, wanted.numa, &|_| None);
         Ok(Reserved {
             token: [7; 16].into(),
-            devices: devices.map_err(|error| PoolsError::Lease(Box::new(error)))?,
+            devices: devices?,
         })
     }
 
     fn give_back(&self, _: &Reserved) {}
 
-    fn ticket(&self, id: &Token, _: Identity<'_>, _: Option<&Path>) -> Result<Ticket, PoolsError> {
-        Err(PoolsError::Ticket(Box::new(TicketError::unknown(id))))
+    fn ticket(&self, id: &Token, _: Identity<'_>, _: Option<&Path>) -> Result<Ticket> {
+        Err(TicketError::unknown(id).into())
     }
 }
 
 impl HostView for FakeHost {
-    fn settings(&self) -> Result<Settings, HostFilesError> {
+    fn settings(&self) -> Result<Settings> {
         Ok(Settings {
             config: self.config.clone(),
             file: PathBuf::from("/etc/onload-ctk/config.toml"),
         })
     }
 
-    fn specs(&self, _wanted: &[Class]) -> Result<Specs, SpecsError> {
+    fn specs(&self, _wanted: &[Class]) -> Result<Specs> {
         let sources = [NIC, NODES, PROFILE, RDMA, HUGE, ZF]
             .iter()
             .chain(&CLOCKS)
@@ -237,18 +238,14 @@ impl HostView for FakeHost {
         self.privilege
     }
 
-    fn preload_file(&self) -> Result<(), HostFilesError> {
+    fn preload_file(&self) -> Result<()> {
         if self.has_preload_file {
             return Ok(());
         }
         let path = PathBuf::from("/usr/share/onload-ctk/ld.so.preload");
         let error = io::ErrorKind::NotFound.into();
-        Err(HostFilesError::Trust(
-            onload_core::fs::trust::TrustError::Open {
-                path,
-                source: error,
-            },
-        ))
+        let source = error;
+        Err(onload_core::fs::trust::TrustError::Open { path, source }.into())
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {

@@ -9,7 +9,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The format in which the engine wants errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// `time="…" level=error msg="…"`.
@@ -19,19 +18,15 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where the engine wants errors.
+/// Where the engine wants errors: `--log` and `--log-format`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogTarget {
-    /// The file of `--log`.
     pub path: Option<PathBuf>,
-    /// `--log-format`.
     pub format: LogFormat,
 }
 
-/// What the wrapper needs to know about a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
-    /// Where errors go.
     pub log: LogTarget,
     /// The directory where the runtime keeps its containers (`--root`), as spelled.
     pub root: Option<OsString>,
@@ -39,9 +34,7 @@ pub struct Invocation {
     pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
-    /// Whether the runtime is asked for its version.
     pub is_version: bool,
-    /// Whether the container is deleted.
     pub is_delete: bool,
     /// The file that describes the process of an `exec`.
     pub process: Option<PathBuf>,
@@ -49,14 +42,12 @@ pub struct Invocation {
     pub makes_container: bool,
 }
 
-/// A container that is about to be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Create {
-    /// The bundle's directory; empty means the working directory.
+    /// Empty means the working directory.
     pub bundle: PathBuf,
     /// The name of the configuration in the bundle, if crun's `--config` gives another one.
     pub config: Option<PathBuf>,
-    /// The container's id, if known.
     pub id: Option<OsString>,
 }
 
@@ -89,7 +80,6 @@ const VERBS: [&str; 24] = [
     "wait",
 ];
 
-/// Options before the verb that take a value.
 const GLOBAL_VALUES: [&str; 7] = [
     "cgroup-manager",
     "criu",
@@ -100,7 +90,6 @@ const GLOBAL_VALUES: [&str; 7] = [
     "rootless",
 ];
 
-/// Options before the verb that have none.
 const GLOBAL_FLAGS: [&str; 8] = [
     "V",
     "debug",
@@ -112,7 +101,6 @@ const GLOBAL_FLAGS: [&str; 8] = [
     "version",
 ];
 
-/// Options of `create` and `run` that take a value.
 const CREATE_VALUES: [&str; 8] = [
     "b",
     "bundle",
@@ -186,7 +174,6 @@ const CONTAINER_VERBS: [(&str, &[&str]); 13] = [
     ("wait", &[]),
 ];
 
-/// Options of `checkpoint` and `restore` that take a value.
 const CHECKPOINT_VALUES: [&str; 15] = [
     "b",
     "bundle",
@@ -205,7 +192,6 @@ const CHECKPOINT_VALUES: [&str; 15] = [
     "work-path",
 ];
 
-/// An option on the command line.
 struct Opt<'a> {
     name: &'a [u8],
     value: Option<&'a OsStr>,
@@ -219,23 +205,18 @@ fn option(word: &OsStr) -> Option<Opt<'_>> {
     if name.is_empty() {
         return None;
     }
-    let at = name.iter().position(|byte| *byte == b'=');
-    let (name, value) = match at {
-        Some(at) => (&name[..at], Some(OsStr::from_bytes(&name[at + 1..]))),
-        None => (name, None),
-    };
-    Some(Opt { name, value })
+    let mut parts = name.splitn(2, |byte| *byte == b'=');
+    Some(Opt {
+        name: parts.next()?,
+        value: parts.next().map(OsStr::from_bytes),
+    })
 }
 
 fn is_among(name: &[u8], known: &[&str]) -> bool {
     known.iter().any(|known| known.as_bytes() == name)
 }
 
-fn is_verb(word: &OsStr) -> bool {
-    is_among(word.as_bytes(), &VERBS)
-}
-
-/// Parses a command line without the program's name.
+/// `args` is without the program's name.
 #[must_use]
 pub fn parse(args: &[OsString]) -> Invocation {
     let mut found = Invocation::default();
@@ -255,7 +236,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
             let takes = is_among(opt.name, &GLOBAL_VALUES);
             let unknown = !takes && !is_among(opt.name, &GLOBAL_FLAGS);
             // The word after an unknown option is its value, unless it is a verb or an option.
-            let may = |next: &OsStr| !is_verb(next) && option(next).is_none();
+            let may = |next: &OsStr| !is_among(next.as_bytes(), &VERBS) && option(next).is_none();
             if takes || unknown && words.peek().is_some_and(|next| may(next)) {
                 value = words.next();
             }

@@ -2,31 +2,20 @@
 //! `--log-format`, and on standard error. Engines read the last line of that file to tell their
 //! user why a container did not start.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 use onload_core::text::one_line;
+use onload_core::timestamp::{now, rfc3339};
 
 use crate::entry::program::say;
 use crate::entry::wrapper::args::{LogFormat, LogTarget};
-use onload_core::timestamp::{now, rfc3339};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// The container starts all the same.
     Warning,
-    /// The container does not start.
     Error,
-}
-
-impl Level {
-    fn as_str(self) -> &'static str {
-        match self {
-            Level::Warning => "warning",
-            Level::Error => "error",
-        }
-    }
 }
 
 /// Writes one line. A warning goes to standard error only if there is no log file, since that
@@ -34,7 +23,9 @@ impl Level {
 pub(crate) fn write(target: &LogTarget, level: Level, message: &str) {
     let logged = target.path.as_deref().is_some_and(|path| {
         let line = format(target.format, level, message, now());
-        append(path).is_some_and(|mut file| file.write_all(line.as_bytes()).is_ok())
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o644).open(path);
+        file.is_ok_and(|mut file| file.write_all(line.as_bytes()).is_ok())
     });
     match level {
         Level::Error => say(message),
@@ -43,17 +34,11 @@ pub(crate) fn write(target: &LogTarget, level: Level, message: &str) {
     }
 }
 
-fn append(path: &std::path::Path) -> Option<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o644)
-        .open(path)
-        .ok()
-}
-
 fn format(format: LogFormat, level: Level, message: &str, time: u64) -> String {
-    let level = level.as_str();
+    let level = match level {
+        Level::Warning => "warning",
+        Level::Error => "error",
+    };
     let time = rfc3339(time);
     let message = serde_json::Value::from(one_line(message));
     match format {

@@ -9,30 +9,30 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use onload_core::bail;
 use onload_core::config::{CONFIG_PATH, ConfigError, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Error, Result};
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
 use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::config_json::bundle::ConfigFile;
 use crate::decision::report::Report;
-use crate::entry::edit::{self, Edited, EntryError};
+use crate::entry::edit::{self, Edited};
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
 use crate::entry::wrapper::log::Level;
 use crate::filter::Container;
-use crate::host::{HostFilesError, HostView, Settings, ThisHost};
+use crate::host::{HostView, ThisHost};
 use crate::run::made_by;
 use crate::run::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
 
-/// The name in front of what this program says.
 const PROGRAM: &str = "onload-container-runtime";
 
 /// The runtimes that are looked for when the configuration names none.
@@ -44,48 +44,6 @@ pub const RUNTIMES: [&str; 5] = [
     "/usr/local/bin/crun",
 ];
 
-/// Why the container does not start.
-#[derive(Debug, thiserror::Error)]
-enum RuntimeError {
-    #[error(transparent)]
-    Host(#[from] HostFilesError),
-    #[error("the OCI runtime")]
-    Trust(#[from] TrustError),
-    #[error("{path:?}")]
-    Config { path: PathBuf, source: ConfigError },
-    #[error("none of {} exists; install runc or crun, or name one under [runtime] in {config}", RUNTIMES.join(", "))]
-    NoRuntime { config: String },
-    #[error("the OCI runtime {0:?} is this program itself; name runc or crun under [runtime]")]
-    Itself(PathBuf),
-    #[error("container {id}")]
-    Entry { id: String, source: Box<EntryError> },
-    #[error(
-        "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {0}; root-with-onload = \"refuse\" needs that record"
-    )]
-    Unguarded(std::io::Error),
-    #[error("executing {path:?}")]
-    Exec {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-}
-
-impl onload_core::error::Typed for RuntimeError {}
-
-impl RuntimeError {
-    fn of_entry(id: Option<&ContainerId>, error: EntryError) -> RuntimeError {
-        RuntimeError::Entry {
-            id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
-            source: Box::new(error),
-        }
-    }
-
-    /// Whether the configuration itself could not be used, rather than what it names.
-    fn is_of_settings(&self) -> bool {
-        matches!(self, RuntimeError::Host(_) | RuntimeError::Config { .. })
-    }
-}
-
 /// The one section that every call needs. A mistake elsewhere in the file is reported only to
 /// containers that request something.
 #[derive(Default, Deserialize)]
@@ -94,14 +52,14 @@ struct RuntimeOnly {
     runtime: onload_core::config::Runtime,
 }
 
-/// Runs the program. Returns only if it could not execute the runtime.
+/// Returns only if it could not execute the runtime.
 #[must_use]
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
     if invocation.is_version {
         say_version();
     }
-    let error = match prepare(&invocation) {
+    let message = match prepare(&invocation) {
         Ok(prepared) => {
             let path = prepared.runtime.clone();
             match argv.first_mut() {
@@ -109,13 +67,12 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
-            let source = exec::become_program(&path, &argv);
+            let error = exec::become_program(&path, &argv);
             prepared.undo();
-            RuntimeError::Exec { path, source }
+            format!("executing {path:?}: {error}")
         }
-        Err(error) => error,
+        Err(error) => format!("{error:#}"),
     };
-    let message = Chain(&error).to_string();
     let line = Line::new(LogLevel::Error, message.as_str());
     let log = log_file::settings(Path::new(CONFIG_PATH));
     log_lines(&invocation, &log, [line]);
@@ -137,7 +94,6 @@ fn prefixed(message: &str) -> String {
     format!("{PROGRAM}: {message}")
 }
 
-/// What is known before the runtime takes over.
 struct Prepared {
     runtime: PathBuf,
     edited: Edited,
@@ -154,12 +110,12 @@ impl Prepared {
     }
 }
 
-/// Edits the configuration if the verb calls for it, and finds the runtime to execute.
-fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
+fn prepare(invocation: &Invocation) -> Result<Prepared> {
     let host = ThisHost::new()?;
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
     let id = invocation.container.as_ref().and_then(named);
-    let container = id.as_ref().map(|id| ContainerKey {
+    let id = id.as_ref();
+    let container = id.map(|id| ContainerKey {
         id,
         root: invocation.root.as_deref(),
     });
@@ -170,38 +126,38 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
             remembered: None,
         });
     }
-    let (runtime, configured) = match configured(&host) {
-        Ok((runtime, is_named)) => (runtime, Some(is_named)),
+    let (runtime, named) = match named_runtime(&host) {
+        Ok(named) => (named_or_installed(&host, &named)?, Some(named)),
         Err(error) => {
-            let runtime = runtime_without_settings(invocation, id.as_ref(), error, &host)?;
+            let runtime = runtime_without_settings(invocation, id, error, &host)?;
             (runtime, None)
         }
     };
     let mut edited = Edited::default();
     match &invocation.create {
-        Some(create) if configured.is_some() => {
-            let id = id.as_ref();
-            let entry_point = EntryPoint {
-                stage: Stage::Runtime,
-                bundle: &create.bundle,
-                root: invocation.root.as_deref().map(Path::new),
-            };
-            edited = edit(create, id, entry_point, &host)
-                .map_err(|error| RuntimeError::of_entry(id, error))?;
+        Some(create) if named.is_some() => {
+            edited = edit(create, id, invocation, &host).with_context(|| container_of(id))?;
             tell(invocation, id, &edited.report);
         }
         Some(_) => {}
         None => edited.guards_exec = was_guarded(container, &host),
     }
     let remembered = remember(container, &runtime, &edited, &host)?;
-    if let (Some(stored), Some(is_named)) = (&remembered, configured) {
-        stored.remember_configured(is_named);
+    if let (Some(stored), Some(named)) = (&remembered, named) {
+        stored.remember_configured(!named.as_os_str().is_empty());
     }
     Ok(Prepared {
         runtime,
         edited,
         remembered,
     })
+}
+
+fn container_of(id: Option<&ContainerId>) -> String {
+    match id {
+        Some(id) => format!("container {id}"),
+        None => "container without a name".to_owned(),
+    }
 }
 
 /// Says the warnings of a report, and logs all of it.
@@ -213,15 +169,15 @@ fn tell(invocation: &Invocation, id: Option<&ContainerId>, report: &Report) {
     log_lines(invocation, &report.log, Line::of(report, &subject));
 }
 
-fn warn(invocation: &Invocation, host: &ThisHost, warning: &dyn std::fmt::Display) {
-    let warnings = vec![warning.to_string()];
-    tell(invocation, None, &Report::of_warnings(warnings, host.log()));
+fn warn(invocation: &Invocation, host: &ThisHost, warning: String) {
+    let report = Report::of_warnings(vec![warning], host.log());
+    tell(invocation, None, &report);
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
 fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
-        let message = prefixed(&Chain(&error).to_string());
+        let message = prefixed(&format!("{error:#}"));
         log::write(&invocation.log, Level::Warning, &message);
     }
 }
@@ -229,15 +185,13 @@ fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item =
 /// Whether the later processes of a restored container are checked: as before its checkpoint if
 /// there is a record, and otherwise as the policy says.
 fn was_guarded(container: Option<ContainerKey<'_>>, host: &ThisHost) -> bool {
-    match container.and_then(|named| made_by::read(host.trusted(), named)) {
-        Some(found) => found.record.is_guarded,
-        None => {
-            let refuses = |settings: Settings| {
-                settings.config.annotations.root_with_onload == RootWithOnload::Refuse
-            };
-            host.is_initial_namespace() && host.settings().is_ok_and(refuses)
-        }
+    if let Some(found) = container.and_then(|named| made_by::read(host.trusted(), named)) {
+        return found.record.is_guarded;
     }
+    host.is_initial_namespace()
+        && host.settings().is_ok_and(|settings| {
+            settings.config.annotations.root_with_onload == RootWithOnload::Refuse
+        })
 }
 
 /// Records the runtime. Without root there is no directory for records, and none is written; nor is
@@ -247,7 +201,7 @@ fn remember(
     runtime: &Path,
     edited: &Edited,
     host: &ThisHost,
-) -> Result<Option<StoredRecord>, RuntimeError> {
+) -> Result<Option<StoredRecord>> {
     let record = Record {
         runtime: runtime.to_owned(),
         is_guarded: edited.guards_exec,
@@ -261,7 +215,10 @@ fn remember(
     match written {
         Err(error) if edited.guards_exec => {
             edited.undo();
-            Err(RuntimeError::Unguarded(error.into()))
+            let error = std::io::Error::from(error);
+            bail!(
+                "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {error}; root-with-onload = \"refuse\" needs that record"
+            )
         }
         written => Ok(written.ok().flatten()),
     }
@@ -273,7 +230,7 @@ fn runtime_of_existing(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
     host: &ThisHost,
-) -> Result<PathBuf, RuntimeError> {
+) -> Result<PathBuf> {
     if let Some(container) = container.filter(|_| invocation.is_delete) {
         let run = Path::new(RUN_DIR);
         if sweep::forget_list(run, container.id) {
@@ -286,25 +243,17 @@ fn runtime_of_existing(
     };
     let record = &found.record;
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
-        edit::take_setuid(process).map_err(|error| RuntimeError::Entry {
-            id: container.map_or_else(String::new, |named| named.id.to_string()),
-            source: Box::new(error),
-        })?;
+        let id = container.map(|named| named.id);
+        edit::take_setuid(process).with_context(|| container_of(id))?;
     }
     if invocation.is_delete {
         found.forget();
     }
-    match check_runtime(host, &record.runtime) {
-        Ok(runtime) => Ok(runtime),
-        Err(error) => {
-            warn(
-                invocation,
-                host,
-                &format_args!("{}, although it created the container", Chain(&error)),
-            );
-            runtime_without_record(invocation, container, host)
-        }
-    }
+    check_runtime(host, &record.runtime).or_else(|error| {
+        let warning = format!("{error:#}, although it created the container");
+        warn(invocation, host, warning);
+        runtime_without_record(invocation, container, host)
+    })
 }
 
 /// The runtime if there is no record: the one that the configuration names, even a broken one, or
@@ -313,14 +262,11 @@ fn runtime_without_record(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
     host: &ThisHost,
-) -> Result<PathBuf, RuntimeError> {
-    let error = match configured(host) {
-        Ok((runtime, _)) => return Ok(runtime),
-        Err(error) => error,
+) -> Result<PathBuf> {
+    let configured = named_runtime(host).and_then(|named| named_or_installed(host, &named));
+    let Err(error) = configured else {
+        return configured;
     };
-    if matches!(error, RuntimeError::NoRuntime { .. }) {
-        return Err(error);
-    }
     let named = named_by_broken(host);
     if let Some(runtime) = named.and_then(|named| named_or_installed(host, &named).ok()) {
         return Ok(runtime);
@@ -337,11 +283,8 @@ fn runtime_without_record(
     let Ok(runtime) = usual else {
         return Err(error);
     };
-    warn(
-        invocation,
-        host,
-        &format_args!("{}; continuing with {}", Chain(&error), runtime.display()),
-    );
+    let warning = format!("{error:#}; continuing with {}", runtime.display());
+    warn(invocation, host, warning);
     Ok(runtime)
 }
 
@@ -352,17 +295,13 @@ fn runtime_without_record(
 fn runtime_without_settings(
     invocation: &Invocation,
     id: Option<&ContainerId>,
-    error: RuntimeError,
+    error: Error,
     host: &ThisHost,
-) -> Result<PathBuf, RuntimeError> {
-    let Some(create) = invocation
-        .create
-        .as_ref()
-        .filter(|_| error.is_of_settings())
-    else {
+) -> Result<PathBuf> {
+    let Some(create) = &invocation.create else {
         return Err(error);
     };
-    if requests(create).map_err(|error| RuntimeError::of_entry(id, error))? {
+    if requests(create).with_context(|| container_of(id))? {
         return Err(error);
     }
     let named = named_by_broken(host).filter(|named| !named.as_os_str().is_empty());
@@ -370,27 +309,21 @@ fn runtime_without_settings(
     let Some(runtime) = found.and_then(|found| check_runtime(host, &found).ok()) else {
         return Err(error);
     };
-    warn(
-        invocation,
-        host,
-        &format_args!(
-            "{}; the container requests nothing, so it starts with {}",
-            Chain(&error),
-            runtime.display()
-        ),
+    let warning = format!(
+        "{error:#}; the container requests nothing, so it starts with {}",
+        runtime.display()
     );
+    warn(invocation, host, warning);
     Ok(runtime)
 }
 
-/// Whether a container requests something.
-fn requests(create: &Create) -> Result<bool, EntryError> {
-    let Some(file) = open(create)? else {
-        return Ok(false);
-    };
-    Ok(edit::request(&file)?.is_some())
+fn requests(create: &Create) -> Result<bool> {
+    match open(create)? {
+        None => Ok(false),
+        Some(file) => Ok(edit::request(&file)?.is_some()),
+    }
 }
 
-/// The runtime that a trusted but broken configuration names, as [`configured_runtime`] says.
 fn named_by_broken(host: &ThisHost) -> Option<PathBuf> {
     let text = host.config_bytes().ok()??;
     configured_runtime(&String::from_utf8_lossy(&text))
@@ -398,77 +331,66 @@ fn named_by_broken(host: &ThisHost) -> Option<PathBuf> {
 
 /// Opens the configuration of a bundle; `None` if there is none, which the runtime itself reports. If it
 /// could open the configuration after all, the container must not start without what it requests.
-fn open(create: &Create) -> Result<Option<ConfigFile>, EntryError> {
-    match ConfigFile::open(&create.bundle, create.config.as_deref()) {
-        Err(crate::config_json::bundle::BundleError::Read { source: error, .. })
-            if matches!(
-                error.kind(),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Ok(None)
-        }
-        opened => Ok(Some(opened?)),
-    }
+fn open(create: &Create) -> Result<Option<ConfigFile>> {
+    ConfigFile::find(&create.bundle, create.config.as_deref())
 }
 
 fn edit(
     create: &Create,
     id: Option<&ContainerId>,
-    entry_point: EntryPoint<'_>,
+    invocation: &Invocation,
     host: &ThisHost,
-) -> Result<Edited, EntryError> {
+) -> Result<Edited> {
     let Some(file) = open(create)? else {
         return Ok(Edited::default());
     };
-    edit::edit(
-        &file,
-        Container {
-            bundle: &create.bundle,
-            id,
-            sees_exec: true,
-        },
-        entry_point,
-        host,
-    )
-}
-
-/// The runtime of the configuration, and whether that names it.
-fn configured(host: &ThisHost) -> Result<(PathBuf, bool), RuntimeError> {
-    let named = match host.config_text()? {
-        None => PathBuf::new(),
-        Some(text) => {
-            let parsed: RuntimeOnly =
-                toml::from_str(&text).map_err(|error| RuntimeError::Config {
-                    path: host.config_path().to_owned(),
-                    source: ConfigError::of_toml(&text, &error),
-                })?;
-            parsed.runtime.path
-        }
+    let bundle = &create.bundle;
+    let container = Container {
+        bundle,
+        id,
+        sees_exec: true,
     };
-    let is_named = !named.as_os_str().is_empty();
-    Ok((named_or_installed(host, &named)?, is_named))
+    let entry_point = EntryPoint {
+        stage: Stage::Runtime,
+        bundle,
+        root: invocation.root.as_deref().map(Path::new),
+    };
+    edit::edit(&file, container, entry_point, host)
 }
 
-fn named_or_installed(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
+/// The runtime that the configuration names; empty if it names none. Where it fails, the configuration itself
+/// cannot be used, rather than what it names.
+fn named_runtime(host: &ThisHost) -> Result<PathBuf> {
+    let Some(text) = host.config_text()? else {
+        return Ok(PathBuf::new());
+    };
+    let parsed = toml::from_str::<RuntimeOnly>(&text)
+        .map_err(|error| ConfigError::of_toml(&text, &error))
+        .with_context(|| format!("{:?}", host.config_path()))?;
+    Ok(parsed.runtime.path)
+}
+
+fn named_or_installed(host: &ThisHost, named: &Path) -> Result<PathBuf> {
     if named.as_os_str().is_empty() {
         return first_installed(host, None);
     }
     check_runtime(host, named)
 }
 
-/// The first existing runtime of the fixed list, with that name if one is given.
-fn first_installed(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
+/// The first existing one of [`RUNTIMES`], with that name if one is given.
+fn first_installed(host: &ThisHost, name: Option<&str>) -> Result<PathBuf> {
     let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
     for path in RUNTIMES.iter().filter(is_wanted) {
-        match check_runtime(host, Path::new(path)) {
-            Err(RuntimeError::Trust(error)) if error.is_absent() => {}
-            found => return found,
+        match host.trusted().check(Path::new(path)) {
+            Err(error) if error.is_absent() => {}
+            checked => return other_program(Path::new(path), checked),
         }
     }
-    Err(RuntimeError::NoRuntime {
-        config: host.config_path().display().to_string(),
-    })
+    bail!(
+        "none of {} exists; install runc or crun, or name one under [runtime] in {}",
+        RUNTIMES.join(", "),
+        host.config_path().display()
+    )
 }
 
 /// The runtime named by a configuration that may be invalid elsewhere: an empty path if it names
@@ -506,13 +428,16 @@ fn salvage(text: &str) -> Option<PathBuf> {
     Some(found.path)
 }
 
-fn check_runtime(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
-    let identity = host.trusted().check(path)?;
-    let own = stat("/proc/self/exe")
-        .ok()
-        .map(|stat| (stat.st_dev, stat.st_ino));
-    if own == Some(identity) {
-        return Err(RuntimeError::Itself(path.to_owned()));
+fn check_runtime(host: &ThisHost, path: &Path) -> Result<PathBuf> {
+    other_program(path, host.trusted().check(path))
+}
+
+/// The program that was checked, with its device and inode, if it is another one than this.
+fn other_program(path: &Path, checked: Result<(u64, u64), TrustError>) -> Result<PathBuf> {
+    let identity = checked.context("the OCI runtime")?;
+    let own = stat("/proc/self/exe").map(|stat| (stat.st_dev, stat.st_ino));
+    if own == Ok(identity) {
+        bail!("the OCI runtime {path:?} is this program itself; name runc or crun under [runtime]");
     }
     Ok(path.to_owned())
 }

@@ -6,28 +6,26 @@ use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::netns::Netns;
+use super::Netns;
 
-/// ip(8).
 const IP: &str = "/usr/sbin/ip";
 
-/// Whether such namespaces can be made here.
-pub(super) fn can_be(why: &str) -> bool {
+pub(crate) fn can_be(why: &str) -> bool {
     onload_test_needs::root(why)
         && onload_test_needs::programs(&["unshare", "nsenter"])
         && onload_test_needs::that(Path::new(IP).exists(), "ip is not installed")
 }
 
 /// A process in a network namespace of its own.
-pub(super) struct Child(Process);
+pub(crate) struct Child(Process);
 
 impl Child {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Child::of("unshare --net sleep 1000")
     }
 
     /// As a user without root can make it; none where the machine does not let them.
-    pub(super) fn of_user() -> Option<Self> {
+    pub(crate) fn of_user() -> Option<Self> {
         let user = "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --net";
         let can_be = onload_test_needs::programs(&["setpriv"]) && {
             let mut words = user.split(' ').chain(["true"]);
@@ -52,7 +50,7 @@ impl Child {
         child
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
@@ -60,13 +58,12 @@ impl Child {
         format!("/proc/{}/ns/net", self.pid()).into()
     }
 
-    pub(super) fn netns(&self) -> Netns {
+    pub(crate) fn netns(&self) -> Netns {
         let path = self.path();
         Netns::enter(std::fs::File::open(&path).unwrap(), &path).unwrap()
     }
 
-    /// Runs ip(8) there.
-    pub(super) fn ip(&self, words: &str) {
+    pub(crate) fn ip(&self, words: &str) {
         let pid = self.pid().to_string();
         let mut command = Command::new("nsenter");
         let command = command.args(["-t", &pid, "-n", IP]);
@@ -75,7 +72,7 @@ impl Child {
     }
 
     /// Runs something in a thread that is there.
-    pub(super) fn within(&self, act: impl FnOnce(&Netns) + Send) {
+    pub(crate) fn within(&self, act: impl FnOnce(&Netns) + Send) {
         let netns = self.netns();
         std::thread::scope(|scope| {
             scope.spawn(|| {
