@@ -1,5 +1,5 @@
 //! The command line, as it is typed. Every flag has an environment variable, so that a unit's
-//! EnvironmentFile can set it; a flag goes before its variable, and that before config.toml.
+//! EnvironmentFile can set it; a flag takes precedence over its variable, and that over config.toml.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -35,10 +35,8 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads the command line and the environment of this process.
-    ///
-    /// # Errors
-    /// A line that is not understood, or that asks for help; clap says how it is to be shown.
+    /// Reads the command line and the environment of this process. The error may be a request for help: clap says how it
+    /// is to be shown.
     pub fn read() -> Result<Cli, clap::Error> {
         let words: Vec<OsString> = std::env::args_os().collect();
         let variable = std::env::var_os(COLOR_VARIABLE);
@@ -477,7 +475,7 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// Of the two places for the output one holds: a flag goes before the other's variable. clap's
+    /// Of the two places for the output one holds: a flag takes precedence over the other's variable. clap's
     /// own conflicts make no such difference.
     fn settle_output(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         if self.output.is_none() || self.output_dir.is_none() {

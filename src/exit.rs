@@ -1,12 +1,8 @@
-//! What the exit status says: of the programs, and of the pages that tell of it.
-
 use std::process::ExitCode;
 
-/// How a command that could do its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Yes,
-    /// The answer is no: drift, an invalid file, a refusal.
     No,
     /// Nothing says no, and not all could be told.
     Unknown,
@@ -28,7 +24,6 @@ impl From<Answer> for ExitCode {
     }
 }
 
-/// The question could not be answered, or the work not done.
 pub const FAILURE: u8 = 2;
 
 /// Every exit status, with what it says; the help and the manual pages print this.
@@ -80,7 +75,6 @@ pub fn when_no(command: &str) -> Option<&'static str> {
     found.map(|(_, when)| *when)
 }
 
-/// The exit statuses in one line.
 #[must_use]
 pub fn summary() -> String {
     let statuses = STATUSES.map(|(status, meaning)| format!("{status} {meaning}"));

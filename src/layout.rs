@@ -9,15 +9,10 @@ use crate::printer::{DIM, harmless};
 
 /// Columns that a text needs beside others to be read with ease; with fewer it has lines of its own.
 const LEAST_TEXT: usize = 32;
-/// Columns of what is given before how it is given: most paths are shorter.
 const WIDEST: usize = 56;
-/// A space at which no line ends.
 const NO_BREAK: &str = "\u{a0}";
-/// Before each line that is part of a list.
 const INDENT: &str = "  ";
-/// Before the lines that go on with names.
 const FURTHER: &str = "    ";
-/// Before the lines of what there is to say of them.
 const HANGING: &str = "      ";
 
 /// A text with an indent before its first line, and another before those that go on with it.
@@ -47,15 +42,15 @@ fn held_together(text: &str, room: usize) -> String {
         }
     }
     let parts = parts.into_iter().enumerate().map(|(index, part)| {
-        match index % 2 == 1 && display_width(&part) + "\"\",".len() <= room {
-            true => part.replace(' ', NO_BREAK),
-            false => part,
+        if index % 2 == 1 && display_width(&part) + "\"\",".len() <= room {
+            part.replace(' ', NO_BREAK)
+        } else {
+            part
         }
     });
     parts.collect::<Vec<_>>().join("\"")
 }
 
-/// A name or several, and below them what there is to say of them.
 pub(crate) fn entry(head: &str, text: &str, columns: Option<usize>) -> String {
     let head = paragraph(INDENT, FURTHER, &in_a_line(head), columns);
     head + &paragraph(HANGING, HANGING, &in_a_line(text), columns)
@@ -114,11 +109,10 @@ pub(crate) fn pairs(pairs: &[(String, String)], columns: Option<usize>) -> Strin
 }
 
 /// A text in which nothing steers the terminal or ends a line.
-fn in_a_line(text: &str) -> String {
+pub(crate) fn in_a_line(text: &str) -> String {
     harmless(text).replace('\n', "\\n")
 }
 
-/// Columns of a table before its last column begins.
 fn before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

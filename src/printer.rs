@@ -16,7 +16,6 @@ pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// The two streams, with the requested colours and verbosity.
 #[derive(Debug)]
 pub struct Printer {
     stdout: AutoStream<io::Stdout>,
@@ -24,17 +23,13 @@ pub struct Printer {
     quiet: bool,
     verbose: bool,
     columns: Option<usize>,
-    /// How wide a line of progress may be; none where nobody wants one.
     progress_columns: Option<usize>,
-    /// How much of the line on the terminal is progress.
     progress: usize,
 }
 
 impl Printer {
-    /// Streams with this choice of colours.
     #[must_use]
     pub fn new(colors: ColorChoice, quiet: bool, verbose: bool) -> Self {
-        // For what is told without a printer at hand.
         colors.write_global();
         Printer {
             stdout: AutoStream::new(io::stdout(), colors),
@@ -53,42 +48,30 @@ impl Printer {
         self.columns
     }
 
-    /// Prints to stdout, as it is.
-    ///
-    /// # Errors
-    /// Nobody reads it, or there is no space for it.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
         write!(self.stdout, "{text}")
     }
 
-    /// Flushes stdout.
-    ///
-    /// # Errors
-    /// Nobody reads it, or there is no space for it.
     pub fn flush(&mut self) -> io::Result<()> {
         self.stdout.flush()
     }
 
-    /// Says what was done, unless the user wants quiet.
     pub(crate) fn note(&mut self, text: impl Display) {
         if !self.quiet {
             self.say(harmless(text));
         }
     }
 
-    /// Says what was read, if the user wants to know.
     pub(crate) fn detail(&mut self, text: impl Display) {
         if self.verbose {
             self.say(format_args!("{DIM}{}{DIM:#}", harmless(text)));
         }
     }
 
-    /// Says that a file was read, if people want to know.
     pub(crate) fn has_read(&mut self, path: &Path) {
         self.detail(format_args!("read {}", path.display()));
     }
 
-    /// Says that a directory was listed, or that it is not there, if people want to know.
     pub(crate) fn looked_into(&mut self, path: &Path, is_there: bool) {
         let what = if is_there { "listed" } else { "no directory" };
         self.detail(format_args!("{what} {}", path.display()));
@@ -119,7 +102,6 @@ impl Printer {
         }
     }
 
-    /// Says what people should look at, unless they want it quiet.
     pub(crate) fn warning(&mut self, text: impl Display) {
         if !self.quiet {
             let text = harmless(text);
@@ -139,7 +121,6 @@ impl Printer {
     }
 }
 
-/// Says what was looked at, for people who want to know: of a host that is watched.
 pub(crate) fn looked_at(path: &Path, access: Access) {
     let path = harmless(path.display());
     let mut stderr = anstream::stderr();
@@ -162,7 +143,7 @@ fn columns_of_stdout() -> Option<usize> {
     asked.or_else(terminal).filter(|columns| *columns > 0)
 }
 
-/// The width of the terminal that stderr is; none where it is no terminal.
+/// None where it is no terminal.
 fn columns_of_stderr() -> Option<usize> {
     let stderr = io::stderr();
     let size = stderr
@@ -180,7 +161,6 @@ pub(crate) fn harmless(text: impl Display) -> String {
     text::harmless(&text.to_string())
 }
 
-/// Whether an error means that nobody reads the output any more, as with `| head`.
 #[must_use]
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;

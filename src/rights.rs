@@ -6,17 +6,17 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// How a line about this error ends: with what to do, where rights are all that was missing. Root is not
-/// told to be root.
+/// The end of a line about this error. Root is not told to be root.
 #[must_use]
 pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
-    match !geteuid().is_root() && is_refusal(error) {
-        true => "; run as root",
-        false => "",
+    if !geteuid().is_root() && is_refusal(error) {
+        "; run as root"
+    } else {
+        ""
     }
 }
 
-/// Whether the error, or a cause of it, is that rights are missing: EACCES or EPERM.
+/// EACCES or EPERM, in the error or a cause of it.
 fn is_refusal(error: &(dyn Error + 'static)) -> bool {
     let of_io = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let of_system = |error: &Errno| [Errno::ACCESS, Errno::PERM].contains(error);
@@ -30,17 +30,17 @@ fn is_refusal(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
 
-    #[derive(Debug, thiserror::Error)]
-    #[error("reading /x")]
-    struct Reading<E: Error + 'static>(#[source] E);
+    fn reading(error: impl Error + Send + Sync + 'static) -> anyhow::Error {
+        anyhow::Error::new(error).context("reading /x")
+    }
 
     #[test]
     fn missing_rights_are_found_below_every_error_that_carries_them() {
         for errno in [Errno::ACCESS, Errno::PERM] {
             assert!(is_refusal(&errno));
             assert!(is_refusal(&io::Error::from(errno)));
-            assert!(is_refusal(&Reading(Reading(io::Error::from(errno)))));
-            let error = anyhow::Error::new(Reading(errno)).context("writing");
+            assert!(is_refusal(reading(io::Error::from(errno)).as_ref()));
+            let error = reading(errno).context("writing");
             assert!(is_refusal(error.as_ref()));
         }
     }
@@ -48,7 +48,8 @@ mod tests {
     #[test]
     fn nothing_else_is_a_matter_of_rights() {
         for errno in [Errno::NOENT, Errno::ROFS, Errno::NOSPC, Errno::ISDIR] {
-            assert!(!is_refusal(&Reading(io::Error::from(errno))), "{errno:?}");
+            let error = reading(io::Error::from(errno));
+            assert!(!is_refusal(error.as_ref()), "{errno:?}");
         }
         assert!(!is_refusal(anyhow::anyhow!("Permission denied").as_ref()));
     }

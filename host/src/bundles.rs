@@ -13,11 +13,9 @@ pub const CONTAINERD: [&str; 5] = [
     "/var/snap/microk8s/common/run/containerd",
     "/run/docker/containerd/daemon",
 ];
-/// The directory of the bundles there, by namespace and id (containerd, `core/runtime/v2`).
 pub const TASKS: &str = "io.containerd.runtime.v2.task";
 /// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)).
 pub const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/storage"];
-/// What the directory of a storage driver ends in.
 const DRIVER: &str = "-containers";
 /// Where runc and crun keep what they know of containers, by id.
 pub const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];
@@ -30,8 +28,7 @@ pub const RUNTIMES_BY_NAMESPACE: [&str; 5] = [
     "/run/docker/runtime-runc",
 ];
 
-/// The directories that hold a bundle for each container of a containerd, by namespace: those that are there.
-/// Each is read by `list`, which says what becomes of one that cannot be.
+/// Those that are there, by namespace; `list` says what becomes of a directory that cannot be read.
 pub fn of_containerd(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     let states = CONTAINERD.iter();
     states
@@ -39,8 +36,7 @@ pub fn of_containerd(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf
         .collect()
 }
 
-/// The directories that hold one for each container of podman and CRI-O, by storage driver. Below the
-/// container's id the bundle is `userdata`.
+/// By storage driver. Below the container's id the bundle is `userdata`.
 pub fn of_storage(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     let stores = STORAGE.iter();
     let drivers = stores.flat_map(|storage| list(Path::new(storage)));
@@ -48,10 +44,6 @@ pub fn of_storage(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     drivers.filter(is_driver).collect()
 }
 
-/// What stands in a directory, as paths.
-///
-/// # Errors
-/// It is there and cannot be read.
 pub fn list(host: &Host, path: &Path) -> Result<Vec<PathBuf>, HostError> {
     let names = host.list(path)?.names;
     Ok(names.iter().map(|name| path.join(name)).collect())

@@ -7,40 +7,31 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 
 use crate::discover::inventory::Inventory;
-use crate::generate::{GenerateError, Surroundings, generate};
+use crate::generate::{Surroundings, generate};
 use crate::pools::Pools;
 use crate::specdir::{Format, Manifest, Plan, Wanted, plan};
 
-/// What the files of a directory are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Compared<'c> {
     /// The files of our names, by name; none for one that is no regular file.
     pub existing: &'c BTreeMap<String, Option<Vec<u8>>>,
     /// What was asked for when they were written; none where nothing was.
     pub manifest: Option<&'c Manifest>,
-    /// What the host has.
     pub inventory: &'c Inventory,
     pub pools: &'c Pools,
     pub config: &'c Config,
-    /// What specifications depend on beside that.
     pub surroundings: Surroundings,
 }
 
-/// What would change, and for which request.
 #[derive(Debug)]
 pub struct Drift {
     pub plan: Plan,
-    /// What was asked for, or the configuration's where nothing was.
+    /// The configuration's, where there is no manifest.
     pub asked: Manifest,
-    /// What is odd with the pools, for the operator.
     pub warnings: Vec<String>,
 }
 
-/// Compares.
-///
-/// # Errors
-/// There are no specifications to compare with.
-pub fn drift(compared: Compared<'_>) -> Result<Drift, GenerateError> {
+pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
     let asked = compared.manifest.cloned().unwrap_or_else(|| Manifest {
         kinds: compared.config.cdi.kinds.classes().to_vec(),
         ..Manifest::default()
@@ -75,7 +66,6 @@ pub fn drift(compared: Compared<'_>) -> Result<Drift, GenerateError> {
     })
 }
 
-/// The text of a specification.
 #[must_use]
 pub fn render(spec: &Spec, format: Format) -> String {
     match format {

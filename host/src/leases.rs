@@ -1,8 +1,7 @@
-//! The leases of a host: who has which of its devices.
-
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::{Context, anyhow};
 use onload_core::lease::{Device, LeaseError, Leases, Listed};
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -10,52 +9,32 @@ use onload_core::run_dir::{RUN_DIR, RunDir};
 use crate::discover::unread::AS_ROOT;
 use crate::host::Host;
 
-/// Why leases are not known.
-#[derive(Debug, thiserror::Error)]
-pub enum UnknownLeases {
-    /// The directory above them cannot be opened.
-    #[error("reading leases in {path:?}")]
-    Directory { path: PathBuf, source: io::Error },
-    /// Only root may see them.
-    #[error("reading leases: {0:?} is for root alone; {AS_ROOT}")]
-    ForRoot(PathBuf),
-    /// Their own directory cannot be opened.
-    #[error("reading leases")]
-    Leases(#[source] LeaseError),
-}
-
-/// Opens the leases of a host; none where it has had no container of ours since its boot.
-///
-/// # Errors
-/// [`UnknownLeases`], as for everybody but root.
-pub fn open(host: &Host) -> Result<Option<Leases>, UnknownLeases> {
+/// Opens the leases of a host, as only root may; none where it has had no container of ours since its boot.
+pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let processes = Processes::at(&host.outside_path(Path::new("/")));
-    let run = RunDir::find(&path).map_err(|error| UnknownLeases::Directory {
-        path: path.clone(),
-        source: error.into(),
-    })?;
+    let run = RunDir::find(&path).with_context(|| format!("reading leases in {path:?}"))?;
     match run {
         Some(run) => Leases::find(&run, processes).map_err(|error| match error {
             LeaseError::Directory { path, source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                UnknownLeases::ForRoot(path)
+                for_root(&path)
             }
-            error => UnknownLeases::Leases(error),
+            error => anyhow::Error::new(error).context("reading leases"),
         }),
-        None if path.exists() => Err(UnknownLeases::ForRoot(path)),
+        None if path.exists() => Err(for_root(&path)),
         None => Ok(None),
     }
 }
 
-/// All leases of a host, those that are over too.
-///
-/// # Errors
-/// As for [`open`].
-pub fn list(host: &Host) -> Result<Vec<Listed>, UnknownLeases> {
+fn for_root(path: &Path) -> anyhow::Error {
+    anyhow!("reading leases: {path:?} is for root alone; {AS_ROOT}")
+}
+
+pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {
     match open(host)? {
-        Some(leases) => leases.list().map_err(UnknownLeases::Leases),
+        Some(leases) => leases.list().context("reading leases"),
         None => Ok(Vec::new()),
     }
 }
@@ -65,16 +44,11 @@ pub fn list(host: &Host) -> Result<Vec<Listed>, UnknownLeases> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Around {
     pub(crate) now: Vec<Listed>,
-    /// Those that stood before, of devices of which no lease stands now.
     pub(crate) ended: Vec<Listed>,
 }
 
 impl Around {
-    /// Lists the leases again.
-    ///
-    /// # Errors
-    /// As for [`open`].
-    pub(crate) fn after(before: Vec<Listed>, host: &Host) -> Result<Self, UnknownLeases> {
+    pub(crate) fn after(before: Vec<Listed>, host: &Host) -> anyhow::Result<Self> {
         Ok(Around::of(before, list(host)?))
     }
 

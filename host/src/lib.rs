@@ -1,14 +1,8 @@
-//! A host: what it has, and the CDI specifications that describe it.
-//!
-//! [`host::Host`] is read through one root directory, so that a captured tree is a host like the
-//! running one. [`discover`] produces an [`discover::inventory::Inventory`]; [`generate`] turns
-//! that, with the [`pools`] of its devices, into specifications without reading the host again, each with its
-//! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now,
-//! and [`bundles`] where engines keep containers.
-//! [`boot`] makes the host itself what the operator wants it to be. [`offers`] says what cluster engines may
-//! give out of all that, and [`watch`] when it may have changed. [`drift`] compares what is on disk with what would
-//! be written, [`doctor`] says what is wrong with all of it, [`metrics`] counts it, and
-//! [`status`] says how containers do with it. [`topology`] shows where all of it is.
+//! A host, and the CDI specifications that describe it. [`host::Host`] reads through one root directory, so that a
+//! captured tree is a host like the running one; [`discover`] makes an inventory of it, [`generate`] turns that with
+//! the [`pools`] of its devices into specifications without reading the host again, and [`specdir`] puts them where
+//! engines read them. [`boot`] makes the host what the operator wants, [`offers`] says what cluster engines may give,
+//! and [`watch`] when it may have changed.
 
 pub mod boot;
 pub mod bundles;

@@ -8,7 +8,6 @@ use onload_core::text::counted;
 
 use crate::host::{Host, HostError};
 
-/// What a link can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Transfers of a lane, in tenths of GT/s.

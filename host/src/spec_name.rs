@@ -5,38 +5,31 @@ use std::fmt;
 
 use onload_core::class::Class;
 
-/// A part of what a class offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// Its devices, and `all`.
     Devices,
     Pools,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SpecName {
-    /// The class, whose kind it has.
     pub class: Class,
-    /// What of the class it has.
     pub part: Part,
 }
 
 impl SpecName {
-    /// That of the devices of a class.
     #[must_use]
     pub const fn devices(class: Class) -> SpecName {
         let part = Part::Devices;
         SpecName { class, part }
     }
 
-    /// That of the pools of a class.
     #[must_use]
     pub const fn pools(class: Class) -> SpecName {
         let part = Part::Pools;
         SpecName { class, part }
     }
 
-    /// All that a class may have.
     #[must_use]
     pub const fn of_class(class: Class) -> [SpecName; 2] {
         [SpecName::devices(class), SpecName::pools(class)]

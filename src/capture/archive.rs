@@ -1,6 +1,3 @@
-//! The archive of a captured tree: a tar file compressed with zstd, with the same bytes for the
-//! same tree.
-
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
@@ -11,11 +8,8 @@ use tar::{Builder, EntryType, Header};
 
 use super::tree::{CapturedTree, Entry};
 
-/// Packs the tree as an archive that can be unpacked without privileges: device nodes are lines of
-/// `dev.table`, owners and times are 0.
-///
-/// # Errors
-/// A tar archive cannot represent a name or a link's target.
+/// The same bytes for the same tree. It can be unpacked without privileges: device nodes are lines of `dev.table`,
+/// owners and times are 0.
 pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
     let mut builder = Builder::new(Vec::new());
     let table = device_table(tree);
@@ -83,7 +77,6 @@ fn device_table(tree: &CapturedTree) -> String {
             DeviceKind::Character => 'c',
             DeviceKind::Block => 'b',
         };
-        // Writing to a string cannot fail.
         let _ = writeln!(
             table,
             "{} {kind} {} {} {:04o} 0 0",

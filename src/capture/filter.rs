@@ -9,7 +9,6 @@ use onload_core::netdev::usage::Namespace;
 use onload_host::host::NETWORK_TABLE;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
-/// The content of a file in a capture.
 #[must_use]
 pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
@@ -31,7 +30,6 @@ pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// What the kernel says by netlink; without the addresses of the network if they are masked.
 fn network(text: &str, masked: bool) -> String {
     match Namespace::parse(text) {
         Ok(namespace) if masked => namespace.masked().to_text(),
@@ -45,7 +43,6 @@ fn lines_with(text: &str, prefix: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// The hugetlbfs mounts of a table, with their mount points and page sizes.
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
     let lines = table
         .split(|byte| *byte == b'\n')
@@ -109,8 +106,6 @@ fn documented(word: &str) -> &str {
     }
 }
 
-/// The settings on which discovery and its results depend, without comments; `None` if there are
-/// none.
 #[must_use]
 pub(crate) fn config(text: &str) -> Option<String> {
     let document: DocumentMut = text.parse().ok()?;
@@ -123,7 +118,6 @@ pub(crate) fn config(text: &str) -> Option<String> {
     (!result.is_empty()).then_some(result)
 }
 
-/// Writes a section: its own values, then the sections below it.
 fn section(name: &str, table: &dyn TableLike, result: &mut String) {
     let mut values = String::new();
     for (key, item) in table.iter() {
@@ -146,7 +140,6 @@ fn section(name: &str, table: &dyn TableLike, result: &mut String) {
     }
 }
 
-/// Takes the remarks out of a value.
 fn strip(value: &mut Value) {
     match value {
         Value::Array(array) => {

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The vendor's three bytes.
 type Oui = [u8; 3];
 
 /// The bit of a hardware address that marks it as locally administered; in an EUI-64 made from the
@@ -25,7 +24,6 @@ const MIDDLES: [[u8; 2]; 3] = [[0xff, 0xfe], [0x03, 0x00], [0x00, 0x00]];
 /// and rdma-core's rdma_rename).
 const NAMED: [&str; 9] = ["en", "wl", "ww", "sl", "ib", "roce", "iw", "opa", "usnic"];
 
-/// A value that identifies a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     /// The vendor without the local bit, the middle of a GUID if it belongs to the number, and the
@@ -40,13 +38,11 @@ enum Identity {
 /// Masks texts in two passes: the first sees all of them, the second rewrites each.
 #[derive(Debug, Default)]
 pub(crate) struct Masker {
-    /// The vendor bytes of locally administered addresses, which are parts of random addresses.
     random: BTreeSet<Oui>,
     numbers: BTreeMap<Identity, u32>,
 }
 
 impl Masker {
-    /// Collects what has to be masked in a text.
     pub(crate) fn notice(&mut self, text: &str) {
         let mut found = Vec::new();
         rewrite(text, |token| {
@@ -86,7 +82,6 @@ impl Masker {
         rewrite(text, |token| Some(self.masked(token)))
     }
 
-    /// A path with masked names.
     #[must_use]
     pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
         let name = |name: &OsStr| {
@@ -117,9 +112,10 @@ impl Masker {
     }
 
     fn vendor(&self, bytes: Oui) -> Oui {
-        match self.random.contains(&vendor_of(bytes)) {
-            true => [bytes[0] & LOCAL, 0, 0],
-            false => bytes,
+        if self.random.contains(&vendor_of(bytes)) {
+            [bytes[0] & LOCAL, 0, 0]
+        } else {
+            bytes
         }
     }
 
@@ -175,14 +171,14 @@ fn hardware([a, b, c, d, e, f]: [u8; 6]) -> Option<Identity> {
 
 fn hardware_of_guid(bytes: [u8; 8]) -> Option<Identity> {
     let [a, b, c, m, n, d, e, f] = bytes;
-    let middle = match MIDDLES.contains(&[m, n]) {
-        true => [0, 0],
-        false => [m, n],
+    let middle = if MIDDLES.contains(&[m, n]) {
+        [0, 0]
+    } else {
+        [m, n]
     };
     (!is_blank(&bytes)).then(|| Identity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
 }
 
-/// An address as written in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     Mac([u8; 6]),

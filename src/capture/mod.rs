@@ -1,7 +1,5 @@
-//! Captures a host for a bug report: what discovery read, as a tree for which discovery gives the
-//! same answer, with hardware addresses masked.
-//!
-//! Read ([`tree`]), decide ([`filter`], [`mask`], [`standin`]), emit ([`archive`]).
+//! Captures a host for a bug report: what discovery read, as a tree for which discovery gives the same answer, with
+//! hardware addresses masked.
 
 pub(crate) mod archive;
 pub(crate) mod filter;

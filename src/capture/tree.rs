@@ -19,10 +19,8 @@ use super::filter;
 use super::mask::Masker;
 use super::standin::stand_in;
 
-/// A captured host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
-    /// The content of its file systems, by path from its root.
     pub entries: BTreeMap<PathBuf, Entry>,
     pub nodes: BTreeMap<PathBuf, DeviceNode>,
     /// Programs and libraries without a stand-in, which are replaced by empty files.
@@ -39,33 +37,22 @@ impl CapturedTree {
     }
 }
 
-/// An entry in a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Directory,
-    /// A symbolic link and its target.
     Link(PathBuf),
-    File {
-        content: Vec<u8>,
-        /// Whether it may be executed.
-        executable: bool,
-    },
+    File { content: Vec<u8>, executable: bool },
 }
 
-/// What a capture is made from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'s> {
-    /// The host, which no longer records what is read.
     pub host: &'s Host,
-    /// What was read.
     pub seen: &'s BTreeMap<PathBuf, Seen>,
     pub inventory: &'s Inventory,
-    /// The text of the configuration that was used.
     pub config: Option<&'s str>,
     pub masked: bool,
 }
 
-/// Makes a tree of what was read.
 #[must_use]
 pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
     let mut collector = Collector {
@@ -79,9 +66,10 @@ pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
     if let Some(config) = sources.config.and_then(filter::config) {
         collector.put_content(Path::new(CONFIG_PATH), config.into_bytes());
     }
-    match sources.masked {
-        true => masked(&collector.tree),
-        false => collector.tree,
+    if sources.masked {
+        masked(&collector.tree)
+    } else {
+        collector.tree
     }
 }
 
@@ -211,7 +199,6 @@ impl Collector<'_> {
         }
     }
 
-    /// Fills a file, unless it already has content.
     fn put_content(&mut self, place: &Path, new: Vec<u8>) {
         let empty = Entry::File {
             content: Vec::new(),

@@ -20,13 +20,8 @@ use crate::printer::Printer;
 /// Bytes of a configuration; the file that comes with the package has some thousand.
 const LIMIT: u64 = 1024 * 1024;
 
-/// Containers by the runtime that made them.
 type Counts = BTreeMap<PathBuf, usize>;
 
-/// Runs the command.
-///
-/// # Errors
-/// There is no such runtime, or it cannot be told which one it is.
 pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     let host = Host::open(&global.host_root)?;
     let made = made(&host)?;
@@ -67,7 +62,6 @@ fn them(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
-/// What the wrapper remembers of the containers that it made.
 fn made(host: &Host) -> anyhow::Result<Counts> {
     let dir = Path::new(RUN_DIR).join(made_by::NAME);
     let mut counts = Counts::new();
@@ -82,7 +76,6 @@ fn made(host: &Host) -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-/// The runtimes that are there, and those that are not.
 fn sort(host: &Host, made: Counts) -> anyhow::Result<(Counts, Counts)> {
     let (mut there, mut gone) = (Counts::new(), Counts::new());
     for (runtime, count) in made {
@@ -110,9 +103,10 @@ fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
         let shown = shown.display();
         format!("reading configuration {shown}: [runtime] does not say clearly which runtime it is")
     })?;
-    let candidates = match named.as_os_str().is_empty() {
-        true => RUNTIMES.map(Path::new).to_vec(),
-        false => vec![named.as_path()],
+    let candidates = if named.as_os_str().is_empty() {
+        RUNTIMES.map(Path::new).to_vec()
+    } else {
+        vec![named.as_path()]
     };
     for path in candidates {
         if host.entry(path)?.is_some() {

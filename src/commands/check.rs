@@ -18,10 +18,6 @@ use crate::exit::Answer;
 use crate::layout::paragraph;
 use crate::printer::Printer;
 
-/// Runs the command: prints each file that is not as it would be written now.
-///
-/// # Errors
-/// The host or the directory cannot be read.
 pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let directory = find_directory(&host, args.output_dir.as_deref())?;
@@ -86,9 +82,10 @@ fn refuse_undecided(
         return Ok(());
     }
     let files: Vec<&str> = plan.undecided().collect();
-    let doubtful = match files.is_empty() {
-        true => String::new(),
-        false => format!(" ({} may be right or wrong)", files.join(", ")),
+    let doubtful = if files.is_empty() {
+        String::new()
+    } else {
+        format!(" ({} may be right or wrong)", files.join(", "))
     };
     bail!(
         "comparing {} with this host: not known{doubtful}: {reasons}; {AS_ROOT}",
@@ -96,7 +93,6 @@ fn refuse_undecided(
     );
 }
 
-/// How a file differs from what would be written now.
 fn difference(format: Format, old: &[u8], new: &[u8]) -> String {
     let nodes = renumbered(format, old, new).unwrap_or_default();
     if nodes.is_empty() {

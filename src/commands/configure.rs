@@ -21,26 +21,21 @@ use crate::engine::{Action, Decision, Engine, RUNTIME_PATH, Setup, policy};
 use crate::exit::Answer;
 use crate::printer::{Printer, harmless};
 
-/// The NRI plugin, where its package installs it.
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
-/// What is to be done with one file of an engine.
 struct Work {
     file: EngineFile,
     held: Held,
     decision: Decision,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// A file cannot be read or written, or has to stay as it is.
 pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::Result<Answer> {
     let host = watched_host(global)?;
     refuse(&host, global, args)?;
-    let service = match args.restart && !args.dry_run {
-        true => Service::open(args.runtime)?,
-        false => None,
+    let service = if args.restart && !args.dry_run {
+        Service::open(args.runtime)?
+    } else {
+        None
     };
     let files = setups(&host, args)?.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
@@ -51,9 +46,10 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     // Where there is neither a file nor one to be made, nothing is locked.
     let is_nowhere = files.iter().all(EngineFile::is_nowhere);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
-    let _lock = match args.dry_run || has_none {
-        true => None,
-        false => lock(&host, args)?,
+    let _lock = if args.dry_run || has_none {
+        None
+    } else {
+        lock(&host, args)?
     };
     let work = files.into_iter();
     let work = work.map(|file| decide(&host, args, file, printer));
@@ -83,21 +79,19 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             host.outside_path(Path::new(NRI_PLUGIN)).display()
         ));
     }
-    match args.dry_run {
-        true => show(&work, policy.as_ref(), edited.as_deref(), printer)?,
-        false => {
-            if let (Some(policy), Some(text)) = (&mut policy, &edited) {
-                policy.write(&host, text, printer)?;
-            }
-            // One that knows no CDI has none to turn on.
-            let is_settled = cdi.is_on || cdi.too_old.is_some();
-            carry_out(&host, &mut work, is_settled, service.as_ref(), printer)?;
+    if args.dry_run {
+        show(&work, policy.as_ref(), edited.as_deref(), printer)?;
+    } else {
+        if let (Some(policy), Some(text)) = (&mut policy, &edited) {
+            policy.write(&host, text, printer)?;
         }
+        // One that knows no CDI has none to turn on.
+        let is_settled = cdi.is_on || cdi.too_old.is_some();
+        carry_out(&host, &mut work, is_settled, service.as_ref(), printer)?;
     }
     Ok(answer(&work))
 }
 
-/// Shows what would be done.
 fn show(
     work: &[Work],
     policy: Option<&PolicyFile>,
@@ -124,9 +118,10 @@ fn carry_out(
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let needs_restart = |work: &Work| work.file.needs_restart(&work.decision, has_cdi);
-    let how = match work.iter().any(needs_restart) {
-        true => Reread::Restart,
-        false => Reread::Reload,
+    let how = if work.iter().any(needs_restart) {
+        Reread::Restart
+    } else {
+        Reread::Reload
     };
     let mut changed = None;
     for work in work.iter_mut() {
@@ -149,13 +144,13 @@ fn carry_out(
 }
 
 fn answer(work: &[Work]) -> Answer {
-    match work.iter().any(|work| work.held.is_held()) {
-        true => Answer::No,
-        false => Answer::Yes,
+    if work.iter().any(|work| work.held.is_held()) {
+        Answer::No
+    } else {
+        Answer::Yes
     }
 }
 
-/// What is asked for and cannot be, whatever the files are.
 fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> {
     let engine = args.runtime.name();
     if args.restart && !host.is_running() {
@@ -226,9 +221,10 @@ fn cdi_of(host: &Host, args: &Configure) -> CdiOfEngine {
 /// Who names a file may be a user, who cannot lock those of the host and has no need to.
 fn lock(host: &Host, args: &Configure) -> anyhow::Result<Option<Lock>> {
     let is_user = host.is_running() && !geteuid().is_root();
-    Ok(match args.file.is_some() && is_user {
-        true => config_file::lock_as_user(host)?,
-        false => Some(config_file::lock(host)?),
+    Ok(if args.file.is_some() && is_user {
+        config_file::lock_as_user(host)?
+    } else {
+        Some(config_file::lock(host)?)
     })
 }
 
@@ -256,7 +252,6 @@ fn decide(
     })
 }
 
-/// `config.toml`, where classes are to be allowed.
 struct PolicyFile {
     shown: PathBuf,
     /// None where it was named on the command line.
@@ -266,7 +261,6 @@ struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// None where no class is to be allowed.
     fn open(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<Option<Self>> {
         if args.allow.is_empty() {
             return Ok(None);
@@ -300,7 +294,7 @@ impl PolicyFile {
         self.file.as_ref().map(|file| file.text.as_str())
     }
 
-    /// The new text; none where it stays.
+    /// None where it stays.
     fn decide(&self, args: &Configure) -> anyhow::Result<Option<String>> {
         let old = self.text().unwrap_or_default();
         let path = self.shown.display();
@@ -328,7 +322,6 @@ impl PolicyFile {
     }
 }
 
-/// The directory of a file of the host; none where there is none.
 fn open_directory(host: &Host, path: &Path) -> anyhow::Result<Option<ConfigDir>> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     let open = host.directory(parent)?;
@@ -366,7 +359,6 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     Ok(())
 }
 
-/// Says how the engine is made to read a file that was changed.
 fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
     let name = setup.engine.name();
     match (how, setup.reload(), setup.restart()) {
@@ -385,7 +377,7 @@ fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
     }
 }
 
-/// Makes the engine read what was changed. Where it does worse than before, it gets back what it had.
+/// Where the engine does worse than before, it gets back what it had.
 fn reread(
     service: &Service,
     how: Reread,

@@ -35,10 +35,6 @@ use crate::exit::Answer;
 use crate::layout::{entry, paragraph, table};
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 
-/// Runs the command.
-///
-/// # Errors
-/// The host cannot be read, or it has to have an accelerated interface and has none.
 pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (mut host, config) = open_host(global)?;
     if args.capture.is_some() {
@@ -56,9 +52,10 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     let bundles = bundles_left_out(&host, &config, &inventory, &pools)?;
     inventory.not_offered.extend(bundles);
     printer.end_progress();
-    let holders = match pools.offered.is_empty() {
-        true => Holders::of(&[]),
-        false => Holders::read(&host, printer),
+    let holders = if pools.offered.is_empty() {
+        Holders::of(&[])
+    } else {
+        Holders::read(&host, printer)
     };
     let shown = pools.offered.iter();
     let is_left_out = left_out.is_some();
@@ -107,7 +104,6 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     Ok(Answer::Yes)
 }
 
-/// Why pools are in no specification, so that nobody gets what is free of them; `None` if they are.
 fn why_left_out(host: &Host, config: &Config) -> anyhow::Result<Option<String>> {
     if !Surroundings::of(host, config)?.hook {
         let hook = config.cdi.hook_path.display();
@@ -168,9 +164,10 @@ fn write_capture(
             left_out.display()
         ));
     }
-    let masks = match open {
-        true => "hardware addresses and GUIDs as they are",
-        false => "hardware addresses and GUIDs masked",
+    let masks = if open {
+        "hardware addresses and GUIDs as they are"
+    } else {
+        "hardware addresses and GUIDs masked"
     };
     printer.note(format_args!(
         "wrote {}: {}, {}, {masks}; look into it before you pass it on",
@@ -183,7 +180,6 @@ fn write_capture(
 
 /// What who asks for an interface has to give beside it.
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
-/// Columns of what a product's lines begin with.
 const LABEL: usize = 11;
 
 /// A line of the table: class, name, PCI address, what else there is to know.
@@ -225,9 +221,10 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
             .iter()
             .map(|tool| tool.name.as_str())
             .collect();
-        let tools = match tools.is_empty() {
-            true => "no tools".to_owned(),
-            false => tools.join(", "),
+        let tools = if tools.is_empty() {
+            "no tools".to_owned()
+        } else {
+            tools.join(", ")
         };
         format!("{GOOD}offered{GOOD:#}; {tools}")
     });
@@ -289,7 +286,6 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// The rows of each NUMA node; what belongs to none comes last.
 fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
     let mut rows: Vec<(Option<u32>, Row)> = Vec::new();
     rows.extend(
@@ -437,9 +433,10 @@ fn vfio_row(device: &VfioDevice) -> Row {
         .physical_function
         .map(|address| format!("VF of {address}"));
     let aliases: Vec<String> = device.aliases.iter().map(ToString::to_string).collect();
-    let with = match aliases.is_empty() {
-        true => String::new(),
-        false => format!("with {}", aliases.join(" ")),
+    let with = if aliases.is_empty() {
+        String::new()
+    } else {
+        format!("with {}", aliases.join(" "))
     };
     let viable = if device.viable {
         ""
@@ -463,9 +460,10 @@ fn vfio_row(device: &VfioDevice) -> Row {
 }
 
 fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
-    let mounts = match size.mounts.is_empty() {
-        true => String::new(),
-        false => format!("mounted at {}", size.mounts.join(" ")),
+    let mounts = if size.mounts.is_empty() {
+        String::new()
+    } else {
+        format!("mounted at {}", size.mounts.join(" "))
     };
     let details = vec![free_of(node.free, node.total), mounts];
     row("hugepages", &size.name, None, details)

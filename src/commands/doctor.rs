@@ -11,17 +11,12 @@ use serde_json::json;
 use super::{open_host, program_version, spec_dirs};
 use crate::cli::{Doctor, Global, Listing};
 use crate::exit::Answer;
-use crate::layout::paragraph;
-use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING, harmless};
+use crate::layout::{in_a_line, paragraph};
+use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
-/// Before what is said of a check below its first line.
 const HANGING: &str = "           ";
 const WORD: usize = 7;
 
-/// Runs the command.
-///
-/// # Errors
-/// The configuration or the host's root cannot be read, or nobody reads the output.
 pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     printer.progress("looking at this host");
@@ -59,7 +54,7 @@ pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Res
     })
 }
 
-/// A failed check decides, then one that could not be told.
+/// A failed check decides, then one whose result is unknown.
 fn overall(checks: &[Check]) -> Verdict {
     let is = |verdict| {
         let mut checks = checks.iter();
@@ -132,9 +127,4 @@ fn style(verdict: Verdict) -> Style {
         Verdict::Warn | Verdict::Unknown => WARNING,
         Verdict::Fail => ERROR,
     }
-}
-
-/// Names of the host may hold anything.
-fn in_a_line(text: &str) -> String {
-    harmless(text).replace('\n', "\\n")
 }

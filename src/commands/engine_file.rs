@@ -1,28 +1,22 @@
-//! An engine's file on a host, for `runtime configure`: opened, read with what stands beside it,
-//! decided, and carried out.
-
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_host::doctor::PROGRAM_DIRS;
 use onload_host::host::{EntryKind, Host};
 use rustix::process::geteuid;
 
 use super::{holders, nothing_to_change};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::engine::holders::Held;
-use crate::engine::{
-    Action, Beside, Decision, Files, Keep, Other, PROGRAM_DIRS, RUNTIME_NAME, Setup, matches,
-};
+use crate::engine::{Action, Beside, Decision, Files, Keep, Other, RUNTIME_NAME, Setup, matches};
 use crate::printer::Printer;
 
 pub(super) struct EngineFile {
     pub(super) setup: Setup,
-    /// Where it is, for messages.
     shown: PathBuf,
-    /// Named on the command line.
     is_named: bool,
     directory: Option<ConfigDir>,
     file: Option<ConfigFile>,
@@ -30,17 +24,15 @@ pub(super) struct EngineFile {
 }
 
 impl EngineFile {
-    /// Opens the directory of a file. One that was named may be anywhere, so nobody but root and the
-    /// caller may be able to put another file in its place.
-    ///
-    /// # Errors
-    /// The directory cannot be opened, or others can change it.
+    /// One that was named may be anywhere, so nobody but root and the caller may be able to put another file in its
+    /// place.
     pub(super) fn open(host: &Host, setup: Setup, is_named: bool) -> anyhow::Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
-        let directory = match is_named {
-            true => trusted_directory(host, parent)
-                .with_context(|| format!("--file {}", setup.file.display()))?,
-            false => host.directory(parent)?,
+        let directory = if is_named {
+            trusted_directory(host, parent)
+                .with_context(|| format!("--file {}", setup.file.display()))?
+        } else {
+            host.directory(parent)?
         };
         let shown = host.outside_path(parent);
         Ok(EngineFile {
@@ -53,7 +45,6 @@ impl EngineFile {
         })
     }
 
-    /// Whether there is not even a directory for it.
     pub(super) fn is_nowhere(&self) -> bool {
         self.directory.is_none()
     }
@@ -66,10 +57,6 @@ impl EngineFile {
         backup_name(&self.setup.file)
     }
 
-    /// Reads it, its backup, and what stands beside it.
-    ///
-    /// # Errors
-    /// One of them cannot be read, or is not what it should be.
     pub(super) fn read(
         &mut self,
         host: &Host,
@@ -99,10 +86,7 @@ impl EngineFile {
         Ok(())
     }
 
-    /// Says where the engine is not installed.
-    ///
-    /// # Errors
-    /// It is not, and there is no file of it either: one would be made that nothing reads.
+    /// It is an error where there is no file of it either: one would be made that nothing reads.
     pub(super) fn look_for_engine(
         &self,
         host: &Host,
@@ -134,10 +118,6 @@ impl EngineFile {
         Ok(())
     }
 
-    /// Who needs the entry that is to be removed.
-    ///
-    /// # Errors
-    /// The file is not understood.
     pub(super) fn held(&self, host: &Host) -> anyhow::Result<Held> {
         let now = self.files.now.as_deref();
         if !self.setup.registers(now).with_context(|| self.what())? {
@@ -148,39 +128,32 @@ impl EngineFile {
         }
         Ok(match self.setup.state_dir(&self.files) {
             Ok(state) => holders::held(host, self.setup.engine, &state),
-            Err(error) => Held::Unknown(format!("{:#}", anyhow::Error::new(error))),
+            Err(error) => Held::Unknown(format!("{error:#}")),
         })
     }
 
-    /// What a removal leaves, and what to do about it.
     pub(super) fn what_stays(&self, held: &Held) -> String {
         let (name, path) = (self.setup.engine.name(), self.shown.display());
-        let file = match self.is_named {
-            true => format!(" --file {}", self.setup.file.display()),
-            false => String::new(),
+        let file = if self.is_named {
+            format!(" --file {}", self.setup.file.display())
+        } else {
+            String::new()
         };
         format!(
             "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
         )
     }
 
-    /// What is to be done to set the engine up.
-    ///
-    /// # Errors
-    /// The file has to stay as it is.
     pub(super) fn configure(&self) -> anyhow::Result<Decision> {
         let decision = self.setup.configure(&self.files);
         decision.with_context(|| self.what())
     }
 
-    /// What is to be done to undo that, with what has to stay.
-    ///
-    /// # Errors
-    /// The file has to stay as it is.
     pub(super) fn remove(&self, held: &Held) -> anyhow::Result<Decision> {
-        let keep = match held.is_held() {
-            true => Keep::Runtime,
-            false => Keep::Nothing,
+        let keep = if held.is_held() {
+            Keep::Runtime
+        } else {
+            Keep::Nothing
         };
         let decision = self.setup.remove(&self.files, keep);
         decision.with_context(|| self.what())
@@ -191,19 +164,12 @@ impl EngineFile {
         format!("configuring {name}, whose {path} is left as it is")
     }
 
-    /// Shows what a decision would change.
-    ///
-    /// # Errors
-    /// Nobody reads it.
     pub(super) fn show(&self, decision: &Decision, printer: &mut Printer) -> anyhow::Result<()> {
         let now = self.files.now.as_deref();
         print_diff(&self.shown, now, &decision.file, printer)
     }
 
-    /// Carries a decision out, the backup before the file; whether the engine has to read anew.
-    ///
-    /// # Errors
-    /// Something cannot be written; what was there is still whole.
+    /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
     pub(super) fn carry_out(
         &mut self,
         host: &Host,
@@ -237,7 +203,6 @@ impl EngineFile {
         Ok(changes)
     }
 
-    /// Whether the engine has to start again to do what a decision says.
     pub(super) fn needs_restart(&self, decision: &Decision, has_cdi: bool) -> bool {
         let now = self.files.now.as_deref();
         let new = match &decision.file {
@@ -248,10 +213,6 @@ impl EngineFile {
         self.setup.needs_restart(now, new, has_cdi)
     }
 
-    /// Puts the file and its backup back as they were read.
-    ///
-    /// # Errors
-    /// One of them cannot be written.
     pub(super) fn put_back(&self) -> anyhow::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
@@ -276,9 +237,10 @@ impl EngineFile {
         }
         let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
         let made = host.create_directory(parent)?;
-        let open = match self.is_named {
-            true => trusted_directory(host, parent)?.context("opening the directory")?,
-            false => made,
+        let open = if self.is_named {
+            trusted_directory(host, parent)?.context("opening the directory")?
+        } else {
+            made
         };
         self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
         Ok(())
@@ -306,7 +268,6 @@ fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>
     Ok(None)
 }
 
-/// Reads what stands beside an engine's file, each file once and not that one.
 fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec<Other>> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for beside in beside {
@@ -333,10 +294,6 @@ fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec
     Ok(others)
 }
 
-/// Shows an action on a file as a unified diff, or says that there is nothing to do.
-///
-/// # Errors
-/// Nobody reads it.
 pub(super) fn print_diff(
     path: &Path,
     old: Option<&str>,

@@ -22,10 +22,6 @@ use crate::cli::{Explain, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-/// Runs the command: a diff on stdout, the reasons on stderr.
-///
-/// # Errors
-/// The bundle or the host cannot be read.
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let seen = Seen::new(&host, global, &config)?;
@@ -52,7 +48,6 @@ pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Re
     Ok(Answer::Yes)
 }
 
-/// Says what a bundle is to those who named something else.
 fn with_advice(error: anyhow::Error) -> anyhow::Error {
     let is_missing = |cause: &io::Error| {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
@@ -61,11 +56,10 @@ fn with_advice(error: anyhow::Error) -> anyhow::Error {
     let is_missing = error
         .chain()
         .any(|e| e.downcast_ref().is_some_and(is_missing));
-    match is_missing {
-        true => anyhow!(
-            "{error:#}; a bundle is the directory that holds the config.json of a container"
-        ),
-        false => error,
+    if is_missing {
+        anyhow!("{error:#}; a bundle is the directory that holds the config.json of a container")
+    } else {
+        error
     }
 }
 
@@ -80,9 +74,10 @@ struct Seen<'h> {
 impl<'h> Seen<'h> {
     fn new(host: &'h Host, global: &Global, config: &Config) -> onload_core::error::Result<Self> {
         let standard = Path::new(CONFIG_PATH);
-        let this_host = match host.is_running() {
-            true => ThisHost::new()?,
-            false => ThisHost::below(&global.host_root, standard)?,
+        let this_host = if host.is_running() {
+            ThisHost::new()?
+        } else {
+            ThisHost::below(&global.host_root, standard)?
         };
         let file = global
             .config

@@ -25,17 +25,10 @@ use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-/// What a dry run says of a file that it would write.
 const WRITE: &str = "write ";
-/// What a dry run says of a file that is as it should be.
 const KEEP: &str = "keep  ";
-/// Bytes of a file that is compared with what would stand in it.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// Runs the command.
-///
-/// # Errors
-/// Everything that keeps a specification from being written.
 pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let newest = args
@@ -81,7 +74,6 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     }
 }
 
-/// What a run for a directory has to write.
 struct Written<'w> {
     specs: &'w Specs,
     scope: Scope,
@@ -89,7 +81,6 @@ struct Written<'w> {
     inventory: &'w Inventory,
 }
 
-/// Which classes are written, and which this run may touch.
 struct Scope {
     written: Vec<Class>,
     touched: Vec<Class>,
@@ -180,9 +171,10 @@ fn to_file(
     }
     let content = render(spec, args.format.into());
     let reading = || format!("reading {}", path.display());
-    let old = match path.exists() {
-        true => Some(regular::read(path, FILE_LIMIT).with_context(reading)?),
-        false => None,
+    let old = if path.exists() {
+        Some(regular::read(path, FILE_LIMIT).with_context(reading)?)
+    } else {
+        None
     };
     let is_same = old.as_deref() == Some(content.as_bytes());
     if args.dry_run && !args.diff {
@@ -276,7 +268,6 @@ fn to_directory(
     Ok(warn_of_left(&plan, &shown, printer))
 }
 
-/// Says with `--verbose` which files of a directory of specifications were read.
 pub(super) fn tell_existing(
     directory: &Path,
     is_there: bool,
@@ -344,7 +335,6 @@ pub(super) fn directory_path(host: &Host, given: Option<&Path>) -> std::path::Pa
     given.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
 }
 
-/// Opens the output directory, and makes it where something is to be written.
 fn open_directory(
     host: &Host,
     given: Option<&Path>,
@@ -359,16 +349,15 @@ fn open_directory(
         return Ok(Some(SpecDir::new(path, directory)));
     };
     make_directory(given).with_context(|| format!("making the directory {}", given.display()))?;
-    Ok(SpecDir::open(given)?)
+    SpecDir::open(given)
 }
 
-/// Opens the output directory where it is there.
 pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
     let Some(given) = given else {
         let directory = host.directory(Path::new(OUTPUT_DIR))?;
         return Ok(directory.map(|open| SpecDir::new(directory_path(host, None), open)));
     };
-    Ok(SpecDir::open(given)?)
+    SpecDir::open(given)
 }
 
 fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
@@ -387,7 +376,7 @@ fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::
     Ok(())
 }
 
-/// A unified diff between what stands in a file and what would; nothing where they are alike.
+/// Nothing where they are alike.
 pub(super) fn print_diff(
     step: &Step,
     directory: &Path,
@@ -440,7 +429,6 @@ fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
     }
 }
 
-/// Says so where there is nothing to offer, or nothing to change.
 fn note_idle(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
     if specs.is_empty() {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");

@@ -22,18 +22,14 @@ const PODMAN_STATE: [&str; 2] = [
 ];
 /// Long enough for a host with a thousand containers; a lock that nobody gives up ends it.
 const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
-/// The monitor of podman and of CRI-O.
 const MONITOR: &str = "conmon";
-/// How long one of them may take to say its arguments.
 const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
-/// Ids on one command line.
 const CHUNK: usize = 200;
 /// Bytes of a file of an engine; configurations of containers are a few kilobytes.
 const LIMIT: u64 = 16 * 1024 * 1024;
-/// The namespace of containerd's CRI plugin.
 const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 
-/// Who has recorded the runtime of an engine that keeps what it knows in that directory.
+/// `state`: the directory where the engine keeps what it knows.
 pub(super) fn held(host: &Host, engine: Engine, state: &Path) -> Held {
     match find(host, engine, state) {
         Ok(mut found) => {
@@ -110,10 +106,6 @@ fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<Holder>> {
     Ok(found)
 }
 
-/// The running containers that a monitor holds, of every user.
-///
-/// # Errors
-/// A monitor does not say its arguments.
 fn monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<Holder>> {
     if !host.is_running() {
         return Ok(Vec::new());

@@ -17,7 +17,6 @@ use crate::printer::Printer;
 /// Bytes of a configuration; those of engines have some ten thousand.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-/// The nodes of a host, captured or running.
 pub(super) struct Nodes<'h>(pub(super) &'h Host);
 
 impl NodeInfo for Nodes<'_> {
@@ -48,7 +47,6 @@ impl NodeInfo for Nodes<'_> {
 
 const READING: &str = "reading the OCI configuration on stdin";
 
-/// What is wrong with the configuration, which has no name on stdin.
 fn reading(error: OciConfigError) -> anyhow::Error {
     match error {
         OciConfigError::Read(cause) => anyhow::Error::new(cause).context(READING),
@@ -56,10 +54,6 @@ fn reading(error: OciConfigError) -> anyhow::Error {
     }
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// A device is in no specification, a node is missing, or stdin holds no OCI configuration.
 pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let names = qualified(&args.devices)?;

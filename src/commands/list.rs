@@ -14,18 +14,15 @@ use crate::exit::Answer;
 use crate::layout::paragraph;
 use crate::printer::{DIM, HEADING, Printer, harmless};
 
-/// Runs the command.
-///
-/// # Errors
-/// The host cannot be read.
 pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
     let registry = scan(&dirs, printer);
     let pools = of_specs(&registry, printer);
-    let holders = match pools.is_empty() {
-        true => Holders::of(&[]),
-        false => Holders::read(&host, printer),
+    let holders = if pools.is_empty() {
+        Holders::of(&[])
+    } else {
+        Holders::read(&host, printer)
     };
     let shown = pools.iter().map(|pool| {
         let name = format!("{}={}", pool.class.kind(), pool.name);

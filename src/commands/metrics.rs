@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use onload_cdi::Registry;
-use onload_core::text::Chain;
 use onload_host::leases;
 use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::offers;
@@ -19,10 +18,6 @@ use crate::cli::{Global, Metrics};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-/// Runs the command: to stdout, or to a file that a collector never sees half of.
-///
-/// # Errors
-/// The host cannot be read, or the file not written.
 pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let (inventory, pools) = survey(&host, &config);
@@ -30,8 +25,7 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
     let listed = leases::list(&host);
     if let Err(error) = &listed {
         printer.warning(format_args!(
-            "leases and who holds devices are left out: {}",
-            Chain(error)
+            "leases and who holds devices are left out: {error:#}"
         ));
     }
     let listed = listed.ok();

@@ -38,6 +38,7 @@ use onload_host::discover::inventory::Inventory;
 use onload_host::discover::unread::AS_ROOT;
 use onload_host::host::{Access, Host};
 use onload_host::pools::{NamedPool, Pools, survey};
+use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
 
 use crate::cli::Global;
@@ -46,9 +47,6 @@ use crate::rights;
 
 /// Letters in which a device may differ from the one that was meant.
 const MOST_TYPING_ERRORS: usize = 3;
-
-/// Where specifications are written that describe the host as it is since its boot.
-const OUTPUT_DIR: &str = "/var/run/cdi";
 
 fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
     let host = watched_host(global)?;
@@ -81,7 +79,6 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
     registry
 }
 
-/// What could not be read and decides one of these classes, as one text.
 fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
     let unread = inventory.unread.iter();
     let unread = unread.filter(|unread| unread.kinds.iter().any(&wanted));
@@ -89,7 +86,6 @@ fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> Str
     reasons.join(", ")
 }
 
-/// Says what to do where something could not be read that decides what is offered.
 fn advise(inventory: &Inventory, printer: &mut Printer) {
     if !inventory.unread.is_empty() {
         let classes: Vec<&str> = inventory.undecided().iter().map(|c| c.as_str()).collect();
@@ -100,7 +96,6 @@ fn advise(inventory: &Inventory, printer: &mut Printer) {
     }
 }
 
-/// What a host has, and its pools; what was found on the way is printed.
 fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pools) {
     let (inventory, pools) = survey(host, config);
     for warning in &inventory.warnings {
@@ -151,7 +146,6 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(specdir::given_or_engine_dirs(host, given)?)
 }
 
-/// Makes a directory that was named, and those above it.
 fn make_directory(path: &Path) -> io::Result<()> {
     if path.exists() && !path.is_dir() {
         let message = "something else has this name";
@@ -160,18 +154,15 @@ fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// The note about a file or directory that is as it should be.
 fn nothing_to_change(path: &Path) -> String {
     format!("nothing to change in {}", path.display())
 }
 
-/// Directories as one text.
 fn joined(dirs: &[PathBuf]) -> String {
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     dirs.join(" and ")
 }
 
-/// Says which files an engine does not read, and why.
 fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     for (path, errors) in registry.errors() {
         for error in errors {
@@ -181,10 +172,7 @@ fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     }
 }
 
-/// The edits of some devices.
-///
-/// # Errors
-/// One of them is nowhere; the line says where it was looked for and what is spelled like it.
+/// An error says where it was looked for and what is spelled like it.
 fn known_devices(
     registry: &Registry,
     dirs: &[PathBuf],

@@ -18,7 +18,6 @@ use crate::printer::{HEADING, Printer};
 /// Holders of one member that are named; of more only their number is shown.
 const NAMED: usize = 3;
 
-/// Which containers have which devices, where that is known.
 #[derive(Debug)]
 pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
 
@@ -28,16 +27,14 @@ impl Holders {
         match leases::list(host) {
             Ok(listed) => Holders::of(&listed),
             Err(error) => {
-                let error = Chain(&error);
                 printer.warning(format_args!(
-                    "which members of pools are free is not known: {error}"
+                    "which members of pools are free is not known: {error:#}"
                 ));
                 Holders(None)
             }
         }
     }
 
-    /// The holders by these leases.
     pub(super) fn of(listed: &[ListedLease]) -> Holders {
         let mut holders: BTreeMap<Device, Vec<String>> = BTreeMap::new();
         for each in listed.iter().filter(|each| !each.is_over) {
@@ -51,7 +48,7 @@ impl Holders {
         Holders(Some(holders))
     }
 
-    /// The containers that have a device; `None` where that is not known.
+    /// `None` where that is not known.
     fn of_device(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
         let name = name.clone();
         let found = self.0.as_ref()?.get(&Device { class, name });
@@ -59,7 +56,6 @@ impl Holders {
     }
 }
 
-/// A pool that is shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
     pub(super) class: Class,
@@ -85,7 +81,7 @@ impl<'a> Shown<'a> {
         self.holders.of_device(self.class, &member.name)
     }
 
-    /// How many members another container can have; `None` where that is not known.
+    /// `None` where that is not known.
     fn free(&self) -> Option<usize> {
         if self.is_left_out {
             return Some(0);
@@ -97,7 +93,6 @@ impl<'a> Shown<'a> {
         is_free.sum()
     }
 
-    /// The pool for a table.
     pub(super) fn row(&self) -> [String; 4] {
         [
             self.class.to_string(),
@@ -107,7 +102,6 @@ impl<'a> Shown<'a> {
         ]
     }
 
-    /// The pool in a line behind its name.
     pub(super) fn text(&self) -> String {
         format!("pool, {} free: {}", self.free_text(), self.members_text())
     }
@@ -121,7 +115,6 @@ impl<'a> Shown<'a> {
         format!("{free} of {}", self.pool.members.len())
     }
 
-    /// The members, each with who has it.
     fn members_text(&self) -> String {
         let members = self.pool.members.iter();
         let members: Vec<String> = members.map(|member| self.member_text(member)).collect();
@@ -183,10 +176,7 @@ pub(super) fn print_pools(
     Ok(())
 }
 
-/// The pool that a device of a specification is; `None` if it is none of ours.
-///
-/// # Errors
-/// Its annotations are no pool's.
+/// `None` if it is none of ours.
 pub(super) fn of_device(device: &Resolved<'_>) -> Result<Option<(Class, Pool)>, PoolError> {
     let kind = device.name.kind();
     let class = Class::ALL

@@ -3,27 +3,21 @@
 //! is mapped there arrives only when its owner likes. The kernel waits for such a page without
 //! reacting to signals.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use onload_host::host::Host;
 
-/// A fixed path: a program found through PATH could be anything.
 const CAT: &str = "/bin/cat";
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const NAME_LIMIT: u64 = 64;
-/// Bytes of arguments that are read.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
-/// The arguments of each process with that name, whoever owns it. The name comes from the kernel,
-/// and is read first. The owner is not checked: a container's process may be root's.
-///
-/// # Errors
-/// The processes cannot be listed, or the arguments of one cannot be read within `limit`.
+/// The name comes from the kernel, and is read first. The owner is not checked: a container's process may be root's.
 pub(super) fn arguments_of(
     host: &Host,
     proc: &Path,
@@ -48,7 +42,6 @@ pub(super) fn arguments_of(
     Ok(found)
 }
 
-/// Reads so many bytes of a file of a process; none where it cannot be read within `limit`.
 pub(super) fn guarded(path: &Path, bytes: usize, limit: Duration) -> Option<Vec<u8>> {
     read_some(path, bytes as u64, limit).ok()
 }
@@ -60,13 +53,23 @@ fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
 /// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
 /// would keep this program from ending.
 fn read_some(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<Vec<u8>> {
-    let most = bytes;
     let mut command = Command::new(CAT);
     command.arg("--").arg(path);
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("running {CAT}"))?;
-    let stdout = child.stdout.take().context("reading its answer")?;
+    let Some(answer) = answer(&mut child, bytes, limit) else {
+        bail!(
+            "it did not give them within {} s; end it",
+            limit.as_secs_f32()
+        );
+    };
+    answer.context("reading its answer")
+}
+
+/// What a program prints, as far as so many bytes of it; none where it does not end its answer in time.
+pub(super) fn answer(child: &mut Child, most: u64, limit: Duration) -> Option<io::Result<Vec<u8>>> {
+    let stdout = child.stdout.take()?;
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -78,13 +81,7 @@ fn read_some(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<Vec<u8>
     // It may have ended, or may be unable to end: neither is waited for.
     let _ = child.kill();
     let _ = child.try_wait();
-    match answer {
-        Ok(read) => read.context("reading its answer"),
-        Err(_) => bail!(
-            "it did not give them within {} s; end it",
-            limit.as_secs_f32()
-        ),
-    }
+    answer.ok()
 }
 
 #[cfg(test)]

@@ -5,12 +5,9 @@ use std::collections::BTreeMap;
 use onload_core::pci::PciAddress;
 use onload_host::discover::not_offered::{NotOffered, Subject};
 
-/// Things of one kind that are not offered for one reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// What they would be offered as.
     pub kind: Subject,
-    /// Their names, in their order.
     pub names: Vec<String>,
     /// The reason. Where it names each of them, `NAME` or `ADDRESS` stands in place of that.
     pub reason: String,
@@ -75,7 +72,6 @@ pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
     alike
 }
 
-/// Those whose reasons are the same to the letter.
 fn same(entries: &[NotOffered]) -> Vec<Group> {
     let mut places: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
     let mut groups: Vec<Group> = Vec::new();

@@ -13,17 +13,13 @@ use crate::engine::Engine;
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 const JOURNALCTL: &str = "/usr/bin/journalctl";
-/// containerd's command.
 const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
-/// How long an engine may take until it does as well as before.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long it has to do so until it counts: a service may end a moment after its start.
 const SETTLE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long a command that looks may take.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How an engine reads its file again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reread {
     Reload,
@@ -39,7 +35,6 @@ impl Reread {
     }
 }
 
-/// The service of an engine, and how it did when it was opened.
 pub(super) struct Service {
     name: &'static str,
     systemctl: &'static str,
@@ -49,12 +44,10 @@ pub(super) struct Service {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     is_active: bool,
-    /// The plugins of containerd that work, each with its type and its id.
     plugins: BTreeSet<(String, String)>,
 }
 
 impl State {
-    /// What of an earlier state is lost.
     fn lost(&self, before: &State) -> Option<Loss> {
         if before.is_active && !self.is_active {
             return Some(Loss::Service);
@@ -72,10 +65,6 @@ enum Loss {
 }
 
 impl Service {
-    /// None for an engine that has none.
-    ///
-    /// # Errors
-    /// There is nothing to restart it with.
     pub(super) fn open(engine: Engine) -> anyhow::Result<Option<Service>> {
         let Some(name) = engine.service() else {
             return Ok(None);
@@ -94,15 +83,11 @@ impl Service {
         self.name
     }
 
-    /// Whether it ran when it was opened.
     pub(super) fn was_active(&self) -> bool {
         self.before.is_active
     }
 
-    /// Makes it read its file again; why it does worse than before, where it does.
-    ///
-    /// # Errors
-    /// It cannot be made to, or did not do well before either.
+    /// Why it does worse than before, where it does. It is an error if it did not do well before either.
     pub(super) fn reread(&self, how: Reread) -> anyhow::Result<Option<String>> {
         let (program, name, word) = (self.systemctl, self.name, how.word());
         let status = Command::new(program).args([word, name]).status();
@@ -120,9 +105,6 @@ impl Service {
 
     /// As [`Service::reread`], after that did worse: systemd starts a service that failed a few times in a row no more
     /// for a while, docker after three times in a minute.
-    ///
-    /// # Errors
-    /// As for [`Service::reread`].
     pub(super) fn reread_again(&self, how: Reread) -> anyhow::Result<Option<String>> {
         // Where that fails, what follows says how the service does.
         let _ = Command::new(self.systemctl)
@@ -151,9 +133,10 @@ impl Service {
         let asked = Command::new(self.systemctl)
             .args(["--quiet", "is-active", self.name])
             .status();
-        let plugins = match self.name == Engine::Containerd.name() {
-            true => ctr(&["plugins", "ls"]).unwrap_or_default(),
-            false => String::new(),
+        let plugins = if self.name == Engine::Containerd.name() {
+            ctr(&["plugins", "ls"]).unwrap_or_default()
+        } else {
+            String::new()
         };
         State {
             is_active: asked.is_ok_and(|status| status.success()),
@@ -161,7 +144,6 @@ impl Service {
         }
     }
 
-    /// What a loss is, and the engine's own words of why.
     fn reason(&self, loss: &Loss) -> String {
         match loss {
             Loss::Service => {

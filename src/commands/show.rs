@@ -11,10 +11,6 @@ use crate::exit::Answer;
 use crate::layout::pairs;
 use crate::printer::{HEADING, Printer, harmless};
 
-/// Runs the command.
-///
-/// # Errors
-/// The host cannot be read, or no specification offers one of the devices.
 pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
@@ -54,7 +50,6 @@ fn print_table(
     Ok(())
 }
 
-/// What is given, and how.
 type Line = (String, String);
 
 /// The edits as headings with their lines. An edit that several devices bring is shown once, as a container

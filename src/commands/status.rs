@@ -15,22 +15,16 @@ use serde_json::json;
 use super::{open_host, process};
 use crate::cli::{self, Global, Listing};
 use crate::exit::Answer;
-use crate::layout::paragraph;
-use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING, harmless};
+use crate::layout::{in_a_line, paragraph};
+use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 /// Characters of an id that people type.
 const SHORT_ID: usize = 12;
 const INDENT: &str = "  ";
 const HANGING: &str = "      ";
-/// How long a file of a container's process may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Names that one line shows.
 const SHOWN: usize = 5;
 
-/// Runs the command.
-///
-/// # Errors
-/// The host cannot be looked at, no container is called that, or several are.
 pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     printer.progress("looking at this host");
@@ -50,14 +44,14 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
     let mut found = found?;
     if let Err(error) = &listed {
         printer.warning(format_args!(
-            "which devices are leased is not known: {:#}",
-            anyhow::anyhow!("{}", onload_core::text::Chain(error))
+            "which devices are leased is not known: {error:#}"
         ));
     }
     if found.unseen > 0 {
-        let advice = match geteuid().is_root() {
-            false => "sudo onload-ctk status sees those of other users",
-            true => "run it on the host itself, with all capabilities of root",
+        let advice = if geteuid().is_root() {
+            "run it on the host itself, with all capabilities of root"
+        } else {
+            "sudo onload-ctk status sees those of other users"
         };
         printer.warning(format_args!(
             "{} could not be looked into; {advice}",
@@ -103,7 +97,6 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
     }
 }
 
-/// A container as a line names it.
 fn called(container: &Container) -> String {
     let id = container.id.get(..SHORT_ID).unwrap_or(&container.id);
     let name = container
@@ -182,9 +175,10 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
         .devices
         .iter()
         .any(|grant| grant.by == Evidence::Environment);
-    let devices_label = match by_environment {
-        true => "devices, as its environment says:",
-        false => "devices",
+    let devices_label = if by_environment {
+        "devices, as its environment says:"
+    } else {
+        "devices"
     };
     let processes: Vec<&str> = processes.iter().map(String::as_str).collect();
     for (label, names) in [
@@ -201,7 +195,6 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
     Ok(())
 }
 
-/// Some names, and how many more there are.
 fn first_of(names: &[&str]) -> String {
     let shown = names
         .iter()
@@ -221,9 +214,4 @@ fn style(state: State) -> Style {
         State::Unknown | State::Unused => WARNING,
         _ => ERROR,
     }
-}
-
-/// Names of processes and containers are chosen by strangers.
-fn in_a_line(text: &str) -> String {
-    harmless(text).replace('\n', "\\n")
 }

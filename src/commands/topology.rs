@@ -1,6 +1,5 @@
 //! `topology`: where everything of a host is, and who holds what.
 
-use onload_core::text::Chain;
 use onload_host::leases;
 use onload_host::pools::survey;
 use onload_host::status::grantees;
@@ -13,10 +12,6 @@ use crate::exit::Answer;
 use crate::layout::paragraph;
 use crate::printer::{DIM, HEADING, Printer, harmless};
 
-/// Runs the command.
-///
-/// # Errors
-/// The host cannot be read, or nobody reads the output.
 pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     printer.progress("looking at this host");
@@ -32,8 +27,7 @@ pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyh
     });
     printer.end_progress();
     if let Err(error) = &listed {
-        let error = Chain(error);
-        printer.warning(format_args!("who holds devices is not known: {error}"));
+        printer.warning(format_args!("who holds devices is not known: {error:#}"));
     }
     advise(&inventory, printer);
     let topology = topology?;

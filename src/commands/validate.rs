@@ -12,14 +12,11 @@ use crate::cli::{Global, Validate};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-/// Runs the command: prints a line for each problem.
-///
-/// # Errors
-/// A file cannot be read.
 pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let files = match args.files.is_empty() {
-        false => args.files.clone(),
-        true => default_files(global, printer)?,
+    let files = if args.files.is_empty() {
+        default_files(global, printer)?
+    } else {
+        args.files.clone()
     };
     if files.is_empty() {
         printer.note("no CDI specifications to validate");

@@ -1,19 +1,18 @@
-//! containerd's `config.toml`, edited in place: to containerd 1.x a section of a drop-in replaces the
-//! whole section of the plugin, everybody else's runtimes with it. Where the file has a drop-in read and
-//! merged, there is one instead (`containerd_drop_in`).
-//!
-//! Format version 2 is what containerd 1.3 and later read; 2.x reads it too and has 3 and 4 of its
-//! own, which name the plugin differently and have CDI on.
+//! containerd's `config.toml`, edited in place: to containerd 1.x a section of a drop-in replaces the whole section of
+//! the plugin, everybody else's runtimes with it. Format version 2 is what containerd 1.3 and later read; 2.x reads it
+//! too and has 3 and 4 of its own, which name the plugin differently and have CDI on.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table, Value};
 
 use super::default_runtime;
-use super::error::EngineError;
 use super::file::{Before, Beside, Keep, Other, Wanted};
 use super::nri;
-use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, warn_of_spec_dirs};
+use super::ours::{
+    POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form,
+};
 use super::toml::{
     add_text, array, get, parse, parse_other, prune, remove, remove_section, render, section,
     shown, texts,
@@ -24,7 +23,6 @@ pub(super) const FILE: &str = "/etc/containerd/config.toml";
 /// Beside the file, drop-ins that the file of containerd 2.2 imports by default
 /// (`defaults/defaults_unix.go`): somebody counts on one, and none of ours would import them.
 const DROP_INS: &str = "conf.d";
-/// The plugin, as format 2 and later formats name it.
 pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
 pub(super) const CRI_3: &str = "io.containerd.cri.v1.runtime";
 pub(super) const CRI_PLUGINS: [&str; 2] = [CRI_2, CRI_3];
@@ -38,30 +36,30 @@ pub(super) const DEFAULT: &str = "default_runtime_name";
 const BUILT_IN: &str = "runc";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
-/// What is not taken over from the runtime that ours stands in for.
+/// What is not taken over from the runtime that ours replaces.
 const OWN_OPTIONS: [&str; 3] = ["BinaryName", "runtime_type", "runtime_path"];
 
-/// Where things stand in a file of one version.
 pub(super) struct Layout {
     pub(super) version: i64,
     pub(super) plugin: &'static str,
 }
 
 impl Layout {
-    pub(super) fn of(document: &DocumentMut) -> Result<Layout, EngineError> {
+    pub(super) fn of(document: &DocumentMut) -> anyhow::Result<Layout> {
         let version = match document.get("version") {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
-            Some(version) => version.as_integer().ok_or_else(|| EngineError::Form {
-                key: "version".to_owned(),
-                expected: "number",
-            })?,
+            Some(version) => version
+                .as_integer()
+                .ok_or_else(|| wrong_form("version", "number"))?,
         };
         let plugin = match version {
-            ..NEW_VERSION => return Err(EngineError::OldFormat),
+            ..NEW_VERSION => bail!(
+                "it is of format version 1, whose sections have other names; write it in version 2 (containerd 2 prints it with \"containerd config migrate\")"
+            ),
             NEW_VERSION => CRI_2,
             3..=NEWEST_VERSION => CRI_3,
-            _ => return Err(EngineError::NewFormat(version)),
+            _ => bail!("it is of format version {version}, which is not known here"),
         };
         Ok(Layout { version, plugin })
     }
@@ -83,7 +81,7 @@ impl Layout {
     }
 }
 
-pub(super) fn beside(file: &Path, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+pub(super) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     let Some(now) = now else {
         let drop_ins = directory.join(DROP_INS);
@@ -111,7 +109,7 @@ pub(super) fn wanted(
     old: Option<&str>,
     others: &[Other],
     set_default: bool,
-) -> Result<Wanted, EngineError> {
+) -> anyhow::Result<Wanted> {
     let mut document = parse(old.unwrap_or_default())?;
     refuse_disabled(&document)?;
     let layout = Layout::of(&document)?;
@@ -144,11 +142,7 @@ pub(super) fn wanted(
     Ok(Wanted { text, warnings })
 }
 
-/// Makes our runtime the default one of the plugin.
-pub(super) fn set_default_name(
-    document: &mut DocumentMut,
-    layout: &Layout,
-) -> Result<(), EngineError> {
+pub(super) fn set_default_name(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
     if default_runtime::is_ours(document, &layout.default_name()) {
         return Ok(());
     }
@@ -162,7 +156,7 @@ pub(super) fn set_default_name(
 /// replaces the built-in one, and its plugin does not load without the default runtime (`ValidatePluginConfig`,
 /// pkg/cri/config/config.go). Without options, the entry is the built-in one in every version; containerd 2 merges
 /// the two.
-fn keep_built_in(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineError> {
+fn keep_built_in(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
     let is_replaced = layout.version == NEW_VERSION;
     let is_there = get(document, &layout.runtime(BUILT_IN)).is_some();
     let is_list_theirs = names(document, layout).any(|name| name != RUNTIME_NAME);
@@ -178,25 +172,25 @@ pub(super) fn refuse_without_default<'d>(
     document: &'d DocumentMut,
     layout: &Layout,
     others: impl Iterator<Item = &'d DocumentMut>,
-) -> Result<(), EngineError> {
+) -> anyhow::Result<()> {
     let documents: Vec<_> = [document].into_iter().chain(others).collect();
     for name in documents.iter().map(|d| default_name(d, layout)) {
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
         let is_in = |d: &&DocumentMut| get(d, &layout.runtime(name)).is_some();
         if !is_built_in && !documents.iter().any(is_in) {
-            return Err(EngineError::NoDefaultRuntime(name.to_owned()));
+            bail!(
+                "{DEFAULT} is {name:?}, and no runtime of that name is registered, so the CRI plugin would not load; register it, or take {DEFAULT} out"
+            );
         }
     }
     Ok(())
 }
 
-/// The default runtime, as far as that file says.
 fn default_name<'d>(document: &'d DocumentMut, layout: &Layout) -> &'d str {
     let name = get(document, &layout.default_name()).and_then(Item::as_str);
     name.unwrap_or(BUILT_IN)
 }
 
-/// The runtimes that a file registers.
 fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item = &'d str> {
     let runtimes = get(document, &layout.runtime(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
     runtimes
@@ -205,13 +199,15 @@ fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item =
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
-pub(super) fn refuse_disabled(document: &DocumentMut) -> Result<(), EngineError> {
+pub(super) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
     let mut disabled = texts(document.get("disabled_plugins"));
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    match disabled.find(cri) {
-        Some(id) => Err(EngineError::Disabled(id.to_owned())),
-        None => Ok(()),
+    if let Some(id) = disabled.find(cri) {
+        bail!(
+            "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {id:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
+        );
     }
+    Ok(())
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it
@@ -222,7 +218,7 @@ fn undecided<'o>(
     exists: bool,
     layout: &Layout,
     others: &'o [Other],
-) -> Result<Vec<(&'o Other, DocumentMut)>, EngineError> {
+) -> anyhow::Result<Vec<(&'o Other, DocumentMut)>> {
     let file = file.display();
     let mut parsed = Vec::new();
     for other in others {
@@ -232,29 +228,26 @@ fn undecided<'o>(
         } else if layout.version == NEW_VERSION && get(&document, &layout.cri()).is_some() {
             format!("register the runtime there, or move that section to {file} and run this again")
         } else if get(&document, &layout.runtime(RUNTIME_NAME)).is_some() {
-            return Err(EngineError::registered_in(other));
+            return Err(other.registers_ours());
         } else {
             parsed.push((other, document));
             continue;
         };
-        let path = other.path.clone();
-        return Err(EngineError::Decided { path, advice });
+        return Err(other.decides(&advice));
     }
     Ok(parsed)
 }
 
 /// Off unless said otherwise in containerd 1.7, on unless said otherwise in 2.
-fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineError> {
+fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
     let value = get(document, &layout.enable_cdi()).map(Item::as_bool);
     match value {
         Some(Some(true)) => return Ok(()),
         None if layout.version > NEW_VERSION => return Ok(()),
         None | Some(Some(false)) => {}
         Some(None) => {
-            return Err(EngineError::Form {
-                key: layout.enable_cdi().join("."),
-                expected: "true or false",
-            });
+            let key = layout.enable_cdi().join(".");
+            return Err(wrong_form(&key, "true or false"));
         }
     }
     let cri = section(document, &layout.cri())?;
@@ -262,20 +255,18 @@ fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineE
     Ok(())
 }
 
-/// Adds our runtime, with the settings of the one that it stands in for, here or in another file.
+/// Adds our runtime, with the settings of the one that it replaces, here or in another file.
 pub(super) fn register(
     document: &mut DocumentMut,
     layout: &Layout,
     others: &[&DocumentMut],
-) -> Result<(), EngineError> {
+) -> anyhow::Result<()> {
     let path = layout.runtime(RUNTIME_NAME);
     if let Some(found) = get(document, &path) {
         if !is_our_runtime(found) {
             let binary = found.get("options").and_then(|o| o.get("BinaryName"));
             let found = binary.or(found.get("runtime_type")).unwrap_or(found);
-            return Err(EngineError::Taken {
-                found: shown(found),
-            });
+            return Err(taken(shown(found)));
         }
         let runtime = section(document, &path)?;
         for key in ANNOTATIONS {
@@ -303,12 +294,11 @@ pub(super) fn register(
     Ok(())
 }
 
-/// A new entry for a runtime with runc's command line, and the indentation of its keys.
 fn new_runtime<'d>(
     document: &'d mut DocumentMut,
     layout: &Layout,
     name: &str,
-) -> Result<(&'d mut Table, String), EngineError> {
+) -> anyhow::Result<(&'d mut Table, String)> {
     let path = layout.runtime(name);
     section(document, &path[..4])?;
     let indent = runtime_indent(document, layout);
@@ -322,7 +312,7 @@ fn new_runtime<'d>(
 
 type Values = Vec<(String, Value)>;
 
-/// The settings of the runtime that ours stands in for, runc where there is such a one: a pod of ours
+/// The settings of the runtime that ours replaces, runc where there is such a one: a pod of ours
 /// must not differ in its cgroup driver (`SystemdCgroup`) from all others.
 fn stood_in_for(
     document: &DocumentMut,
@@ -388,7 +378,6 @@ fn set_value(table: &mut Table, key: &str, value: Value) {
     }
 }
 
-/// The indentation of the keys of a section.
 fn key_indent(table: &Table) -> String {
     let Some((first, _)) = table.iter().find(|(_, item)| item.is_value()) else {
         return String::new();
@@ -417,22 +406,20 @@ pub(super) fn is_our_runtime(runtime: &Item) -> bool {
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
     let layout = Layout::of(&document)?;
     let runtime = get(&document, &layout.runtime(RUNTIME_NAME));
     Ok(runtime.is_some_and(is_our_runtime))
 }
 
-/// Whether our runtime is the default one of the CRI plugin.
-pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
     let layout = Layout::of(&document)?;
     Ok(default_runtime::is_ours(&document, &layout.default_name()))
 }
 
-/// Where shims keep their bundles, as the file says it.
-pub(super) fn state_dir(now: &str) -> Result<Option<String>, EngineError> {
+pub(super) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
     let state = parse(now)?;
     let state = state.get("state").and_then(Item::as_str);
     Ok(state.map(str::to_owned))
@@ -442,7 +429,7 @@ pub(super) fn without_ours(
     now: &str,
     was: Before<'_>,
     keep: Keep,
-) -> Result<Option<String>, EngineError> {
+) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     let layout = Layout::of(&document)?;
     let before = was.text().map(parse).transpose()?;
@@ -480,7 +467,6 @@ pub(super) fn without_ours(
     Ok(Some(render(&document, now)))
 }
 
-/// Gives back what keys were before us.
 struct Restore<'b> {
     before: Option<&'b DocumentMut>,
     was: Before<'b>,
@@ -488,12 +474,7 @@ struct Restore<'b> {
 
 impl Restore<'_> {
     /// A key that has our value gets the one that it had, or goes.
-    fn key(
-        &self,
-        document: &mut DocumentMut,
-        path: &[&str],
-        ours: &Value,
-    ) -> Result<(), EngineError> {
+    fn key(&self, document: &mut DocumentMut, path: &[&str], ours: &Value) -> anyhow::Result<()> {
         let Some((key, above)) = path.split_last() else {
             return Ok(());
         };

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, bail};
 use toml_edit::{DocumentMut, Item};
 
 use super::containerd::{
@@ -14,7 +15,6 @@ use super::containerd::{
     refuse_without_default, register, set_default_name,
 };
 use super::default_runtime;
-use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
 use super::nri;
 use super::ours::{RUNTIME_NAME, warn_of_spec_dirs};
@@ -36,7 +36,6 @@ pub(super) fn is_drop_in(file: &Path) -> bool {
     directory.is_some_and(|name| name.as_encoded_bytes().ends_with(b".d"))
 }
 
-/// The file that imports a drop-in: `config.toml` beside its directory.
 pub(super) fn main_file(file: &Path) -> PathBuf {
     let above = file.parent().and_then(Path::parent);
     above.unwrap_or(Path::new("/")).join("config.toml")
@@ -64,26 +63,27 @@ pub(super) fn is_wanted(main: &str) -> bool {
 }
 
 /// The layout of the main file, which has to have a drop-in read and merged.
-fn layout_of(main: &str, file: &Path) -> Result<Layout, EngineError> {
+fn layout_of(main: &str, file: &Path) -> anyhow::Result<Layout> {
     let path = main_file(file);
     let document = parse(main)?;
     refuse_disabled(&document)?;
     let layout = Layout::of(&document)?;
     if layout.version < FIRST_VERSION {
-        let instead = editable(&path, "config.toml.tmpl");
-        return Err(EngineError::NoMerge { instead });
+        bail!(
+            "it is of format version 2, so containerd 1 may read it, to which a drop-in replaces the whole CRI plugin; name {} with --file",
+            editable(&path, "config.toml.tmpl").display()
+        );
     }
     let imports = imports(&path, Some(main))?;
-    match imports.iter().any(|import| import.holds(file)) {
-        true => Ok(layout),
-        false => {
-            let instead = editable(&path, "config-v3.toml.tmpl");
-            Err(EngineError::NotImported { instead })
-        }
+    if !imports.iter().any(|import| import.holds(file)) {
+        bail!(
+            "its \"imports\" does not name the drop-in, so nothing would read that; add it there, or name {} with --file",
+            editable(&path, "config-v3.toml.tmpl").display()
+        );
     }
+    Ok(layout)
 }
 
-/// The file to name instead of a drop-in: the main one, or the template that it is made of.
 fn editable(main: &Path, template: &str) -> PathBuf {
     match Place::of(main) {
         Some(Place::K3s | Place::Rke2) => main.with_file_name(template),
@@ -96,17 +96,17 @@ pub(super) fn wanted(
     old: Option<&str>,
     others: &[Other],
     set_default: bool,
-) -> Result<Wanted, EngineError> {
+) -> anyhow::Result<Wanted> {
     let main = main_file(file);
-    let Some(text) = others.iter().find(|other| other.path == main) else {
-        return Err(EngineError::NoMain { main });
+    let Some(importing) = others.iter().find(|other| other.path == main) else {
+        bail!(
+            "{} is not there, so nothing reads a drop-in; start containerd (or k3s) once, or name another file",
+            main.display()
+        );
     };
-    let layout = layout_of(&text.text, file).map_err(|source| EngineError::Other {
-        path: main,
-        source: Box::new(source),
-    })?;
+    let layout = layout_of(&importing.text, file).with_context(|| importing.beside_it())?;
     let documents = others.iter().map(|other| Ok((other, parse_other(other)?)));
-    let documents = documents.collect::<Result<Vec<_>, EngineError>>()?;
+    let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
     refuse_decided(&layout, &documents)?;
     let mut document = parse(old.unwrap_or_default())?;
     if document.is_empty() {
@@ -141,10 +141,10 @@ pub(super) fn wanted(
 }
 
 /// Two files with a runtime of one name are merged into one that is neither.
-fn refuse_decided(layout: &Layout, documents: &[(&Other, DocumentMut)]) -> Result<(), EngineError> {
+fn refuse_decided(layout: &Layout, documents: &[(&Other, DocumentMut)]) -> anyhow::Result<()> {
     let mut documents = documents.iter();
     let decided = documents.find(|(_, d)| get(d, &layout.runtime(RUNTIME_NAME)).is_some());
-    decided.map_or(Ok(()), |(other, _)| Err(EngineError::registered_in(other)))
+    decided.map_or(Ok(()), |(other, _)| Err(other.registers_ours()))
 }
 
 /// On unless a file says otherwise.
@@ -152,7 +152,7 @@ fn enable_cdi(
     document: &mut DocumentMut,
     layout: &Layout,
     documents: &[(&Other, DocumentMut)],
-) -> Result<(), EngineError> {
+) -> anyhow::Result<()> {
     if last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
         section(document, &layout.cri())?.insert("enable_cdi", toml_edit::value(true));
     }
@@ -164,7 +164,7 @@ fn last<'d>(documents: &'d [(&Other, DocumentMut)], path: &[&str]) -> Option<&'d
     found.find_map(|(_, document)| get(document, path))
 }
 
-pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     let layout = Layout::of(&document)?;
     let runtime = layout.runtime(RUNTIME_NAME);

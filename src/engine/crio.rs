@@ -8,10 +8,9 @@ use std::path::Path;
 use toml_edit::{DocumentMut, Item, Value};
 
 use super::default_runtime;
-use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
 use super::nri;
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
 use super::toml::{get, parse, parse_other, prune, remove_section, render, section, shown};
 
 pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
@@ -22,7 +21,7 @@ const HEADER: &str = "\
 ";
 const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 const RUNTIME: [&str; 4] = ["crio", "runtime", "runtimes", RUNTIME_NAME];
-/// What is not taken over from the runtime that ours stands in for. A root directory of its own, so
+/// What is not taken over from the runtime that ours replaces. A root directory of its own, so
 /// that no two programs keep their state in one.
 const OWN: [&str; 5] = [
     "runtime_path",
@@ -35,8 +34,7 @@ const OWN: [&str; 5] = [
 pub(super) const DEFAULT: &str = "default_runtime";
 const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
 
-/// Whether a file makes our runtime the default one.
-pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
 }
 
@@ -53,23 +51,21 @@ pub(super) fn wanted(
     old: Option<&str>,
     others: &[Other],
     set_default: bool,
-) -> Result<Wanted, EngineError> {
+) -> anyhow::Result<Wanted> {
     let others = others
         .iter()
         .map(|other| Ok((other, parse_other(other)?)))
-        .collect::<Result<Vec<_>, EngineError>>()?;
+        .collect::<anyhow::Result<Vec<_>>>()?;
     for (other, document) in &others {
         if get(document, &RUNTIME).is_some() {
-            return Err(EngineError::registered_in(other));
+            return Err(other.registers_ours());
         }
     }
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
         Some(found) if !is_our_runtime(found) => {
             let found = found.get("runtime_path").unwrap_or(found);
-            return Err(EngineError::Taken {
-                found: shown(found),
-            });
+            return Err(taken(shown(found)));
         }
         Some(_) => {}
         None => {
@@ -92,7 +88,7 @@ pub(super) fn wanted(
     })
 }
 
-fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> Result<(), EngineError> {
+fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyhow::Result<()> {
     let runtime = section(document, &RUNTIME)?;
     runtime.set_implicit(false);
     runtime.insert("runtime_path", toml_edit::value(RUNTIME_PATH));
@@ -131,11 +127,11 @@ fn is_our_runtime(runtime: &Item) -> bool {
     runtime.get("runtime_path").and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     default_runtime::forget(&mut document, &DEFAULT_NAME);
     let is_ours_alone = now.contains(HEADER);

@@ -1,8 +1,8 @@
 //! The key by which a TOML file of an engine names its default runtime.
 
+use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table};
 
-use super::error::EngineError;
 use super::file::Other;
 use super::ours::RUNTIME_NAME;
 use super::toml::{get, remove, section, shown};
@@ -11,29 +11,23 @@ fn name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
     get(table, key).and_then(Item::as_str)
 }
 
-/// Whether it names our runtime.
 pub(super) fn is_ours(table: &Table, key: &[&str]) -> bool {
     name(table, key) == Some(RUNTIME_NAME)
 }
 
-/// Refuses a file of ours in which somebody named another runtime.
-///
-/// # Errors
-/// [`EngineError::DefaultTaken`].
-pub(super) fn refuse_other(table: &Table, key: &[&str]) -> Result<(), EngineError> {
-    match get(table, key) {
-        Some(found) if !is_ours(table, key) => Err(EngineError::DefaultTaken {
-            found: shown(found),
-        }),
-        _ => Ok(()),
+pub(super) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
+    if let Some(found) = get(table, key)
+        && !is_ours(table, key)
+    {
+        let found = shown(found);
+        bail!(
+            "it sets another default runtime, {found}; take that out of it, or leave --set-default out"
+        );
     }
+    Ok(())
 }
 
-/// Names our runtime in a file of ours.
-///
-/// # Errors
-/// Somebody named another one there, or something else is in the place of a section.
-pub(super) fn set(document: &mut DocumentMut, key: &[&str]) -> Result<(), EngineError> {
+pub(super) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()> {
     refuse_other(document, key)?;
     if let (None, Some((last, parents))) = (get(document, key), key.split_last()) {
         let section = section(document, parents)?;
@@ -42,7 +36,6 @@ pub(super) fn set(document: &mut DocumentMut, key: &[&str]) -> Result<(), Engine
     Ok(())
 }
 
-/// Takes our runtime away from it.
 pub(super) fn forget(document: &mut DocumentMut, key: &[&str]) {
     if is_ours(document, key) {
         remove(document, key);
@@ -53,5 +46,8 @@ pub(super) fn forget(document: &mut DocumentMut, key: &[&str]) {
 pub(super) fn later(other: &Other, table: &Table, key: &[&str]) -> Option<String> {
     let is_other = name(table, key).is_some_and(|name| name != RUNTIME_NAME);
     let last = key.last().filter(|_| is_other)?;
-    Some(EngineError::later_default(&other.path, last))
+    Some(format!(
+        "{} is read later and sets {last} to another runtime; take it out there",
+        other.path.display()
+    ))
 }

@@ -3,12 +3,12 @@
 //! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
 //! also serves the version that is installed tomorrow.
 
+use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::error::EngineError;
 use super::file::{Before, Keep, Wanted};
 use super::json::JsonText;
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH, warn_of_spec_dirs};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
 
 pub(super) const FILE: &str = "/etc/docker/daemon.json";
 
@@ -17,7 +17,7 @@ const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
 pub(super) const DEFAULT: &str = "default-runtime";
 
-pub(super) fn wanted(old: Option<&str>, set_default: bool) -> Result<Wanted, EngineError> {
+pub(super) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -29,28 +29,21 @@ pub(super) fn wanted(old: Option<&str>, set_default: bool) -> Result<Wanted, Eng
         Some(Value::Bool(true)) => {}
         None | Some(Value::Bool(false)) => json.set(&CDI, &json!(true))?,
         Some(_) => {
-            return Err(EngineError::Form {
-                key: CDI.join("."),
-                expected: "true or false",
-            });
+            return Err(wrong_form(&CDI.join("."), "true or false"));
         }
     }
     match json.get(&RUNTIME)? {
         None => json.set(&RUNTIME, &json!({"path": RUNTIME_PATH}))?,
         Some(runtime) if is_our_runtime(&runtime) => {}
         Some(runtime) => {
-            let found = runtime.get("path").unwrap_or(&runtime).to_string();
-            return Err(EngineError::Taken { found });
+            return Err(taken(runtime.get("path").unwrap_or(&runtime)));
         }
     }
     if set_default {
         match json.get(&[DEFAULT])? {
             None | Some(Value::String(_)) => json.set(&[DEFAULT], &json!(RUNTIME_NAME))?,
             Some(_) => {
-                return Err(EngineError::Form {
-                    key: DEFAULT.to_owned(),
-                    expected: "text",
-                });
+                return Err(wrong_form(DEFAULT, "text"));
             }
         }
     }
@@ -58,24 +51,21 @@ pub(super) fn wanted(old: Option<&str>, set_default: bool) -> Result<Wanted, Eng
     Ok(Wanted { text, warnings })
 }
 
-pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let runtime = JsonText::parse(text)?.get(&RUNTIME)?;
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-/// Whether our runtime is the default one: dockerd does not start without it.
-pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
 }
 
-/// Whether a text turns CDI on or off.
 pub(super) fn cdi(text: Option<&str>) -> Option<bool> {
     let json = JsonText::parse(text?).ok()?;
     json.get(&CDI).ok()??.as_bool()
 }
 
-/// Where containers are, as the file says it.
-pub(super) fn data_root(now: &str) -> Result<Option<String>, EngineError> {
+pub(super) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
     let root = JsonText::parse(now)?.get(&["data-root"])?;
     Ok(root.and_then(|root| root.as_str().map(str::to_owned)))
 }
@@ -84,7 +74,7 @@ pub(super) fn without_ours(
     now: &str,
     was: Before<'_>,
     keep: Keep,
-) -> Result<Option<String>, EngineError> {
+) -> anyhow::Result<Option<String>> {
     let mut json = JsonText::parse(now)?;
     let before = was.text().map(JsonText::parse).transpose()?;
     let in_before = |path: &[&str]| match &before {
@@ -125,14 +115,14 @@ fn is_our_runtime(runtime: &Value) -> bool {
 
 /// dockerd refuses keys that it does not know, and these it would know in the spelling of ours: a
 /// second one beside it would not be told from it.
-fn refuse_spelling(json: &JsonText) -> Result<(), EngineError> {
+fn refuse_spelling(json: &JsonText) -> anyhow::Result<()> {
     for key in json.keys(&[])? {
         let variant = |ours: &str| ours != key && ours.eq_ignore_ascii_case(&key);
         if [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT]
             .into_iter()
             .any(variant)
         {
-            return Err(EngineError::Spelling(key));
+            bail!("it has a key {key:?}, which the engine does not know in that spelling; mend it");
         }
     }
     Ok(())

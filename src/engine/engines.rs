@@ -6,15 +6,6 @@ use clap::ValueEnum;
 
 use super::{containerd, crio, docker, nomad, podman};
 
-/// Directories where programs of engines are installed.
-pub(crate) const PROGRAM_DIRS: [&str; 5] = [
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/local/bin",
-    "/usr/local/sbin",
-    "/opt/bin",
-];
-
 /// A container engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -31,7 +22,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The engine's name as it is typed.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -43,7 +33,6 @@ impl Engine {
         }
     }
 
-    /// The file that is edited, or is ours, where no other one is named.
     #[must_use]
     pub(crate) fn file(self) -> &'static Path {
         Path::new(match self {
@@ -55,7 +44,6 @@ impl Engine {
         })
     }
 
-    /// The program that is the engine.
     #[must_use]
     pub(crate) fn program(self) -> &'static str {
         match self {

@@ -3,6 +3,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
+
+use super::ours::RUNTIME_NAME;
+
 /// Files that are read beside the engine's own, since what they say decides too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
@@ -12,7 +16,6 @@ pub(crate) enum Beside {
 }
 
 impl Beside {
-    /// Whether a file is among them.
     pub(super) fn holds(&self, path: &Path) -> bool {
         match self {
             Beside::File(file) => file == path,
@@ -24,7 +27,7 @@ impl Beside {
     }
 }
 
-/// Whether a name matches a pattern whose only special character is `*`.
+/// The only special character is `*`.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -36,15 +39,29 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// A file beside the engine's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Other {
-    /// Its path on the host.
     pub path: PathBuf,
     pub text: String,
 }
 
 impl Other {
+    /// Why the engine's file is left as it is, where this one has a say in the same settings.
+    pub(super) fn decides(&self, advice: &str) -> anyhow::Error {
+        anyhow!(
+            "{} decides over the same settings, and one of the two would replace the other; {advice}",
+            self.path.display()
+        )
+    }
+
+    pub(super) fn registers_ours(&self) -> anyhow::Error {
+        self.decides(&format!("take the runtime {RUNTIME_NAME} out of it"))
+    }
+
+    pub(super) fn beside_it(&self) -> String {
+        format!("{} beside it", self.path.display())
+    }
+
     /// Whether the engine reads it after a file beside it: those of one directory are read in the order
     /// of their names.
     pub(super) fn is_read_after(&self, file: &Path) -> bool {
@@ -52,19 +69,15 @@ impl Other {
     }
 }
 
-/// What was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Files {
-    /// The engine's file; none where there is none.
     pub now: Option<String>,
     /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
     /// did not change it, or for drop-ins.
     pub before: Option<String>,
-    /// The files beside it, in the order in which the engine reads them.
     pub others: Vec<Other>,
 }
 
-/// What is to be done with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Keep,
@@ -72,12 +85,10 @@ pub(crate) enum Action {
     Remove,
 }
 
-/// What is to be done, all in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub file: Action,
     pub backup: Action,
-    /// What people should look at.
     pub warnings: Vec<String>,
 }
 
@@ -88,14 +99,12 @@ pub(crate) enum Keep {
     Runtime,
 }
 
-/// What a file was before us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before<'a> {
     /// Nobody knows: what is not ours for certain is left.
     Unknown,
     /// It was not there: what we set is ours.
     Absent,
-    /// It was this.
     Text(&'a str),
 }
 
@@ -108,10 +117,8 @@ impl<'a> Before<'a> {
     }
 }
 
-/// A file as it should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// Its content; none where no file is needed.
     pub(super) text: Option<String>,
     pub(super) warnings: Vec<String>,
 }

@@ -1,10 +1,8 @@
 //! As much HCL as needed to tell whether one of Nomad's files configures a plugin: words, strings
 //! and punctuation.
 
-/// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
-    /// A name or a number.
     Word(&'a str),
     /// The text between two quotes, with escapes as written.
     Text(&'a str),
@@ -12,7 +10,6 @@ pub(super) enum Token<'a> {
     Mark(char),
 }
 
-/// The pieces of a text, without its comments.
 pub(super) fn tokens(mut text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     loop {
@@ -71,7 +68,6 @@ fn word(text: &str, first: char) -> (Token<'_>, &str) {
     }
 }
 
-/// The content of the block `kind "label"`; `None` if there is no such block.
 pub(super) fn block<'t, 'a>(
     tokens: &'t [Token<'a>],
     kind: &str,
@@ -96,7 +92,6 @@ pub(super) fn block<'t, 'a>(
     inside.get(..end.unwrap_or(inside.len()))
 }
 
-/// Whether the list `name = [...]` contains a text.
 pub(super) fn list_holds(tokens: &[Token<'_>], name: &str, text: &str) -> bool {
     let start = tokens.windows(3).position(|window| {
         matches!(window, [Token::Word(word) | Token::Text(word), Token::Mark('=' | ':'), Token::Mark('[')] if *word == name)

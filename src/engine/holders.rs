@@ -15,16 +15,12 @@ use serde::Deserialize;
 
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
-/// Names of containers that one line shows.
 const SHOWN: usize = 5;
-/// Characters of an id that people type.
 const SHORT_ID: usize = 12;
 
-/// A container that has recorded the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
     pub id: String,
-    /// Its name; empty if it has none.
     pub name: String,
 }
 
@@ -37,26 +33,22 @@ impl Holder {
     }
 }
 
-/// What has recorded the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// These containers, or none.
     By(Vec<Holder>),
     /// A setting makes it the default: without it, the engine does not start, or starts nothing.
     Default(&'static str),
-    /// Unknown, which counts as held; the reason.
+    /// It counts as held; the reason.
     Unknown(String),
 }
 
 impl Held {
-    /// Whether an entry has to stay.
     #[must_use]
     pub(crate) fn is_held(&self) -> bool {
         *self != Held::By(Vec::new())
     }
 }
 
-/// A short text that names the containers.
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holders = match self {
@@ -152,7 +144,6 @@ pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<H
 /// The format in which podman prints each container.
 pub(crate) const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
-/// The containers in podman's output.
 #[must_use]
 pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
     let fields = printed.lines().filter_map(|line| {

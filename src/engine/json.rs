@@ -3,24 +3,13 @@
 use std::fmt;
 use std::ops::Range;
 
+use anyhow::bail;
 use serde::Deserializer;
 use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The indentation if the text has none of its own.
 const DEFAULT_INDENT: &str = "  ";
-
-/// Why a text cannot be edited.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum JsonError {
-    /// It is not JSON, or something is not an object where one belongs.
-    #[error("{0}")]
-    Syntax(String),
-    /// An object has a key twice, and readers disagree about which one counts.
-    #[error("key {0:?} stands twice")]
-    Duplicate(String),
-}
 
 /// A JSON document with an object at the top level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +17,6 @@ pub(super) struct JsonText {
     text: String,
 }
 
-/// The position of an object in a text.
 #[derive(Debug)]
 struct Object {
     /// From its opening brace to just after its closing one.
@@ -36,7 +24,6 @@ struct Object {
     members: Vec<Member>,
 }
 
-/// The position of a member.
 #[derive(Debug)]
 struct Member {
     key: String,
@@ -45,21 +32,16 @@ struct Member {
     value: Range<usize>,
 }
 
-/// The layout of a text.
 #[derive(Clone, Debug)]
 struct Style {
     /// The line ending and the indentation of one level; `None` for a text on one line.
     lines: Option<(String, String)>,
-    /// What is between a key and its value.
     colon: String,
 }
 
 impl JsonText {
     /// Parses a text; white space alone counts as an empty object.
-    ///
-    /// # Errors
-    /// [`JsonError`], for every object of the text.
-    pub(super) fn parse(text: &str) -> Result<Self, JsonError> {
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
         let text = if text.trim().is_empty() { "{}\n" } else { text };
         let json = JsonText {
             text: text.to_owned(),
@@ -72,19 +54,13 @@ impl JsonText {
         &self.text
     }
 
-    /// Whether the document is an object without members.
-    ///
-    /// # Errors
-    /// [`JsonError`].
-    pub(super) fn is_empty(&self) -> Result<bool, JsonError> {
+    pub(super) fn is_empty(&self) -> anyhow::Result<bool> {
         Ok(self.root()?.members.is_empty())
     }
 
     /// The value at a path of keys; `None` if one of them does not exist.
-    ///
-    /// # Errors
-    /// [`JsonError`], also if something on the path is not an object.
-    pub(super) fn get(&self, path: &[&str]) -> Result<Option<Value>, JsonError> {
+    /// What is not an object on the way is an error.
+    pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<Option<Value>> {
         let Some(span) = self.find(path)? else {
             return Ok(None);
         };
@@ -92,11 +68,7 @@ impl JsonText {
         Ok(Some(serde_json::from_str(value)?))
     }
 
-    /// The keys of the object at a path of keys.
-    ///
-    /// # Errors
-    /// [`JsonError`].
-    pub(super) fn keys(&self, path: &[&str]) -> Result<Vec<String>, JsonError> {
+    pub(super) fn keys(&self, path: &[&str]) -> anyhow::Result<Vec<String>> {
         let Some(span) = self.find(path)? else {
             return Ok(Vec::new());
         };
@@ -104,11 +76,7 @@ impl JsonText {
         Ok(members.into_iter().map(|member| member.key).collect())
     }
 
-    /// Sets a value, and creates the missing objects on the path.
-    ///
-    /// # Errors
-    /// [`JsonError`].
-    pub(super) fn set(&mut self, path: &[&str], value: &Value) -> Result<(), JsonError> {
+    pub(super) fn set(&mut self, path: &[&str], value: &Value) -> anyhow::Result<()> {
         let style = self.style()?;
         if let Some(span) = self.find(path)? {
             let rendered = style.render(value, path.len());
@@ -132,11 +100,8 @@ impl JsonText {
         Ok(())
     }
 
-    /// Removes a member. Returns whether it existed.
-    ///
-    /// # Errors
-    /// [`JsonError`].
-    pub(super) fn remove(&mut self, path: &[&str]) -> Result<bool, JsonError> {
+    /// Whether it existed.
+    pub(super) fn remove(&mut self, path: &[&str]) -> anyhow::Result<bool> {
         let Some((key, parents)) = path.split_last() else {
             return Ok(false);
         };
@@ -152,12 +117,12 @@ impl JsonText {
         Ok(true)
     }
 
-    fn root(&self) -> Result<Object, JsonError> {
+    fn root(&self) -> anyhow::Result<Object> {
         let start = self.text.len() - self.text.trim_start().len();
         object(&self.text, start..self.text.trim_end().len())
     }
 
-    fn find(&self, path: &[&str]) -> Result<Option<Range<usize>>, JsonError> {
+    fn find(&self, path: &[&str]) -> anyhow::Result<Option<Range<usize>>> {
         let mut span = self.root()?.span;
         for key in path {
             match object(&self.text, span)?.member(key) {
@@ -168,8 +133,7 @@ impl JsonText {
         Ok(Some(span))
     }
 
-    /// The layout of its first member.
-    fn style(&self) -> Result<Style, JsonError> {
+    fn style(&self) -> anyhow::Result<Style> {
         let root = self.root()?;
         let default_lines = Some(("\n".to_owned(), DEFAULT_INDENT.to_owned()));
         let Some(first) = root.members.first() else {
@@ -276,13 +240,6 @@ impl Style {
     }
 }
 
-impl From<serde_json::Error> for JsonError {
-    fn from(error: serde_json::Error) -> Self {
-        JsonError::Syntax(error.to_string())
-    }
-}
-
-/// The members of an object with their positions.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Visitor<'de> for Members<'de> {
@@ -300,7 +257,7 @@ impl<'de> Visitor<'de> for Members<'de> {
     }
 }
 
-fn object(text: &str, span: Range<usize>) -> Result<Object, JsonError> {
+fn object(text: &str, span: Range<usize>) -> anyhow::Result<Object> {
     let inner = text.get(span.clone()).unwrap_or_default();
     let mut reader = serde_json::Deserializer::from_str(inner);
     let found = reader.deserialize_map(Members(Vec::new()))?;
@@ -309,7 +266,7 @@ fn object(text: &str, span: Range<usize>) -> Result<Object, JsonError> {
     let mut end = span.start + 1;
     for (key, value) in found.0 {
         if members.iter().any(|member| member.key == key) {
-            return Err(JsonError::Duplicate(key));
+            bail!("key {key:?} stands twice");
         }
         // Both are in one text, so the difference of their addresses is the position.
         let start = value.get().as_ptr().addr() - text.as_ptr().addr();
@@ -412,8 +369,8 @@ mod tests {
     #[test]
     fn keys_are_compared_as_they_are_meant() {
         let json = JsonText::parse("{\"\\u0061\": {\"b\\\"c\": 7}}").unwrap();
-        assert_eq!(json.get(&["a", "b\"c"]), Ok(Some(json!(7))));
-        assert_eq!(json.keys(&["a"]), Ok(vec!["b\"c".to_owned()]));
+        assert_eq!(json.get(&["a", "b\"c"]).unwrap(), Some(json!(7)));
+        assert_eq!(json.keys(&["a"]).unwrap(), ["b\"c"]);
     }
 
     #[test]
@@ -438,6 +395,6 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_refused() {
         let error = JsonText::parse("{\"a\": 1, \"\\u0061\": 2}").unwrap_err();
-        assert_eq!(error, JsonError::Duplicate("a".to_owned()));
+        assert_eq!(error.to_string(), "key \"a\" stands twice");
     }
 }

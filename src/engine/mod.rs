@@ -1,9 +1,6 @@
-//! How container engines are configured: the old text of a file gives the new one. Nothing here reads
-//! or writes a file; `commands::configure` does.
-//!
-//! Each engine is told the same: CDI is on, and `onload-container-runtime` is the OCI runtime
-//! `onload`, the default one too if that is asked for. What stands in a file beside that stays as it
-//! is, byte for byte.
+//! How container engines are configured: the old text of a file gives the new one. Nothing here reads or writes a
+//! file; `commands::configure` does. CDI is on, and `onload-container-runtime` is the OCI runtime `onload`. What
+//! stands in a file beside that stays as it is, byte for byte.
 
 mod containerd;
 mod containerd_drop_in;
@@ -11,7 +8,6 @@ mod crio;
 mod default_runtime;
 mod docker;
 mod engines;
-mod error;
 mod file;
 mod hcl;
 pub(crate) mod holders;
@@ -27,11 +23,12 @@ mod toml;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
+
 use file::{Before, Wanted};
 use place::Place;
 
-pub(crate) use engines::{Engine, PROGRAM_DIRS};
-pub(crate) use error::EngineError;
+pub(crate) use engines::Engine;
 pub(crate) use file::{Action, Beside, Decision, Files, Keep, Other, matches};
 pub(crate) use ours::{RUNTIME_NAME, RUNTIME_PATH};
 
@@ -39,7 +36,6 @@ pub(crate) use ours::{RUNTIME_NAME, RUNTIME_PATH};
 /// another engine's user may have set, such as CDI itself, is not ours to take away.
 const NO_FILE: &str = "onload-ctk: there was no such file\n";
 
-/// What a file is to its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// The only one of its kind: it is edited in place, and what it was is kept as a backup.
@@ -51,27 +47,22 @@ enum Form {
     Template,
 }
 
-/// One file of an engine, and what it is to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub engine: Engine,
-    /// The file: a path of the host.
     pub file: PathBuf,
     form: Form,
-    /// Whether our runtime is to be the default one.
     set_default: bool,
-    /// Whether NRI is to be on.
     nri: bool,
 }
 
 impl Setup {
-    /// The engine's file at its usual place.
     #[must_use]
     pub(crate) fn usual(engine: Engine) -> Setup {
         Setup::named(engine, engine.file().to_owned())
     }
 
-    /// A file at another place, whose name says what it is.
+    /// Its name says what it is.
     #[must_use]
     pub(crate) fn named(engine: Engine, file: PathBuf) -> Setup {
         let form = match engine {
@@ -90,7 +81,6 @@ impl Setup {
         }
     }
 
-    /// The same, with our runtime as the default one or not.
     #[must_use]
     pub(crate) fn with_default(self, set_default: bool) -> Setup {
         Setup {
@@ -99,7 +89,6 @@ impl Setup {
         }
     }
 
-    /// The same, with NRI on or as it is.
     #[must_use]
     pub(crate) fn with_nri(self, nri: bool) -> Setup {
         Setup { nri, ..self }
@@ -118,13 +107,12 @@ impl Setup {
         self.form == Form::DropIn && containerd_drop_in::is_wanted(main)
     }
 
-    /// Whether the file is ours alone, one of several that the engine reads.
     #[must_use]
     pub(crate) fn is_drop_in(&self) -> bool {
         self.form == Form::DropIn
     }
 
-    /// How people make the engine read the file; none where every command reads it.
+    /// None where every command reads it.
     #[must_use]
     pub(crate) fn restart(&self) -> Option<String> {
         let service = self.engine.service()?;
@@ -132,7 +120,7 @@ impl Setup {
         Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
-    /// How people make the engine read a changed file without a restart; none where it does not.
+    /// Without a restart; none where it does not.
     #[must_use]
     pub(crate) fn reload(&self) -> Option<&'static str> {
         let is_docker = self.engine == Engine::Docker && Place::of(&self.file).is_none();
@@ -152,11 +140,7 @@ impl Setup {
         self.reload().is_none() || is_on(new) && !is_on(old)
     }
 
-    /// The files to read beside the engine's own, whose text that is.
-    ///
-    /// # Errors
-    /// The text is not understood.
-    pub(crate) fn beside(&self, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+    pub(crate) fn beside(&self, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
         Ok(match (self.engine, self.form) {
             (Engine::Docker, _) | (Engine::Containerd, Form::Template) => Vec::new(),
             (Engine::Containerd, Form::Whole) => containerd::beside(&self.file, now)?,
@@ -167,11 +151,8 @@ impl Setup {
         })
     }
 
-    /// What to do so that the engine knows us.
-    ///
-    /// # Errors
-    /// [`EngineError`]: the file has to stay as it is.
-    pub(crate) fn configure(&self, files: &Files) -> Result<Decision, EngineError> {
+    /// On an error the file has to stay as it is.
+    pub(crate) fn configure(&self, files: &Files) -> anyhow::Result<Decision> {
         self.refuse_generated()?;
         let wanted = self.wanted(files.now.as_deref(), &files.others)?;
         let decision = |file, backup| Decision {
@@ -200,14 +181,17 @@ impl Setup {
     }
 
     /// k3s and its like write some files anew at each start.
-    fn refuse_generated(&self) -> Result<(), EngineError> {
+    fn refuse_generated(&self) -> anyhow::Result<()> {
         let instead = Place::of(&self.file).and_then(|place| place.written_from(&self.file));
-        instead.map_or(Ok(()), |instead| Err(EngineError::Generated { instead }))
+        if let Some(instead) = instead {
+            bail!("it is written anew whenever the engine starts; name {instead} beside it");
+        }
+        Ok(())
     }
 
     /// The backup of a file that is ours already. Where it gets a default runtime now, the one that it
     /// has may be of a later day than the backup: what a removal would give now is kept.
-    fn backup_anew(&self, files: &Files, now: &str) -> Result<Action, EngineError> {
+    fn backup_anew(&self, files: &Files, now: &str) -> anyhow::Result<Action> {
         if !self.set_default || self.is_default(now)? {
             return Ok(Action::Keep);
         }
@@ -216,9 +200,10 @@ impl Setup {
             Action::Write(text) => text,
             Action::Remove => NO_FILE.to_owned(),
         };
-        Ok(match files.before.as_ref() == Some(&undone) {
-            true => Action::Keep,
-            false => Action::Write(undone),
+        Ok(if files.before.as_ref() == Some(&undone) {
+            Action::Keep
+        } else {
+            Action::Write(undone)
         })
     }
 
@@ -230,11 +215,7 @@ impl Setup {
         files.before.is_some() || files.now.as_ref().is_some_and(named)
     }
 
-    /// Where the engine keeps what it knows of its containers, as its files say.
-    ///
-    /// # Errors
-    /// A text is not understood.
-    pub(crate) fn state_dir(&self, files: &Files) -> Result<PathBuf, EngineError> {
+    pub(crate) fn state_dir(&self, files: &Files) -> anyhow::Result<PathBuf> {
         let now = files.now.as_deref().unwrap_or_default();
         let (named, default) = match self.engine {
             Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
@@ -247,7 +228,7 @@ impl Setup {
     }
 
     /// A drop-in leaves that to the file that imports it; a template is no TOML.
-    fn containerd_state(&self, files: &Files) -> Result<Option<String>, EngineError> {
+    fn containerd_state(&self, files: &Files) -> anyhow::Result<Option<String>> {
         let text = match self.form {
             Form::Whole => files.now.as_deref(),
             Form::Template => None,
@@ -260,11 +241,8 @@ impl Setup {
         containerd::state_dir(text.unwrap_or_default())
     }
 
-    /// Whether a text registers our runtime for containers, which have to be looked for then.
-    ///
-    /// # Errors
-    /// The text is not understood.
-    pub(crate) fn registers(&self, now: Option<&str>) -> Result<bool, EngineError> {
+    /// Containers have to be looked for then.
+    pub(crate) fn registers(&self, now: Option<&str>) -> anyhow::Result<bool> {
         let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else {
             return Ok(false);
         };
@@ -300,8 +278,7 @@ impl Setup {
         named.then_some(key)
     }
 
-    /// Whether a text makes our runtime the engine's default.
-    fn is_default(&self, text: &str) -> Result<bool, EngineError> {
+    fn is_default(&self, text: &str) -> anyhow::Result<bool> {
         match self.engine {
             Engine::Docker => docker::is_default(text),
             Engine::Containerd if self.form == Form::Template => Ok(false),
@@ -315,10 +292,8 @@ impl Setup {
     /// What to do so that the engine no longer knows us: the file as it was before us where nobody
     /// changed it since, else the file without what is ours. Where containers have recorded the
     /// runtime (`keep`), its entry and the backup stay until they are gone.
-    ///
-    /// # Errors
-    /// [`EngineError`]: the file has to stay as it is.
-    pub(crate) fn remove(&self, files: &Files, keep: Keep) -> Result<Decision, EngineError> {
+    /// On an error the file has to stay as it is.
+    pub(crate) fn remove(&self, files: &Files, keep: Keep) -> anyhow::Result<Decision> {
         let before = match files.before.as_deref() {
             None => Before::Unknown,
             Some(NO_FILE) => Before::Absent,
@@ -373,7 +348,7 @@ impl Setup {
         })
     }
 
-    fn wanted(&self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+    fn wanted(&self, old: Option<&str>, others: &[Other]) -> anyhow::Result<Wanted> {
         let wanted = self.wanted_of_engine(old, others)?;
         if !self.nri {
             return Ok(wanted);
@@ -390,19 +365,20 @@ impl Setup {
         })
     }
 
-    /// The settings that turn NRI on.
-    fn nri_switches(&self) -> Result<&'static [nri::Switch], EngineError> {
+    fn nri_switches(&self) -> anyhow::Result<&'static [nri::Switch]> {
         // Only containerd 2.2 and later have a file read at that place by themselves.
         let is_newest = self.file.as_path() == containerd_drop_in::FILE;
         match (self.engine, self.form) {
             (Engine::Crio, _) => Ok(nri::OF_CRIO),
             (Engine::Containerd, Form::DropIn) if is_newest => Ok(nri::OF_NEWEST_CONTAINERD),
             (Engine::Containerd, Form::Whole | Form::DropIn) => Ok(nri::OF_CONTAINERD),
-            _ => Err(EngineError::NoNri),
+            _ => bail!(
+                "it has no setting of NRI; leave --nri out (k3s and RKE2 have NRI on, and dockerd's daemon.json is yours to edit)"
+            ),
         }
     }
 
-    fn wanted_of_engine(&self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+    fn wanted_of_engine(&self, old: Option<&str>, others: &[Other]) -> anyhow::Result<Wanted> {
         let (file, default) = (&self.file, self.set_default);
         match (self.engine, self.form) {
             (Engine::Docker, _) => docker::wanted(old, default),
@@ -418,7 +394,7 @@ impl Setup {
     }
 
     /// Whether a text registers our runtime: everything else may be there without us.
-    fn is_ours(&self, text: &str) -> Result<bool, EngineError> {
+    fn is_ours(&self, text: &str) -> anyhow::Result<bool> {
         match self.engine {
             Engine::Docker => docker::is_ours(text),
             Engine::Containerd if self.form == Form::Template => template::is_ours(text),
@@ -429,14 +405,14 @@ impl Setup {
         }
     }
 
-    /// A text without what is ours; none where nothing else is left that was not there before.
+    /// None where nothing else is left that was not there before.
     fn without_ours(
         &self,
         now: &str,
         before: Before<'_>,
         others: &[Other],
         keep: Keep,
-    ) -> Result<Option<String>, EngineError> {
+    ) -> anyhow::Result<Option<String>> {
         match (self.engine, self.form) {
             (Engine::Docker, _) => docker::without_ours(now, before, keep),
             // Nothing but the runtime is in it.

@@ -6,13 +6,12 @@
 
 use std::path::Path;
 
+use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::error::EngineError;
 use super::file::{Beside, Other, Wanted};
 use super::hcl::{Token, block, list_holds, tokens};
-use super::json::JsonError;
-use super::ours::{RUNTIME_NAME, WRITTEN};
+use super::ours::{CHANGED, RUNTIME_NAME, WRITTEN};
 
 pub(super) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
@@ -39,11 +38,11 @@ pub(super) fn wanted(
     old: Option<&str>,
     others: &[Other],
     set_default: bool,
-) -> Result<Wanted, EngineError> {
+) -> anyhow::Result<Wanted> {
     if set_default {
-        return Err(EngineError::NoDefault(
-            "Nomad has no default runtime, its docker driver takes docker's; run this with --runtime docker, or write runtime = \"onload\" in the task's config",
-        ));
+        bail!(
+            "--set-default: Nomad has no default runtime, its docker driver takes docker's; run this with --runtime docker, or write runtime = \"onload\" in the task's config"
+        );
     }
     for other in others {
         match allows(other)? {
@@ -51,17 +50,17 @@ pub(super) fn wanted(
             // The operator allows it already; a file of ours would replace theirs.
             Some(true) => return Ok(Wanted::default()),
             Some(false) => {
-                return Err(EngineError::Decided {
-                    path: other.path.clone(),
-                    advice: format!("add \"{RUNTIME_NAME}\" to {ALLOWED} there"),
-                });
+                let advice = format!("add \"{RUNTIME_NAME}\" to {ALLOWED} there");
+                return Err(other.decides(&advice));
             }
         }
     }
     let text = match old {
         Some(old) if is_ours(old) => old,
-        Some(old) if old.contains(WRITTEN) => return Err(EngineError::Changed),
-        Some(_) => return Err(EngineError::Foreign),
+        Some(old) if old.contains(WRITTEN) => bail!(CHANGED),
+        Some(_) => bail!(
+            "it is not a file of ours, and Nomad takes the config of a plugin from one file; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"
+        ),
         None => TEXT,
     };
     Ok(Wanted {
@@ -70,14 +69,11 @@ pub(super) fn wanted(
     })
 }
 
-/// Whether a file lets docker use our runtime; none where it does not configure that plugin.
-fn allows(other: &Other) -> Result<Option<bool>, EngineError> {
+/// None where it does not configure that plugin.
+fn allows(other: &Other) -> anyhow::Result<Option<bool>> {
     let json = other.path.extension().is_some_and(|end| end == "json");
     if json {
-        return allows_json(&other.text).map_err(|error| EngineError::Other {
-            path: other.path.clone(),
-            source: Box::new(EngineError::Json(JsonError::Syntax(error.to_string()))),
-        });
+        return allows_json(&other.text).with_context(|| other.beside_it());
     }
     let tokens = tokens(&other.text);
     Ok(plugin(&tokens).map(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME)))
@@ -114,17 +110,16 @@ pub(super) fn is_ours(text: &str) -> bool {
     plugin(&tokens).is_some_and(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME))
 }
 
-/// Whether somebody else wrote the file that lets docker use our runtime.
 pub(super) fn is_theirs(text: &str) -> bool {
     is_ours(text) && !text.contains(WRITTEN)
 }
 
-pub(super) fn without_ours(now: &str) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str) -> anyhow::Result<Option<String>> {
     if is_theirs(now) {
         return Ok(Some(now.to_owned()));
     }
     if !now.contains(TEXT) {
-        return Err(EngineError::Changed);
+        bail!(CHANGED);
     }
     let left = now.replacen(TEXT, "", 1);
     Ok((!left.trim().is_empty()).then_some(left))

@@ -3,14 +3,13 @@
 //! containerd 1.7 has it off unless told otherwise, 2.x and CRI-O 1.30 have it on. From 2.2 on a pod can
 //! name plugins that it does not start without, if the validator that looks at that is on.
 
+use anyhow::bail;
 use toml_edit::{Decor, DocumentMut, Item, Value};
 
-use super::error::EngineError;
 use super::file::Other;
 use super::ours::WRITTEN;
 use super::toml::{get, parse, parse_other, prune, remove, render, section};
 
-/// A setting, and the value with which NRI is on.
 pub(super) type Switch = (&'static [&'static str], bool);
 
 /// containerd's plugin, in every format of its file.
@@ -24,9 +23,7 @@ const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 const MARK: &str = " # onload-ctk";
 const WAS_OFF: &str = ": it was off";
 
-/// What every containerd has.
 pub(super) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
-/// What containerd 2.2 and later have.
 pub(super) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
 pub(super) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
@@ -37,7 +34,7 @@ pub(super) fn turned_on(
     others: &[Other],
     switches: &[Switch],
     has_backup: bool,
-) -> Result<String, EngineError> {
+) -> anyhow::Result<String> {
     let mut document = parse(text)?;
     let others = others.iter().map(parse_other);
     let others = others.collect::<Result<Vec<_>, _>>()?;
@@ -47,7 +44,8 @@ pub(super) fn turned_on(
         disabled.is_some_and(|ids| ids.iter().any(|own| own.as_str() == Some(id)))
     };
     if [&document].into_iter().chain(&others).any(is_disabled) {
-        return Err(EngineError::NriDisabled(CONTAINERD[1]));
+        let [_, id] = CONTAINERD;
+        bail!("disabled_plugins turns NRI off; take {id:?} out of it");
     }
     for (path, on) in switches {
         if said(&document, &others, path) == Some(*on) {
@@ -69,14 +67,13 @@ pub(super) fn turned_on(
     Ok(render(&document, text))
 }
 
-/// What the files say of a setting: this one, else the one that is read last.
 fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option<bool> {
     let mut all = [document].into_iter().chain(others.iter().rev());
     all.find_map(|file| get(file, path).and_then(Item::as_bool))
 }
 
 /// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
-pub(super) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> Result<(), EngineError> {
+pub(super) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
     for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
         let value = get(document, path).and_then(Item::as_value);
         let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {

@@ -1,8 +1,10 @@
-//! What every engine is told about this package.
+//! What every engine is told about this package, and why a file of one stays as it is.
 
-/// The name under which engines know `onload-container-runtime`.
+use std::fmt::Display;
+
+use anyhow::anyhow;
+
 pub(crate) const RUNTIME_NAME: &str = "onload";
-/// Where the package installs it.
 pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
 /// The annotations that an engine passes on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no onload.dev annotation has a second one.
@@ -12,7 +14,6 @@ pub(super) const WRITTEN: &str = "# Written by \"onload-ctk runtime configure";
 /// Where specifications are written at boot. An engine that looks elsewhere does not find them.
 pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
-/// Warns that an engine looks for specifications elsewhere.
 pub(super) fn warn_of_spec_dirs<'a>(
     key: &str,
     mut dirs: impl Iterator<Item = &'a str>,
@@ -24,4 +25,19 @@ pub(super) fn warn_of_spec_dirs<'a>(
             "{key} does not name {ours}, where specifications are written; add it there"
         ));
     }
+}
+
+/// A drop-in or a block of ours that somebody has edited.
+pub(super) const CHANGED: &str =
+    "somebody changed it so that our part cannot be told from the rest; edit it by hand";
+
+/// A setting has another form than the engine gives it.
+pub(super) fn wrong_form(key: &str, expected: &str) -> anyhow::Error {
+    anyhow!("{key} is no {expected}; mend it, or write it as a section of its own")
+}
+
+pub(super) fn taken(found: impl Display) -> anyhow::Error {
+    anyhow!(
+        "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
+    )
 }

@@ -17,14 +17,10 @@ const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
 /// Below the home of a user of rootless docker.
 const ROOTLESS: &str = ".config/docker/daemon.json";
 
-/// Who reads a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// k3s.
     K3s,
-    /// RKE2.
     Rke2,
-    /// MicroK8s.
     MicroK8s,
     RootlessDocker,
 }
@@ -45,7 +41,6 @@ impl Place {
         file.ends_with(ROOTLESS).then_some(Place::RootlessDocker)
     }
 
-    /// How people make the engine read the file.
     pub(super) fn restart(self) -> &'static str {
         match self {
             Place::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
@@ -55,7 +50,6 @@ impl Place {
         }
     }
 
-    /// Where the engine keeps what it knows of its containers.
     pub(super) fn state_dir(self, file: &Path) -> PathBuf {
         match self {
             Place::K3s | Place::Rke2 => PathBuf::from(RANCHER_STATE),
@@ -67,7 +61,6 @@ impl Place {
         }
     }
 
-    /// The file to name instead of one that is written anew at each start.
     pub(super) fn written_from(self, file: &Path) -> Option<&'static str> {
         let name = file.file_name()?;
         match self {

@@ -9,9 +9,8 @@ use std::path::Path;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
 use super::default_runtime;
-use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
 use super::toml::{
     add_text, array, get, parse, parse_other, prune, remove, render, section, shown, texts,
 };
@@ -34,8 +33,7 @@ const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
 pub(super) const DEFAULT: &str = "runtime";
 const DEFAULT_NAME: [&str; 2] = ["engine", DEFAULT];
 
-/// Whether a file makes our runtime the default one.
-pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
 }
 
@@ -56,17 +54,15 @@ pub(super) fn beside(file: &Path) -> Vec<Beside> {
     beside
 }
 
-/// What the files beside ours say.
 #[derive(Debug)]
 struct Said {
     /// The hook directories of the files that are read before ours.
     hooks: Vec<String>,
     warnings: Vec<String>,
-    /// A warning: a later file sets another default runtime.
     other_default: Option<String>,
 }
 
-fn said(file: &Path, others: &[Other]) -> Result<Said, EngineError> {
+fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
     let mut said = Said {
         hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
         warnings: Vec::new(),
@@ -77,7 +73,7 @@ fn said(file: &Path, others: &[Other]) -> Result<Said, EngineError> {
         if let Some(runtime) = get(&document, &RUNTIME)
             && !is_our_runtime(runtime)
         {
-            return Err(EngineError::registered_in(other));
+            return Err(other.registers_ours());
         }
         let later = default_runtime::later(other, &document, &DEFAULT_NAME);
         said.other_default = later
@@ -123,15 +119,13 @@ pub(super) fn wanted(
     old: Option<&str>,
     others: &[Other],
     set_default: bool,
-) -> Result<Wanted, EngineError> {
+) -> anyhow::Result<Wanted> {
     let mut said = said(file, others)?;
     let mut document = parse(old.unwrap_or_default())?;
     if let Some(found) = get(&document, &RUNTIME)
         && !is_our_runtime(found)
     {
-        return Err(EngineError::Taken {
-            found: shown(found),
-        });
+        return Err(taken(shown(found)));
     }
     let has_list = get(&document, &HOOKS).is_some();
     let engine = section(&mut document, &["engine"])?;
@@ -165,11 +159,11 @@ fn is_our_runtime(runtime: &Item) -> bool {
     texts(Some(runtime)).any(|path| path == RUNTIME_PATH)
 }
 
-pub(super) fn registers(text: &str) -> Result<bool, EngineError> {
+pub(super) fn registers(text: &str) -> anyhow::Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
     let hooks = texts(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
     Ok(hooks || get(&document, &RUNTIME).is_some_and(is_our_runtime))
@@ -180,7 +174,7 @@ pub(super) fn without_ours(
     now: &str,
     others: &[Other],
     keep: Keep,
-) -> Result<Option<String>, EngineError> {
+) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     if keep == Keep::Nothing && get(&document, &RUNTIME).is_some_and(is_our_runtime) {
         remove(&mut document, &RUNTIME);
@@ -200,11 +194,7 @@ pub(super) fn without_ours(
 }
 
 /// A list that says no more than the files before ours goes altogether.
-fn remove_hooks(
-    file: &Path,
-    document: &mut DocumentMut,
-    others: &[Other],
-) -> Result<(), EngineError> {
+fn remove_hooks(file: &Path, document: &mut DocumentMut, others: &[Other]) -> anyhow::Result<()> {
     if get(document, &HOOKS).is_none() {
         return Ok(());
     }

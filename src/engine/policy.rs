@@ -1,10 +1,9 @@
 //! The policy in `config.toml`: the classes that annotations may request.
 
 use onload_core::class::Class;
-use onload_core::config::{Config, ConfigError};
+use onload_core::config::Config;
 use toml_edit::{Array, Item, Value};
 
-use super::error::EngineError;
 use super::toml::{array, parse, render, section};
 
 const SECTION: &str = "annotations";
@@ -12,22 +11,7 @@ const KEY: &str = "allow";
 /// How the packaged file shows the default.
 const SHOWN: &str = "#allow = []";
 
-/// Why the policy cannot be edited.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PolicyError {
-    /// The file is not a valid configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The file cannot be edited.
-    #[error(transparent)]
-    Edit(#[from] EngineError),
-}
-
-/// The text with those classes allowed in addition to the ones it already allows.
-///
-/// # Errors
-/// [`PolicyError`].
-pub(crate) fn allow(text: &str, classes: &[Class]) -> Result<String, PolicyError> {
+pub(crate) fn allow(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     let allowed = Config::parse(text)?.annotations.allow;
     let mut missing: Vec<Class> = Vec::new();
     for class in classes {
@@ -47,7 +31,7 @@ pub(crate) fn allow(text: &str, classes: &[Class]) -> Result<String, PolicyError
     Ok(edited)
 }
 
-fn added(text: &str, classes: &[Class]) -> Result<String, EngineError> {
+fn added(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     let mut document = parse(text)?;
     let table = section(&mut document, &[SECTION])?;
     table.set_implicit(false);

@@ -1,8 +1,6 @@
 //! What can be asked for beside the usual: the default runtime, drop-ins of containerd, templates of
 //! k3s, files at other places. Whole files, before and after, and the way back.
 
-use onload_core::text::Chain;
-
 use super::tests::{CONTAINERD_2, DAEMON, after, difference, files, other, usual};
 use super::*;
 
@@ -56,7 +54,7 @@ fn removed(setup: &Setup, files: Files, keep: Keep) -> Files {
 }
 
 fn refusal(setup: &Setup, files: &Files) -> String {
-    Chain(&setup.configure(files).unwrap_err()).to_string()
+    format!("{:#}", setup.configure(files).unwrap_err())
 }
 
 /// Files beside a main file of containerd.

@@ -3,20 +3,20 @@
 //!
 //! `{{ template "base" . }}` stands for all that k3s writes without a template. What the block may hold
 //! is bounded by that: a section that the base has cannot be opened a second time, so CDI and the
-//! default runtime are settings of k3s itself, and no matter of ours.
+//! default runtime are settings of k3s itself, and not configured here.
 
 use std::path::Path;
 
+use anyhow::{Context, bail};
+
 use super::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
-use super::error::EngineError;
 use super::file::{Before, Wanted};
-use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH};
+use super::ours::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken};
 
 const BASE: &str = "{{ template \"base\" . }}\n";
 const BEGIN: &str = "# onload-ctk: begin; \"runtime configure --remove\" takes it away\n";
 const END: &str = "# onload-ctk: end\n";
 
-/// Whether k3s reads a file as a template.
 pub(super) fn is_template(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "tmpl")
 }
@@ -25,9 +25,10 @@ pub(super) fn is_template(file: &Path) -> bool {
 /// `config.toml.tmpl` for format 2.
 fn plugin(file: &Path) -> &'static str {
     let name = file.file_name().unwrap_or_default();
-    match name == "config-v3.toml.tmpl" {
-        true => CRI_3,
-        false => CRI_2,
+    if name == "config-v3.toml.tmpl" {
+        CRI_3
+    } else {
+        CRI_2
     }
 }
 
@@ -50,21 +51,16 @@ fn block(file: &Path) -> String {
     )
 }
 
-pub(super) fn wanted(
-    file: &Path,
-    old: Option<&str>,
-    set_default: bool,
-) -> Result<Wanted, EngineError> {
+pub(super) fn wanted(file: &Path, old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
     if set_default {
-        return Err(EngineError::NoDefault(
-            "a template cannot set it beside k3s's own; write \"default-runtime: onload\" in config.yaml of k3s or RKE2",
-        ));
+        bail!(
+            "--set-default: a template cannot set it beside k3s's own; write \"default-runtime: onload\" in config.yaml of k3s or RKE2"
+        );
     }
     let old = old.unwrap_or(BASE);
     let (above, ours, below) = split(old)?;
     if let Some(found) = [above, below].into_iter().find_map(foreign) {
-        let found = found.to_owned();
-        return Err(EngineError::Taken { found });
+        return Err(taken(found));
     }
     if ours.is_some() {
         return Ok(Wanted {
@@ -80,15 +76,14 @@ pub(super) fn wanted(
 }
 
 /// What stands above our block, the block, and what stands below it; all above where there is none.
-fn split(text: &str) -> Result<(&str, Option<&str>, &str), EngineError> {
+fn split(text: &str) -> anyhow::Result<(&str, Option<&str>, &str)> {
     let Some((above, rest)) = text.split_once(BEGIN) else {
         return Ok((text, None, ""));
     };
-    let (ours, below) = rest.split_once(END).ok_or(EngineError::Changed)?;
+    let (ours, below) = rest.split_once(END).context(CHANGED)?;
     Ok((above, Some(ours), below))
 }
 
-/// The section of a runtime of our name, in any of its spellings.
 fn foreign(text: &str) -> Option<&str> {
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| {
@@ -99,11 +94,11 @@ fn foreign(text: &str) -> Option<&str> {
     })
 }
 
-pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
     Ok(split(text)?.1.is_some())
 }
 
-pub(super) fn without_ours(now: &str, was: Before<'_>) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str, was: Before<'_>) -> anyhow::Result<Option<String>> {
     let (above, ours, below) = split(now)?;
     if ours.is_none() {
         return Ok(Some(now.to_owned()));

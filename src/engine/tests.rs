@@ -1,7 +1,5 @@
 //! Whole files, before and after: what every engine is told, what is refused, and the way back.
 
-use onload_core::text::Chain;
-
 use super::*;
 
 /// A file that somebody keeps for Docker, with things that we know nothing of.
@@ -114,7 +112,7 @@ fn text(engine: Engine, now: Option<&str>) -> String {
 }
 
 fn refusal(engine: Engine, files: &Files) -> String {
-    Chain(&usual(engine).configure(files).unwrap_err()).to_string()
+    format!("{:#}", usual(engine).configure(files).unwrap_err())
 }
 
 /// Lines that stand in one text and not in the other: removed and added ones.

@@ -1,15 +1,13 @@
 //! A TOML document in which single keys are set and removed. Comments and order stay.
 
+use anyhow::{Context, anyhow, bail};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
-use super::error::EngineError;
 use super::file::Other;
+use super::ours::wrong_form;
 
-/// Parses a text.
-///
-/// # Errors
-/// It cannot be parsed, or serialising it would change it (toml_edit writes only line feeds).
-pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
+/// It is an error if serialising it would change it (toml_edit writes only line feeds).
+pub(super) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     let error = |error: toml_edit::TomlError| {
         let line = error.span().map_or(0, |span| span.start);
         let line = text
@@ -22,24 +20,17 @@ pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
             .next()
             .unwrap_or_default()
             .to_owned();
-        EngineError::Toml(format!("line {line}: {message}"))
+        anyhow!("line {line}: {message}")
     };
     let document = text.parse::<DocumentMut>().map_err(error)?;
     if render(&document, text) != text {
-        return Err(EngineError::NotKept);
+        bail!("its line ends or marks would not stay as they are; use plain line feeds in it");
     }
     Ok(document)
 }
 
-/// Parses a file beside the engine's own.
-///
-/// # Errors
-/// [`EngineError::Other`], for the reasons of [`parse`].
-pub(super) fn parse_other(other: &Other) -> Result<DocumentMut, EngineError> {
-    parse(&other.text).map_err(|source| EngineError::Other {
-        path: other.path.clone(),
-        source: Box::new(source),
-    })
+pub(super) fn parse_other(other: &Other) -> anyhow::Result<DocumentMut> {
+    parse(&other.text).with_context(|| other.beside_it())
 }
 
 /// A value as a line about it shows it.
@@ -69,7 +60,6 @@ pub(super) fn render(document: &DocumentMut, old: &str) -> String {
     format!("{above}{trailing}{line_end}{below}")
 }
 
-/// The byte offset in `new` after the last line that comes from `old`.
 fn end_of_old(old: &str, new: &str) -> usize {
     let diff = similar::TextDiff::from_lines(old, new);
     let kept = diff.ops().iter().filter(|op| !op.old_range().is_empty());
@@ -77,7 +67,6 @@ fn end_of_old(old: &str, new: &str) -> usize {
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
-/// The item at a path of keys; `None` if one of them does not exist.
 pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
     let (first, rest) = path.split_first()?;
     let first = table.get(first)?;
@@ -85,29 +74,26 @@ pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
         .try_fold(first, |item, key| item.as_table_like()?.get(key))
 }
 
-/// The section at a path of keys, created if necessary.
-///
-/// # Errors
-/// Something other than a section is there: an inline table, a value, an array.
+/// Created if necessary; an error where an inline table, a value or an array is there.
 pub(super) fn section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
-) -> Result<&'a mut Table, EngineError> {
+) -> anyhow::Result<&'a mut Table> {
     for (depth, key) in path.iter().enumerate() {
         let item = table.entry(key).or_insert_with(|| {
             let mut section = Table::new();
             section.set_implicit(true);
             Item::Table(section)
         });
-        table = item.as_table_mut().ok_or_else(|| EngineError::Form {
-            key: path.get(..=depth).unwrap_or_default().join("."),
-            expected: "section",
+        table = item.as_table_mut().ok_or_else(|| {
+            let key = path.get(..=depth).unwrap_or_default().join(".");
+            wrong_form(&key, "section")
         })?;
     }
     Ok(table)
 }
 
-/// Removes a key. Returns whether it existed.
+/// Whether it existed.
 pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
     let Some((key, parents)) = path.split_last() else {
         return false;
@@ -147,7 +133,6 @@ pub(super) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     }
 }
 
-/// The position of the section after a position.
 fn following(table: &Table, place: isize) -> Option<isize> {
     let below = table.iter().filter_map(|(_, item)| item.as_table());
     let places = below.flat_map(|table| {
@@ -185,29 +170,21 @@ pub(super) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
     }
 }
 
-/// The texts of an array.
 pub(super) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
     let array = item.and_then(Item::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Adds a text to an array unless it is already there.
 pub(super) fn add_text(array: &mut Array, text: &str) {
     if !array.iter().any(|value| value.as_str() == Some(text)) {
         array.push(text);
     }
 }
 
-/// The array of a key, created if necessary.
-///
-/// # Errors
-/// Something else is there.
-pub(super) fn array<'a>(table: &'a mut Table, key: &str) -> Result<&'a mut Array, EngineError> {
+/// Created if necessary.
+pub(super) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Array> {
     let item = table
         .entry(key)
         .or_insert_with(|| toml_edit::value(Array::new()));
-    item.as_array_mut().ok_or_else(|| EngineError::Form {
-        key: key.to_owned(),
-        expected: "array",
-    })
+    item.as_array_mut().ok_or_else(|| wrong_form(key, "array"))
 }

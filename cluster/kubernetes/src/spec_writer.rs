@@ -14,11 +14,11 @@ use onload_core::fs::lock::{Lock, LockError};
 use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::discover::inventory::Inventory;
-use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
+use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::pools::Pools;
 use onload_host::specdir::{
-    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, SpecDirError, Wanted, plan,
+    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, Wanted, plan,
 };
 use rustix::io::Errno;
 
@@ -80,7 +80,7 @@ pub enum SpecWriterError {
     Host(#[from] HostError),
     /// The directory of specifications cannot be used.
     #[error(transparent)]
-    Directory(#[from] SpecDirError),
+    Directory(#[from] anyhow::Error),
     /// The directory of the lock cannot be used.
     #[error("opening the directory of locks {}", .path.display())]
     Locks { path: PathBuf, source: Errno },
@@ -278,7 +278,7 @@ pub enum KeepError {
     Host(#[from] HostError),
     /// There are no specifications to write.
     #[error(transparent)]
-    Generate(#[from] GenerateError),
+    Generate(#[from] anyhow::Error),
     #[error(transparent)]
     Write(#[from] SpecWriterError),
     /// Without a hook containers would get devices, and neither a memory lock nor a lease of them.

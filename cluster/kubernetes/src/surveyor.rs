@@ -11,10 +11,9 @@ use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_core::text::Chain;
 use onload_host::host::Host;
-use onload_host::leases::UnknownLeases;
 use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::{Offer, Survey};
-use onload_host::settings::{self, SettingsError};
+use onload_host::settings;
 use onload_host::watch::{Failure, Renewed, Sources, Watcher};
 use tokio::sync::watch;
 
@@ -35,12 +34,9 @@ const MEASURES: usize = 3;
 /// Why nothing is known of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// The configuration is not taken.
+    /// The configuration is not taken, or the leases cannot be read.
     #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// The leases cannot be read.
-    #[error(transparent)]
-    Survey(#[from] UnknownLeases),
+    Host(#[from] anyhow::Error),
     /// No thread can be made.
     #[error("starting the thread that looks at the host")]
     Thread(#[source] io::Error),
@@ -257,7 +253,7 @@ impl Surveyor {
             }
             Err(error) => self.say(
                 0,
-                &error,
+                error.as_ref(),
                 "the configuration is not taken; the one before stays in force",
             ),
         }

@@ -11,7 +11,7 @@ use onload_core::lease::{Device as Leased, Lease};
 use onload_core::text::{Chain, Listed};
 use onload_core::ticket::variable;
 use onload_host::host::Host;
-use onload_host::leases::{self, UnknownLeases};
+use onload_host::leases;
 use onload_host::offers::Health;
 
 use crate::devices::books::{self, Books, LookError};
@@ -164,7 +164,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`UnknownLeases`].
-    pub fn own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>, UnknownLeases> {
+    pub fn own_holder(&self, host: &Host, ids: &[String]) -> anyhow::Result<Option<String>> {
         let places = ids.iter().filter_map(|id| self.by_id.get(id));
         let groups = places.filter_map(|(of, index)| {
             let group = self

@@ -12,7 +12,7 @@ use std::time::Duration;
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_core::text::Chain;
 use onload_host::host::{Host, HostError};
-use onload_host::settings::{self, SettingsError};
+use onload_host::settings;
 use onload_host::specdir::given_or_engine_dirs;
 use onload_host::watch::{Failure, Renewed, Sources, Waker, Watcher};
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ enum SurveyError {
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    Settings(#[from] anyhow::Error),
     #[error(transparent)]
     Look(#[from] LookError),
 }

@@ -17,7 +17,6 @@ use crate::netlink::abilities::Abilities;
 /// The module that brings sfc_resource with it, and /dev/onload.
 const MODULE: &str = "onload";
 
-/// What Onload knows of interfaces.
 #[derive(Debug, Default)]
 pub(super) struct State {
     is_loaded: bool,
@@ -46,7 +45,7 @@ pub(super) fn read(host: &Host) -> Result<State, HostError> {
     })
 }
 
-/// Registers what is not registered yet, after what cannot change any more while Onload uses an interface.
+/// What cannot change any more while Onload uses an interface comes before its registration.
 pub(super) fn decide(state: &State, settings: &HostSettings, plan: &mut Plan) {
     let wanted: BTreeSet<&str> = settings.af_xdp.iter().map(Interface::as_str).collect();
     match settings.af_xdp_flow_filters {
@@ -90,7 +89,6 @@ fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan
     let subject = Subject::new("af-xdp-flow-filters", "");
     let value = u8::from(with_filters).to_string();
     match &state.flow_filters {
-        // It is set once the module is there.
         None if !state.is_loaded => {}
         None => plan.refuse(
             &subject,

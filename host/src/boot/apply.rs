@@ -1,9 +1,10 @@
-//! Does what is planned, and looks after each step whether it is so.
+//! Does what is planned, and looks after each step whether its effect is there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use onload_core::config::Config;
 use onload_core::text::Chain;
 
@@ -15,30 +16,23 @@ use super::users::{Function, Users};
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};
 
-/// How often is looked at what takes its time, such as a module that is loading.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// How many steps were done.
     pub done: usize,
-    /// What was not, with the reason.
     pub failed: Vec<String>,
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It begins, and may take its time.
     Begins,
     Done,
 }
 
-/// Does what has to be done, step by step, and tells of each that it begins and that it is done. What follows from a step, such
-/// as the virtual functions that it made, is planned again after it. A step that fails ends those about
-/// the same subject; the others go on.
-///
-/// `patience` is how long an effect may take that does not come at once.
+/// What follows from a step, such as the virtual functions that it made, is planned again after it. A step that fails
+/// ends those about the same subject; the others go on. `patience` is how long an effect may take.
 pub fn apply(
     host: &Host,
     kernel: &dyn Kernel,
@@ -68,7 +62,6 @@ pub fn apply(
     }
 }
 
-/// What tells a step from every other.
 type Key = (Subject, String, String);
 
 struct Run<'r> {
@@ -81,7 +74,7 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// Does the steps of a plan; whether any was done, so that there may be more.
+    /// Whether any step was done, so that there may be more.
     fn round(&mut self, plan: &Plan, told: &mut dyn FnMut(Stage, &Step)) -> bool {
         let mut has_done = false;
         for step in &plan.steps {
@@ -92,15 +85,15 @@ impl Run<'_> {
             let key = (subject, setting, step.wanted.clone());
             let failure = if step.actions.is_empty() {
                 // Known when what it is about is there: after the steps before it.
-                match has_done {
-                    true => continue,
-                    false => Some("it is not there after the steps before".to_owned()),
+                if has_done {
+                    continue;
                 }
+                Some("it is not there after the steps before".to_owned())
             } else if self.done.contains(&key) {
                 Some(format!("it was set, and is {} again", step.now))
             } else {
                 told(Stage::Begins, step);
-                self.perform(step).err()
+                self.perform(step).err().map(|error| format!("{error:#}"))
             };
             match failure {
                 Some(why) => {
@@ -118,7 +111,7 @@ impl Run<'_> {
         has_done
     }
 
-    fn perform(&self, step: &Step) -> Result<(), String> {
+    fn perform(&self, step: &Step) -> anyhow::Result<()> {
         self.check_unused(step)?;
         for action in &step.actions {
             self.act(action)?;
@@ -130,42 +123,33 @@ impl Run<'_> {
                 Err(Missing::NotYet(_)) if Instant::now() < deadline => {
                     std::thread::sleep(INTERVAL);
                 }
-                Err(Missing::NotYet(why) | Missing::Never(why)) => return Err(why),
+                Err(Missing::NotYet(why) | Missing::Never(why)) => bail!("{why}"),
             }
         }
     }
 
     /// A container may have started since the step was planned.
-    fn check_unused(&self, step: &Step) -> Result<(), String> {
+    fn check_unused(&self, step: &Step) -> anyhow::Result<()> {
         if step.frees.is_empty() {
             return Ok(());
         }
-        let used = || -> Result<Option<String>, HostError> {
-            let users = Users::read(self.host, self.kernel)?;
-            for address in &step.frees {
-                let link = Path::new(DEVICES).join(address.to_string()).join("driver");
-                let driver = self.host.link_name(&link)?;
-                let function = Function {
-                    address: *address,
-                    driver: driver.as_deref(),
-                };
-                if let Some(user) = users.of(function)? {
-                    return Ok(Some(format!(
-                        "{address} is used by {user} by now; stop that first"
-                    )));
-                }
+        let users = Users::read(self.host, self.kernel)?;
+        for address in &step.frees {
+            let link = Path::new(DEVICES).join(address.to_string()).join("driver");
+            let driver = self.host.link_name(&link)?;
+            let function = Function {
+                address: *address,
+                driver: driver.as_deref(),
+            };
+            if let Some(user) = users.of(function)? {
+                bail!("{address} is used by {user} by now; stop that first");
             }
-            Ok(None)
-        };
-        match used() {
-            Ok(None) => Ok(()),
-            Ok(Some(why)) => Err(why),
-            Err(error) => Err(Chain(&error).to_string()),
         }
+        Ok(())
     }
 
-    fn act(&self, action: &Action) -> Result<(), String> {
-        let done = match action {
+    fn act(&self, action: &Action) -> anyhow::Result<()> {
+        match action {
             Action::Write { path, text } => self.kernel.write(path, text),
             Action::Load { module } => self.kernel.load(module),
             Action::LoadIfThere { module } => {
@@ -180,8 +164,7 @@ impl Run<'_> {
             } => self.kernel.set_vf(interface, *vf, *change),
             Action::OneChannel { interface } => self.kernel.set_one_channel(interface),
             Action::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
-        };
-        done.map_err(|error| Chain(&error).to_string())
+        }
     }
 
     fn is_so(&self, effect: &Effect) -> Result<(), Missing> {
@@ -242,7 +225,7 @@ impl Run<'_> {
                 change,
             } => {
                 let settings = self.kernel.vf_settings(interface);
-                let settings = settings.map_err(|error| Chain(&error).to_string());
+                let settings = settings.map_err(|error| format!("{error:#}"));
                 let settings = settings.map_err(Missing::Never)?.unwrap_or_default();
                 let now = settings.get(vf).and_then(|found| same_of(found, *change));
                 let why = "the driver did not take it".to_owned();
@@ -263,10 +246,8 @@ impl Run<'_> {
     }
 }
 
-/// Why an effect is not there.
 enum Missing {
     NotYet(String),
-    /// It would be there by now.
     Never(String),
 }
 

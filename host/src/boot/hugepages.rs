@@ -11,20 +11,18 @@ use crate::host::{Host, HostError};
 
 type Wanted = BTreeMap<PageSize, BTreeMap<NumaNode, u64>>;
 
-/// The pages of a host.
 #[derive(Debug, Default)]
 pub(super) struct State {
     nodes: BTreeMap<u32, BTreeMap<PageSize, Pages>>,
 }
 
-/// The pages of a size on a node.
 #[derive(Debug)]
 struct Pages {
     path: PathBuf,
     count: u64,
 }
 
-/// Reads the pages of every node; a kernel without NUMA has node 0.
+/// A kernel without NUMA has node 0.
 pub(super) fn read(host: &Host) -> Result<State, HostError> {
     let names = host.list(Path::new(NODES))?.names;
     let numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();

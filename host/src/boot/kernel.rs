@@ -1,8 +1,7 @@
 //! What the running kernel is asked and told beside the files of a host.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_core::host_settings::{MacAddress, RdmaNetns, Vlan};
 
@@ -19,94 +18,33 @@ pub struct VfSettings {
     pub trust: Option<bool>,
 }
 
-/// A change of one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfChange {
     Mac(MacAddress),
     Vlan(Vlan),
-    /// Whether frames with another source address are dropped.
     SpoofCheck(bool),
-    /// Whether its driver may change what is the physical function's otherwise.
     Trust(bool),
 }
 
-/// Why the kernel did not do or tell something.
-#[derive(Debug, thiserror::Error)]
-pub enum KernelError {
-    /// A file was not written.
-    #[error("writing {text:?} to {}", .path.display())]
-    Write {
-        path: PathBuf,
-        /// What was to stand in it.
-        text: String,
-        source: io::Error,
-    },
-    /// A module was not loaded.
-    #[error("loading module {module}: {why}")]
-    Load { module: String, why: String },
-    /// The kernel refused a message.
-    #[error("{action}")]
-    Message {
-        /// What was being done.
-        action: String,
-        source: io::Error,
-    },
-    /// The mode of network namespaces cannot change any more.
-    #[error(
-        "setting RDMA's network namespaces to {mode}: there are others than the host's already; write \"options ib_core netns_mode={}\" to /etc/modprobe.d/rdma-netns.conf, build the initramfs anew if the module is in it, and reboot",
-        u8::from(*.mode == RdmaNetns::Shared)
-    )]
-    NetnsBusy {
-        /// The mode that is wanted.
-        mode: RdmaNetns,
-    },
-}
-
-/// A kernel.
 pub trait Kernel {
-    /// What the driver of a physical function says of its virtual functions, by number; none where no
-    /// kernel is there to be asked.
-    ///
-    /// # Errors
-    /// [`KernelError::Message`].
-    fn vf_settings(
-        &self,
-        interface: &str,
-    ) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError>;
+    /// By the number of the virtual function; none where there is no kernel to ask.
+    fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>>;
 
-    /// What was seen of open nodes before counts no more.
+    /// Forgets which nodes were open.
     fn look_again(&self) {}
 
     /// Who has a node of vfio or RDMA open, for people.
     fn holder(&self, node: &Path) -> Option<String>;
 
-    /// Changes a setting of a virtual function.
-    ///
-    /// # Errors
-    /// [`KernelError::Message`].
-    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> Result<(), KernelError>;
+    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()>;
 
-    /// Sets in which network namespaces RDMA devices are seen.
-    ///
-    /// # Errors
-    /// [`KernelError::NetnsBusy`] while there are other network namespaces, [`KernelError::Message`].
-    fn set_rdma_netns(&self, mode: RdmaNetns) -> Result<(), KernelError>;
+    fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()>;
 
-    /// Leaves an interface one channel for what it receives.
-    ///
-    /// # Errors
-    /// [`KernelError::Message`].
-    fn set_one_channel(&self, interface: &str) -> Result<(), KernelError>;
+    /// Leaves an interface one receive channel.
+    fn set_one_channel(&self, interface: &str) -> anyhow::Result<()>;
 
-    /// Writes an attribute of sysfs.
-    ///
-    /// # Errors
-    /// [`KernelError::Write`].
-    fn write(&self, path: &Path, text: &str) -> Result<(), KernelError>;
+    fn write(&self, path: &Path, text: &str) -> anyhow::Result<()>;
 
-    /// Loads a module by its name or an alias.
-    ///
-    /// # Errors
-    /// [`KernelError::Load`].
-    fn load(&self, module: &str) -> Result<(), KernelError>;
+    /// By its name or an alias.
+    fn load(&self, module: &str) -> anyhow::Result<()>;
 }

@@ -1,8 +1,5 @@
-//! The host at boot: virtual functions, huge pages and what else the sections `[[sriov]]` and `[host]` of
-//! the configuration want of the host itself.
-//!
-//! [`plan()`] reads a host and decides what has to change, by one file a resource; it changes nothing.
-//! [`apply()`] does that, and reads again after each step.
+//! Virtual functions, huge pages and whatever else the sections `[[sriov]]` and `[host]` want of the host. [`plan()`]
+//! reads and decides, and changes nothing; [`apply()`] does it, and reads again after each step.
 
 mod af_xdp;
 mod apply;
@@ -18,11 +15,7 @@ mod step;
 mod tests;
 mod users;
 
-/// Gives a text to every parser of the kernel's tables and answers. The parsers are private, so only a
-/// fuzzer sees them together.
-///
-/// # Panics
-/// A parser panics, or returns what it must not.
+/// For the fuzzer: every parser of the kernel's tables and answers, which are private.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     netlink::fuzz(text.as_bytes());
@@ -30,7 +23,7 @@ pub fn fuzz(text: &str) {
 }
 
 pub use apply::{Outcome, Stage, apply};
-pub use kernel::{Kernel, KernelError, VfChange, VfSettings};
+pub use kernel::{Kernel, VfChange, VfSettings};
 pub use plan::plan;
 pub use running::{Absent, Running};
 pub use step::{Action, Effect, Plan, Refusal, Step, Subject};

@@ -30,7 +30,6 @@ const VF_SPOOF_CHECK: u16 = 4;
 const VF_TRUST: u16 = 9;
 /// `mac` in `struct ifla_vf_mac`, for the longest addresses that there are.
 const MAC_BYTES: usize = 32;
-/// A socket of one of netlink's protocols.
 pub(super) struct Netlink(Socket);
 
 impl Netlink {
@@ -42,7 +41,6 @@ impl Netlink {
         Ok(Netlink(Socket::open(Some(netlink::RDMA))?))
     }
 
-    /// What the driver of an interface says of its virtual functions, by number.
     pub(super) fn vf_settings(&self, interface: &str) -> io::Result<BTreeMap<u32, VfSettings>> {
         let index = name_to_index(self.0.descriptor(), interface)?;
         let mask = attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
@@ -51,7 +49,6 @@ impl Netlink {
         Ok(parse_link(&answer).unwrap_or_default())
     }
 
-    /// Changes a setting of a virtual function.
     pub(super) fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> io::Result<()> {
         let index = name_to_index(self.0.descriptor(), interface)?;
         let payload = [link_header(index), vf_list(vf, change)].concat();
@@ -60,7 +57,6 @@ impl Netlink {
             .map(drop)
     }
 
-    /// Sets in which network namespaces RDMA devices are seen.
     pub(super) fn set_rdma_netns(&self, mode: RdmaNetns) -> io::Result<()> {
         let payload = nldev::netns_mode(match mode {
             RdmaNetns::Shared => NetnsMode::Shared,
@@ -72,7 +68,6 @@ impl Netlink {
     }
 }
 
-/// `struct ifinfomsg` of an interface.
 fn link_header(index: u32) -> Vec<u8> {
     let mut bytes = vec![0; LINK_HEADER];
     if let Some(place) = bytes.get_mut(4..8) {
@@ -81,7 +76,6 @@ fn link_header(index: u32) -> Vec<u8> {
     bytes
 }
 
-/// `IFLA_VFINFO_LIST` with one change.
 fn vf_list(vf: u32, change: VfChange) -> Vec<u8> {
     let words = |words: &[u32]| -> Vec<u8> {
         let all = [&[vf], words].concat();
@@ -133,7 +127,6 @@ fn mac(bytes: &[u8]) -> Option<MacAddress> {
     Some(MacAddress::told(bytes.try_into().ok()?))
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     let _ = parse_link(bytes);

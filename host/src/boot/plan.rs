@@ -11,8 +11,6 @@ use super::users::Users;
 use super::{af_xdp, hugepages, rdma_netns, sriov};
 use crate::host::{Host, HostError};
 
-/// What has to be done for a host to be as the sections `[[sriov]]` and `[host]` say. Nothing is looked at
-/// that they do not name.
 #[must_use]
 pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
     let mut plan = Plan::default();
@@ -61,12 +59,11 @@ fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan
                 );
             }
             Ok(pf) => sriov::decide(&pf, wanted, plan),
-            Err(why) => plan.refuse(&subject, why),
+            Err(error) => plan.refuse(&subject, format!("{error:#}")),
         }
     }
 }
 
-/// What was read; what could not be is refused.
 fn read<T>(result: Result<T, HostError>, subject: &Subject, plan: &mut Plan) -> Option<T> {
     result
         .map_err(|error| plan.refuse(subject, Chain(&error).to_string()))

@@ -11,7 +11,6 @@ use crate::host::{Host, HostError};
 /// `Y` while all namespaces see all devices. It follows what netlink sets.
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 
-/// The mode; none while ib_core is not loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State(Option<RdmaNetns>);
 
@@ -24,7 +23,6 @@ pub(super) fn read(host: &Host) -> Result<State, HostError> {
     })))
 }
 
-/// Sets the mode where it is another.
 pub(super) fn decide(state: State, wanted: Option<RdmaNetns>, plan: &mut Plan) {
     let Some(wanted) = wanted.filter(|wanted| state.0 != Some(*wanted)) else {
         return;

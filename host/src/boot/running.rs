@@ -8,28 +8,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::{Context, anyhow};
 use onload_core::host_settings::RdmaNetns;
 use onload_core::text::{Quoted, one_line};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::kernel::{Kernel, KernelError, VfChange, VfSettings};
+use super::kernel::{Kernel, VfChange, VfSettings};
 use super::netlink::Netlink;
 use crate::netlink::abilities::set_one_channel;
 
-/// Where distributions have the program that loads modules.
 const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
 
 const PROC: &str = "/proc";
-/// Where the nodes of vfio are.
 const VFIO: &str = "/dev/vfio";
-/// Where those of RDMA are.
 const INFINIBAND: &str = "/dev/infiniband";
 
-/// The running kernel.
 #[derive(Debug, Default)]
 pub struct Running {
-    /// Who has which node of vfio or RDMA open, by the number of the node: read once for all functions.
+    /// By the number of the node: read once for all functions.
     open: RefCell<Option<BTreeMap<u64, String>>>,
 }
 
@@ -63,19 +60,20 @@ fn open_nodes(proc: &Path, directories: &[&str]) -> BTreeMap<u64, String> {
     open
 }
 
-fn failed(action: String) -> impl FnOnce(io::Error) -> KernelError {
-    move |source| KernelError::Message { action, source }
+/// The mode changes only while there is no other network namespace.
+pub(super) fn netns_busy(mode: RdmaNetns) -> anyhow::Error {
+    anyhow!(
+        "setting RDMA's network namespaces to {mode}: there are others than the host's already; write \"options ib_core netns_mode={}\" to /etc/modprobe.d/rdma-netns.conf, build the initramfs anew if the module is in it, and reboot",
+        u8::from(mode == RdmaNetns::Shared)
+    )
 }
 
 impl Kernel for Running {
-    fn vf_settings(
-        &self,
-        interface: &str,
-    ) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError> {
+    fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         let read = || Netlink::route()?.vf_settings(interface);
         read()
             .map(Some)
-            .map_err(failed(format!("reading virtual functions of {interface}")))
+            .with_context(|| format!("reading virtual functions of {interface}"))
     }
 
     fn look_again(&self) {
@@ -97,41 +95,34 @@ impl Kernel for Running {
         (is_group && is_busy()).then(|| "a process that /proc does not show".to_owned())
     }
 
-    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> Result<(), KernelError> {
+    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()> {
         let set = || Netlink::route()?.set_vf(interface, vf, change);
-        set().map_err(failed(format!("telling the driver of {interface}")))
+        set().with_context(|| format!("telling the driver of {interface}"))
     }
 
-    fn set_rdma_netns(&self, mode: RdmaNetns) -> Result<(), KernelError> {
+    fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()> {
         let set = || Netlink::rdma()?.set_rdma_netns(mode);
         set().map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::BUSY) => KernelError::NetnsBusy { mode },
-            _ => failed("setting RDMA's network namespaces".to_owned())(error),
+            Some(Errno::BUSY) => netns_busy(mode),
+            _ => anyhow::Error::new(error).context("setting RDMA's network namespaces"),
         })
     }
 
-    fn set_one_channel(&self, interface: &str) -> Result<(), KernelError> {
-        set_one_channel(interface).map_err(failed(format!("setting channels of {interface}")))
+    fn set_one_channel(&self, interface: &str) -> anyhow::Result<()> {
+        set_one_channel(interface).with_context(|| format!("setting channels of {interface}"))
     }
 
-    fn write(&self, path: &Path, text: &str) -> Result<(), KernelError> {
+    fn write(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         // The kernel takes one write as one value, and an empty line as none.
         let write = || {
             let mut file = OpenOptions::new().write(true).open(path)?;
             file.write_all(format!("{text}\n").as_bytes())
         };
-        write().map_err(|source| KernelError::Write {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            source,
-        })
+        write().with_context(|| format!("writing {text:?} to {}", path.display()))
     }
 
-    fn load(&self, module: &str) -> Result<(), KernelError> {
-        let failed = |why: String| KernelError::Load {
-            module: module.to_owned(),
-            why,
-        };
+    fn load(&self, module: &str) -> anyhow::Result<()> {
+        let failed = |why: String| anyhow!("loading module {module}: {why}");
         let program = MODPROBE.into_iter().find(|path| Path::new(path).exists());
         let program = program.ok_or_else(|| failed(format!("there is no {}", MODPROBE[0])))?;
         let output = Command::new(program)
@@ -140,33 +131,29 @@ impl Kernel for Running {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| failed(format!("starting {program}: {error}")))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let said = said.trim();
-                let said = said.strip_prefix("modprobe: FATAL: ").unwrap_or(said);
-                Err(failed(one_line(said)))
-            }
+        if output.status.success() {
+            return Ok(());
         }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim();
+        let said = said.strip_prefix("modprobe: FATAL: ").unwrap_or(said);
+        Err(failed(one_line(said)))
     }
 }
 
-/// The kernel of a host that is not this one: it tells nothing, and nothing can be told to it.
+/// The kernel of a host that is not this one, such as a captured tree.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Absent;
 
 impl Absent {
-    fn refused<T>() -> Result<T, KernelError> {
-        Err(KernelError::Message {
-            action: "changing a host that does not run".to_owned(),
-            source: io::ErrorKind::Unsupported.into(),
-        })
+    fn refused<T>() -> anyhow::Result<T> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+            .context("changing a host that does not run")
     }
 }
 
 impl Kernel for Absent {
-    fn vf_settings(&self, _: &str) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError> {
+    fn vf_settings(&self, _: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         Ok(None)
     }
 
@@ -174,23 +161,23 @@ impl Kernel for Absent {
         None
     }
 
-    fn set_vf(&self, _: &str, _: u32, _: VfChange) -> Result<(), KernelError> {
+    fn set_vf(&self, _: &str, _: u32, _: VfChange) -> anyhow::Result<()> {
         Self::refused()
     }
 
-    fn set_rdma_netns(&self, _: RdmaNetns) -> Result<(), KernelError> {
+    fn set_rdma_netns(&self, _: RdmaNetns) -> anyhow::Result<()> {
         Self::refused()
     }
 
-    fn set_one_channel(&self, _: &str) -> Result<(), KernelError> {
+    fn set_one_channel(&self, _: &str) -> anyhow::Result<()> {
         Self::refused()
     }
 
-    fn write(&self, _: &Path, _: &str) -> Result<(), KernelError> {
+    fn write(&self, _: &Path, _: &str) -> anyhow::Result<()> {
         Self::refused()
     }
 
-    fn load(&self, _: &str) -> Result<(), KernelError> {
+    fn load(&self, _: &str) -> anyhow::Result<()> {
         Self::refused()
     }
 }

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver};
 use onload_core::pci::PciAddress;
-use onload_core::text::{Chain, counted};
+use onload_core::text::counted;
 
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::step::{Action, Effect, Plan, Step, Subject};
@@ -23,14 +24,11 @@ const COUNT: &str = "sriov_numvfs";
 /// `driver_override` of a function that any driver may take.
 const NO_OVERRIDE: &str = "(null)";
 
-/// A physical function and its virtual ones.
 #[derive(Debug)]
 pub(super) struct Pf {
     address: PciAddress,
     interface: Option<String>,
-    /// `sriov_totalvfs`; none where the function has no SR-IOV.
     total: Option<u16>,
-    /// `sriov_numvfs`.
     count: u16,
     /// Whether the kernel's drivers take new virtual functions; none before Linux 4.12.
     autoprobe: Option<bool>,
@@ -51,26 +49,24 @@ struct Vf {
     user: Option<String>,
 }
 
-/// Reads a physical function; the error says why there is none.
 pub(super) fn read(
     host: &Host,
     kernel: &dyn Kernel,
     users: &Users<'_>,
     pf: &PhysicalFunction,
-) -> Result<Pf, String> {
-    let failed = |error: HostError| Chain(&error).to_string();
-    let address = find(host, pf).map_err(failed)??;
+) -> anyhow::Result<Pf> {
+    let address = find(host, pf)?;
     let interface = match pf {
         PhysicalFunction::Interface(name) => Some(name.to_string()),
-        PhysicalFunction::Address(address) => uplink(host, *address).map_err(failed)?,
+        PhysicalFunction::Address(address) => uplink(host, *address)?,
     };
-    let settings = interface
-        .as_deref()
-        .map_or(Ok(Some(BTreeMap::new())), |name| {
-            let settings = kernel.vf_settings(name);
-            settings.map_err(|error| Chain(&error).to_string())
-        });
-    read_found(host, users, address, interface, settings).map_err(failed)
+    let settings = match &interface {
+        Some(name) => kernel
+            .vf_settings(name)
+            .map_err(|error| format!("{error:#}")),
+        None => Ok(Some(BTreeMap::new())),
+    };
+    Ok(read_found(host, users, address, interface, settings)?)
 }
 
 fn read_found(
@@ -133,23 +129,20 @@ fn directory(address: PciAddress) -> PathBuf {
     Path::new(DEVICES).join(address.to_string())
 }
 
-/// The address of a physical function, or why there is none.
-fn find(host: &Host, pf: &PhysicalFunction) -> Result<Result<PciAddress, String>, HostError> {
+fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
     match pf {
         PhysicalFunction::Address(address) => {
             let found = host.entry(&directory(*address))?;
-            let missing = || "this host has no PCI function of that address".to_owned();
-            Ok(found.map(|_| *address).ok_or_else(missing))
+            found.context("this host has no PCI function of that address")?;
+            Ok(*address)
         }
         PhysicalFunction::Interface(name) => {
-            let Some(place) = host.resolve(&Path::new(CLASS).join(name.as_str()))? else {
-                return Ok(Err("this host has no interface of that name".to_owned()));
-            };
+            let place = host.resolve(&Path::new(CLASS).join(name.as_str()))?;
+            let place = place.context("this host has no interface of that name")?;
             // Interfaces of subfunctions stand deeper, and are no physical function's.
             let device = place.ancestors().nth(2).and_then(Path::file_name);
             let address = device.and_then(|name| name.to_str()?.parse().ok());
-            let not_its = || "it is not the interface of a PCI function itself".to_owned();
-            Ok(address.ok_or_else(not_its))
+            address.context("it is not the interface of a PCI function itself")
         }
     }
 }
@@ -168,7 +161,6 @@ fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError>
 }
 
 impl Pf {
-    /// Its address, by which two sections about one function are told.
     pub(super) fn address(&self) -> PciAddress {
         self.address
     }
@@ -272,7 +264,6 @@ impl Decision<'_> {
         });
     }
 
-    /// All virtual functions are made anew; what they are is decided when they are there.
     fn recount(&self, plan: &mut Plan) {
         let (count, vfs) = (self.pf.count, self.wanted.vfs);
         let holds = self.holds_drivers();
@@ -323,7 +314,6 @@ impl Decision<'_> {
         }
     }
 
-    /// The virtual functions that are there become what they are to be.
     fn keep(&self, plan: &mut Plan) {
         let (count, found) = (usize::from(self.pf.count), self.pf.vfs.len());
         if found < count {
@@ -368,7 +358,6 @@ impl Decision<'_> {
         plan.refuse(&self.subject, reason);
     }
 
-    /// What is configured of one virtual function.
     fn changes(&self, index: u32) -> impl Iterator<Item = VfChange> {
         let wanted = self.wanted;
         let mac = wanted.mac.zip(u16::try_from(index).ok());
@@ -418,7 +407,6 @@ impl Decision<'_> {
         }
     }
 
-    /// What a setting is now, as [`words`] has it, or why that is not known.
     fn now(&self, index: u32, change: VfChange) -> Result<String, String> {
         if self.pf.interface.is_none() {
             return Err(format!(
@@ -439,7 +427,6 @@ impl Decision<'_> {
         })
     }
 
-    /// Whether a virtual function has the driver that it is to have.
     fn is_bound(&self, vf: &Vf) -> bool {
         let is_vfios = |driver: &str| driver.contains("vfio");
         vf.driver
@@ -538,7 +525,6 @@ fn driver_words(driver: VfDriver) -> &'static str {
     }
 }
 
-/// The name and the value of a setting.
 fn words(change: VfChange) -> (&'static str, String) {
     let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
     match change {
@@ -549,7 +535,7 @@ fn words(change: VfChange) -> (&'static str, String) {
     }
 }
 
-/// What is the case of the setting that a change is of; none where the driver does not say.
+/// The setting as it is; none where the driver does not say.
 pub(super) fn same_of(found: &VfSettings, change: VfChange) -> Option<VfChange> {
     match change {
         VfChange::Mac(_) => found.mac.map(VfChange::Mac),

@@ -8,12 +8,9 @@ use serde::Serialize;
 
 use super::kernel::VfChange;
 
-/// What has to be done for the host to be as it is configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// What is to change, in order.
     pub steps: Vec<Step>,
-    /// What is configured and will not be.
     pub refused: Vec<Refusal>,
     pub warnings: Vec<String>,
 }
@@ -32,7 +29,6 @@ impl Plan {
 pub struct Subject {
     /// The key of the configuration: `sriov`, `hugepages`, `af-xdp`, `af-xdp-flow-filters`, `rdma-netns`.
     pub resource: &'static str,
-    /// Which of them; empty where there is one.
     pub name: String,
 }
 
@@ -54,15 +50,12 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// Something that is to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     #[serde(flatten)]
     pub subject: Subject,
     pub setting: String,
-    /// As it is; `-` where it is not there yet.
     pub now: String,
-    /// As it is to be.
     pub wanted: String,
     /// How; empty where that is known only after the steps before it.
     #[serde(skip)]
@@ -70,17 +63,14 @@ pub struct Step {
     /// Virtual functions that nobody may use when it is done: they are taken away, or from their driver.
     #[serde(skip)]
     pub frees: Vec<PciAddress>,
-    /// What shows that it is done.
     #[serde(skip)]
     pub effect: Effect,
 }
 
-/// Something that is configured and will not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     #[serde(flatten)]
     pub subject: Subject,
-    /// Why, and what to do.
     pub reason: String,
 }
 
@@ -90,29 +80,26 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// Something that the kernel is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// An attribute of sysfs is written.
-    Write { path: PathBuf, text: String },
+    Write {
+        path: PathBuf,
+        text: String,
+    },
     Load {
-        /// Its name, or an alias.
         module: String,
     },
-    /// As before, where there is such a module.
     LoadIfThere {
-        /// Its name, or an alias.
         module: String,
     },
-    /// A setting of a virtual function is changed.
     SetVf {
         interface: String,
         vf: u32,
         change: VfChange,
     },
-    /// An interface is left one channel.
-    OneChannel { interface: String },
-    /// RDMA's mode of network namespaces is set.
+    OneChannel {
+        interface: String,
+    },
     SetRdmaNetns(RdmaNetns),
 }
 
@@ -125,44 +112,33 @@ impl Action {
     }
 }
 
-/// What shows that a step is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// An attribute has a value.
     Is {
         path: PathBuf,
         text: String,
     },
-    /// An attribute has a number, or a larger one.
     Minimum {
         path: PathBuf,
         number: u64,
-        /// What to do where it is smaller.
         advice: String,
     },
     Exists(PathBuf),
-    /// A directory has an entry whose name ends so.
     Listed {
         directory: PathBuf,
-        /// The end of the name.
         ending: String,
     },
-    /// A function is bound to a driver.
     Bound {
         function: PathBuf,
         /// The driver; none: any but vfio's.
         driver: Option<&'static str>,
-        /// What to do where it is not.
         advice: String,
     },
-    /// The driver of a physical function says so of a virtual one.
     Vf {
         interface: String,
         vf: u32,
-        /// What was changed.
         change: VfChange,
     },
-    /// An interface has one channel.
     OneChannel {
         interface: String,
     },

@@ -10,7 +10,8 @@ use std::time::Duration;
 use onload_core::config::Config;
 use onload_core::host_settings::{MacAddress, RdmaNetns};
 
-use super::kernel::{Kernel, KernelError, VfChange, VfSettings};
+use super::kernel::{Kernel, VfChange, VfSettings};
+use super::running::netns_busy;
 use super::{Absent, Outcome, Plan, Stage, Step, apply, plan};
 use crate::discover::test_tree::TestTree;
 use crate::host::Host;
@@ -139,12 +140,9 @@ impl Machine {
     }
 
     /// Notes a word, and tells whether the kernel does it.
-    fn hears(&self, word: String) -> Result<bool, KernelError> {
+    fn hears(&self, word: String) -> anyhow::Result<bool> {
         if self.fails_after.get() == Some(self.told.borrow().len()) {
-            return Err(KernelError::Message {
-                action: word,
-                source: io::Error::other("killed"),
-            });
+            return Err(anyhow::Error::new(io::Error::other("killed")).context(word));
         }
         let is_ignored = self.ignored.borrow().iter().any(|part| word.contains(part));
         self.told.borrow_mut().push(word);
@@ -249,10 +247,7 @@ impl Machine {
 }
 
 impl Kernel for Machine {
-    fn vf_settings(
-        &self,
-        interface: &str,
-    ) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError> {
+    fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         assert_eq!(interface, "ens2");
         Ok(Some(self.settings.borrow().clone()))
     }
@@ -261,7 +256,7 @@ impl Kernel for Machine {
         self.holders.borrow().get(node).cloned()
     }
 
-    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> Result<(), KernelError> {
+    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()> {
         if self.hears(format!("{interface} vf {vf} {change:?}"))? {
             let mut settings = self.settings.borrow_mut();
             let settings = settings.get_mut(&vf).unwrap();
@@ -275,7 +270,7 @@ impl Kernel for Machine {
         Ok(())
     }
 
-    fn set_rdma_netns(&self, mode: RdmaNetns) -> Result<(), KernelError> {
+    fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()> {
         if self.hears(format!("rdma {mode}"))? {
             let letter = if mode == RdmaNetns::Shared { "Y" } else { "N" };
             self.tree
@@ -284,7 +279,7 @@ impl Kernel for Machine {
         Ok(())
     }
 
-    fn set_one_channel(&self, interface: &str) -> Result<(), KernelError> {
+    fn set_one_channel(&self, interface: &str) -> anyhow::Result<()> {
         if self.hears(format!("{interface} has one channel"))? {
             let table = format!("{interface} xdp none 1\n");
             self.tree.file("/interfaces.table", table);
@@ -292,7 +287,7 @@ impl Kernel for Machine {
         Ok(())
     }
 
-    fn write(&self, path: &Path, text: &str) -> Result<(), KernelError> {
+    fn write(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap();
         if self.hears(format!("{name} {text}"))? {
             self.react(path, text);
@@ -300,7 +295,7 @@ impl Kernel for Machine {
         Ok(())
     }
 
-    fn load(&self, module: &str) -> Result<(), KernelError> {
+    fn load(&self, module: &str) -> anyhow::Result<()> {
         if self.hears(format!("load {module}"))? {
             match module {
                 "vfio-pci" => drop(self.tree.directory("/sys/bus/pci/drivers/vfio-pci")),
@@ -1228,7 +1223,7 @@ fn the_mode_of_rdma_is_set_where_it_is_another() {
 
 #[test]
 fn where_the_mode_cannot_change_the_line_says_what_can() {
-    let error = |mode| KernelError::NetnsBusy { mode }.to_string();
+    let error = |mode| netns_busy(mode).to_string();
     let line = error(RdmaNetns::Exclusive);
     assert!(line.contains("options ib_core netns_mode=0"), "{line}");
     assert!(error(RdmaNetns::Shared).contains("netns_mode=1"));

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use onload_core::lease::{Lease, Listed};
 use onload_core::netdev::usage::{Beside, Namespace};
 use onload_core::pci::PciAddress;
-use onload_core::text::Chain;
 
 use super::kernel::Kernel;
 use crate::discover::movable::soft_rdma;
@@ -17,7 +16,6 @@ use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host, HostError};
 use crate::leases;
 
-/// The packet sockets of this network namespace (packet(7)).
 const PACKET_SOCKETS: &str = "/proc/net/packet";
 
 pub(super) struct Users<'h> {
@@ -27,29 +25,24 @@ pub(super) struct Users<'h> {
     leases: Result<Vec<Leased>, String>,
     /// None where the kernel of this host cannot be asked.
     network: Option<Namespace>,
-    /// The interfaces that packet sockets are bound to.
     listened: BTreeSet<u32>,
     /// The RDMA devices of software, by interface.
     soft_rdma: BTreeMap<String, String>,
 }
 
-/// A lease, and the IOMMU group of the function that its device is named after, if it is.
 struct Leased {
     listed: Listed,
     address: Option<PciAddress>,
     group: Option<String>,
 }
 
-/// A virtual function, as far as users are concerned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function<'f> {
     pub address: PciAddress,
-    /// The driver that it is bound to.
     pub driver: Option<&'f str>,
 }
 
 impl<'h> Users<'h> {
-    /// Reads leases and the network.
     pub(super) fn read(host: &'h Host, kernel: &'h dyn Kernel) -> Result<Self, HostError> {
         kernel.look_again();
         let leases = match leases::list(host) {
@@ -59,7 +52,7 @@ impl<'h> Users<'h> {
                     .map(|lease| leased(host, lease))
                     .collect::<Result<_, HostError>>()?)
             }
-            Err(error) => Err(Chain(&error).to_string()),
+            Err(error) => Err(format!("{error:#}")),
         };
         Ok(Users {
             host,
@@ -71,7 +64,6 @@ impl<'h> Users<'h> {
         })
     }
 
-    /// Whether the host's default route goes through an interface.
     pub(super) fn is_on_default_route(&self, interface: &str) -> bool {
         let network = self.network.as_ref();
         network.is_some_and(|network| {
@@ -80,7 +72,6 @@ impl<'h> Users<'h> {
         })
     }
 
-    /// Who uses a function, for people; none where nobody does.
     pub(super) fn of(&self, function: Function<'_>) -> Result<Option<String>, HostError> {
         let directory = Path::new(DEVICES).join(function.address.to_string());
         let group = self.host.link_name(&directory.join("iommu_group"))?;
@@ -145,7 +136,6 @@ impl<'h> Users<'h> {
         Ok(None)
     }
 
-    /// Who has the nodes of a function of vfio open.
     fn opener(&self, directory: &Path, group: Option<&str>) -> Result<Option<String>, HostError> {
         let own = self.host.list(&directory.join("vfio-dev"))?.names;
         let own = own
@@ -160,7 +150,7 @@ impl<'h> Users<'h> {
         Ok(holders.next())
     }
 
-    /// Who uses its RDMA device, as DPDK's programs do with adapters that they drive so.
+    /// DPDK's programs use it with adapters that they drive by verbs.
     fn verbs(&self, directory: &Path) -> Result<Option<String>, HostError> {
         let names = self.host.list(&directory.join("infiniband_verbs"))?.names;
         let nodes = names
@@ -169,7 +159,6 @@ impl<'h> Users<'h> {
         Ok(nodes.filter_map(|node| self.kernel.holder(&node)).next())
     }
 
-    /// What the host or another network namespace does with a function's interfaces.
     fn network(&self, directory: &Path, driver: Option<&str>) -> Result<Option<String>, HostError> {
         let net = directory.join("net");
         let interfaces = self.host.list(&net)?.names;
@@ -220,7 +209,6 @@ impl<'h> Users<'h> {
     }
 }
 
-/// The interfaces that packet sockets are bound to, by their numbers.
 fn listened(host: &Host) -> Result<BTreeSet<u32>, HostError> {
     let found = RefCell::new(BTreeSet::new());
     // Nothing is kept of the lines: who listens is nobody's business in a capture.
@@ -239,7 +227,6 @@ fn parse_packet_socket(line: &[u8]) -> Option<u32> {
     (index != 0).then_some(index)
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(line: &[u8]) {
     assert_ne!(parse_packet_socket(line), Some(0));

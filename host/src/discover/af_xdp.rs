@@ -12,10 +12,8 @@ pub(crate) const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_a
 /// What switches it off where a card has no filters.
 pub(crate) const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 
-/// Why programs fail, or stay with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Its driver has no filters.
     NoFilters,
     FiltersOff,
     /// Without filters, frames come to that many queues.
@@ -23,7 +21,6 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// What is wrong with an interface, as far as both values are known.
     pub(crate) fn of(abilities: Abilities, parameter: Option<&str>) -> Option<Trouble> {
         let is_one = abilities.channels.is_none_or(|channels| channels < 2);
         match (parameter?, abilities.flow_filters) {
@@ -35,7 +32,6 @@ impl Trouble {
         }
     }
 
-    /// A command that ends it; `None` where the configuration does.
     pub(crate) fn command(self, interface: &str) -> Option<String> {
         let interface = shell_word(interface);
         match self {
@@ -45,7 +41,6 @@ impl Trouble {
         }
     }
 
-    /// What is wrong with an interface and what ends it, in a sentence.
     pub(crate) fn sentence(self, interface: &str) -> String {
         match self.command(interface) {
             Some(command) => format!("{interface}: {self}; run \"{command}\""),

@@ -14,7 +14,6 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
-/// A PTP clock or a PPS source that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Clock {
     /// The kernel's name: `ptp0`, `pps0`.
@@ -25,22 +24,17 @@ pub struct Clock {
     pub nic: Option<String>,
     /// Its PCI function; for the PPS source of a PTP clock, that of the clock.
     pub pci_address: Option<PciAddress>,
-    /// The NUMA node of that function.
     pub numa_node: Option<u32>,
     #[serde(skip)]
     pub node: Node,
 }
 
-/// The clocks of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// PTP hardware clocks, by number.
     pub ptp: Vec<Clock>,
-    /// PPS sources, by number.
     pub pps: Vec<Clock>,
 }
 
-/// Reads every PTP clock and PPS source.
 #[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -80,7 +74,6 @@ pub(crate) fn read(
     }
 }
 
-/// A clock whose node has not been looked up yet.
 struct Source {
     name: String,
     directory: PathBuf,
@@ -164,7 +157,6 @@ impl Source {
     }
 }
 
-/// The number of a device such as `ptp0`.
 fn parse_number(class: &str, name: &str) -> Option<u32> {
     let number = name.strip_prefix(class)?;
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
@@ -185,7 +177,6 @@ fn first_interfaces(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, &NetDevice
     first
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Some(number) = parse_number("ptp", text) {

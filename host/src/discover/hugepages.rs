@@ -13,9 +13,7 @@ use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the sizes, and the pages of all nodes together.
 pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
-/// Where it lists the NUMA nodes.
 pub(crate) const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
@@ -23,15 +21,11 @@ const MEMINFO: &str = "/proc/meminfo";
 const MOST_KIB: u64 = 1 << 54;
 const HUGETLBFS: &[u8] = b"hugetlbfs";
 
-/// Huge pages of one size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hugepages {
-    /// Size of a page in KiB.
     pub size_kib: u64,
     pub total: u64,
-    /// Pages among them that are free.
     pub free: u64,
-    /// The pages of each NUMA node, by node number.
     pub nodes: Vec<NodePages>,
     /// Where a hugetlbfs of this size is mounted, sorted.
     pub mounts: Vec<String>,
@@ -41,16 +35,13 @@ pub struct Hugepages {
     pub overcommit: u64,
 }
 
-/// Huge pages of one size on one NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NodePages {
     pub node: u32,
     pub total: u64,
-    /// Pages among them that are free.
     pub free: u64,
 }
 
-/// Reads the pages of every size, the smallest first.
 #[must_use]
 pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
     let overall = sizes_in(probe, SIZES);
@@ -82,7 +73,6 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
     offered
 }
 
-/// Why the number of pages of a size is unknown; `None` if it is known.
 fn unknown(
     probe: &Probe<'_>,
     size_kib: u64,
@@ -203,7 +193,6 @@ struct HugetlbfsMount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MountSize {
     Kib(u64),
-    /// Nothing: it is the kernel's default size.
     Default,
     Unknown,
 }
@@ -279,7 +268,6 @@ fn name_of(size_kib: u64) -> String {
     format!("{}{suffix}", size_kib / unit)
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (

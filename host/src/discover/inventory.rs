@@ -41,32 +41,27 @@ pub struct Inventory {
     pub netdevs: Vec<Netdev>,
     pub ptp: Vec<Clock>,
     pub pps: Vec<Clock>,
-    /// What was found and is not offered, sorted.
     pub not_offered: Vec<NotOffered>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
     pub rdma_netns_mode: Option<NetnsMode>,
     /// What could not be read, sorted by path. Whatever it would have decided is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
-    /// Warnings for the user, sorted. They go to stderr and not into the object.
+    /// Sorted. They go to stderr and not into the object.
     #[serde(skip)]
     pub warnings: Vec<String>,
-    /// The interfaces that could move, and those that the host uses itself.
     #[serde(skip)]
     pub(crate) movable: Vec<Movable>,
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,
-    /// The PCI functions, by which pools select.
     #[serde(skip)]
     pub(crate) functions: PciFunctions,
-    /// The network interfaces, by which they do too.
     #[serde(skip)]
     pub(crate) interfaces: Vec<NetDevice>,
 }
 
 impl Inventory {
-    /// The classes for which something decisive could not be read.
     #[must_use]
     pub fn undecided(&self) -> BTreeSet<Class> {
         let kinds = self.unread.iter().flat_map(|unread| &unread.kinds);

@@ -33,11 +33,7 @@ use crate::host::Host;
 use pci::PciFunctions;
 use probe::Probe;
 
-/// Gives a text to every parser of attributes, sysfs names and procfs files. The parsers are
-/// private, so only a fuzzer sees them together.
-///
-/// # Panics
-/// A parser panics, or returns what it must not.
+/// For the fuzzer: every parser of attributes, sysfs names and procfs files, which are private.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     crate::host::fuzz(text);
@@ -56,7 +52,7 @@ pub fn fuzz(text: &str) {
     parsers.iter().for_each(|parser| parser(text));
 }
 
-/// Bytes of the pages that TCPDirect allocates, in KiB.
+/// 2 MiB.
 const TCPDIRECT_PAGE_KIB: u64 = 2048;
 
 /// Discovers everything that a host has. What cannot be read becomes a warning of the inventory,

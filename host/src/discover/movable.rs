@@ -1,8 +1,6 @@
-//! Interfaces that may move into a container's network namespace: those of PCI functions that the host does not
-//! use itself.
-//!
-//! Here it is judged which the host uses. Which of the others are offered says the configuration, by
-//! `[discover] offer-netdevs` or a pool: an idle interface may be a virtual machine's.
+//! Interfaces that may move into a container's network namespace: those of PCI functions that the host does not use
+//! itself. Which of them are offered is the configuration's choice (`[discover] offer-netdevs`, or a pool): an idle
+//! interface may be a virtual machine's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,28 +17,24 @@ use crate::discover::netdev::{CLASS, NetDevice};
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists RDMA devices.
 const RDMA_CLASS: &str = "/sys/class/infiniband";
-/// Below it stand those of software, which no device is below.
+/// Software devices are below it.
 const SOFTWARE: &str = "/sys/devices/virtual";
 
-/// What is said of an interface whose network is not known.
 const NOT_RECORDED: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
                             recorded here; run onload-ctk on the host itself, in its network namespace";
 
-/// An interface that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Netdev {
     pub name: String,
     /// The name under which it is offered.
     pub device: String,
     pub pci_address: PciAddress,
-    /// The NUMA node of that function.
     pub numa_node: Option<u32>,
     pub driver: Option<String>,
     /// `operstate`; `held` while a container has it.
     pub state: Option<String>,
-    /// Link speed in Mbit/s; `None` if unknown.
+    /// Mbit/s.
     pub speed_mbps: Option<u64>,
 }
 
@@ -53,33 +47,24 @@ impl Netdev {
     }
 }
 
-/// An interface of a PCI function, with what speaks against giving it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Movable {
     pub(crate) netdev: Netdev,
-    /// Why it cannot be offered, and what would change that.
     pub(crate) obstacle: Option<String>,
-    /// `[discover] offer-netdevs` names it.
     pub(crate) is_named: bool,
 }
 
-/// What the configuration says of this class.
 pub(crate) fn is_wanted(config: &Config) -> bool {
     let mut pools = config.pools.values();
     !config.discover.offer_netdevs.is_empty() || pools.any(|pool| pool.class == Class::Netdev)
 }
 
-/// What the interfaces are judged by.
 struct Judgement<'a> {
     config: &'a Config,
     functions: &'a PciFunctions,
-    /// None where it is not known.
     network: Option<Namespace>,
-    /// Why it is not known.
     unknown: String,
-    /// The RDMA devices of software, by the interface that they are on.
     soft_rdma: BTreeMap<String, String>,
-    /// The interfaces of each function.
     on_function: BTreeMap<PciAddress, Vec<&'a str>>,
 }
 
@@ -123,7 +108,6 @@ pub(crate) fn read(
 }
 
 impl Judgement<'_> {
-    /// None for an interface that is no PCI function's and that nobody has named.
     fn judge(
         &self,
         probe: &Probe<'_>,
@@ -189,7 +173,6 @@ impl Judgement<'_> {
         self.user(interface)
     }
 
-    /// What the host uses it for.
     fn user(&self, interface: &NetDevice) -> Option<String> {
         let Some(network) = &self.network else {
             return Some(self.unknown.clone());

@@ -9,18 +9,13 @@ use onload_core::pool::ANY;
 /// Reserved words with a meaning of their own in place of a device name.
 const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];
 
-/// Gives every device of a class a name that is legal in CDI and not in use.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     taken: BTreeSet<String>,
 }
 
 impl Names {
-    /// The name for a device that the kernel calls `name`: that name if possible, or else its PCI
-    /// address.
-    ///
-    /// # Errors
-    /// Why there is no name for it.
+    /// That name if possible, or else its PCI address. The error says why there is none.
     pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
         let problem = match problem_with(name) {
             None if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
@@ -42,7 +37,6 @@ impl Names {
     }
 }
 
-/// Why a name cannot be that of a CDI device; `None` if it can.
 pub(crate) fn problem_with(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("{name:?} is a word with a meaning of its own"));
@@ -51,7 +45,6 @@ pub(crate) fn problem_with(name: &str) -> Option<String> {
     (!legal).then(|| format!("{name:?} is no legal name of a CDI device"))
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Ok(name) = Names::default().choose(text, None) {

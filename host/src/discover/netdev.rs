@@ -8,19 +8,16 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the interfaces.
 pub(crate) const CLASS: &str = "/sys/class/net";
-/// Below it stand the interfaces that no device is below.
+/// Interfaces without a device are below it.
 const VIRTUAL: &str = "/sys/devices/virtual";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetDevice {
     pub name: String,
-    /// The PCI function below it.
     pub pci: Option<PciAddress>,
     /// The driver of the underlying device; `None` for a virtual interface.
     pub driver: Option<String>,
-    /// Why it is not known whether there is an underlying device; `None` if it is.
     pub unknown: Option<String>,
     /// The interfaces below a virtual one, sorted; `None` if there is an underlying device.
     pub virtual_over: Option<Vec<String>>,
@@ -28,7 +25,7 @@ pub(crate) struct NetDevice {
     pub port: Option<u32>,
     /// `operstate`: `up`, `down`, `unknown` and others (RFC 2863).
     pub state: Option<String>,
-    /// Link speed in Mbit/s; `None` if unknown.
+    /// Mbit/s.
     pub speed_mbps: Option<u64>,
     /// `address`: six bytes of Ethernet, twenty of IP over InfiniBand.
     pub address: Option<String>,
@@ -42,7 +39,6 @@ impl NetDevice {
     }
 }
 
-/// Looks at every interface, sorted by name.
 #[must_use]
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     let names = probe.list(CLASS).into_iter();
@@ -92,7 +88,6 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     })
 }
 
-/// Why it is not known that an interface without a device is a virtual one.
 fn no_device(probe: &Probe<'_>, directory: &Path) -> Option<String> {
     let link = directory.join("device");
     if probe.link_name(&link).is_some() {
@@ -139,7 +134,6 @@ fn known_speed(speed: i64) -> Option<u64> {
         .filter(|speed| *speed > 0 && *speed < u64::from(u32::MAX))
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let speed = text.parse().ok().and_then(known_speed);

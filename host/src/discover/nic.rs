@@ -36,23 +36,17 @@ const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use r
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
     pub name: String,
-    /// The name under which it is offered.
     pub device: String,
     pub pci_address: Option<PciAddress>,
-    /// The NUMA node of that function.
     pub numa_node: Option<u32>,
     pub driver: Option<String>,
-    /// How Onload reaches its queues.
     pub datapath: Datapath,
-    /// Link speed in Mbit/s; `None` if unknown.
+    /// Mbit/s.
     pub speed_mbps: Option<u64>,
-    /// `operstate`.
     pub state: Option<String>,
-    /// The virtual functions of its PCI function.
     pub virtual_functions: Vec<PciAddress>,
 }
 
-/// How Onload reaches the queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Datapath {
@@ -66,7 +60,6 @@ pub enum Datapath {
 }
 
 impl Datapath {
-    /// Its name in JSON and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -85,15 +78,12 @@ impl Datapath {
     }
 }
 
-/// Onload's support for a PCI function of its vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Support {
     Capable(Datapath),
-    /// The driver binds, but Onload refuses.
     Refused(&'static str),
 }
 
-/// Whether Onload accelerates interfaces of such a PCI function by its own drivers.
 #[must_use]
 pub(crate) fn is_supported(vendor: u16, device: u16) -> bool {
     matches!(support(PciId { vendor, device }), Some(Support::Capable(_)))
@@ -121,7 +111,6 @@ fn support(id: PciId) -> Option<Support> {
     Some(support)
 }
 
-/// How Onload is attached to a PCI function or an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attachment {
     datapath: Option<Datapath>,
@@ -129,17 +118,14 @@ struct Attachment {
     switched_off: Option<String>,
 }
 
-/// Whether Onload takes interfaces of other drivers, by AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum AfXdp {
     Registers,
     Absent,
-    /// sfc_resource is not loaded.
     #[default]
     NotLoaded,
 }
 
-/// Everything that Onload is attached to.
 #[derive(Debug, Default)]
 struct Attachments {
     functions: BTreeMap<PciAddress, Vec<Attachment>>,
@@ -147,24 +133,19 @@ struct Attachments {
     unbound: BTreeMap<PciAddress, String>,
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdp,
-    /// What drivers say of interfaces.
     abilities: BTreeMap<String, Abilities>,
     /// Interfaces that Onload's debugfs lists.
     interfaces: BTreeMap<String, Option<Datapath>>,
-    /// Why debugfs could not be read; `None` if it could, or if it has no such list.
     unread: Option<String>,
 }
 
-/// What can use an accelerated interface on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Users<'a> {
-    /// Why Onload is not offered; `None` if it is.
     pub onload: Option<&'a str>,
     pub tcpdirect: bool,
 }
 
 impl Users<'_> {
-    /// The datapath, if Onload or TCPDirect can use it.
     fn check(self, datapath: Datapath) -> Result<Datapath, String> {
         match self.onload {
             Some(reason) if !(self.tcpdirect && datapath.has_tcpdirect()) => {
@@ -175,7 +156,6 @@ impl Users<'_> {
     }
 }
 
-/// The interfaces that Onload has attached to.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub nics: Vec<Nic>,
@@ -183,7 +163,6 @@ pub(crate) struct Attached {
     pub elsewhere: Elsewhere,
 }
 
-/// How Onload reaches interfaces that are not in this network namespace, which a lease may know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Elsewhere {
     /// By name, of those that debugfs lists.
@@ -192,14 +171,12 @@ pub(crate) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// That of an interface of a name and a function, if Onload is attached to it.
     pub(crate) fn datapath(&self, name: &str, pci: PciAddress) -> Option<Datapath> {
         let found = self.functions.get(&pci).or_else(|| self.names.get(name));
         found.copied()
     }
 }
 
-/// The interfaces that Onload has attached to, and why each of the others is not offered.
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -243,7 +220,6 @@ pub(crate) fn read(
     }
 }
 
-/// What Onload is attached to and has no interface here, as far as that can be used.
 fn away(
     attachments: &Attachments,
     functions: &PciFunctions,
@@ -274,8 +250,7 @@ fn away(
     }
 }
 
-/// An interface that is to be ignored and is not there may be spelled wrong, and the one that is meant
-/// is offered.
+/// A name that is not there may be a misspelt one, whose interface is then offered.
 fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String]) {
     if probe.why_unread(netdev::CLASS).is_some() {
         return;
@@ -288,7 +263,6 @@ fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String
     }
 }
 
-/// By AF_XDP, programs may fail on an interface that is accelerated.
 fn warn_of_trouble(probe: &Probe<'_>, nics: &[Nic], abilities: &BTreeMap<String, Abilities>) {
     let by_af_xdp = nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
     let known = by_af_xdp.filter_map(|nic| Some((nic, abilities.get(&nic.name)?)));
@@ -321,11 +295,9 @@ fn nic(
     }
 }
 
-/// Why Onload does not reach an interface.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
     Certain(String),
-    /// What decides it could not be read.
     Unknown(String),
 }
 
@@ -337,7 +309,6 @@ impl Refusal {
     }
 }
 
-/// How Onload reaches an interface, or why it does not.
 fn decide(
     interface: &NetDevice,
     function: Option<&PciFunction>,
@@ -403,12 +374,13 @@ fn not_attached(
     attachments: &Attachments,
 ) -> String {
     if let Some(below) = &interface.virtual_over {
-        return match below.is_empty() {
-            true => NOTHING_BELOW.to_owned(),
-            false => format!(
+        return if below.is_empty() {
+            NOTHING_BELOW.to_owned()
+        } else {
+            format!(
                 "virtual interface: Onload attaches to what is below it; ask for {}",
                 below.join(" or ")
-            ),
+            )
         };
     }
     let Some(driver) = &interface.driver else {
@@ -515,7 +487,6 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     attachments
 }
 
-/// Auxiliary devices that the network drivers publish for Onload.
 fn is_onloads(name: &str) -> bool {
     ["sfc.", "sfc_", "xilinx_efct."]
         .iter()
@@ -586,7 +557,6 @@ fn datapath_of_devtype(text: &str) -> Option<Datapath> {
     known.next()
 }
 
-/// Functions of Onload's vendors without an interface, with what is bound to them instead.
 fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<NotOffered> {
     let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(|i| i.pci).collect();
     let without = functions
@@ -608,7 +578,6 @@ fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<
         .collect()
 }
 
-/// Interfaces that Onload knows and that are not in this network namespace.
 fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffered> {
     let here = |name: &str| interfaces.iter().any(|interface| interface.name == name);
     let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
@@ -618,7 +587,6 @@ fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffe
         .collect()
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (

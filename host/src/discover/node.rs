@@ -1,7 +1,5 @@
-//! Device nodes: compares the number that sysfs gives a device with the node in /dev.
-//!
-//! Sysfs is authoritative: it shows what the driver has. A node is offered only with that number,
-//! since the hook of a container also compares with sysfs and would refuse any other.
+//! Device nodes. Sysfs is authoritative: it shows what the driver has. A node is offered only with that number, since
+//! the hook of a container compares with sysfs too.
 
 use std::path::Path;
 
@@ -10,23 +8,17 @@ use onload_core::expect::{DriverNode, Numbers};
 use crate::discover::probe::Probe;
 use crate::host::DeviceKind;
 
-/// What to do where something else stands in the place of a node.
 const ANEW: &str = "remove it and load its driver anew";
 
-/// A character device that stands in /dev with the number that its driver gave it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
-    /// Its path on the host.
     pub path: String,
     pub major: u32,
     pub minor: u32,
 }
 
 impl Node {
-    /// The node at `path` for the device whose sysfs directory is `device`.
-    ///
-    /// # Errors
-    /// Why nothing can be offered: no node, not a character device, or another device's number.
+    /// The node at `path` for the device whose sysfs directory is `device`. The error says why nothing can be offered.
     pub(crate) fn find(
         probe: &Probe<'_>,
         path: impl Into<String>,
@@ -35,11 +27,8 @@ impl Node {
         Node::find_numbered(probe, path.into(), device, None)
     }
 
-    /// The same for a misc device whose number the kernel reserves: its node is right before its driver
-    /// is there, which opening it loads.
-    ///
-    /// # Errors
-    /// As for [`Node::find`].
+    /// The same for a misc device whose number the kernel reserves: its node is right before its driver is there,
+    /// which opening it loads.
     pub(crate) fn find_reserved(
         probe: &Probe<'_>,
         path: &str,
@@ -104,7 +93,6 @@ fn parse_number(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Some((major, minor)) = parse_number(text) {

@@ -9,10 +9,8 @@ use serde::{Serialize, Serializer};
 
 use crate::discover::probe::Probe;
 
-/// Something that was seen and is not offered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct NotOffered {
-    /// What it would be offered as.
     pub kind: Subject,
     /// Its name: an interface, a PCI address, a tool, a profile.
     pub name: String,
@@ -23,10 +21,8 @@ pub struct NotOffered {
     pub pci: Option<PciAddress>,
 }
 
-/// What something would be offered as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A device of that class.
     Device(Class),
     /// A program beside the devices of a class.
     Tool,
@@ -54,7 +50,6 @@ impl From<Class> for Subject {
 }
 
 impl NotOffered {
-    /// Why what a class lists cannot be offered: its link there leads to nothing.
     #[must_use]
     pub(crate) fn dangling(probe: &Probe<'_>, link: &Path) -> String {
         match probe.why_unread(link) {
@@ -66,12 +61,10 @@ impl NotOffered {
         }
     }
 
-    /// The same, of that PCI function.
     pub(crate) fn on(self, pci: Option<PciAddress>) -> Self {
         NotOffered { pci, ..self }
     }
 
-    /// Something that is not offered as that.
     pub fn new(
         kind: impl Into<Subject>,
         name: impl Into<String>,

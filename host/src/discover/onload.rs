@@ -15,7 +15,6 @@ use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Supply, Tool};
 
-/// Where the driver states its version and its interface.
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
 
 /// Programs that a container may use; those in sbin administer the host.
@@ -35,11 +34,9 @@ const TOOLS: [&str; 13] = [
     "solar_clusterd",
 ];
 
-/// Why nothing of Onload is offered where nothing of it is there.
 const NOT_INSTALLED: &str =
     "neither its kernel modules are loaded nor is libonload.so installed; install Onload";
 
-/// Onload as a host has it, whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Onload {
     pub version: Option<String>,
@@ -49,34 +46,27 @@ pub struct Onload {
     pub interface_checksum: Option<String>,
     /// Whether the library was built for that interface; `None` if either is missing.
     pub library_matches: Option<bool>,
-    /// The oldest glibc that can load the library.
     #[serde(serialize_with = "glibc")]
     pub glibc_needed: Option<GlibcVersion>,
-    /// The tools that work in a container.
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
-    /// The profiles that can be offered.
     #[serde(serialize_with = "profile_names")]
     pub profiles: Vec<Profile>,
     /// Its nodes; empty if one is missing and Onload is therefore not offered.
     #[serde(skip)]
     pub nodes: Vec<Node>,
-    /// The directory of the profiles.
     #[serde(skip)]
     pub profile_dir: Option<PathBuf>,
-    /// Where its libraries are.
     #[serde(skip)]
     pub installation: Option<Installation>,
     /// Machine of the library, `e_machine` of its ELF header.
     #[serde(skip)]
     pub machine: Option<u16>,
-    /// Why it is not offered; `None` if it is.
     #[serde(skip)]
     pub obstacle: Option<String>,
 }
 
 impl Onload {
-    /// The directory of its library, if it has one.
     #[must_use]
     pub(crate) fn library_dir(&self) -> Option<&Path> {
         let installation = self.installation.as_ref();
@@ -98,14 +88,12 @@ fn profile_names<S: Serializer>(profiles: &[Profile], serializer: S) -> Result<S
     serializer.collect_seq(profiles.iter().map(|profile| &profile.name))
 }
 
-/// The content of `/proc/driver/onload/version`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DriverVersion {
     version: Option<String>,
     interface: Option<String>,
 }
 
-/// What one copy of the library says about itself.
 struct Library {
     installation: Installation,
     version: Option<String>,
@@ -114,29 +102,24 @@ struct Library {
     machine: Option<u16>,
 }
 
-/// The nodes of Onload's drivers by name, or why one cannot be offered.
+/// By name; the error says why a node cannot be offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
 
 impl DriverNodes {
-    /// Looks up every node of Onload and TCPDirect.
     #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
         DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
     }
 
-    /// Returns these nodes.
-    ///
-    /// # Errors
-    /// Why the first of them that cannot be offered cannot.
+    /// The error is that of the first node that cannot be offered.
     pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
     }
 }
 
-/// Looks for Onload; `None` if nothing of it is there.
 pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -191,7 +174,6 @@ pub(crate) fn read(
     })
 }
 
-/// What could not be read about the driver and the library directories; `None` if everything could.
 fn why_unread(probe: &Probe<'_>, cdi: &Cdi) -> Option<String> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let places = dirs.iter().map(PathBuf::as_path);
@@ -268,7 +250,6 @@ fn read_library(
     Some(chosen)
 }
 
-/// Why one of several copies of a library is not used.
 pub(crate) fn another_copy(used: &Path) -> String {
     format!(
         "another copy is used, {}; set host-library-dirs in [cdi] to choose",
@@ -374,7 +355,6 @@ fn release(text: &[u8]) -> Option<String> {
     release.then(|| text.to_owned())
 }
 
-/// Why Onload is not offered; `None` if it is. `unread` is what could not be read about it.
 fn obstacle(
     nodes: &Result<Vec<Node>, String>,
     driver: &DriverVersion,
@@ -414,7 +394,6 @@ fn obstacle(
     }
 }
 
-/// A node of Onload's drivers, or why it cannot be offered.
 fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     let path = format!("/dev/{name}");
     if probe.device_node(&path).is_some() {
@@ -464,15 +443,14 @@ pub(crate) fn read_tools(
     tools
 }
 
-/// Why a tool does not work in a container, and that it works on the host where nothing else helps.
 fn with_remedy(reason: String) -> String {
-    match reason.contains("; ") {
-        true => reason,
-        false => format!("{reason}; run it on the host"),
+    if reason.contains("; ") {
+        reason
+    } else {
+        format!("{reason}; run it on the host")
     }
 }
 
-/// Where an installation has its tools; none where the operator wants none of them.
 fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
     match &cdi.host_tool_dir {
         Some(dir) if dir.as_os_str().is_empty() => None,
@@ -491,7 +469,6 @@ fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Opt
     is_dir.then_some(dir)
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let driver = parse_driver_version(text);

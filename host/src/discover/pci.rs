@@ -7,7 +7,6 @@ use onload_core::pci::PciAddress;
 
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the functions.
 pub const DEVICES: &str = "/sys/bus/pci/devices";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,23 +15,19 @@ pub(crate) struct PciFunction {
     pub id: PciId,
     /// Class, subclass and programming interface, for instance 0x020000 for Ethernet.
     pub class: u32,
-    /// The driver that is bound to it.
     pub driver: Option<String>,
     /// Its NUMA node; `None` if the kernel does not know it (-1).
     pub numa_node: Option<u32>,
     pub iommu_group: Option<u32>,
-    /// The physical function that it is a virtual function of.
     pub physical_function: Option<PciAddress>,
     /// Its virtual functions, by index.
     pub virtual_functions: BTreeMap<u32, PciAddress>,
-    /// The entries of its directory that discovery needs.
     entries: Vec<String>,
 }
 
 /// Vendor and device number of a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PciId {
-    /// The vendor, for instance 0x1924 for Solarflare.
     pub vendor: u16,
     pub device: u16,
 }
@@ -49,7 +44,6 @@ impl PciFunction {
         Path::new(DEVICES).join(self.address.to_string())
     }
 
-    /// Whether its directory has an entry with that name.
     #[must_use]
     pub(crate) fn has(&self, entry: &str) -> bool {
         self.entries
@@ -57,7 +51,7 @@ impl PciFunction {
             .is_ok()
     }
 
-    /// The auxiliary devices below it: entries such as `sfc.onload.0`.
+    /// Entries such as `sfc.onload.0`.
     pub(crate) fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
         self.entries
             .iter()
@@ -72,7 +66,6 @@ impl PciFunction {
     }
 }
 
-/// The PCI functions of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
@@ -110,13 +103,11 @@ impl PciFunctions {
         self.roots.get(&bus(address))?.as_deref()
     }
 
-    /// The function at an address.
     #[must_use]
     pub(crate) fn get(&self, address: PciAddress) -> Option<&PciFunction> {
         self.functions.get(&address)
     }
 
-    /// The functions, by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PciFunction> {
         self.functions.values()
     }
@@ -130,7 +121,6 @@ impl PciFunctions {
     }
 }
 
-/// Reads one function; `None` if it has just disappeared.
 fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> {
     let directory = Path::new(DEVICES).join(address.to_string());
     let mut entries = probe.list(&directory);
@@ -223,7 +213,6 @@ fn is_auxiliary(entry: &str) -> bool {
     named && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (is_auxiliary(text), is_of_interest(text));

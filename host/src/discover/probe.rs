@@ -1,6 +1,6 @@
-//! Reading for discovery. What is absent is a value. What is unreadable becomes a warning and gives
-//! no value, so that one bad attribute never hides the rest of a host. It is also recorded as
-//! unknown, with the classes that it would have decided.
+//! Reading for discovery. What is absent is a value. What is unreadable becomes a warning and gives no value, so that
+//! one bad attribute never hides the rest of a host; it is also recorded as unknown, with the classes that it would
+//! have decided.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,25 +14,20 @@ use onload_core::text::Chain;
 use crate::discover::unread::{AS_ROOT, Unread};
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
-/// Where the kernel and udev put device nodes.
 const DEV: &str = "/dev";
 
-/// A host, and the warnings from reading it.
 #[derive(Debug)]
 pub struct Probe<'h> {
     host: &'h Host,
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
-    /// The classes that the current reads decide.
     deciding: Cell<&'static [Class]>,
     unread: RefCell<BTreeMap<PathBuf, Missing>>,
 }
 
-/// Why a path could not be read or parsed, and what it would have decided.
 #[derive(Clone, Debug, Default)]
 struct Missing {
     reason: String,
-    /// What to do about it.
     advice: &'static str,
     /// The path itself, or the directory above it that may not be searched.
     cause: PathBuf,
@@ -46,7 +41,6 @@ impl fmt::Display for Missing {
 }
 
 impl<'h> Probe<'h> {
-    /// Starts to examine a host whose device nodes are in /dev.
     #[must_use]
     pub(crate) fn new(host: &'h Host) -> Self {
         Probe {
@@ -58,7 +52,6 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// As before, with the device nodes in another directory.
     #[must_use]
     pub(crate) fn with_device_dir(self, device_dir: &Path) -> Self {
         Probe {
@@ -67,18 +60,15 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// The host itself.
     #[must_use]
     pub(crate) fn host(&self) -> &'h Host {
         self.host
     }
 
-    /// Adds a warning that stops nothing.
     pub(crate) fn warn(&self, warning: impl Into<String>) {
         self.warnings.borrow_mut().insert(warning.into());
     }
 
-    /// The warnings so far, sorted, each once.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.warnings.borrow().iter().cloned().collect()
@@ -112,7 +102,6 @@ impl<'h> Probe<'h> {
         below.next().map(|(_, missing)| missing.to_string())
     }
 
-    /// As before, for exactly that path.
     #[must_use]
     pub(crate) fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
@@ -120,7 +109,7 @@ impl<'h> Probe<'h> {
         unread.get(&path).map(ToString::to_string)
     }
 
-    /// What could not be read and would have decided something, sorted by path.
+    /// Sorted by path.
     #[must_use]
     pub(crate) fn unread(&self) -> Vec<Unread> {
         let mut by_cause: BTreeMap<PathBuf, Missing> = BTreeMap::new();
@@ -167,18 +156,16 @@ impl<'h> Probe<'h> {
         text.filter(|text| !text.is_empty())
     }
 
-    /// An attribute with a decimal number; a warning if it contains anything else.
     pub(crate) fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
         self.parsed(path, |text| text.parse().ok(), "a number")
     }
 
-    /// An attribute with a hexadecimal number, with or without `0x`.
+    /// With or without `0x`.
     pub(crate) fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
         let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         self.parsed(path, hex, "a hexadecimal number")
     }
 
-    /// An attribute that a parser accepts; otherwise a warning that says what was expected.
     pub(crate) fn parsed<T>(
         &self,
         path: impl AsRef<Path>,
@@ -205,7 +192,6 @@ impl<'h> Probe<'h> {
         value
     }
 
-    /// The names in a directory, sorted; a warning for each that is not text.
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
         let Some(listing) = self.or_warn(self.host.list(path).map(Some)) else {
@@ -221,17 +207,14 @@ impl<'h> Probe<'h> {
         listing.names
     }
 
-    /// The last component of a link's target.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
         self.or_warn(self.host.link_name(path.as_ref()))
     }
 
-    /// Where a path leads when all its links are followed.
     pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         self.or_warn(self.host.resolve(path.as_ref()))
     }
 
-    /// What a path leads to.
     pub(crate) fn entry(&self, path: impl AsRef<Path>) -> Option<EntryKind> {
         self.or_warn(self.host.entry(path.as_ref()))
     }
@@ -241,7 +224,6 @@ impl<'h> Probe<'h> {
         self.or_warn(self.host.device_node(&self.device_path(path)))
     }
 
-    /// Where this host keeps the node with this path below /dev.
     #[must_use]
     pub(crate) fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();

@@ -17,26 +17,22 @@ const MAX_IMPORT_DEPTH: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name, without `.opf`.
     pub name: String,
     pub settings: BTreeMap<String, String>,
 }
 
-/// A line of a profile that is not blank or a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Statement {
     Set { name: String, value: String },
     Import(String),
 }
 
-/// A line that only a shell can interpret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NotUnderstood {
     line: usize,
     text: String,
 }
 
-/// The profiles in a directory that are offered, sorted by name.
 pub(crate) fn read(
     probe: &Probe<'_>,
     dir: &Path,
@@ -124,7 +120,6 @@ fn collect(
     Ok(())
 }
 
-/// Parses the text of a profile.
 fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
     let mut statements = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -161,7 +156,7 @@ fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
     Ok(statements)
 }
 
-/// Whether it is a setting of Onload. A profile may change nothing else in an environment.
+/// A profile may change nothing else in an environment.
 fn is_setting(name: &str) -> bool {
     let rest = name.strip_prefix("EF_").unwrap_or_default();
     let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
@@ -204,10 +199,7 @@ fn words(line: &str) -> Option<Vec<String>> {
     clean.then_some(words)
 }
 
-/// Properties that hold for every text: settings of Onload and imports, and no shell syntax.
-///
-/// # Panics
-/// The parser violates them.
+/// For the fuzzer.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     for statement in parse(text).unwrap_or_default() {

@@ -38,10 +38,8 @@ const WITH_LIBC: [&str; 15] = [
     "linux-vdso.so.1",
 ];
 
-/// Where a product is installed below a prefix such as / or /opt/onload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
-    /// The directory of its libraries.
     pub library_dir: PathBuf,
     /// The names of its libraries in that directory, including links, sorted.
     pub libraries: Vec<String>,
@@ -49,11 +47,9 @@ pub struct Installation {
     pub prefix: PathBuf,
 }
 
-/// A program or script that works in a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tool {
     pub name: String,
-    /// Its path on the host.
     pub path: PathBuf,
     /// What it is started with; none where an image has all that it needs.
     pub closure: Option<Closure>,
@@ -112,7 +108,6 @@ pub(crate) fn search_dirs(installation: &Installation, configured: &[PathBuf]) -
     dirs.filter(|dir| seen.insert(dir.clone())).collect()
 }
 
-/// Every directory that holds a library of that name, and the libraries there that belong to it.
 pub(crate) fn installations(
     probe: &Probe<'_>,
     dirs: &[PathBuf],
@@ -165,12 +160,10 @@ fn prefix_of(library_dir: &Path) -> PathBuf {
         .to_owned()
 }
 
-/// The content of a library; `None` and a warning if it cannot be read.
 pub(crate) fn library_content(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
     probe.or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
 }
 
-/// What the loader would learn from a library; `None` and a warning if it is not an ELF file.
 pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<Summary> {
     elf::summarize(content)
         .inspect_err(|error| {
@@ -180,7 +173,6 @@ pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option
         .ok()
 }
 
-/// What each of the mounted libraries needs, by each of its names.
 pub(crate) fn needs_of(
     probe: &Probe<'_>,
     installation: &Installation,
@@ -203,8 +195,7 @@ fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
     elf::summarize(&ReadCache::new(file))
 }
 
-/// The tools among `names` that work in a container, and why each of the others does not. Names that
-/// the host lacks are in neither.
+/// Names that the host lacks are in neither list.
 pub(crate) fn tools(
     probe: &Probe<'_>,
     dir: &Path,
@@ -233,10 +224,7 @@ pub(crate) fn tools(
     (offered, refused)
 }
 
-/// What a program has to be started with in a container, if anything.
-///
-/// # Errors
-/// Why it cannot work there.
+/// The error says why it cannot work there.
 fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Closure>, String> {
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
@@ -271,10 +259,7 @@ fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Clo
     close(probe, &summary, dirs).map(Some)
 }
 
-/// The loader of a program, and every library that it will load.
-///
-/// # Errors
-/// Why one of them cannot be given.
+/// The error says why one of them cannot be given.
 fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closure, String> {
     let loader = program.interpreter.as_deref().map(PathBuf::from);
     let loader = loader.filter(|loader| loader.is_absolute());
@@ -347,7 +332,6 @@ fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
     parse_interpreter_line(&head)
 }
 
-/// The program that a `#!` line at the start of a file names; `None` without one.
 pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
     let line = head
         .strip_prefix(b"#!")?
@@ -380,7 +364,6 @@ fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>)
     missing.into_iter().collect()
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = parse_interpreter_line(text.as_bytes());

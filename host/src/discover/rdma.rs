@@ -16,11 +16,9 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the devices.
 const CLASS: &str = "infiniband";
 /// Where it lists the character devices for user space: uverbs, and umad and issm.
 const CHARACTER_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
-/// Where udev puts the nodes.
 const NODES: &str = "/dev/infiniband";
 /// The connection manager, shared by all devices.
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
@@ -30,35 +28,25 @@ const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 /// free index (`ib_cache_gid_add`), and a table may have hundreds.
 const EMPTY_GIDS: usize = 16;
 
-/// An RDMA device that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RdmaDevice {
     /// The kernel's name, for instance `mlx5_0`.
     pub name: String,
-    /// Its PCI function; software devices have none.
     pub pci_address: Option<PciAddress>,
-    /// The NUMA node of that function.
     pub numa_node: Option<u32>,
     /// `node_guid` in the kernel's notation.
     pub node_guid: Option<String>,
     pub firmware: Option<String>,
     /// Its transport: `infiniband` (RoCE too), `iwarp`, `usnic`, `usnic_udp`, `unspecified`.
     pub transport: Option<&'static str>,
-    /// The interfaces of all its ports, sorted.
     pub netdevs: Vec<String>,
-    /// Its ports, by number.
     pub ports: Vec<RdmaPort>,
-    /// The nodes that are offered with it.
     pub nodes: Vec<String>,
-    /// Its name as a CDI device.
     pub device: String,
-    /// Its uverbs node; more than one if the kernel lists more.
     #[serde(skip)]
     pub verbs: Vec<Node>,
-    /// Its umad nodes, if they are offered.
     #[serde(skip)]
     pub umad: Vec<Node>,
-    /// Its issm nodes, if they are offered.
     #[serde(skip)]
     pub issm: Vec<Node>,
     /// The management nodes of devices on the same function that libibumad uses with this one, each
@@ -70,7 +58,6 @@ pub struct RdmaDevice {
     pub connection_manager: Option<Node>,
 }
 
-/// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RdmaPort {
     /// Its number; the kernel counts from 1.
@@ -81,11 +68,9 @@ pub struct RdmaPort {
     pub link_layer: Option<String>,
     /// The rate in the kernel's notation, for instance `100 Gb/sec (4X EDR)`.
     pub rate: Option<String>,
-    /// The interfaces on that port, sorted.
     pub netdevs: Vec<String>,
 }
 
-/// Which network namespaces see an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetnsMode {
@@ -95,7 +80,6 @@ pub enum NetnsMode {
     Exclusive,
 }
 
-/// The mode of the host's RDMA devices; `None` without an RDMA stack.
 #[must_use]
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
     probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N")
@@ -122,7 +106,6 @@ pub(crate) fn movable(
     offered
 }
 
-/// Why a device cannot be given to a container in mode exclusive.
 fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
     let otherwise = "set RDMA's mode to shared (rdma-netns = \"shared\" under [host]) to offer it";
     if device.pci_address.is_none() {
@@ -160,7 +143,6 @@ fn without_management(device: RdmaDevice, not_offered: &mut Vec<NotOffered>) -> 
     }
 }
 
-/// Reads every RDMA device, sorted by name.
 #[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -209,7 +191,6 @@ pub(crate) fn read(
     devices
 }
 
-/// Where a device is in sysfs.
 #[derive(Debug)]
 struct DeviceDirectory {
     directory: PathBuf,
@@ -288,7 +269,6 @@ fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> V
     directories
 }
 
-/// What user space opens for an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Verbs,
@@ -320,7 +300,6 @@ fn parse_role(name: &str) -> Option<Role> {
     })
 }
 
-/// The character devices, by the name of their RDMA device.
 fn find_characters(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -424,9 +403,10 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
     let loaded = || probe.entry(device).is_some() || probe.why_unread(device).is_some();
     found
         .map_err(|reason| {
-            let reason = match loaded() {
-                true => reason,
-                false => format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm"),
+            let reason = if loaded() {
+                reason
+            } else {
+                format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
             };
             probe.warn(format!(
                 "programs that use librdmacm will not work: {reason}"
@@ -482,7 +462,6 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    /// Adds umad and issm, which are offered only if the operator says so.
     fn add_management(
         &self,
         device: &mut RdmaDevice,
@@ -618,7 +597,6 @@ impl Surroundings<'_, '_, '_> {
         parent.into_iter().collect()
     }
 
-    /// The interfaces of a port's GIDs. An unused entry has no value.
     fn interfaces_of_gids(&self, directory: &Path) -> BTreeSet<String> {
         let names = self.probe.list(directory);
         let mut indexes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -640,7 +618,6 @@ impl Surroundings<'_, '_, '_> {
         interfaces
     }
 
-    /// The interfaces on the same function that state this port.
     fn interfaces_of_port(&self, place: &DeviceDirectory, port: u32) -> BTreeSet<String> {
         if let Some(auxiliary) = &place.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
@@ -654,7 +631,6 @@ impl Surroundings<'_, '_, '_> {
     }
 }
 
-/// The host's interfaces, by what connects them with an RDMA device.
 struct Interfaces<'n> {
     by_pci: BTreeMap<PciAddress, Vec<&'n NetDevice>>,
     by_guid: BTreeMap<u64, Vec<&'n str>>,
@@ -701,7 +677,6 @@ fn parse_transport(node_type: &str) -> Option<&'static str> {
     }
 }
 
-/// The word in an attribute such as `4: ACTIVE`.
 fn word_of(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
@@ -724,7 +699,6 @@ fn parse_ipoib_guid(address: &str) -> Option<u64> {
         .flatten()
 }
 
-/// The number formed by groups with that many hexadecimal digits each.
 fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
     let legal =
         |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -734,7 +708,6 @@ fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
     u64::from_str_radix(&groups.concat(), 16).ok()
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (

@@ -16,23 +16,18 @@ use crate::discover::program::{self, Installation, Tool};
 const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect 9 and later opens with dlopen(3).
 pub const CONTROL_PLANE: &str = "libefcp.so.1";
-/// Why an AF_XDP interface has no `zf`.
 const NO_AF_XDP: &str =
     "Onload reaches it by AF_XDP, where TCPDirect programs die of signal 11; use nic on it";
-/// Why a host whose interfaces are all refused or ignored has no `zf`.
 const NO_INTERFACE: &str =
     "no interface is offered, and it works on one only; look at the reasons of nic";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
-/// TCPDirect, if it is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TcpDirect {
-    /// The tools that work in a container.
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
     #[serde(skip)]
     pub nodes: Vec<Node>,
-    /// Where its libraries are.
     #[serde(skip)]
     pub installation: Installation,
     /// Machine of the library, `e_machine` of its ELF header.
@@ -44,8 +39,7 @@ fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::
     serializer.collect_seq(tools.iter().map(|tool| &tool.name))
 }
 
-/// Looks for TCPDirect; `None` if it is absent or not offered. `onload_dir` is the directory of the
-/// Onload library in use.
+/// `onload_dir` is the directory of the Onload library in use.
 pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -101,7 +95,6 @@ fn find(
     Some(chosen)
 }
 
-/// Why there is no copy.
 fn absent(probe: &Probe<'_>, cdi: &Cdi) -> String {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     match dirs.iter().find_map(|dir| probe.why_unread(dir)) {
@@ -114,7 +107,6 @@ fn is_tcpdirect_library(name: &str) -> bool {
     (name.starts_with("libonload_zf.") || name.starts_with("libefcp.")) && is_shared_object(name)
 }
 
-/// The nodes of TCPDirect, or why it is not offered.
 fn find_nodes(
     nodes: &DriverNodes,
     installation: &Installation,
@@ -131,13 +123,11 @@ fn find_nodes(
     nodes.all(&["onload", "sfc_char"])
 }
 
-/// The interfaces that TCPDirect works on.
 pub(crate) fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
     nics.iter().filter(|nic| nic.datapath.has_tcpdirect())
 }
 
-/// The interfaces that TCPDirect does not work on, with the reason; TCPDirect itself if there is none
-/// at all.
+/// The last is TCPDirect itself where it works on none.
 pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
     let others = others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
@@ -146,7 +136,6 @@ pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     others.chain(none)
 }
 
-/// Whether TCPDirect works on some interface.
 pub(crate) fn has_place(nics: &[Nic]) -> bool {
     interfaces(nics).next().is_some()
 }

@@ -16,7 +16,6 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the IOMMU groups.
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 /// The container of groups, which every user of a group opens.
 const CONTAINER: &str = "/dev/vfio/vfio";
@@ -25,13 +24,11 @@ const IOMMUFD: &str = "/dev/iommu";
 /// `name` of a group without an IOMMU (`vfio_noiommu_group_alloc`).
 const NOIOMMU_GROUP: &str = "vfio-noiommu";
 
-/// PCI functions of one IOMMU group that can only be given together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VfioDevice {
     /// The lowest address in the group among the functions that a vfio driver holds; it names the
     /// device.
     pub pci_address: PciAddress,
-    /// The NUMA node of that function.
     pub numa_node: Option<u32>,
     pub iommu_group: u32,
     /// Every PCI function of the group, sorted, whichever driver holds it.
@@ -42,9 +39,7 @@ pub struct VfioDevice {
     pub nodes: Vec<String>,
     /// The other functions of the group that a vfio driver holds: they come with this one.
     pub aliases: Vec<PciAddress>,
-    /// The driver of the function.
     pub driver: Option<String>,
-    /// The physical function that it is a virtual function of.
     pub physical_function: Option<PciAddress>,
     /// No IOMMU protects the host's memory from the function.
     pub noiommu: bool,
@@ -54,7 +49,6 @@ pub struct VfioDevice {
     /// The node of the group, if that is what is offered.
     #[serde(skip)]
     pub group_node: Option<Node>,
-    /// The functions that come with the device, each with its own node if that is offered.
     #[serde(skip)]
     pub functions: Vec<(PciAddress, Option<Node>)>,
 }
@@ -146,9 +140,10 @@ fn leaves_group_viable(driver: &str) -> bool {
 fn not_held(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
-    let cost = match function.has("net") {
-        true => " (the host then loses its interface)",
-        false => "",
+    let cost = if function.has("net") {
+        " (the host then loses its interface)"
+    } else {
+        ""
     };
     match function.driver.as_deref() {
         Some(driver) if is_virtual && is_nvidias(driver) => Some(format!(
@@ -170,7 +165,6 @@ fn is_nvidias(driver: &str) -> bool {
     ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
-/// How many virtual functions each physical function has, by the links of either side.
 fn parents(functions: &PciFunctions) -> BTreeMap<PciAddress, usize> {
     let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
@@ -187,7 +181,6 @@ fn parents(functions: &PciFunctions) -> BTreeMap<PciAddress, usize> {
         .collect()
 }
 
-/// The functions of each group, according to the functions themselves.
 fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
     let mut members: BTreeMap<u32, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
@@ -217,8 +210,7 @@ struct Surroundings<'p, 'h> {
     iommufd_missing: Cell<bool>,
 }
 
-/// Why a group is not offered, and the device to show if the reason is that the group is not
-/// viable.
+/// With the device to show if the reason is that the group is not viable.
 struct Refusal {
     device: Option<Box<VfioDevice>>,
     reason: String,
@@ -238,12 +230,10 @@ struct Group {
     directory: PathBuf,
     noiommu: bool,
     members: BTreeSet<PciAddress>,
-    /// Members that are not PCI functions, by the kernel's name.
     others: Vec<String>,
 }
 
 impl Surroundings<'_, '_> {
-    /// The devices of a group; `held` are its functions that a vfio driver holds.
     fn read_group(&self, number: u32, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, Refusal> {
         let group = self.find_group(number);
         let blocking = self.blocking(&group);
@@ -298,7 +288,6 @@ impl Surroundings<'_, '_> {
         }
     }
 
-    /// The members with a driver that does DMA for the kernel.
     fn blocking(&self, group: &Group) -> Vec<String> {
         let members = group.members.iter().map(|address| {
             let driver = match self.functions.get(*address) {
@@ -321,7 +310,6 @@ impl Surroundings<'_, '_> {
             .collect()
     }
 
-    /// The driver of a member that is not a PCI function.
     fn driver_of(&self, group: &Group, member: &str) -> Option<String> {
         let device = group.directory.join("devices").join(member);
         self.probe.link_name(device.join("driver"))
@@ -388,7 +376,6 @@ impl Surroundings<'_, '_> {
         Ok((node, self.container.clone()?))
     }
 
-    /// One device for the whole group.
     fn by_group(
         &self,
         group: &Group,
@@ -439,7 +426,7 @@ impl Surroundings<'_, '_> {
     }
 }
 
-/// A device without its nodes; `held` is not empty and sorted.
+/// `held` is sorted, and not empty.
 fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
     let (first, rest) = (held[0], &held[1..]);
     VfioDevice {

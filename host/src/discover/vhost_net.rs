@@ -9,7 +9,6 @@ use crate::discover::probe::Probe;
 
 const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
-/// The nodes, if the operator wants them. What is missing becomes a warning.
 pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Node> {
     let wanted = NODES.iter().filter(|_| cdi.vhost_net);
     let found = wanted.filter_map(|path| {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -13,12 +12,9 @@ pub enum Family {
     Host,
     Rdma,
     Specs,
-    /// Who could change the files that run or decide as root.
     Trust,
-    /// systemd's units and udev's rules.
     Units,
     Security,
-    /// Container engines.
     Engines,
 }
 
@@ -39,18 +35,15 @@ impl fmt::Display for Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
     Pass,
     /// Containers work, but not as well as they could, or not all of them.
     Warn,
     /// Containers do not get what they ask for.
     Fail,
-    /// It could not be told.
     Unknown,
 }
 
 impl Verdict {
-    /// The word that people read.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -70,7 +63,6 @@ pub enum Remedy {
         /// As it is typed: each name of the host in it is one word to a shell.
         run: String,
     },
-    /// A line of a file.
     Write {
         file: PathBuf,
         /// The section of the file that the line belongs to, where it has sections.
@@ -80,7 +72,6 @@ pub enum Remedy {
     },
     /// What no archive of the distribution is known to have.
     Install {
-        /// What, and which version of it.
         install: String,
         /// Where it is published, or the file that it comes in.
         from: String,
@@ -141,7 +132,6 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// A check of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub family: Family,
@@ -153,12 +143,10 @@ pub struct Check {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The device, engine or file in question, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     pub verdict: Verdict,
     pub finding: String,
-    /// What was looked at: paths of the host.
     pub looked_at: Vec<PathBuf>,
     /// What to do, in this order; empty if it passed.
     pub remedy: Vec<Remedy>,

@@ -34,25 +34,24 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
     if seen == 0 || devices_by_node(examined).is_empty() {
         return Ok(Vec::new());
     }
-    let finding = match slow.is_empty() {
-        true => Finding::pass(format!(
+    let finding = if slow.is_empty() {
+        Finding::pass(format!(
             "{} set to {FASTEST}",
             counted(seen, "policy of CPUs is", "policies of CPUs are")
-        )),
-        false => {
-            let slow: Vec<String> = slow.into_iter().collect();
-            let text = format!(
-                "the governor of CPUs is {}: their frequency follows the load, and latency with it",
-                slow.join(", ")
-            );
-            let set = format!("cpupower frequency-set --governor {FASTEST}");
-            Finding::warn(text, Remedy::run(set)).after(examined.program("cpupower")?)
-        }
+        ))
+    } else {
+        let slow: Vec<String> = slow.into_iter().collect();
+        let text = format!(
+            "the governor of CPUs is {}: their frequency follows the load, and latency with it",
+            slow.join(", ")
+        );
+        let set = format!("cpupower frequency-set --governor {FASTEST}");
+        Finding::warn(text, Remedy::run(set)).after(examined.program("cpupower")?)
     };
     Ok(vec![finding.at(POLICIES)])
 }
 
-/// Whether isolated CPUs are on a node with a device. Of a host that isolates none, nothing is asked.
+/// A host that isolates none is not asked for more.
 pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     let isolated = match cpus_in(examined, ISOLATED)? {
         Ok(isolated) => isolated,
@@ -131,7 +130,6 @@ fn isolation_flags(word: &str) -> &str {
     value.get(..cpus).unwrap_or_default()
 }
 
-/// The NUMA nodes of what is offered.
 fn devices_by_node(examined: &Examined<'_>) -> BTreeSet<u32> {
     let inventory = examined.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.numa_node);

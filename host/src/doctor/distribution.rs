@@ -4,7 +4,6 @@ use std::path::Path;
 
 use crate::host::{Host, HostError};
 
-/// A distribution, and those that are made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distribution {
     Debian,
@@ -29,9 +28,10 @@ impl Distribution {
                 break;
             }
         }
-        Ok(match host.entry(Path::new(DNF))?.is_some() {
-            true => Distribution::RedHat,
-            false => Distribution::Debian,
+        Ok(if host.entry(Path::new(DNF))?.is_some() {
+            Distribution::RedHat
+        } else {
+            Distribution::Debian
         })
     }
 

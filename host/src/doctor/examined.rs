@@ -11,22 +11,19 @@ use crate::discover::inventory::Inventory;
 use crate::host::{EntryKind, Host, HostError};
 use crate::pools::Pools;
 
-/// Tells which version a program of the host says it is; none where that cannot be told.
+/// Which version a program says it is; none where that is unknown.
 pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
 
-/// A host that is examined.
 pub struct Examined<'e> {
-    /// The host.
     pub host: &'e Host,
     pub config: &'e Config,
     pub inventory: &'e Inventory,
     pub pools: &'e Pools,
     pub specs: &'e Registry,
-    /// How versions of programs are told.
     pub version_of: VersionOf<'e>,
 }
 
-/// What a check found: nothing where there is nothing to check.
+/// Empty where there is nothing to check.
 pub(super) type Findings = Result<Vec<Finding>, HostError>;
 
 impl Examined<'_> {

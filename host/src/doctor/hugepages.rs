@@ -15,7 +15,6 @@ const TCPDIRECT_KIB: u64 = 2048;
 /// Pages that the line to write sets aside: room for one stack, or for a small DPDK program.
 const PAGES: u64 = 64;
 
-/// Whether each node with a device of TCPDirect or vfio has huge pages.
 pub(super) fn near(examined: &Examined<'_>) -> Findings {
     let mut wanted: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let inventory = examined.inventory;

@@ -18,7 +18,6 @@ fn is_vfio(function: &PciFunction) -> bool {
     driver.is_some_and(|driver| driver.contains("vfio"))
 }
 
-/// Whether the IOMMU is on, where virtual functions are or a function is bound to vfio.
 pub(super) fn on(examined: &Examined<'_>) -> Findings {
     let functions = || examined.inventory.functions.iter();
     let vfio = functions().filter(|function| is_vfio(function)).count();
@@ -44,7 +43,6 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
     Ok(vec![finding.at("/sys/kernel/iommu_groups")])
 }
 
-/// Whether vfio takes the groups of the functions that are bound to it.
 pub(super) fn groups(examined: &Examined<'_>) -> Findings {
     let vfio = &examined.inventory.vfio;
     let good = vfio.iter().filter(|device| device.viable).count();
@@ -76,7 +74,6 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
     Ok(findings)
 }
 
-/// The members of a group that another driver has.
 fn blockers(examined: &Examined<'_>, members: &[PciAddress]) -> Vec<PciAddress> {
     let functions = members
         .iter()

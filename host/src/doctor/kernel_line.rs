@@ -7,17 +7,14 @@ use crate::host::HostError;
 /// Edits the entries of the boot loader, where Red Hat's are.
 const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
-/// The line that the kernel was started with.
 pub(super) const SHOWN: &str = "/proc/cmdline";
 
-/// The first step: where the words are written.
 pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
-    Ok(match examined.is_file(GRUBBY)? {
-        true => Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\"")),
-        false => {
-            let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
-            Remedy::write(GRUB, line)
-        }
+    Ok(if examined.is_file(GRUBBY)? {
+        Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
+    } else {
+        let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
+        Remedy::write(GRUB, line)
     })
 }
 
@@ -32,19 +29,21 @@ pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String
     Ok(word.map(str::to_owned))
 }
 
-/// The first step, where a word of the line gives way to another. Both are plain to a shell and to sed.
+/// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
 pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
-    Ok(Remedy::run(match examined.is_file(GRUBBY)? {
-        true => format!("grubby --update-kernel=ALL --remove-args={old} --args={new}"),
-        false => format!("sed -i 's|{old}|{new}|' {GRUB}"),
+    Ok(Remedy::run(if examined.is_file(GRUBBY)? {
+        format!("grubby --update-kernel=ALL --remove-args={old} --args={new}")
+    } else {
+        format!("sed -i 's|{old}|{new}|' {GRUB}")
     }))
 }
 
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
 pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let finding = match examined.is_file(GRUBBY)? {
-        true => finding,
-        false => finding.then(Remedy::run("update-grub")),
+    let finding = if examined.is_file(GRUBBY)? {
+        finding
+    } else {
+        finding.then(Remedy::run("update-grub"))
     };
     Ok(finding.then(Remedy::run("systemctl reboot")))
 }

@@ -17,15 +17,15 @@ fn is_needed(examined: &Examined<'_>) -> bool {
     vfio || !inventory.rdma.is_empty()
 }
 
-/// Whether the hook that raises the limit is there.
 pub(super) fn hook(examined: &Examined<'_>) -> Findings {
     if !is_needed(examined) {
         return Ok(Vec::new());
     }
     let path = &examined.config.cdi.hook_path;
-    let finding = match examined.is_file(path)? {
-        true => Finding::pass(format!("{} is there", path.display())),
-        false => Finding::fail(
+    let finding = if examined.is_file(path)? {
+        Finding::pass(format!("{} is there", path.display()))
+    } else {
+        Finding::fail(
             format!(
                 "{} is not there: containers keep the engine's memory lock limit, and nothing checks their nodes",
                 path.display()
@@ -38,12 +38,11 @@ pub(super) fn hook(examined: &Examined<'_>) -> Findings {
                 ),
                 None => examined.reinstall()?,
             },
-        ),
+        )
     };
     Ok(vec![finding.at(path)])
 }
 
-/// The hook at another of its usual places.
 fn found(examined: &Examined<'_>) -> Result<Option<PathBuf>, crate::host::HostError> {
     for directory in ["/usr/bin", "/usr/local/bin", "/opt/onload-ctk/bin"] {
         let path = PathBuf::from(directory).join("onload-hook");
@@ -54,7 +53,6 @@ fn found(examined: &Examined<'_>) -> Result<Option<PathBuf>, crate::host::HostEr
     Ok(None)
 }
 
-/// Whether the limit that it sets is of use.
 pub(super) fn limit(examined: &Examined<'_>) -> Findings {
     if !is_needed(examined) {
         return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! What is wrong with a host, and what to do about it. Every check looks, and changes nothing; each says what
-//! it looked at, and a check for which there is nothing to look at says nothing.
+//! What is wrong with a host, and what to do about it. A check changes nothing, says what it looked at, and says
+//! nothing where there is nothing to look at.
 
 mod check;
 mod cpu;
@@ -22,8 +22,8 @@ mod unread;
 use onload_core::text::Chain;
 
 use crate::host::HostError;
-pub use engines::CdiOfEngine;
 use engines::Engine;
+pub use engines::{CdiOfEngine, PROGRAM_DIRS};
 
 pub use check::{Check, Family, Finding, Remedy, Verdict};
 use examined::Findings;
@@ -32,18 +32,15 @@ pub use examined::{Examined, VersionOf};
 /// The check that names engines which nobody uses, too.
 const ENGINE: &str = "engine";
 
-/// A check: what it is about, its name, and how it looks.
 type Entry = (Family, &'static str, Look);
 
 #[derive(Clone, Copy)]
 enum Look {
-    /// At the host.
     Host(fn(&Examined<'_>) -> Findings),
     /// At its engines, which are looked for once.
     Engines(fn(&Examined<'_>, &[Engine]) -> Findings),
 }
 
-/// Every check, in the order in which they are shown.
 const CHECKS: &[Entry] = &[
     (Family::Host, "discovery", Look::Host(unread::discovery)),
     (Family::Host, "onload-modules", Look::Host(onload::modules)),
@@ -137,12 +134,10 @@ const CHECKS: &[Entry] = &[
     ),
 ];
 
-/// The names of the checks.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CHECKS.iter().map(|(_, name, _)| *name)
 }
 
-/// Makes every check; before each, somebody is told its name.
 pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
     let (mut engines, mut used) = (None, Vec::new());
     let checks = CHECKS.iter().flat_map(|(family, name, look)| {

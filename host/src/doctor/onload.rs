@@ -16,7 +16,6 @@ use crate::pools::{HELD, RETURNING};
 const MODULES: [&str; 2] = ["onload", "sfc_char"];
 const EXPLAIN: &str = "onload-ctk discover --explain";
 
-/// Whether the modules are loaded.
 pub(super) fn modules(examined: &Examined<'_>) -> Findings {
     if examined.inventory.onload.is_none() {
         let finding = Finding::pass("Onload is not installed on this host");
@@ -43,7 +42,6 @@ pub(super) fn modules(examined: &Examined<'_>) -> Findings {
     ])
 }
 
-/// Whether the library is there, and was built for the loaded driver.
 pub(super) fn library(examined: &Examined<'_>) -> Findings {
     let Some(onload) = &examined.inventory.onload else {
         return Ok(Vec::new());
@@ -110,13 +108,13 @@ fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> 
     if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
         return Ok(None);
     }
-    Ok(Some(Remedy::run(match examined.has_package()? {
-        true => "systemctl restart onload-host.service",
-        false => "onload-ctk host apply",
+    Ok(Some(Remedy::run(if examined.has_package()? {
+        "systemctl restart onload-host.service"
+    } else {
+        "onload-ctk host apply"
     })))
 }
 
-/// Whether an interface is accelerated.
 pub(super) fn interface(examined: &Examined<'_>) -> Findings {
     let inventory = examined.inventory;
     let is_offered = |onload: &crate::discover::onload::Onload| onload.obstacle.is_none();
@@ -128,21 +126,19 @@ pub(super) fn interface(examined: &Examined<'_>) -> Findings {
         .iter()
         .map(|nic| nic.device.as_str())
         .collect();
-    let finding = match names.is_empty() {
-        true => {
-            let explain = Remedy::run(EXPLAIN);
-            let text = "Onload works, and no interface is accelerated";
-            match settings_again(examined)? {
-                Some(again) => Finding::warn(text, again).then(explain),
-                None => Finding::warn(text, explain),
-            }
+    let finding = if names.is_empty() {
+        let explain = Remedy::run(EXPLAIN);
+        let text = "Onload works, and no interface is accelerated";
+        match settings_again(examined)? {
+            Some(again) => Finding::warn(text, again).then(explain),
+            None => Finding::warn(text, explain),
         }
-        false => Finding::pass(format!("accelerated: {}", names.join(", "))),
+    } else {
+        Finding::pass(format!("accelerated: {}", names.join(", ")))
     };
     Ok(vec![finding.at("/sys/class/net")])
 }
 
-/// Whether what Onload takes by AF_XDP is accelerated, as far as drivers say.
 pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
     let nics = examined.inventory.nics.iter();
     let nics: Vec<_> = nics.filter(|nic| nic.datapath == Datapath::AfXdp).collect();
@@ -190,7 +186,6 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
     Ok(findings.collect())
 }
 
-/// Whether accelerated interfaces are up.
 pub(super) fn link(examined: &Examined<'_>) -> Findings {
     let nics = examined.inventory.nics.iter();
     let findings = nics.filter_map(|nic| {

@@ -11,7 +11,6 @@ use super::examined::{Examined, Findings};
 use crate::discover::pci::DEVICES;
 use crate::pci_link;
 
-/// Whether the link of each card that is offered is as fast as the card and the slot.
 pub(super) fn links(examined: &Examined<'_>) -> Findings {
     let mut findings = Vec::new();
     for address in cards(examined) {
@@ -29,8 +28,8 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
             None => None,
         };
         let best = slot.map_or(card, |slot| card.with(slot));
-        let finding = match now.is_below(best) {
-            true => Finding::warn(
+        let finding = if now.is_below(best) {
+            Finding::warn(
                 format!(
                     "the link runs at {now}, and card and slot give {best}: seat the card anew"
                 ),
@@ -38,8 +37,9 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
                     "lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\""
                 )),
             )
-            .after(examined.program("lspci")?),
-            false => Finding::pass(format!("the link runs at {now}")),
+            .after(examined.program("lspci")?)
+        } else {
+            Finding::pass(format!("the link runs at {now}"))
         };
         let finding = finding.at(directory.join("current_link_speed"));
         findings.push(finding.of(address.to_string()));

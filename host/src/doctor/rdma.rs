@@ -41,7 +41,7 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
     Ok(vec![finding.at(MODE)])
 }
 
-/// Whether the connection manager's node is there, without which librdmacm finds no device.
+/// Without it librdmacm finds no device.
 pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
     // One that is in a container has nothing here.
     let mut devices = examined.inventory.rdma.iter();
@@ -66,13 +66,14 @@ pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
     if !is_wanted {
         return Ok(Vec::new());
     }
-    let finding = match examined.exists("/sys/module/nvidia_peermem")? {
-        true => Finding::pass("nvidia_peermem is loaded"),
-        false => Finding::warn(
+    let finding = if examined.exists("/sys/module/nvidia_peermem")? {
+        Finding::pass("nvidia_peermem is loaded")
+    } else {
+        Finding::warn(
             "nvidia_peermem is not loaded: programs that register GPU memory without dma-buf copy by the CPU",
             Remedy::run("modprobe nvidia-peermem"),
         )
-        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem")),
+        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
     };
     Ok(vec![finding.at("/sys/module/nvidia_peermem")])
 }

@@ -10,7 +10,6 @@ const RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const PODMAN: &str = "/usr/bin/podman";
 const PODMAN_PROFILE: &str = "/etc/apparmor.d/podman";
 
-/// Whether SELinux lets containers use devices.
 pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
     if examined.attribute(ENFORCE)?.as_deref() != Some("1") {
         return Ok(Vec::new());
@@ -19,17 +18,17 @@ pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
     let Some(value) = examined.attribute(USE_DEVICES)? else {
         return Ok(Vec::new());
     };
-    let finding = match value.starts_with('1') {
-        true => Finding::pass("SELinux enforces, and lets containers use devices"),
-        false => Finding::fail(
+    let finding = if value.starts_with('1') {
+        Finding::pass("SELinux enforces, and lets containers use devices")
+    } else {
+        Finding::fail(
             "SELinux enforces, and keeps containers from every device that they are given",
             Remedy::run("setsebool -P container_use_devices=true"),
-        ),
+        )
     };
     Ok(vec![finding.at(USE_DEVICES)])
 }
 
-/// Whether AppArmor lets podman of a user make its namespaces.
 pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
     let Some(restricts) = examined.attribute(RESTRICT)? else {
         return Ok(Vec::new());
@@ -38,16 +37,17 @@ pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let has_profile = examined.is_file(PODMAN_PROFILE)?;
-    let finding = match restricts == "1" && !has_profile {
-        true => Finding::warn(
+    let finding = if restricts == "1" && !has_profile {
+        Finding::warn(
             format!("AppArmor keeps users' podman from making namespaces, and there is no {PODMAN_PROFILE}"),
             Remedy::write(
                 "/etc/sysctl.d/60-onload-ctk.conf",
                 "kernel.apparmor_restrict_unprivileged_userns = 0",
             ),
         )
-        .then(Remedy::run("sysctl --system")),
-        false => Finding::pass("AppArmor lets users' podman make namespaces"),
+        .then(Remedy::run("sysctl --system"))
+    } else {
+        Finding::pass("AppArmor lets users' podman make namespaces")
     };
     Ok(vec![finding.at(RESTRICT)])
 }

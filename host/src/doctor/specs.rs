@@ -1,5 +1,4 @@
-//! The specifications on disk: whether they describe the host, whether engines can read them, and whether
-//! one stands in another's way.
+//! The specifications on disk: whether they describe the host, and whether engines can read them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,22 +12,19 @@ use super::examined::{Examined, Findings};
 use crate::drift::{Compared, drift};
 use crate::generate::Surroundings;
 use crate::host::HostError;
-use crate::specdir::{Action, Manifest, SpecDir, SpecDirError};
+use crate::specdir::{Action, Manifest, OUTPUT_DIR, SpecDir};
 
-/// Where specifications of the host as it is are written.
-const OUTPUT_DIR: &str = "/var/run/cdi";
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
-/// How specifications are written anew: by the package's unit where there is one.
 fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
-    Ok(Remedy::run(match examined.has_package()? {
-        true => "systemctl start onload-cdi.service",
-        false => "onload-ctk cdi generate",
+    Ok(Remedy::run(if examined.has_package()? {
+        "systemctl start onload-cdi.service"
+    } else {
+        "onload-ctk cdi generate"
     }))
 }
 
-/// Whether they are those that would be written now.
 pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
     let output = Path::new(OUTPUT_DIR);
     let shown = examined.host.outside_path(output);
@@ -51,7 +47,7 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
     let drift = match compared {
         Ok(drift) => drift,
         Err(error) => {
-            let why = Chain(&error).to_string();
+            let why = format!("{error:#}");
             let generate = Remedy::run("onload-ctk cdi generate");
             return Ok(vec![Finding::fail(why, generate).at(OUTPUT_DIR)]);
         }
@@ -87,18 +83,15 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
     Ok(vec![finding.at(OUTPUT_DIR)])
 }
 
-/// The files of our names, and what was asked for when they were written.
 type Written = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
 
-/// Reads what was written; the error says why that is not known.
 fn read(directory: &SpecDir) -> Result<Written, String> {
-    let why = |error: SpecDirError| Chain(&error).to_string();
+    let why = |error: anyhow::Error| format!("{error:#}");
     let existing = directory.existing().map_err(why)?;
     let manifest = directory.manifest().map_err(why)??;
     Ok((existing, manifest))
 }
 
-/// Whether every file can be understood.
 pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let conflicts = examined.specs.conflicts();
     let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));

@@ -65,7 +65,6 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     Ok(findings)
 }
 
-/// What is wrong with a file, or with a directory above it: that one is told of once.
 fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
     let (place, remedy) = match error {
         TrustError::Owner { path: place, .. } => (
@@ -93,13 +92,13 @@ fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Op
     new.then(|| finding.of(place.display().to_string()))
 }
 
-/// The files that are there.
 fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
     let config = examined.config;
     let mut wanted: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
-    match config.runtime.path.as_os_str().is_empty() {
-        true => wanted.extend(PROGRAMS.map(PathBuf::from)),
-        false => wanted.extend([PROGRAMS[0].into(), config.runtime.path.clone()]),
+    if config.runtime.path.as_os_str().is_empty() {
+        wanted.extend(PROGRAMS.map(PathBuf::from));
+    } else {
+        wanted.extend([PROGRAMS[0].into(), config.runtime.path.clone()]);
     }
     if config.cdi.preload == Preload::File {
         wanted.push(PRELOAD_FILE.into());

@@ -10,7 +10,6 @@ const INSTALLED: &str = "/usr/lib/systemd/system";
 const CONFIGURED: &str = "/etc/systemd/system";
 const RULES: &str = "90-onload-ctk.rules";
 
-/// A unit, and the target that starts it.
 const UNITS: [(&str, &str); 3] = [
     ("onload-cdi.service", "multi-user.target.wants"),
     ("onload-cdi.path", "multi-user.target.wants"),
@@ -18,7 +17,6 @@ const UNITS: [(&str, &str); 3] = [
 ];
 const HOST_UNIT: (&str, &str) = ("onload-host.service", "multi-user.target.wants");
 
-/// Whether the units are started at boot.
 pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
     if !examined.has_package()? {
         return Ok(Vec::new());

@@ -3,7 +3,6 @@
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 
-/// Whether everything that decides what is offered could be read.
 pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
     let unread = &examined.inventory.unread;
     let finding = match unread.first() {

@@ -19,15 +19,12 @@ use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::spec_name::SpecName;
 
-/// The bundles of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bundles {
     pub(super) devices: BTreeMap<DeviceName, Device>,
-    /// Those that are not, with the reason.
     pub(super) not_offered: Vec<NotOffered>,
 }
 
-/// The bundles of a configuration, made of what the specifications of a host have.
 pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config) -> Bundles {
     let mut bundles = Bundles::default();
     if config.bundles.is_empty() {
@@ -48,7 +45,6 @@ pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config) -> Bund
     bundles
 }
 
-/// The specifications as an engine reads them.
 struct Offered {
     registry: Registry,
 }
@@ -125,7 +121,6 @@ impl Offered {
     }
 }
 
-/// Makes the hooks of a pool take that many members.
 fn take(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
         let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {

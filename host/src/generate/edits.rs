@@ -28,7 +28,6 @@ const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 /// Seconds that the hook may take; it needs milliseconds.
 const HOOK_TIMEOUT: i64 = 10;
 
-/// Builds container edits according to the operator's configuration.
 pub(super) struct Writer<'c> {
     pub(super) config: &'c Cdi,
     leases: &'c Leases,
@@ -158,7 +157,6 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// Edits of devices that share all but their leases.
     pub(super) fn leasing_edits<'n>(
         &self,
         class: Class,
@@ -170,7 +168,6 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// The hook that chooses a member of a pool, and gives it back.
     pub(super) fn taking_hooks(&self, class: Class, pool: DeviceName) -> Vec<Hook> {
         let count = 1;
         self.hooks(&HookArguments {
@@ -179,7 +176,6 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// The hook that moves an interface or an RDMA device, and brings it back.
     pub(super) fn moving_hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
         self.hooks(arguments)
     }
@@ -237,7 +233,6 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// The same for a node that its driver has once per host.
     pub(super) fn driver_expectation(&self, node: &Node) -> Option<Expect> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
         Some(self.expectation(node, Expected::driver_node(name)?))
@@ -258,7 +253,6 @@ pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     }
 }
 
-/// Edits that contain only nodes.
 pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
     ContainerEdits {
         device_nodes,

@@ -16,8 +16,8 @@ mod vfio;
 mod zf;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
+use anyhow::{Context, bail};
 use onload_cdi::{
     ContainerEdits, Device, DeviceName, NameError, Problem, Spec, minimum_version, validate,
 };
@@ -40,37 +40,17 @@ pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 /// The specifications of a host. A class without devices has none, and one without pools has none for these.
 pub type Specs = BTreeMap<SpecName, Spec>;
 
-/// Why there are no specifications.
-#[derive(Debug, thiserror::Error)]
-pub enum GenerateError {
-    /// The configuration asks for the preload by a mounted file, which the host lacks.
-    #[error("writing CDI specifications with preload = \"file\": {} is missing; install the package that brings it, or set preload = \"env\"", .0.display())]
-    NoPreloadFile(PathBuf),
-    /// A device's name is invalid.
-    #[error("naming CDI devices")]
-    Name(#[from] NameError),
-    /// The result is invalid: a bug in this program.
-    #[error("writing the CDI specification of {kind}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Invalid {
-        kind: String,
-        /// What is wrong with it.
-        problems: Vec<Problem>,
-    },
-}
-
-/// Builds the specifications of everything that is offered, with these pools.
-///
-/// # Errors
-/// [`GenerateError`].
 pub fn generate(
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
     surroundings: Surroundings,
-) -> Result<Specs, GenerateError> {
+) -> anyhow::Result<Specs> {
     let wants_file = config.cdi.preload == Preload::File && onload::is_offered(inventory);
     if wants_file && !surroundings.preload_file {
-        return Err(GenerateError::NoPreloadFile(PathBuf::from(PRELOAD_FILE)));
+        bail!(
+            "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; install the package that brings it, or set preload = \"env\""
+        );
     }
     let writer = Writer::new(config, surroundings);
     let offers: BTreeMap<Class, Offer> = Class::ALL
@@ -92,7 +72,8 @@ pub fn generate(
             specs.insert(SpecName::pools(class), spec);
         }
         let common = offer.common.clone();
-        let spec = specification(class, common, devices(class, offer, &variables)?)?;
+        let devices = devices(class, offer, &variables).context("naming CDI devices")?;
+        let spec = specification(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }
     let bundles = bundle::bundles(&specs, config).devices;
@@ -103,7 +84,6 @@ pub fn generate(
     Ok(specs)
 }
 
-/// The bundles of the configuration that these specifications, of all classes, do not offer, with the reason.
 #[must_use]
 pub fn bundles_not_offered(specs: &Specs, config: &Config) -> Vec<NotOffered> {
     bundle::bundles(specs, config).not_offered
@@ -126,13 +106,11 @@ fn offer(
         Class::Netdev => netdev::offer(inventory, pools, config, writer),
         Class::Ptp => clock::offer(class, &inventory.ptp, writer),
         Class::Pps => clock::offer(class, &inventory.pps, writer),
-        // They are made of all that the others offer.
         Class::Bundle => Offer::default(),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }
 
-/// A device with that name.
 fn device(name: &str, container_edits: ContainerEdits) -> Result<(DeviceName, Device), NameError> {
     let name = DeviceName::try_from(name)?;
     let device = Device {
@@ -158,7 +136,6 @@ fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, De
     (!device.container_edits.hooks.is_empty()).then_some((name, device))
 }
 
-/// The devices of a class, with its device `all`.
 fn devices(
     class: Class,
     offer: Offer,
@@ -188,7 +165,7 @@ fn specification(
     class: Class,
     common: ContainerEdits,
     devices: BTreeMap<DeviceName, Device>,
-) -> Result<Spec, GenerateError> {
+) -> anyhow::Result<Spec> {
     let mut spec = Spec {
         kind: class.kind().as_str().into(),
         container_edits: common,
@@ -196,14 +173,16 @@ fn specification(
         ..Spec::default()
     };
     spec.cdi_version = minimum_version(&spec).version.to_string();
-    validate(&spec).map_err(|problems| GenerateError::Invalid {
-        kind: class.kind(),
-        problems: problems.into(),
-    })?;
+    if let Err(problems) = validate(&spec) {
+        // A bug in this program.
+        let problems: Vec<Problem> = problems.into();
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let (kind, problems) = (class.kind(), problems.join("; "));
+        bail!("writing the CDI specification of {kind}: {problems}");
+    }
     Ok(spec)
 }
 
-/// What the operator should know about these specifications.
 #[must_use]
 pub fn warnings(
     specs: &Specs,
@@ -220,9 +199,10 @@ pub fn warnings(
     let has = |class| specs.contains_key(&SpecName::devices(class));
     if !surroundings.hook && specs.values().any(has_nodes) {
         let locks = has(Class::Rdma) || has(Class::Vfio);
-        let memlock = match locks {
-            true => ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK",
-            false => "",
+        let memlock = if locks {
+            ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK"
+        } else {
+            ""
         };
         let pools = match pools {
             [] => "",

@@ -21,9 +21,12 @@ pub(super) fn offer(
     writer: &Writer<'_>,
 ) -> Offer {
     let entries = inventory.netdevs.iter();
-    let entries = entries.filter_map(|netdev| match is_left_to_cni(netdev, pools, config) {
-        true => Some((netdev.device.clone(), ContainerEdits::default())),
-        false => entry(netdev, config, writer),
+    let entries = entries.filter_map(|netdev| {
+        if is_left_to_cni(netdev, pools, config) {
+            Some((netdev.device.clone(), ContainerEdits::default()))
+        } else {
+            entry(netdev, config, writer)
+        }
     });
     Offer {
         devices: entries.collect(),

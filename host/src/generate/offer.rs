@@ -5,10 +5,8 @@ use onload_cdi::ContainerEdits;
 /// A device with its edits, without its variable.
 pub(super) type Entry = (String, ContainerEdits);
 
-/// The devices of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// What all of them share.
     pub(super) common: ContainerEdits,
     /// Each by name, including `loopback` if the class has it.
     pub(super) devices: Vec<Entry>,

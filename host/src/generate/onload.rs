@@ -18,7 +18,6 @@ use crate::discover::onload::Onload;
 /// Onload without an interface: it still accelerates loopback, pipes and epoll.
 pub(crate) const LOOPBACK: &str = "loopback";
 
-/// Whether the host offers Onload.
 pub(super) fn is_offered(inventory: &Inventory) -> bool {
     offered(inventory).is_some()
 }
@@ -52,7 +51,6 @@ pub(super) fn entry(class: Class, nic: &Nic, writer: &Writer<'_>) -> Entry {
     (name, edits)
 }
 
-/// All interfaces of a class.
 pub(super) fn whole<'n>(
     class: Class,
     nics: impl Iterator<Item = &'n Nic>,
@@ -131,7 +129,6 @@ fn user_space(onload: &Onload, writer: &Writer<'_>) -> Vec<Mount> {
     mounts
 }
 
-/// The directory with the profiles, which the script `onload` reads.
 fn profiles(onload: &Onload, writer: &Writer<'_>) -> Option<Mount> {
     let dir = onload.profile_dir.as_deref()?;
     match writer.config.container_profile_dir.as_deref() {

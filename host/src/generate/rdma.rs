@@ -105,7 +105,6 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
     }
 }
 
-/// The nodes of the device and of its companions, each with the name of its device.
 fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = (&String, &Node)> {
     let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
     let companions = device.companions.iter().map(|(name, node)| (name, node));

@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_core::class::Class;
 use sha2::{Digest, Sha256};
 
-/// The variables of a host's devices; two devices never share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Variables {
-    /// The variable names that more than one device would have.
     shared: BTreeSet<String>,
 }
 
@@ -25,7 +23,6 @@ impl Variables {
         }
     }
 
-    /// `VARIABLE=name`.
     pub(super) fn assignment(&self, class: Class, name: &str) -> String {
         let plain = plain(class, name);
         if !self.shared.contains(&plain) {

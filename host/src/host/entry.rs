@@ -14,12 +14,10 @@ pub enum DeviceKind {
     Block,
 }
 
-/// What a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     Directory,
     File {
-        /// Whether anybody may execute it.
         executable: bool,
     },
     /// A device node, socket or pipe.

@@ -2,6 +2,7 @@
 //! that a captured tree is a host like the running one.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -9,15 +10,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, anyhow};
 use onload_core::fs::open::open_in_root;
 use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::mountinfo::each_line;
-use onload_core::netdev::usage::{Namespace, NotNamespace};
+use onload_core::netdev::usage::Namespace;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::netlink::abilities::{self, Abilities, NotAbilities};
+use crate::netlink::abilities::{self, Abilities};
 use crate::netlink::namespace;
 
 mod entry;
@@ -26,56 +28,48 @@ pub mod recording;
 pub use entry::{DeviceKind, DeviceNode, EntryKind};
 use recording::{Recording, Seen};
 
-/// Bytes of a sysfs attribute: the kernel returns one page at most
-/// (`Documentation/filesystems/sysfs.rst`).
+/// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
 pub(crate) const ATTRIBUTE_LIMIT: u64 = 4096;
-/// Bytes of a larger text such as a profile, and of the kept part of a table.
+/// Also of the kept part of a table.
 pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
-/// Name of the file that lists a captured host's device nodes, which archives do not contain.
+/// In a captured host's root: its device nodes, which archives do not contain.
 pub const DEVICE_TABLE: &str = "dev.table";
-/// Name of the file that has what a captured host's kernel said of its network by netlink.
+/// What a captured host's kernel said of its network by netlink.
 pub const NETWORK_TABLE: &str = "network.table";
-/// Name of the file that has what drivers said of a captured host's interfaces by netlink.
+/// What drivers said of a captured host's interfaces by netlink.
 const ABILITY_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
 const MOST_LINKS: usize = 40;
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
-const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+pub(crate) const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
-/// A host, seen from its root directory.
-///
-/// Paths are absolute paths on that host. Symbolic links, including absolute ones, are followed
-/// inside the root and never lead out of it (openat2(2), `RESOLVE_IN_ROOT`).
+/// A host, seen from its root directory. Paths are absolute paths on that host. Symbolic links, including absolute
+/// ones, are followed inside the root and never lead out of it (openat2(2), `RESOLVE_IN_ROOT`).
 #[derive(Debug)]
 pub struct Host {
     root: PathBuf,
     directory: OwnedFd,
-    /// Whether it is the running host itself.
     running: bool,
     table: BTreeMap<PathBuf, DeviceNode>,
     recording: Option<Recording>,
     watcher: Option<Watcher>,
 }
 
-/// What was done at a path of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The content of a file was read.
     Read,
-    /// The names in a directory were read.
     Listed,
     /// A directory was to be listed and is not there.
     NoDirectory,
 }
 
-/// Who is told of each file and directory that is read, with its path as messages have it.
+/// With the path as messages have it.
 pub type Watcher = fn(&Path, Access);
 
-/// The names in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The names, sorted.
+    /// Sorted.
     pub names: Vec<String>,
     /// The names that are not UTF-8.
     pub not_text: Vec<OsString>,
@@ -84,52 +78,16 @@ pub struct Listing {
 /// Why something on the host could not be read. Being absent is not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The root directory cannot be opened.
-    #[error("opening host root {}", .path.display())]
-    OpenRoot {
-        /// The root directory.
-        path: PathBuf,
-        source: Errno,
-    },
-    /// A file, directory or link cannot be read.
     #[error("reading {}", .path.display())]
     Read {
         path: PathBuf,
+        /// The system's error, or why the text is not understood.
         source: std::io::Error,
     },
-    /// A directory cannot be made.
-    #[error("making directory {}", .path.display())]
-    MakeDirectory { path: PathBuf, source: Errno },
-    /// A file is longer than any real file of its kind.
-    #[error("reading {}: longer than {limit} bytes", .path.display())]
-    TooLong {
-        path: PathBuf,
-        /// The maximum that is read, in bytes.
-        limit: u64,
-    },
-    /// A file is not text.
-    #[error("reading {}: not UTF-8 text", .path.display())]
-    NotText { path: PathBuf },
-    /// The kernel does not say what its network is.
     #[error("asking the kernel by netlink for interfaces, addresses and routes")]
-    Netlink {
-        /// What stands for a path in messages.
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    /// A line of a captured host's network cannot be parsed.
-    #[error("reading {}", .path.display())]
-    NetworkTable { path: PathBuf, source: NotNamespace },
-    /// A line of what a captured host's interfaces can do cannot be parsed.
-    #[error("reading {}", .path.display())]
-    AbilityTable { path: PathBuf, source: NotAbilities },
-    /// A line of a captured host's table of device nodes cannot be parsed.
-    #[error("reading {}: line {line}: expected \"path type major minor mode uid gid\"", .path.display())]
-    DeviceTable {
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-    },
+    Netlink(#[source] std::io::Error),
+    #[error(transparent)]
+    Other(anyhow::Error),
 }
 
 impl HostError {
@@ -140,30 +98,29 @@ impl HostError {
         const WRONG_KIND: [Errno; 4] =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
         match self {
-            HostError::Netlink { path, .. }
-            | HostError::NetworkTable { path, .. }
-            | HostError::AbilityTable { path, .. } => Some(path),
             HostError::Read { path, source } => {
-                let errno = Errno::from_io_error(source)?;
-                (!WRONG_KIND.contains(&errno)).then_some(path)
+                let errno = Errno::from_io_error(source);
+                let is_other = errno.is_some_and(|errno| WRONG_KIND.contains(&errno));
+                (!is_other).then_some(path)
             }
-            _ => None,
+            // What stands for a path in messages.
+            HostError::Netlink(_) => Some(Path::new("netlink")),
+            HostError::Other(_) => None,
         }
     }
 }
 
+pub(crate) fn not_text(path: &Path) -> HostError {
+    HostError::Other(anyhow!("reading {}: not UTF-8 text", path.display()))
+}
+
 impl Host {
-    /// Opens the host with this root directory; a file `dev.table` there lists its nodes.
-    ///
-    /// # Errors
-    /// The directory cannot be opened, or its table of device nodes cannot be parsed.
+    /// A file `dev.table` in the root lists the host's nodes.
     pub fn open(root: &Path) -> Result<Host, HostError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory =
-            rustix::fs::open(root, flags, Mode::empty()).map_err(|source| HostError::OpenRoot {
-                path: root.to_owned(),
-                source,
-            })?;
+        let directory = rustix::fs::open(root, flags, Mode::empty())
+            .with_context(|| format!("opening host root {}", root.display()))
+            .map_err(HostError::Other)?;
         let running = root == Path::new("/");
         let mut host = Host {
             root: root.to_owned(),
@@ -174,28 +131,28 @@ impl Host {
             watcher: None,
         };
         if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
-            host.table = parse_device_table(&text).map_err(|line| HostError::DeviceTable {
-                path: root.join(DEVICE_TABLE),
-                line,
+            host.table = parse_device_table(&text).map_err(|line| {
+                let path = root.join(DEVICE_TABLE);
+                HostError::Other(anyhow!(
+                    "reading {}: line {line}: expected \"path type major minor mode uid gid\"",
+                    path.display()
+                ))
             })?;
         }
         Ok(host)
     }
 
-    /// Records everything that is read from now on.
     pub fn start_recording(&mut self) {
         self.recording = Some(Recording::default());
     }
 
-    /// Stops recording, and returns everything that was read since [`Host::start_recording`],
-    /// sorted.
+    /// Everything that was read since [`Host::start_recording`], sorted.
     #[must_use]
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
         let recording = self.recording.take();
         recording.map(Recording::into_seen).unwrap_or_default()
     }
 
-    /// Tells somebody from now on of each file and directory that is read, in that order.
     pub fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
@@ -212,58 +169,38 @@ impl Host {
         }
     }
 
-    /// Whether this is the running host and not a directory that represents one.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running
     }
 
-    /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace,
-    /// or what it said when the host was captured. `None` for a capture without them, and for a host whose root
-    /// is mounted in a container, which has a network of its own.
-    ///
-    /// # Errors
-    /// The kernel does not answer, or the capture cannot be parsed.
+    /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace, or what
+    /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
+    /// a container, which has a network of its own.
     pub fn network(&self) -> Result<Option<Namespace>, HostError> {
         let path = Path::new("/").join(NETWORK_TABLE);
         if self.running {
-            let namespace = namespace::read().map_err(|source| {
-                let path = PathBuf::from("netlink");
-                HostError::Netlink { path, source }
-            })?;
+            let namespace = namespace::read().map_err(HostError::Netlink)?;
             let text = namespace.to_text();
             self.note(&path, |seen| seen.content = Some(text.into_bytes()));
             return Ok(Some(namespace));
         }
         let text = self.text(&path)?;
         let parsed = text.map(|text| Namespace::parse(&text)).transpose();
-        parsed.map_err(|source| HostError::NetworkTable {
-            path: self.outside_path(&path),
-            source,
-        })
+        parsed.map_err(|error| self.not_understood(&path, error))
     }
 
-    /// What its interfaces can do: what drivers say in this process's network namespace, or what they said when the
-    /// host was captured. What is not known is not there.
-    ///
-    /// # Errors
-    /// The kernel does not answer, or the capture cannot be parsed.
+    /// As for [`Host::network`]. What is not known is not there.
     pub(crate) fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
         let path = Path::new("/").join(ABILITY_TABLE);
         if self.running {
-            let all = abilities::read().map_err(|source| {
-                let path = PathBuf::from("netlink");
-                HostError::Netlink { path, source }
-            })?;
+            let all = abilities::read().map_err(HostError::Netlink)?;
             let text = abilities::to_text(&all);
             self.note(&path, |seen| seen.content = Some(text.into_bytes()));
             return Ok(all);
         }
         let text = self.text(&path)?.unwrap_or_default();
-        abilities::parse(&text).map_err(|source| HostError::AbilityTable {
-            path: self.outside_path(&path),
-            source,
-        })
+        abilities::parse(&text).map_err(|error| self.not_understood(&path, error))
     }
 
     /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
@@ -276,7 +213,6 @@ impl Host {
         self.running || kind == Some(SYSFS_MAGIC)
     }
 
-    /// The path below the root directory, for messages and for writing.
     #[must_use]
     pub fn outside_path(&self, path: &Path) -> PathBuf {
         if self.running {
@@ -286,43 +222,32 @@ impl Host {
         }
     }
 
-    /// Its files as far as root alone could have changed them. A tree that stands for a host belongs to who made it:
-    /// there the caller counts as root does.
-    ///
-    /// # Errors
-    /// Its root directory is not trusted, or cannot be opened.
+    /// Its files as far as root alone could have changed them. A captured tree belongs to who made it: there the
+    /// caller counts as root does.
     pub fn trusted(&self) -> Result<Trusted, TrustError> {
-        let owners = match self.running {
-            true => Owners::root(),
-            false => Owners::of(&[0, geteuid().as_raw()]),
+        let owners = if self.running {
+            Owners::root()
+        } else {
+            Owners::of(&[0, geteuid().as_raw()])
         };
         Trusted::below(&self.outside_path(Path::new("/")), owners)
     }
 
-    /// A sysfs attribute without surrounding white space; `None` if it does not exist or the kernel
-    /// has no value for it (reading `speed` of a link that is down gives EINVAL).
-    ///
-    /// # Errors
-    /// It exists but is unreadable, longer than a page, or not text.
+    /// Without surrounding white space; `None` if it does not exist or the kernel has no value for it (reading `speed`
+    /// of a link that is down gives EINVAL). Longer than a page is an error.
     pub(crate) fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
         let text = bytes.map(|bytes| self.utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
     }
 
-    /// A text file; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// It exists but is unreadable, longer than [`TEXT_LIMIT`], or not text.
+    /// `None` if it does not exist. Longer than [`TEXT_LIMIT`] is an error.
     pub fn text(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, TEXT_LIMIT)?;
         bytes.map(|bytes| self.utf8(path, bytes)).transpose()
     }
 
-    /// The content of a file; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// It exists but is unreadable, or longer than `limit` bytes.
+    /// `None` if it does not exist. Longer than `limit` bytes is an error.
     pub fn bytes(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
@@ -334,25 +259,16 @@ impl Host {
             self.note_content(path, limit, &bytes);
         }
         match read {
-            Ok(read) if read as u64 > limit => Err(HostError::TooLong {
-                path: self.outside_path(path),
-                limit,
-            }),
+            Ok(read) if read as u64 > limit => Err(self.too_long(path, limit)),
             Ok(_) => Ok(Some(bytes)),
             Err(error) if has_no_value(&error) => Ok(None),
-            Err(source) => Err(HostError::Read {
-                path: self.outside_path(path),
-                source,
-            }),
+            Err(error) => Err(self.read_error(path, error)),
         }
     }
 
-    /// The wanted lines of one of the kernel's tables, as bytes: names in it may be arbitrary, and
-    /// it may be longer than anything else that is read. `None` if it does not exist.
-    ///
-    /// # Errors
-    /// It exists but is unreadable, or more than [`TEXT_LIMIT`] would be kept: nothing is
-    /// truncated.
+    /// The wanted lines of one of the kernel's tables, as bytes: names in it may be arbitrary, and it may be longer
+    /// than anything else that is read. `None` if it does not exist. Nothing is truncated: more than [`TEXT_LIMIT`] is
+    /// an error.
     pub(crate) fn lines(
         &self,
         path: &Path,
@@ -379,15 +295,9 @@ impl Host {
                 Ok(Some(kept))
             }
             Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
-                Err(HostError::TooLong {
-                    path: self.outside_path(path),
-                    limit: TEXT_LIMIT,
-                })
+                Err(self.too_long(path, TEXT_LIMIT))
             }
-            Err(source) => Err(HostError::Read {
-                path: self.outside_path(path),
-                source,
-            }),
+            Err(error) => Err(self.read_error(path, error)),
         }
     }
 
@@ -403,10 +313,7 @@ impl Host {
         });
     }
 
-    /// Opens a file for reading; `None` if it does not exist. Opening a pipe does not block.
-    ///
-    /// # Errors
-    /// It exists but cannot be opened.
+    /// `None` if it does not exist. Opening a pipe does not block.
     pub(crate) fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
@@ -421,10 +328,7 @@ impl Host {
         Ok(self.open_at(path, flags)?.map(File::from))
     }
 
-    /// The names in a directory; empty if it does not exist.
-    ///
-    /// # Errors
-    /// It exists but is not a directory or cannot be read.
+    /// Empty if it does not exist.
     pub fn list(&self, path: &Path) -> Result<Listing, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Some(directory) = self.open_at(path, flags)? else {
@@ -458,19 +362,13 @@ impl Host {
         Ok(listing)
     }
 
-    /// Opens a directory; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// It exists but is not a directory or cannot be opened.
+    /// `None` if it does not exist.
     pub fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.open_at(path, flags)
     }
 
     /// Opens a directory, after creating it and its parents where they are missing (mode 0755).
-    ///
-    /// # Errors
-    /// One of them cannot be created, or is not a directory.
     pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut place = PathBuf::from("/");
@@ -495,34 +393,27 @@ impl Host {
         let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
         match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(source) => Err(HostError::MakeDirectory {
-                path: self.outside_path(path),
-                source,
-            }),
+            Err(error) => {
+                let path = self.outside_path(path);
+                let what = format!("making directory {}", path.display());
+                Err(HostError::Other(anyhow::Error::new(error).context(what)))
+            }
         }
     }
 
-    /// The last component of a symbolic link's target, which is how sysfs names a driver or a
-    /// group; `None` if there is no such link.
-    ///
-    /// # Errors
-    /// It exists but cannot be read.
+    /// The last component of a symbolic link's target, which is how sysfs names a driver or a group.
     pub(crate) fn link_name(&self, path: &Path) -> Result<Option<String>, HostError> {
         let target = self.link(path)?;
-        let name = target.as_deref().and_then(Path::file_name);
-        name.map(|name| {
-            let name = name.to_str().map(str::to_owned);
-            name.ok_or_else(|| HostError::NotText {
-                path: self.outside_path(path),
-            })
-        })
-        .transpose()
+        let Some(name) = target.as_deref().and_then(Path::file_name) else {
+            return Ok(None);
+        };
+        match name.to_str() {
+            Some(name) => Ok(Some(name.to_owned())),
+            None => Err(not_text(&self.outside_path(path))),
+        }
     }
 
-    /// The target of a symbolic link; `None` if there is no such link.
-    ///
-    /// # Errors
-    /// It exists but cannot be read.
+    /// `None` if there is no such link.
     pub fn link(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Some(link) = self.open_at(path, flags)? else {
@@ -539,10 +430,7 @@ impl Host {
         }
     }
 
-    /// Where a path leads when every symbolic link in it is followed; `None` if nowhere.
-    ///
-    /// # Errors
-    /// The links form a loop, or a directory on the path cannot be searched.
+    /// `None` if it leads nowhere.
     pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
@@ -571,10 +459,7 @@ impl Host {
         Ok(Path::new("/").join(inside))
     }
 
-    /// What a path leads to; `None` if nothing.
-    ///
-    /// # Errors
-    /// It exists but cannot be examined.
+    /// Links are followed; `None` if there is nothing.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             // A dangling link exists all the same.
@@ -642,17 +527,12 @@ impl Host {
         None
     }
 
-    /// The names of nodes in a directory of a captured host, as its table has them.
     pub(crate) fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
         let nodes = self.table.keys();
         let nodes = nodes.filter(move |node| node.parent() == Some(directory));
         nodes.filter_map(|node| node.file_name()?.to_str().map(str::to_owned))
     }
 
-    /// When the content of a file was last changed; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// It exists but cannot be examined.
     pub(crate) fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
@@ -662,10 +542,7 @@ impl Host {
         Ok(Some(UNIX_EPOCH + Duration::from_secs(seconds)))
     }
 
-    /// The device node at a path, without following a link there; `None` if there is no node.
-    ///
-    /// # Errors
-    /// It exists but cannot be examined.
+    /// Without following a link there; `None` if there is no node.
     pub fn device_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
         let node = self.find_node(path)?;
         if node.is_some() {
@@ -720,16 +597,30 @@ impl Host {
     }
 
     fn utf8(&self, path: &Path, bytes: Vec<u8>) -> Result<String, HostError> {
-        String::from_utf8(bytes).map_err(|_| HostError::NotText {
-            path: self.outside_path(path),
-        })
+        String::from_utf8(bytes).map_err(|_| not_text(&self.outside_path(path)))
     }
 
-    fn read_error(&self, path: &Path, error: Errno) -> HostError {
+    fn read_error(&self, path: &Path, error: impl Into<std::io::Error>) -> HostError {
         HostError::Read {
             path: self.outside_path(path),
             source: error.into(),
         }
+    }
+
+    fn not_understood(
+        &self,
+        path: &Path,
+        error: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> HostError {
+        self.read_error(path, std::io::Error::other(error))
+    }
+
+    fn too_long(&self, path: &Path, limit: u64) -> HostError {
+        let path = self.outside_path(path);
+        HostError::Other(anyhow!(
+            "reading {}: longer than {limit} bytes",
+            path.display()
+        ))
     }
 }
 
@@ -791,7 +682,6 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
     Some((PathBuf::from(path), node))
 }
 
-/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(text: &str) {
     match parse_device_table(text) {

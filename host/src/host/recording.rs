@@ -7,28 +7,24 @@ use std::path::{Path, PathBuf};
 
 use super::entry::{DeviceNode, EntryKind};
 
-/// What was read at a path of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// What the path leads to when links are followed; `None` if only the link itself was read.
     pub entry: Option<EntryKind>,
     /// The content of a text; empty if the kernel had no value.
     pub content: Option<Vec<u8>>,
-    /// Whether it was opened as a program or library, whose content is not kept.
+    /// As a program or library, whose content is not kept.
     pub opened: bool,
-    /// The names in a directory.
     pub names: Vec<String>,
     pub node: Option<DeviceNode>,
 }
 
-/// Every path that was read, sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     seen: RefCell<BTreeMap<PathBuf, Seen>>,
 }
 
 impl Recording {
-    /// Adds a result for a path.
     pub(crate) fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
         add(self.seen.borrow_mut().entry(path.to_owned()).or_default());
     }

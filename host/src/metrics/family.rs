@@ -10,7 +10,6 @@ use prometheus_client::registry::{Registry, Unit};
 
 const PREFIX: &str = "onload_ctk";
 
-/// The labels of a sample.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 #[derive(Clone, Debug)]
@@ -21,14 +20,12 @@ pub(super) struct Family {
     pub(super) samples: Vec<(Labels, f64)>,
 }
 
-/// What the numbers of a family are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A number of things, as it is now.
     Count,
-    /// As it is now, in bytes.
+    /// In bytes.
     Bytes,
-    /// A moment, in seconds since 1970.
+    /// Seconds since 1970.
     Timestamp,
     /// What the kernel counts. It is no counter of OpenMetrics, whose name has to end in `_total`: readers
     /// of the older format, node_exporter's textfile collector among them, know no such ending.
@@ -78,10 +75,10 @@ impl Collector for Families {
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
             for (labels, value) in &family.samples {
-                // A family without labels has one sample.
-                match labels.is_empty() {
-                    true => metric.encode_gauge(value)?,
-                    false => metric.encode_family(labels)?.encode_gauge(value)?,
+                if labels.is_empty() {
+                    metric.encode_gauge(value)?;
+                } else {
+                    metric.encode_family(labels)?.encode_gauge(value)?;
                 }
             }
         }
@@ -95,14 +92,12 @@ pub(super) fn text(families: Vec<Family>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Families(families)));
     let mut text = String::new();
-    // Writing to a String cannot fail.
     let _ = encode(&mut text, &registry);
     let is_kept = |line: &&str| !(line.starts_with("# TYPE ") && line.ends_with(" unknown"));
     let lines = text.lines().filter(is_kept);
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// A number of things; none are so many that a double cannot hold it.
 pub(super) fn count(number: usize) -> f64 {
     u32::try_from(number).map_or(f64::from(u32::MAX), f64::from)
 }

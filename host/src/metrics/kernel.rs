@@ -11,9 +11,7 @@ use crate::discover::inventory::Inventory;
 use crate::discover::netdev::CLASS;
 use crate::host::Host;
 
-/// Interfaces whose counters are shown.
 const MOST_INTERFACES: usize = 64;
-/// RDMA devices whose counters are shown.
 const MOST_RDMA: usize = 32;
 /// Counters of one port that are shown; drivers have about thirty.
 const MOST_COUNTERS: usize = 96;
@@ -33,14 +31,12 @@ fn is_virtual(inventory: &Inventory, address: Option<PciAddress>) -> bool {
     function.is_some_and(|function| function.physical_function.is_some())
 }
 
-/// The number in an attribute; none where there is none, or it cannot be read: a metric that is not known
-/// is not there.
+/// A metric that is not known is not there.
 fn number(host: &Host, path: &Path) -> Option<f64> {
     let text = host.attribute(path).ok().flatten()?;
     text.parse::<f64>().ok()
 }
 
-/// State and errors of the interfaces that are accelerated or below an RDMA device.
 pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
     let nics = inventory.nics.iter();
     let nics = nics.filter(|nic| !is_virtual(inventory, nic.pci_address));
@@ -84,7 +80,6 @@ pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
     ]
 }
 
-/// The counters of RDMA devices, by port.
 pub(super) fn rdma(host: &Host, inventory: &Inventory) -> Family {
     let devices = inventory.rdma.iter();
     let devices = devices.filter(|device| !is_virtual(inventory, device.pci_address));
@@ -129,7 +124,6 @@ fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(
     samples
 }
 
-/// Stacks of Onload that a process holds; nothing without the driver.
 pub(super) fn stacks(host: &Host) -> Family {
     let lines = host.lines(Path::new(STACKS), &|line| !line.trim_ascii().is_empty());
     let count = lines.ok().flatten().map(|lines| {

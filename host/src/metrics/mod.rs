@@ -1,5 +1,4 @@
-//! Metrics of a host, in a text that collectors read. The number of series does not grow with the number of
-//! virtual functions.
+//! Metrics of a host. The number of series does not grow with the number of virtual functions.
 
 mod family;
 mod kernel;
@@ -13,33 +12,22 @@ use onload_core::lease::Listed;
 use crate::discover::inventory::Inventory;
 use crate::host::{Host, HostError};
 use crate::offers::Offer;
-use crate::specdir::FILE_PREFIX;
+use crate::specdir::{FILE_PREFIX, OUTPUT_DIR};
 use crate::status::Grantee;
 use family::{Family, Kind, text};
 
-/// Where specifications of the host as it is are written.
-const OUTPUT_DIR: &str = "/var/run/cdi";
-
-/// What metrics are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'m> {
-    /// The host.
     pub host: &'m Host,
     pub inventory: &'m Inventory,
     pub offers: &'m [Offer],
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'m [Listed]>,
-    /// What containers were made with; none where that is not known.
     pub grantees: Option<&'m [Grantee]>,
-    /// When all of that was read.
     pub now: SystemTime,
 }
 
-/// The metrics in the text format of OpenMetrics 1.0, which readers of Prometheus's older text format take
-/// too.
-///
-/// # Errors
-/// The directory of specifications cannot be read. Of the rest, what cannot be read is not there.
+/// In the text format of OpenMetrics 1.0, which readers of Prometheus's older text format take too.
 pub fn openmetrics(measured: Measured<'_>) -> Result<String, HostError> {
     let (host, inventory) = (measured.host, measured.inventory);
     let [devices, held, unhealthy] = offers::devices(measured.offers);
@@ -83,7 +71,6 @@ fn seconds(time: SystemTime) -> f64 {
     since.as_secs_f64().floor()
 }
 
-/// The classes of which something could not be read.
 fn undecided(inventory: &Inventory) -> Family {
     let classes = inventory.undecided().into_iter();
     Family::new(
@@ -94,7 +81,6 @@ fn undecided(inventory: &Inventory) -> Family {
     )
 }
 
-/// Memory in huge pages by size and node.
 fn hugepages(inventory: &Inventory) -> [Family; 2] {
     let (mut total, mut free) = (Vec::new(), Vec::new());
     for size in &inventory.hugepages {
@@ -125,7 +111,6 @@ fn hugepages(inventory: &Inventory) -> [Family; 2] {
     ]
 }
 
-/// When each file of ours was written.
 fn specifications(host: &Host) -> Result<Family, HostError> {
     let directory = Path::new(OUTPUT_DIR);
     let names = host.list(directory)?.names;

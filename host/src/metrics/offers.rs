@@ -18,7 +18,6 @@ const REASON: usize = 160;
 
 type Counts = BTreeMap<(Class, &'static str), usize>;
 
-/// The devices by class and health, and the reasons of those that are not well.
 pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
     let mut counts = Counts::new();
     let mut held: BTreeMap<Class, usize> = BTreeMap::new();
@@ -72,7 +71,6 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
     ]
 }
 
-/// The leases of containers that live, by class.
 pub(super) fn leases(leases: &[Listed]) -> Family {
     let mut counts: BTreeMap<Class, usize> = BTreeMap::new();
     for lease in leases.iter().filter(|lease| !lease.is_over) {
@@ -106,7 +104,6 @@ pub(super) fn containers(grantees: &[Grantee]) -> Family {
     )
 }
 
-/// What was seen and is not offered, by class.
 pub(super) fn not_offered(inventory: &Inventory) -> Family {
     let mut counts: BTreeMap<Subject, usize> = BTreeMap::new();
     for entry in &inventory.not_offered {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
+use anyhow::Context;
 use onload_core::netlink::message::{
     ACKNOWLEDGE, Message, REQUEST, attribute, attributes, nest, text, u16_at, u32_at, u64_at,
     until_null,
@@ -14,7 +15,6 @@ use rustix::net::netlink::GENERIC;
 
 use super::socket::Socket;
 
-/// `struct genlmsghdr`.
 const HEADER: usize = 4;
 // `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY` and attributes (include/uapi/linux/genetlink.h).
 const CONTROL: u16 = 16;
@@ -46,17 +46,12 @@ const RX_COUNT: u16 = 6;
 const COMBINED_COUNT: u16 = 9;
 /// The feature `NETIF_F_NTUPLE` (net/ethtool/common.c).
 const NTUPLE: &[u8] = b"rx-ntuple-filter";
-/// What stands for a value that is not known.
 const UNKNOWN: &str = "-";
 
-/// What an interface can do, as far as its driver says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Whether its driver runs XDP programs that redirect frames.
     pub(crate) xdp: Option<bool>,
-    /// Whether it steers flows to queues by filters.
     pub(crate) flow_filters: Option<FlowFilters>,
-    /// Queues that receive, each of a channel.
     pub(crate) channels: Option<u32>,
 }
 
@@ -65,24 +60,20 @@ pub(crate) struct Abilities {
 pub(crate) enum FlowFilters {
     On,
     Off,
-    /// Its driver has none.
     Absent,
 }
 
-/// A line of abilities as a text that is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {0} is no interface with its XDP, flow filters and channels")]
-pub struct NotAbilities(pub usize);
-
 /// Reads what [`to_text`] writes.
-///
-/// # Errors
-/// The number of the line that is not understood, from 1.
-pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, Abilities>, NotAbilities> {
-    let lines = text.lines().enumerate();
-    lines
-        .map(|(at, line)| parse_line(line).ok_or(NotAbilities(at + 1)))
-        .collect()
+pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, Abilities>> {
+    let mut all = BTreeMap::new();
+    for (at, line) in text.lines().enumerate() {
+        let (name, abilities) = parse_line(line).with_context(|| {
+            let line = at + 1;
+            format!("line {line} is no interface with its XDP, flow filters and channels")
+        })?;
+        all.insert(name, abilities);
+    }
+    Ok(all)
 }
 
 fn parse_line(line: &str) -> Option<(String, Abilities)> {
@@ -109,7 +100,7 @@ fn parse_line(line: &str) -> Option<(String, Abilities)> {
     (!name.is_empty()).then(|| (name.to_owned(), abilities))
 }
 
-/// A text of a line for each interface; the kernel lets no white space into a name.
+/// A line for each interface; the kernel lets no white space into a name.
 pub(crate) fn to_text(all: &BTreeMap<String, Abilities>) -> String {
     let mut text = String::new();
     for (name, abilities) in all {
@@ -211,7 +202,6 @@ fn header(command: u8) -> [u8; HEADER] {
     [command, 1, 0, 0]
 }
 
-/// The number of a family; `None` where the kernel has none of that name.
 fn family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
     let payload = [
         header(GET_FAMILY).to_vec(),
@@ -224,7 +214,6 @@ fn family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
     }
 }
 
-/// The attribute of a message of generic netlink.
 fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     within(payload.get(HEADER..)?, wanted)
 }
@@ -235,7 +224,6 @@ fn within(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
         .map(|(_, value)| value)
 }
 
-/// Number, name and abilities of an interface, as far as the answer to that command says.
 fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, Abilities)> {
     let interface = value(payload, INTERFACE)?;
     let index = u32_at(within(interface, DEV_INDEX)?, 0)?;
@@ -267,14 +255,12 @@ fn ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
     Some(found.is_some_and(|(_, bit)| !has_mask || within(bit, BIT_VALUE).is_some()))
 }
 
-/// The number of an interface, and whether it has XDP as AF_XDP needs it.
 fn parse_xdp(payload: &[u8]) -> Option<(u32, bool)> {
     let index = u32_at(value(payload, DEV_IFINDEX)?, 0)?;
     let features = u64_at(value(payload, DEV_XDP_FEATURES)?, 0)?;
     Some((index, features & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT))
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     for command in [FEATURES_GET, CHANNELS_GET] {
@@ -286,7 +272,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
         .ok()
         .and_then(|text| parse(text).ok())
     {
-        assert_eq!(parse(&to_text(&all)), Ok(all));
+        assert_eq!(parse(&to_text(&all)).ok(), Some(all));
     }
 }
 
@@ -375,7 +361,8 @@ mod tests {
         assert_eq!(all["ens2"].flow_filters, Some(FlowFilters::Absent));
         assert_eq!(to_text(&all), lines);
         for wrong in ["ens1", "ens1 yes on 4", "ens1 xdp on four", " - - -"] {
-            assert_eq!(parse(wrong), Err(NotAbilities(1)), "{wrong}");
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("line 1 is no interface"), "{error}");
         }
     }
 }

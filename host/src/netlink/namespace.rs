@@ -14,15 +14,11 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::socket::Socket;
 
-/// The stack of a thread that enters a namespace.
 const STACK: usize = 256 * 1024;
-/// The namespace of this process.
 const OWN: &str = "/proc/self/ns/net";
 
-/// The interfaces of another network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// They, as the kernel lists them there.
     pub links: Vec<link::Link>,
     /// The number by which that namespace tells of this process's own: an interface below one of them may be there.
     pub own: Option<i32>,
@@ -57,7 +53,6 @@ pub(crate) fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
     })
 }
 
-/// What the kernel says of the network namespace of this thread.
 pub(crate) fn read() -> io::Result<Namespace> {
     let socket = Socket::open(None)?;
     let add_link = |all: &mut Vec<Link>, message: Message<'_>| all.extend(one_link(message));
@@ -103,7 +98,6 @@ fn routes(message: Message<'_>) -> Option<Vec<LinkRoute>> {
     Some(found.interfaces.into_iter().map(over).collect())
 }
 
-/// A message of that kind.
 #[cfg(any(test, fuzzing))]
 fn of(kind: u16, payload: &[u8]) -> Message<'_> {
     Message {
@@ -114,7 +108,6 @@ fn of(kind: u16, payload: &[u8]) -> Message<'_> {
     }
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     for kind in [link::NEW, address::NEW, route::NEW] {

@@ -26,16 +26,14 @@ const ATTEMPTS: u32 = 8;
 
 pub(crate) struct Socket(OwnedFd);
 
-/// What one part of a dump says of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     is_last: bool,
-    /// Something changed meanwhile.
     is_torn: bool,
 }
 
 impl Socket {
-    /// A socket of that protocol; without one of rtnetlink(7).
+    /// Without a protocol, one of rtnetlink(7).
     pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
         let socket = socket_with(family, SocketType::RAW, flags, protocol)?;
@@ -45,7 +43,7 @@ impl Socket {
         Ok(Socket(socket))
     }
 
-    /// Sends a message; the payload of the answer. The kernel has answered when sendto(2) returns.
+    /// The payload of the answer. The kernel has answered when sendto(2) returns.
     pub(crate) fn ask(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<u8>> {
         self.send(kind, flags, payload)?;
         let mut bytes = vec![0; ANSWER];
@@ -89,7 +87,6 @@ impl Socket {
         ))
     }
 
-    /// The socket itself, for ioctl(2).
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -112,7 +109,6 @@ fn cut() -> io::Error {
     io::Error::other("the kernel's answer is cut short")
 }
 
-/// Reads a part of a dump.
 fn read_part(bytes: &[u8], add: &mut dyn FnMut(Message<'_>)) -> io::Result<Part> {
     let mut is_torn = false;
     for message in messages(bytes) {
@@ -132,7 +128,6 @@ fn read_part(bytes: &[u8], add: &mut dyn FnMut(Message<'_>)) -> io::Result<Part>
     Ok(Part { is_last, is_torn })
 }
 
-/// The payload of an answer, or the error in it; none where it is no answer.
 fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
     let message = messages(bytes).next()??;
     match message.kind {
@@ -141,7 +136,6 @@ fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
     }
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     let _ = parse_answer(bytes);

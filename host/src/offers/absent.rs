@@ -11,15 +11,12 @@ use crate::discover::not_offered::Subject;
 use crate::discover::unread::AS_ROOT;
 use crate::generate::LOOPBACK;
 
-/// The names under which `discover` says why nothing of a product is offered.
 const ONLOAD: &str = "onload";
 const TCPDIRECT: &str = "tcpdirect";
 
-/// The reasons of a host.
 pub(super) struct Absence<'i> {
     inventory: &'i Inventory,
     reasons: BTreeMap<(Class, &'i str), Vec<&'i str>>,
-    /// The function that each function of a group is offered with.
     groups: BTreeMap<PciAddress, PciAddress>,
 }
 
@@ -44,7 +41,7 @@ impl<'i> Absence<'i> {
         }
     }
 
-    /// The reason, and what would change it; none if discovery sees nothing of the device.
+    /// With what would change it; none if discovery sees nothing of the device.
     pub(super) fn why(&self, class: Class, name: &str) -> Option<String> {
         let reason = match class {
             Class::Nic | Class::NicPlain | Class::NicNodes if name == LOOPBACK => self.of_onload(),
@@ -80,7 +77,6 @@ impl<'i> Absence<'i> {
         self.named(class, name).or_else(by_address)
     }
 
-    /// That of all that Onload offers.
     fn of_onload(&self) -> Option<String> {
         let onload = self.inventory.onload.as_ref();
         let obstacle = onload.and_then(|onload| onload.obstacle.clone());
@@ -95,7 +91,6 @@ impl<'i> Absence<'i> {
         ))
     }
 
-    /// What could not be read and decides whether it is there.
     fn unread(&self, class: Class) -> Option<String> {
         let mut unread = self.inventory.unread.iter();
         let unread = unread.find(|unread| unread.kinds.contains(&class))?;

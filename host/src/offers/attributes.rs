@@ -2,7 +2,7 @@
 
 use super::offer::Attribute;
 
-/// A text; empty if it is not known.
+/// Empty if it is not known.
 pub(super) fn text(text: Option<&str>) -> Attribute {
     Attribute::Text(text.unwrap_or_default().to_owned())
 }

@@ -8,7 +8,6 @@ use super::offer::Attributes;
 use super::places::Places;
 use crate::discover::clock::Clock;
 
-/// The clocks of a class.
 pub(super) fn found(class: Class, places: &Places<'_>) -> Vec<Found> {
     let clocks = match class {
         Class::Ptp => &places.inventory.ptp,
@@ -23,7 +22,6 @@ pub(super) fn found(class: Class, places: &Places<'_>) -> Vec<Found> {
     found.collect()
 }
 
-/// A clock that is offered no longer.
 pub(super) fn gone(class: Class, name: &str, places: &Places<'_>) -> Found {
     Found {
         names: vec![name.to_owned()],

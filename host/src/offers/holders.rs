@@ -8,7 +8,6 @@ use onload_core::text::Listed as Words;
 
 use super::offer::Held;
 
-/// The leases of a host by device, without those that are over.
 pub(super) struct Holders<'l> {
     by_device: BTreeMap<(Class, &'l str), Vec<&'l Listed>>,
 }
@@ -51,7 +50,6 @@ fn held(listed: &Listed) -> Held {
     }
 }
 
-/// The holders for a line; none where there is none.
 pub(super) fn text(leases: &[Held]) -> Option<String> {
     let holders: Vec<String> = leases.iter().map(|held| held.text.clone()).collect();
     (!holders.is_empty()).then(|| Words(&holders).to_string())

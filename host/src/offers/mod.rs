@@ -1,9 +1,7 @@
-//! What a host offers to cluster engines.
-//!
-//! Kubernetes and Nomad schedule devices. [`offers`] says which there are, in words that belong to neither:
-//! each engine's agent maps an [`Offer`] to its own protocol. Only devices that stand in a CDI
-//! specification on disk are healthy, since a container gets what the specification says. Pools, `any` and
-//! `all` are no offers: they stand for devices that are offered one by one.
+//! What a host offers to cluster engines, in words that belong to neither Kubernetes nor Nomad: each engine's agent
+//! maps an [`Offer`] to its own protocol. Only devices in a CDI specification on disk are healthy, since a container
+//! gets what the specification says. Pools, `any` and `all` are no offers: they stand for devices that are offered one
+//! by one.
 
 mod absent;
 mod attributes;
@@ -29,5 +27,4 @@ pub use offering::offers;
 pub use published::GENERATE;
 pub use survey::Survey;
 
-/// The name of the offer of Onload without an interface: it still accelerates loopback, pipes and epoll.
 pub const LOOPBACK: &str = crate::generate::LOOPBACK;

@@ -29,7 +29,6 @@ pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
         .collect()
 }
 
-/// An interface that is offered no longer, or is in a container.
 pub(super) fn gone(name: &str, places: &Places<'_>) -> Found {
     let address: Option<PciAddress> = name.parse().ok();
     let pci = places.named(name).and_then(|interface| interface.pci);

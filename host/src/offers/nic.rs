@@ -12,7 +12,6 @@ use crate::discover::tcpdirect;
 use crate::generate::LOOPBACK;
 use crate::pools::{HELD, RETURNING};
 
-/// The interfaces of a class, and for Onload what it does without one.
 pub(super) fn found(class: Class, places: &Places<'_>) -> Vec<Found> {
     let inventory = places.inventory;
     let onload = inventory.onload.as_ref();
@@ -32,7 +31,6 @@ pub(super) fn found(class: Class, places: &Places<'_>) -> Vec<Found> {
     }
 }
 
-/// An interface that is offered no longer, or Onload without one.
 pub(super) fn gone(class: Class, name: &str, places: &Places<'_>) -> Found {
     // An interface of that name is offered by its PCI address.
     if name == LOOPBACK {
@@ -103,9 +101,10 @@ fn attributes(
 
 /// What the frames of an interface are, in the words of the RDMA stack.
 pub(super) fn link_layer(interface: &NetDevice) -> &'static str {
-    match interface.is_ipoib() {
-        true => "InfiniBand",
-        false => "Ethernet",
+    if interface.is_ipoib() {
+        "InfiniBand"
+    } else {
+        "Ethernet"
     }
 }
 

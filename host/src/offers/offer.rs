@@ -13,21 +13,16 @@ use onload_core::text::Listed;
 /// of them.
 pub type Attributes = BTreeMap<&'static str, Attribute>;
 
-/// A device that a cluster engine may give to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub class: Class,
-    /// Its name in that class, as in the CDI specification.
     pub name: DeviceName,
     /// The CDI devices that a container of it gets, such as `onload.dev/nic=ens1`. Empty if no
     /// specification has it; then it is not healthy.
     pub cdi: Vec<String>,
-    /// The pools of the configuration that have it as a member, sorted.
     pub pools: Vec<String>,
     pub pci: Option<PciAddress>,
-    /// The root of the PCIe tree that the function is in, such as `pci0000:80`.
     pub pcie_root: Option<String>,
-    /// The NUMA node of the function.
     pub numa_node: Option<u32>,
     pub attributes: Attributes,
     /// Whether one container has it at a time.
@@ -37,13 +32,10 @@ pub struct Offer {
     pub slots: Option<u32>,
     /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
     pub health: Health,
-    /// Who holds it by lease, for people.
     pub holder: Option<String>,
-    /// The leases of it, by slot.
     pub leases: Vec<Held>,
 }
 
-/// What users select a device by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
     Text(String),
@@ -53,15 +45,12 @@ pub enum Attribute {
     Version(String),
 }
 
-/// Whether one container has a device at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
     Exclusive,
-    /// Several; [`Offer::slots`] says how many.
     Shared,
 }
 
-/// Whether a container can use a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Healthy,
@@ -69,14 +58,12 @@ pub enum Health {
     Unhealthy(String),
 }
 
-/// A lease whose holder lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The slot, from 0.
     pub slot: u32,
     /// The lease; `None` if its file is not understood. It counts all the same.
     pub lease: Option<Lease>,
-    /// Who holds it and since when, for people.
     pub text: String,
 }
 

@@ -45,7 +45,6 @@ pub fn offers(
     classes.flat_map(|class| offering.of_class(class)).collect()
 }
 
-/// In which pools a device is.
 #[derive(Clone, Debug, Default)]
 struct Membership {
     pools: Vec<String>,
@@ -53,7 +52,6 @@ struct Membership {
     share: Option<u32>,
 }
 
-/// The pools of the configuration, by their members.
 fn memberships(pools: &Pools) -> BTreeMap<(Class, &str), Membership> {
     let mut memberships: BTreeMap<(Class, &str), Membership> = BTreeMap::new();
     let named = pools.offered.iter();
@@ -76,7 +74,6 @@ fn least(one: Option<u32>, other: Option<u32>) -> Option<u32> {
     one.into_iter().chain(other).min()
 }
 
-/// All that the offers of a host are made of.
 struct Offering<'a> {
     inventory: &'a Inventory,
     places: Places<'a>,
@@ -102,7 +99,6 @@ impl Offering<'_> {
         offers
     }
 
-    /// The devices of a class that discovery offers.
     fn found(&self, class: Class) -> Vec<Found> {
         match class {
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
@@ -118,7 +114,6 @@ impl Offering<'_> {
         }
     }
 
-    /// A device that a specification has and discovery does not offer.
     fn gone(&self, class: Class, name: &str) -> Found {
         let gone = match class {
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
@@ -169,9 +164,10 @@ impl Offering<'_> {
             pcie_root: found.pci.and_then(|pci| self.places.root(pci)),
             pci: found.pci,
             numa_node: found.numa_node,
-            sharing: match is_exclusive {
-                true => Sharing::Exclusive,
-                false => Sharing::Shared,
+            sharing: if is_exclusive {
+                Sharing::Exclusive
+            } else {
+                Sharing::Shared
             },
             slots: most.filter(|_| !is_exclusive),
             health: self.health(class, &found),
@@ -181,7 +177,7 @@ impl Offering<'_> {
         })
     }
 
-    /// Interfaces, and RDMA devices where one network namespace has each at a time.
+    /// One network namespace has each of them at a time.
     fn belongs_to_one_namespace(&self, class: Class) -> bool {
         let mode = self.inventory.rdma_netns_mode;
         let is_rdma = class == Class::Rdma && mode == Some(NetnsMode::Exclusive);

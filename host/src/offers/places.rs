@@ -9,12 +9,10 @@ use super::offer::{Attribute, Attributes};
 use crate::discover::inventory::Inventory;
 use crate::discover::netdev::NetDevice;
 
-/// A host by its PCI functions.
 pub(super) struct Places<'i> {
     pub(super) inventory: &'i Inventory,
     /// The physical function of each virtual one, and its index there.
     indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
-    /// The interfaces of each function, in the order of their ports.
     interfaces: BTreeMap<PciAddress, Vec<&'i NetDevice>>,
 }
 
@@ -40,29 +38,24 @@ impl<'i> Places<'i> {
         }
     }
 
-    /// The root of the PCIe tree that a function is in.
     pub(super) fn root(&self, pci: PciAddress) -> Option<String> {
         self.inventory.functions.root(pci).map(str::to_owned)
     }
 
-    /// The NUMA node of a function.
     pub(super) fn numa_node(&self, pci: Option<PciAddress>) -> Option<u32> {
         self.inventory.functions.get(pci?)?.numa_node
     }
 
-    /// The interface on the first port of a function.
     pub(super) fn interface(&self, pci: PciAddress) -> Option<&'i NetDevice> {
         self.interfaces.get(&pci)?.first().copied()
     }
 
-    /// An interface by its name.
     pub(super) fn named(&self, name: &str) -> Option<&'i NetDevice> {
         let interfaces = &self.inventory.interfaces;
         let found = interfaces.binary_search_by(|interface| interface.name.as_str().cmp(name));
         interfaces.get(found.ok()?)
     }
 
-    /// What users select the device of a function by, whatever its class.
     pub(super) fn attributes(&self, pci: Option<PciAddress>) -> Attributes {
         let function = pci.and_then(|pci| self.inventory.functions.get(pci));
         let place = pci.and_then(|pci| self.indexes.get(&pci));

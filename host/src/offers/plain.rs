@@ -9,7 +9,6 @@ use crate::discover::hugepages::Hugepages;
 use crate::discover::inventory::Inventory;
 use crate::discover::profile::Profile;
 
-/// The profiles of Onload, if it is offered.
 pub(super) fn profiles(inventory: &Inventory) -> Vec<Found> {
     let onload = inventory.onload.iter();
     let onload = onload.filter(|onload| onload.obstacle.is_none());
@@ -18,7 +17,6 @@ pub(super) fn profiles(inventory: &Inventory) -> Vec<Found> {
     found.collect()
 }
 
-/// A profile that is offered no longer.
 pub(super) fn gone_profile(name: &str, inventory: &Inventory) -> Found {
     profile_of(name, None, inventory)
 }
@@ -41,13 +39,11 @@ fn profile_of(name: &str, profile: Option<&Profile>, inventory: &Inventory) -> F
     }
 }
 
-/// The sizes of huge pages.
 pub(super) fn hugepages(inventory: &Inventory) -> Vec<Found> {
     let sizes = inventory.hugepages.iter();
     sizes.map(|size| pages_of(&size.name, Some(size))).collect()
 }
 
-/// A size that is offered no longer.
 pub(super) fn gone_hugepages(name: &str) -> Found {
     pages_of(name, None)
 }

@@ -19,7 +19,6 @@ pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
 /// Names in a specification that stand for several devices.
 const SEVERAL: [&str; 2] = ["all", ANY];
 
-/// The devices of the specifications, without those that stand for several.
 pub(super) struct Published<'r> {
     registry: &'r Registry,
     devices: BTreeMap<Class, BTreeMap<&'r str, Resolved<'r>>>,
@@ -58,7 +57,6 @@ impl<'r> Published<'r> {
         }
     }
 
-    /// The devices of a class.
     pub(super) fn names(&self, class: Class) -> impl Iterator<Item = &'r str> {
         let devices = self.devices.get(&class).into_iter();
         devices.flat_map(|devices| devices.keys().copied())
@@ -69,7 +67,6 @@ impl<'r> Published<'r> {
         devices.is_some_and(|devices| devices.contains_key(name))
     }
 
-    /// What the hook of a container with that device expects of nodes.
     pub(super) fn expected(&self, class: Class, name: &str) -> Vec<Expect> {
         let devices = self.devices.get(&class);
         let Some(found) = devices.and_then(|devices| devices.get(name)) else {
@@ -80,7 +77,7 @@ impl<'r> Published<'r> {
         expected
     }
 
-    /// Why no container gets that device; none if a specification has it.
+    /// None if a specification has it.
     pub(super) fn why_not(&self, class: Class, name: &str) -> Option<String> {
         if self.has(class, name) {
             return None;
@@ -99,15 +96,15 @@ impl<'r> Published<'r> {
             ));
         }
         let kind = class.kind();
-        Some(match self.devices.contains_key(&class) {
-            true => format!("no specification has {kind}={name}; {GENERATE}"),
-            false => format!(
+        Some(if self.devices.contains_key(&class) {
+            format!("no specification has {kind}={name}; {GENERATE}")
+        } else {
+            format!(
                 "there is no specification of {kind}; {GENERATE}, with {class} in [cdi] kinds of {CONFIG_PATH}"
-            ),
+            )
         })
     }
 
-    /// A file of the class, or a directory, that cannot be read or is not valid.
     fn broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
         let prefix = format!("{FILE_PREFIX}{class}.");
         let is_its = |path: &Path| {

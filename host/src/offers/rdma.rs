@@ -21,7 +21,6 @@ pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
     found.collect()
 }
 
-/// A device that is offered no longer.
 pub(super) fn gone(name: &str, places: &Places<'_>) -> Found {
     Found {
         names: vec![name.to_owned()],

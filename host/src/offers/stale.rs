@@ -16,12 +16,10 @@ use crate::discover::vfio::VfioDevice;
 /// IOMMU groups are numbers alone.
 type Key = (&'static str, String, String);
 
-/// The nodes of a host.
 pub(super) struct Nodes {
     by_device: BTreeMap<Key, Vec<Seen>>,
 }
 
-/// A node as it is now.
 struct Seen {
     device: Expected,
     name: String,

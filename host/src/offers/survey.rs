@@ -10,33 +10,21 @@ use super::offer::Offer;
 use super::offering;
 use crate::discover::inventory::Inventory;
 use crate::host::Host;
-use crate::leases::{self, UnknownLeases};
+use crate::leases;
 use crate::pools::{self, Pools};
 
-/// A host at one moment.
 #[derive(Debug)]
 pub struct Survey {
-    /// What discovery found. What it says of pools stands here too.
     pub inventory: Inventory,
-    /// The pools of the configuration.
     pub pools: Pools,
     pub specs: Registry,
-    /// The leases, those that are over too.
     pub leases: Vec<Listed>,
 }
 
 impl Survey {
-    /// Discovers what a host has, and reads its leases and the specifications of some directories, each of
-    /// which has a higher priority than the one before.
-    ///
-    /// # Errors
-    /// [`UnknownLeases`]: any device may be held then. What else cannot be read is in the inventory's `unread`
-    /// and the registry's errors.
-    pub fn read(
-        host: &Host,
-        config: &Config,
-        spec_dirs: &[PathBuf],
-    ) -> Result<Self, UnknownLeases> {
+    /// `spec_dirs`: each has a higher priority than the one before. An error means that leases cannot be read, so that
+    /// any device may be held; what else cannot be read is in the inventory's `unread` and the registry's errors.
+    pub fn read(host: &Host, config: &Config, spec_dirs: &[PathBuf]) -> anyhow::Result<Self> {
         let (inventory, pools) = pools::survey(host, config);
         // The leases are the last to be read: of all of this they change most often.
         Ok(Survey {
@@ -47,7 +35,6 @@ impl Survey {
         })
     }
 
-    /// What the host offers.
     #[must_use]
     pub fn offers(&self) -> Vec<Offer> {
         offering::offers(&self.inventory, &self.specs, &self.pools, &self.leases)

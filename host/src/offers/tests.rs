@@ -9,7 +9,6 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease, Listed};
 use onload_core::processes::{Cgroup, Process};
-use onload_core::text::Chain;
 
 use super::offer::{Attribute, Health, Offer, Sharing};
 use super::{LOOPBACK, Survey, offers};
@@ -881,7 +880,7 @@ fn a_host_without_leases_is_surveyed_and_one_whose_leases_cannot_be_read_is_not(
     assert!(matches!(survey.offers()[0].health, Health::Unhealthy(_)));
     tree.file("/run/onload-ctk/@leases", "no directory");
     let error = read().unwrap_err();
-    let said = Chain(&error).to_string();
+    let said = format!("{error:#}");
     assert!(said.starts_with("reading leases: opening "), "{said}");
     assert!(said.contains("/run/onload-ctk/@leases"), "{said}");
 }

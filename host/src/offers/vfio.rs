@@ -23,7 +23,6 @@ pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
     found.collect()
 }
 
-/// A device that is offered no longer, by the function that it is named after.
 pub(super) fn gone(name: &str, places: &Places<'_>) -> Found {
     let pci: Option<PciAddress> = name.parse().ok();
     let devices = &places.inventory.vfio;
@@ -38,7 +37,6 @@ pub(super) fn gone(name: &str, places: &Places<'_>) -> Found {
     }
 }
 
-/// The devices of one group, which come by their addresses.
 fn group(devices: &[&VfioDevice], places: &Places<'_>) -> Option<Found> {
     let first = devices.first()?;
     let names: Vec<String> = devices

@@ -17,9 +17,7 @@ use crate::discover::rdma::RdmaDevice;
 use crate::discover::tcpdirect;
 use crate::discover::vfio::VfioDevice;
 
-/// A device that is offered.
 pub(super) struct Candidate<'i> {
-    /// Its name and its NUMA node.
     pub(super) member: Member,
     /// Its IOMMU group, if it is a vfio device: one container has it whole.
     pub(super) iommu_group: Option<u32>,
@@ -28,24 +26,18 @@ pub(super) struct Candidate<'i> {
     pub(super) parts: Vec<Part<'i>>,
 }
 
-/// A PCI function of a device, or a device without one.
 pub(super) struct Part<'i> {
     pub(super) function: Option<&'i PciFunction>,
     /// The physical function that it is a virtual one of.
     pub(super) physical_function: Option<PciAddress>,
     pub(super) index: Option<u32>,
-    /// The interfaces of the device.
     pub(super) interfaces: Vec<&'i str>,
-    /// The link layers of its ports.
     pub(super) link_layers: Vec<LinkLayer>,
 }
 
-/// A host by what selectors name: its interfaces, and the place of each virtual function.
 pub(super) struct Places<'i> {
     inventory: &'i Inventory,
-    /// The function below each interface.
     functions: BTreeMap<&'i str, PciAddress>,
-    /// What the frames of each interface are.
     link_layers: BTreeMap<&'i str, LinkLayer>,
     /// The physical function of each virtual one, and its index there.
     indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
@@ -54,9 +46,12 @@ pub(super) struct Places<'i> {
 impl<'i> Places<'i> {
     pub(super) fn of(inventory: &'i Inventory) -> Places<'i> {
         let interfaces = &inventory.interfaces;
-        let link_layer = |is_ipoib| match is_ipoib {
-            true => LinkLayer::InfiniBand,
-            false => LinkLayer::Ethernet,
+        let link_layer = |is_ipoib| {
+            if is_ipoib {
+                LinkLayer::InfiniBand
+            } else {
+                LinkLayer::Ethernet
+            }
         };
         let indexes = inventory.functions.iter().flat_map(|parent| {
             let children = parent.virtual_functions.iter();
@@ -76,12 +71,10 @@ impl<'i> Places<'i> {
         }
     }
 
-    /// The function below an interface.
     pub(super) fn below(&self, interface: &str) -> Option<PciAddress> {
         self.functions.get(interface).copied()
     }
 
-    /// The devices of a class that are offered, in the order of the inventory.
     pub(super) fn candidates(&self, class: Class) -> Vec<Candidate<'i>> {
         let inventory = self.inventory;
         let onload = inventory.onload.iter();
@@ -160,7 +153,6 @@ impl<'i> Places<'i> {
         candidate(&device.device, device.numa_node, part)
     }
 
-    /// An interface that may move into a container, or has.
     pub(super) fn netdev(&self, netdev: &'i Netdev) -> Option<Candidate<'i>> {
         let part = Part {
             interfaces: vec![&netdev.name],
@@ -194,7 +186,6 @@ impl<'i> Places<'i> {
         })
     }
 
-    /// A device on that function, without interfaces.
     fn part(&self, address: Option<PciAddress>) -> Part<'i> {
         let function = address.and_then(|address| self.inventory.functions.get(address));
         let place = address.and_then(|address| self.indexes.get(&address));

@@ -31,36 +31,30 @@ use selection::{Selection, select};
 /// The first version of CDI in which a device has annotations, which list the members.
 const ANNOTATIONS: Version = Version::V0_6_0;
 
-/// A pool that is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPool {
     pub class: Class,
-    /// Its name in that class.
     pub name: DeviceName,
     pub pool: Pool,
 }
 
-/// The pools of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
-    /// Those that are offered, by class and name.
     pub offered: Vec<NamedPool>,
-    /// Those that are not, with the reason.
     pub not_offered: Vec<NotOffered>,
-    /// What is odd with them, for the operator.
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
     pub shares: Leases,
 }
 
-/// What a host has, and its pools. What is not offered of them stands in the inventory, and so do the
-/// warnings about them.
+/// What is not offered of the pools stands in the inventory, and so do the warnings about them.
 #[must_use]
 pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     // What cannot be read now is not read afterwards either, which says why.
-    let before = match moves(config) {
-        true => leases::list(host).unwrap_or_default(),
-        false => Vec::new(),
+    let before = if moves(config) {
+        leases::list(host).unwrap_or_default()
+    } else {
+        Vec::new()
     };
     let mut inventory = discover(host, config);
     if is_wanted(config) || rdma::is_exclusive(&inventory) {
@@ -97,7 +91,6 @@ fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
     }
 }
 
-/// The pools of a host with that configuration.
 #[must_use]
 pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let places = Places::of(inventory);
@@ -144,7 +137,6 @@ impl Pools {
         ))
     }
 
-    /// Leaves out what readers of CDI up to that version do not understand.
     pub fn keep_to(&mut self, newest: Version) {
         let Some(reason) = Pools::why_left_out(newest) else {
             return;
@@ -166,14 +158,12 @@ impl Pools {
     }
 }
 
-/// The devices of a class, from which its pools are made.
 struct ClassDevices<'i> {
     class: Class,
     candidates: Vec<Candidate<'i>>,
     places: &'i Places<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
-    /// How many containers may have one device of a class.
     shares: &'i Leases,
 }
 
@@ -227,7 +217,6 @@ impl ClassDevices<'_> {
             .collect()
     }
 
-    /// The name of a pool as that of a CDI device.
     fn name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
         let otherwise = "name the pool otherwise";
         if let Some(problem) = problem_with(name) {
@@ -255,9 +244,10 @@ impl ClassDevices<'_> {
         }
         let share = pool.share.map(Share::get);
         let of_class = self.shares.share(class);
-        let share = match rdma::is_exclusive(self.inventory) && class == Class::Rdma {
-            true => of_class,
-            false => share.or(of_class),
+        let share = if rdma::is_exclusive(self.inventory) && class == Class::Rdma {
+            of_class
+        } else {
+            share.or(of_class)
         };
         let share = share.unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
@@ -284,7 +274,6 @@ impl ClassDevices<'_> {
     }
 }
 
-/// A pool that a specification can list.
 fn checked(class: Class, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {
     let count = pool.members.len();
     let annotations = pool.to_annotations();

@@ -1,5 +1,5 @@
-//! Which interfaces may move into a container: those that `[discover] offer-netdevs` names or a pool selects, and
-//! that the host does not use.
+//! Which interfaces may move into a container: those that `[discover] offer-netdevs` names or a pool selects, and that
+//! the host does not use.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::discover::names::Names;
 use crate::discover::nic::Nic;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunction;
-use crate::leases::{Around, UnknownLeases};
+use crate::leases::Around;
 
 /// The state of an interface in a container, and of one whose container has ended.
 pub(crate) const HELD: &str = "held";
@@ -26,16 +26,14 @@ pub(crate) const RETURNING: &str = "returning";
 const AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
 const NETWORK: u32 = 0x02;
-/// Its driver has no interface.
 const VFIO: &str = "vfio-pci";
 
-/// Why an idle interface stays where it is.
 const NOT_NAMED: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
 
 /// Puts the interfaces that are offered into the inventory, with the reason for each other one. One that its holder
 /// has taken away stays there: the lease tells what it was.
 pub(super) fn settle(
-    leases: &Result<Around, UnknownLeases>,
+    leases: &Result<Around, anyhow::Error>,
     inventory: &mut Inventory,
     config: &Config,
 ) {
@@ -243,7 +241,6 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     left
 }
 
-/// The interfaces that pools of the class select, whether they can be offered or not.
 fn selected(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
     let pools = config.pools.values();
     let pools: Vec<_> = pools.filter(|pool| pool.class == Class::Netdev).collect();
@@ -264,7 +261,6 @@ fn selected(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
     selected
 }
 
-/// Interfaces that the configuration names and that are no PCI function's.
 fn named_without_function(inventory: &Inventory, config: &Config) -> Vec<NotOffered> {
     let named = &config.discover.offer_netdevs;
     let interfaces = inventory.interfaces.iter();

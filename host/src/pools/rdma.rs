@@ -7,15 +7,13 @@ use onload_core::lease::{Facts, Listed, RdmaFacts};
 use super::unknown_leases::leave_unread;
 use crate::discover::inventory::Inventory;
 use crate::discover::rdma::{NetnsMode, RdmaDevice};
-use crate::leases::{Around, UnknownLeases};
+use crate::leases::Around;
 
-/// Whether one network namespace has each device.
 pub(super) fn is_exclusive(inventory: &Inventory) -> bool {
     inventory.rdma_netns_mode == Some(NetnsMode::Exclusive)
 }
 
-/// Puts the devices that their holders have taken away back into the inventory.
-pub(super) fn settle(leases: &Result<Around, UnknownLeases>, inventory: &mut Inventory) {
+pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inventory) {
     if !is_exclusive(inventory) {
         return;
     }

@@ -8,7 +8,6 @@ use onload_core::select::{PhysicalFunction, Select};
 
 use super::candidate::{Candidate, Part, Places};
 
-/// What a selector chose among some devices.
 pub(super) struct Selection {
     /// Whether each device belongs to the pool, in their order.
     pub(super) chosen: Vec<bool>,
@@ -61,7 +60,6 @@ pub(super) fn select(
 /// Which words of a key a part of a device on that NUMA node matches, by index.
 type Find<'s> = Box<dyn Fn(&Part<'_>, Option<u32>) -> Vec<usize> + 's>;
 
-/// A key of a selector.
 struct Key<'s> {
     name: &'static str,
     /// Its words, as a configuration has them.
@@ -69,7 +67,6 @@ struct Key<'s> {
     find: Find<'s>,
 }
 
-/// The keys that a selector has.
 fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
     let Select {
         vendor,
@@ -130,7 +127,6 @@ fn key<'s, T>(
     })
 }
 
-/// The key `pf`, whose words are names of interfaces too.
 fn parent_key<'s>(words: &[PhysicalFunction], parents: Vec<Option<PciAddress>>) -> Option<Key<'s>> {
     (!words.is_empty()).then(|| Key {
         name: "pf",
@@ -144,7 +140,6 @@ fn parent_key<'s>(words: &[PhysicalFunction], parents: Vec<Option<PciAddress>>) 
     })
 }
 
-/// The key `addresses`, which may name every device of a host.
 fn address_key<'s>(words: &[PciAddress]) -> Option<Key<'s>> {
     let mut indexes: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
     for (index, address) in words.iter().enumerate() {

@@ -4,21 +4,18 @@ use std::path::PathBuf;
 
 use onload_core::class::Class;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
 
 use crate::discover::inventory::Inventory;
 use crate::discover::unread::Unread;
-use crate::leases::UnknownLeases;
 
-/// Devices of a class that are in containers are not known, so nothing of the class is removed. `what` they are is for
-/// people.
+/// Nothing of the class is removed. `what` they are is for people.
 pub(super) fn leave_unread(
-    error: &UnknownLeases,
+    error: &anyhow::Error,
     class: Class,
     what: &str,
     inventory: &mut Inventory,
 ) {
-    let reason = Chain(error).to_string();
+    let reason = format!("{error:#}");
     let warning = format!("{what} that are in containers are not known: {reason}");
     inventory.unread.push(Unread {
         path: PathBuf::from(RUN_DIR),

@@ -9,26 +9,20 @@ use crate::host::{Host, HostError};
 /// Links that are followed to a place where there is nothing yet.
 const MAX_LINKS: u32 = 40;
 
-/// The directories of specifications that the engines of a host read, links in them followed inside it, each
-/// of a higher priority than the one before. They need not exist.
-///
-/// # Errors
-/// A link cannot be followed.
+/// Links are followed inside the host. Each directory is of a higher priority than the one before; they need not
+/// exist.
 pub fn engine_dirs(host: &Host) -> Result<Vec<PathBuf>, HostError> {
     let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
         let dir = Path::new(dir);
-        Ok(match host.is_running() {
-            true => host.outside_path(dir),
-            false => host.outside_path(&place(host, dir, MAX_LINKS)?),
+        Ok(if host.is_running() {
+            host.outside_path(dir)
+        } else {
+            host.outside_path(&place(host, dir, MAX_LINKS)?)
         })
     });
     dirs.collect()
 }
 
-/// The directories of specifications that somebody named, else those that engines read.
-///
-/// # Errors
-/// As [`engine_dirs`].
 pub fn given_or_engine_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
     match given {
         [] => engine_dirs(host),

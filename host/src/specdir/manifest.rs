@@ -1,39 +1,21 @@
-//! The manifest of an output directory: which of its files onload-ctk wrote, identified by content.
-//!
-//! Another version may have written it. Unknown fields and classes are ignored, and a field
-//! `version` above [`VERSION`] means that this version cannot interpret the rest. Version 1 is
-//! written without that field: 0.1.0 rejects fields that it does not know.
+//! The manifest of an output directory: which of its files onload-ctk wrote, identified by content. Unknown fields and
+//! classes are ignored, and a field `version` above [`VERSION`] means that this version cannot interpret the rest.
 
 use std::collections::BTreeMap;
 
+use anyhow::bail;
 use onload_core::class::Class;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::spec_name::SpecName;
 
-/// Its name; CDI readers use only names that end in .json or .yaml.
+/// CDI readers use only names that end in .json or .yaml.
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
-/// How the names of our specifications begin.
 pub const FILE_PREFIX: &str = "onload.dev-";
 
-/// The newest version of a manifest that this code understands.
 const VERSION: u32 = 1;
 
-/// Why a manifest is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
-    /// It is not a manifest.
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    /// A newer version of this program wrote it.
-    #[error(
-        "it is of version {0}, and this program understands {VERSION}; run the newer one, or remove the file"
-    )]
-    Newer(u32),
-}
-
-/// The format of specification files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -46,7 +28,6 @@ pub enum Format {
 impl Format {
     pub(crate) const ALL: [Format; 2] = [Format::Json, Format::Yaml];
 
-    /// The extension of a file name, without the dot.
     #[must_use]
     pub(crate) fn extension(self) -> &'static str {
         match self {
@@ -55,20 +36,18 @@ impl Format {
         }
     }
 
-    /// The name of the file of a specification.
     #[must_use]
     pub(crate) fn file_name(self, spec: SpecName) -> String {
         format!("{FILE_PREFIX}{spec}.{}", self.extension())
     }
 
-    /// The names of all files that a class may have, in either format.
     pub(crate) fn file_names(class: Class) -> impl Iterator<Item = String> {
         let specs = SpecName::of_class(class).into_iter();
         specs.flat_map(|spec| Format::ALL.map(|format| format.file_name(spec)))
     }
 }
 
-/// What was requested and what was written. It is the same for two runs that write the same.
+/// It is the same for two runs that write the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
@@ -78,11 +57,9 @@ pub struct Manifest {
     pub max_cdi_version: Option<String>,
     #[serde(with = "class_names")]
     pub kinds: Vec<Class>,
-    /// The files, by name.
     pub files: BTreeMap<String, Written>,
 }
 
-/// A file that onload-ctk wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
     /// The sha256 of its content in hexadecimal; two while it is being replaced.
@@ -90,11 +67,7 @@ pub struct Written {
 }
 
 impl Manifest {
-    /// Parses a manifest.
-    ///
-    /// # Errors
-    /// It is not a manifest, or a newer version's.
-    pub fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+    pub fn parse(bytes: &[u8]) -> anyhow::Result<Manifest> {
         #[derive(Deserialize)]
         struct Versioned {
             #[serde(default)]
@@ -102,12 +75,13 @@ impl Manifest {
         }
         let Versioned { version } = serde_json::from_slice(bytes)?;
         if version > VERSION {
-            return Err(ManifestError::Newer(version));
+            bail!(
+                "it is of version {version}, and this program understands {VERSION}; run the newer one, or remove the file"
+            );
         }
         Ok(serde_json::from_slice(bytes)?)
     }
 
-    /// The manifest's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Serialisation cannot fail: its maps have text keys.
@@ -116,7 +90,6 @@ impl Manifest {
         text
     }
 
-    /// Whether onload-ctk wrote a file with that content.
     #[must_use]
     pub(crate) fn owns(&self, name: &str, content: &[u8]) -> bool {
         let hash = sha256(content);
@@ -125,7 +98,6 @@ impl Manifest {
     }
 }
 
-/// The sha256 of a content in hexadecimal.
 #[must_use]
 pub(super) fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
@@ -171,7 +143,8 @@ mod tests {
     fn a_newer_manifest_is_told_from_a_broken_one() {
         let newer = PLAIN.replace("{\"format\"", "{\"version\":2,\"format\"");
         let error = Manifest::parse(newer.as_bytes()).unwrap_err();
-        assert!(matches!(error, ManifestError::Newer(2)), "{error}");
+        let error = error.to_string();
+        assert!(error.starts_with("it is of version 2, "), "{error}");
         for text in [
             "",
             "[]",
@@ -180,7 +153,7 @@ mod tests {
             r#"{"format":"xml","kinds":[],"files":{}}"#,
         ] {
             let error = Manifest::parse(text.as_bytes()).unwrap_err();
-            assert!(matches!(error, ManifestError::Json(_)), "{text}: {error}");
+            assert!(error.is::<serde_json::Error>(), "{text}: {error}");
         }
     }
 }

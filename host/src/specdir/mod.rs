@@ -1,5 +1,4 @@
-//! The directory for specifications: which files there onload-ctk wrote, what has to change, and
-//! how to change it so that a reader never sees half a file.
+//! The directory for specifications, which a reader never sees with half a file.
 
 mod directory;
 mod engine_dirs;
@@ -8,7 +7,10 @@ mod plan;
 mod read;
 mod renumbered;
 
-pub use directory::{LOCK_NAME, SpecDir, SpecDirError};
+/// Where specifications of the host as it is are written.
+pub const OUTPUT_DIR: &str = "/var/run/cdi";
+
+pub use directory::{LOCK_NAME, SpecDir};
 pub use engine_dirs::{engine_dirs, given_or_engine_dirs};
 pub use manifest::{FILE_PREFIX, Format, MANIFEST_NAME, Manifest};
 pub use plan::{Action, Plan, Step, Wanted, plan};

@@ -8,25 +8,19 @@ use super::manifest::{Format, Manifest, Written, sha256};
 use super::read::loses_devices;
 use crate::spec_name::SpecName;
 
-/// The wanted content of the directory.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The classes that this run may touch.
     pub scope: Vec<Class>,
-    /// The content of the file of each specification.
     pub files: BTreeMap<SpecName, Vec<u8>>,
-    /// The format of the files.
     pub format: Format,
     /// The classes for which not everything could be read: a device that is missing from their new
     /// file may exist all the same.
     pub undecided: BTreeSet<Class>,
-    /// The part of the manifest that says what was requested.
     pub asked: Manifest,
     /// Whether to replace or remove a file with one of our names that onload-ctk did not write.
     pub force: bool,
 }
 
-/// What happens to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub name: String,
@@ -34,7 +28,6 @@ pub struct Step {
     pub old: Option<Vec<u8>>,
 }
 
-/// What happens to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Write(Vec<u8>),
@@ -49,10 +42,8 @@ pub enum Action {
     Undecided,
 }
 
-/// What has to change.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Each file, sorted by name.
     pub steps: Vec<Step>,
     /// The manifest before the first change: it lists both the old and the new content.
     pub before: Manifest,
@@ -61,19 +52,16 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether a file is written or removed.
     #[must_use]
     pub fn changes_files(&self) -> bool {
         let changes = |step: &Step| matches!(step.action, Action::Write(_) | Action::Remove);
         self.steps.iter().any(changes)
     }
 
-    /// The files with our names that onload-ctk did not write.
     pub fn left(&self) -> impl Iterator<Item = &str> {
         self.named(Action::Leave)
     }
 
-    /// The files that stay because what they offer could not be read.
     pub fn undecided(&self) -> impl Iterator<Item = &str> {
         self.named(Action::Undecided)
     }
@@ -143,7 +131,6 @@ fn held(
     undecided.filter(loses).copied().collect()
 }
 
-/// What happens to a file of a class whose files stay unchanged: none is added.
 fn hold(decided: Option<Action>, held: bool, there: bool) -> Option<Action> {
     match decided {
         Some(Action::Remove | Action::Write(_)) if held => there.then_some(Action::Undecided),
@@ -161,7 +148,6 @@ fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> 
         .collect()
 }
 
-/// What happens to a file; `None` if none exists and none is wanted.
 fn decide(
     name: &str,
     wanted: Option<&Vec<u8>>,

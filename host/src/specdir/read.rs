@@ -6,7 +6,6 @@ use onload_cdi::{Spec, from_json, from_yaml};
 
 use super::manifest::Format;
 
-/// The specification; `None` if the bytes are not one.
 pub(super) fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
     match format {
         Format::Json => from_json(bytes).ok(),

@@ -8,14 +8,10 @@ use onload_core::expect::{Expect, Numbers};
 use super::manifest::Format;
 use super::read::read;
 
-/// A node whose number has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renumbered {
-    /// Its path in the container.
     pub node: String,
-    /// The number in the old specification, if stated.
     pub before: Option<Numbers>,
-    /// The number in the new one, if stated.
     pub now: Option<Numbers>,
 }
 

@@ -12,7 +12,6 @@ use super::names::OciConfig;
 use super::state::{State, Verdict};
 use crate::generate::device_of;
 
-/// Devices of one container that are shown.
 const MOST: usize = 64;
 /// Letters of a key that are compared, and how many of them may be wrong.
 const COMPARED: usize = 24;
@@ -20,7 +19,6 @@ const WRONG: usize = 1;
 /// The runtime of ours, by its name in engines and by its file.
 const OURS: [&str; 2] = ["onload", "onload-container-runtime"];
 
-/// A device that a container was given.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Grant {
     /// As CLASS=NAME.
@@ -28,17 +26,14 @@ pub struct Grant {
     pub by: Evidence,
 }
 
-/// What says that a container has a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
-    /// The configuration that its engine made it with.
     Configuration,
     /// The environment of its first process, which the process can change.
     Environment,
 }
 
-/// The devices that variables tell of, sorted.
 pub(super) fn grants<'v>(variables: impl Iterator<Item = &'v str>, by: Evidence) -> Vec<Grant> {
     let devices = variables.filter_map(device_of).take(MOST);
     let grants = devices.map(|(class, name)| Grant {

@@ -16,15 +16,12 @@ use super::sockets::of_kernel;
 use crate::host::Host;
 
 const STAT: &str = "/proc/stat";
-/// Programs of one container whose environment is read.
 const MOST: usize = 8;
-/// Characters of a variable that are shown.
 const SHOWN: usize = 64;
 
 pub(super) struct ByKernelReader<'l> {
     looked: Looked<'l>,
     failures: OnceCell<Vec<Failure>>,
-    /// When the host was booted.
     boot: Option<SystemTime>,
 }
 
@@ -37,7 +34,7 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
-    /// Finds them. `since`: when Onload had its first interface.
+    /// `since`: when Onload had its first interface.
     pub(super) fn read(
         &self,
         facts: &mut Facts,
@@ -58,19 +55,17 @@ impl<'l> ByKernelReader<'l> {
                 pid: process.pid,
                 name: process.name.clone(),
                 has_library,
-                cause: match is_asked {
-                    true => {
-                        let variables = self.variables(process, config, budget);
-                        self.cause(process, &variables, &facts.accelerated, since)
-                    }
-                    false => Cause::Unknown,
+                cause: if is_asked {
+                    let variables = self.variables(process, config, budget);
+                    self.cause(process, &variables, &facts.accelerated, since)
+                } else {
+                    Cause::Unknown
                 },
             });
         }
         facts.by_kernel = by_kernel;
     }
 
-    /// Notes which processes have a socket of the kernel, of those that have any and no stack.
     fn find_sockets(&self, processes: &mut [Process], budget: &mut Budget) {
         let networks: BTreeSet<_> = processes.iter().map(|one| one.network.clone()).collect();
         for network in networks {
@@ -147,7 +142,6 @@ impl<'l> ByKernelReader<'l> {
     }
 }
 
-/// Whether these variables keep a program from accelerated interfaces.
 fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
     let value = |name| variable(variables, name).filter(|value| !value.is_empty());
     if value("EF_DONT_ACCELERATE").is_some_and(|value| value != b"0") {

@@ -3,22 +3,18 @@
 
 use serde::Serialize;
 
-/// Who made a container, as far as its cgroup tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     Docker,
     Podman,
-    /// containerd.
     Containerd,
     #[serde(rename = "cri-o")]
     Crio,
-    /// Nobody that is known: an OCI runtime by itself, a sandbox.
     Unknown,
 }
 
 impl Engine {
-    /// Its name as people know it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -31,7 +27,6 @@ impl Engine {
     }
 }
 
-/// A container as a cgroup names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
     /// The path of the cgroup that has the name. Users call those below their own slice as they like, so that an id
@@ -39,7 +34,6 @@ pub(super) struct Named {
     pub(super) path: String,
     pub(super) engine: Engine,
     pub(super) id: String,
-    /// The user below whose slice it is, for engines of users.
     pub(super) user: Option<u32>,
 }
 
@@ -85,7 +79,6 @@ fn of_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
     })
 }
 
-/// A part of a path, with those before it.
 fn of_part(
     part: &str,
     before: &[&str],

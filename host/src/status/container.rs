@@ -15,7 +15,6 @@ use super::process::{self, Limit, Preload, Process};
 use super::state::Verdict;
 use crate::host::Host;
 
-/// Names in a directory of a container that are looked at.
 const MOST_NAMES: usize = 4096;
 /// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
 const HEAD: usize = 256 * 1024;
@@ -25,7 +24,6 @@ const TABLE: u64 = 1024 * 1024;
 const ENVIRONMENT: usize = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
 
-/// What is known of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) engine: Engine,
@@ -34,27 +32,21 @@ pub(super) struct Facts {
     pub(super) user: Option<u32>,
     /// The first of its pid namespace comes first.
     pub(super) processes: Vec<Process>,
-    /// Whether its root could be looked into.
     pub(super) is_seen: bool,
-    /// Whether something in its root answers late or never.
     pub(super) is_stuck: bool,
     pub(super) within: Within,
     /// Whether its cgroup names it. Sandboxes of programs have none of their own.
     pub(super) is_named: bool,
-    /// Whether it has the host's network; none where that is not known.
+    /// None where that is not known.
     pub(super) has_host_network: Option<bool>,
-    /// The interfaces of its own network but for the loopback; none where they are not known.
+    /// Without the loopback; none where they are not known.
     pub(super) interfaces: Option<Vec<Interface>>,
     /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
     pub(super) accelerated: Vec<String>,
-    /// The programs of it that use the kernel's sockets and have no stack of Onload.
     pub(super) by_kernel: Vec<ByKernel>,
     pub(super) start: Start,
-    /// The devices that it has by lease, as CLASS=NAME.
     pub(super) leases: Vec<(Class, String)>,
-    /// The devices that it was given, as far as its configuration or environment says.
     pub(super) grants: Vec<Grant>,
-    /// Why it has nothing although it asks for something.
     pub(super) unanswered: Option<Verdict>,
 }
 
@@ -63,12 +55,10 @@ pub(super) struct Facts {
 pub(super) struct ByKernel {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// Whether it maps the library.
     pub(super) has_library: bool,
     pub(super) cause: Cause,
 }
 
-/// Why a program that has the library has no stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Cause {
     Forbidden,
@@ -92,28 +82,24 @@ pub(super) enum Cause {
 pub(super) struct Start {
     pub(super) program: Program,
     pub(super) environment: Environment,
-    /// Whether the loader ignores LD_PRELOAD for it.
     pub(super) is_secure: bool,
     /// Whether its environment, or that of a program before it, has words of ours.
     pub(super) is_told: bool,
-    /// Whether its bundle has the library in LD_PRELOAD; none where that is not known.
+    /// None where that is not known.
     pub(super) was_given: Option<bool>,
     /// Whether /etc/ld.so.preload names the library for it.
     pub(super) has_preload_file: bool,
 }
 
-/// A device node in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeFact {
     pub(super) path: String,
     pub(super) state: NodeState,
 }
 
-/// Whether a node leads to the device that its name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeState {
     Good,
-    /// The host has no such device now.
     Gone,
     /// The device has this number now, and the node another.
     Renumbered {
@@ -132,7 +118,6 @@ pub(super) enum Program {
     Unknown,
 }
 
-/// What a process was started with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Environment {
     Ours,
@@ -148,7 +133,6 @@ pub(super) enum Environment {
 }
 
 impl Environment {
-    /// Whether words of ours are in it.
     pub(super) fn is_ours(self) -> bool {
         match self {
             Environment::Ours => true,
@@ -178,13 +162,11 @@ fn number_of(path: &str) -> Option<PathBuf> {
     Some(Path::new("/sys/class").join(class).join(entry).join("dev"))
 }
 
-/// Whether a name is a device's: a prefix with a number behind it.
 fn is_numbered(name: &str, prefix: &str) -> bool {
     let number = name.strip_prefix(prefix);
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The devices of ours in a container.
 fn nodes(host: &Host, inside: &Inside<'_>) -> Vec<NodeFact> {
     let listed = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
         let names = inside.names(Path::new(directory), MOST_NAMES).into_iter();
@@ -211,7 +193,7 @@ fn nodes(host: &Host, inside: &Inside<'_>) -> Vec<NodeFact> {
     facts.collect()
 }
 
-/// Compares a node with what the kernel says; none where that cannot be read.
+/// None where that cannot be read.
 fn state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     let text = host.attribute(&number_of(path)?).ok()?;
     let Some(text) = text else {
@@ -219,20 +201,18 @@ fn state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     };
     let (major, minor) = text.split_once(':')?;
     let now = (major.parse().ok()?, minor.parse().ok()?);
-    Some(match now == was {
-        true => NodeState::Good,
-        false => NodeState::Renumbered { was, now },
+    Some(if now == was {
+        NodeState::Good
+    } else {
+        NodeState::Renumbered { was, now }
     })
 }
 
-/// What is in the root directory of a container's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Within {
-    /// The devices of ours, sorted by path.
     pub(super) nodes: Vec<NodeFact>,
-    /// Whether RDMA devices are seen in its network namespace; none where that is not known.
+    /// None where that is not known.
     pub(super) has_rdma: Option<bool>,
-    /// Whether its /dev is its own.
     pub(super) has_own_devices: bool,
 }
 
@@ -250,7 +230,6 @@ pub(super) fn within(host: &Host, pid: u32) -> Option<Within> {
     })
 }
 
-/// How a program of a container is loaded.
 pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
     let path = process::directory(pid).join("exe");
     let head = guarded(&host.outside_path(&path), HEAD);
@@ -262,20 +241,18 @@ pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
     }
 }
 
-/// The variables that a process of a container was started with; none where they are not known.
+/// None where they are not known.
 pub(super) fn variables(host: &Host, pid: u32, guarded: Guarded<'_>) -> Option<Vec<u8>> {
     let path = process::directory(pid).join("environ");
     guarded(&host.outside_path(&path), ENVIRONMENT)
 }
 
-/// The value of a variable.
 pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
     let mut all = variables.split(|byte| *byte == 0);
     all.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 impl Environment {
-    /// What these variables say of the preload.
     pub(super) fn of(variables: &[u8]) -> Environment {
         let mut all = variables.split(|byte| *byte == 0);
         let is_nic = all.any(|variable| {
@@ -293,7 +270,6 @@ impl Environment {
 }
 
 impl Facts {
-    /// Whether anything of it is ours, so that it is shown.
     pub(super) fn is_of_interest(&self) -> bool {
         let is_in_use = self.maps() || self.has_open("/dev/onload") || !self.leases.is_empty();
         // A sandbox of some program shows the host's /dev.
@@ -305,7 +281,6 @@ impl Facts {
             || !self.grants.is_empty()
     }
 
-    /// Whether a process maps the library.
     pub(super) fn maps(&self) -> bool {
         let preloads = self.processes.iter().filter_map(|process| process.preload);
         preloads.into_iter().any(|preload| preload != Preload::No)
@@ -336,13 +311,11 @@ impl Facts {
         .count()
     }
 
-    /// Processes that have a stack of Onload.
     pub(super) fn stacks(&self) -> usize {
         let processes = self.processes.iter();
         processes.filter(|process| process.has_stack).count()
     }
 
-    /// Whether an interface of its own network is accelerated.
     pub(super) fn has_accelerated(&self) -> Option<bool> {
         let interfaces = self.interfaces.iter().flatten();
         self.interfaces.as_ref()?;
@@ -378,12 +351,10 @@ impl Facts {
         smallest.or(first.and_then(limit))
     }
 
-    /// Whether its processes have more descriptors or mappings than were looked at: what was not found may be there.
     pub(super) fn is_cut(&self) -> bool {
         self.processes.iter().any(|process| process.is_cut)
     }
 
-    /// Whether something of its processes is not ours to see.
     pub(super) fn is_partly_unseen(&self) -> bool {
         let unseen = |process: &Process| process.open.is_none() || process.preload.is_none();
         !self.is_seen || self.processes.iter().any(unseen)

@@ -11,13 +11,11 @@ use super::process;
 use super::tasks::Tasks;
 use crate::host::{Host, HostError};
 
-/// The processes of one container, as they are found.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) engine: Engine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
-    /// Whether its cgroup names it, or a lease does.
     pub(super) is_named: bool,
     pub(super) pids: Vec<u32>,
 }
@@ -29,7 +27,7 @@ impl Group {
     }
 }
 
-/// The processes by container, and how many could not be told.
+/// With how many are unknown.
 pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
@@ -85,7 +83,6 @@ fn namespace_id(namespace: &Path) -> String {
     format!("pidns-{}", digits.collect::<String>())
 }
 
-/// The containers of leases, by their first process.
 fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let live = live.filter_map(|listed| listed.lease.as_ref().ok());

@@ -7,18 +7,13 @@ use std::path::{Path, PathBuf};
 use onload_core::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
-use crate::host::Host;
+use crate::host::{Host, SYSFS_MAGIC};
 
-/// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
-const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
-
-/// Where sysfs has interfaces.
 const INTERFACES: &str = "/sys/class/net";
 const DEVICES: &str = "/dev";
 /// Lines above the interfaces in /proc/PID/net/dev.
 const HEADS: usize = 2;
 
-/// The root directory of a process.
 pub(super) struct Inside<'h> {
     host: &'h Host,
     /// Its path on the host, by which a captured host's table has its nodes.
@@ -37,7 +32,6 @@ impl Inside<'_> {
         open_in_root(&self.root, path, flags, ResolveFlags::NO_SYMLINKS).ok()
     }
 
-    /// The numbers of a character device.
     pub(super) fn node(&self, path: &Path) -> Option<(u32, u32)> {
         let below = path.strip_prefix("/").unwrap_or(path);
         // A captured host has no nodes, and a table of them.

@@ -15,7 +15,6 @@ const RECORD: usize = 16 * 1024;
 /// Characters of a program's name that its library writes; the kernel keeps 15 of the same.
 const NAME: usize = 15;
 
-/// A program that got no stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// Hundredths of a second since boot.
@@ -26,7 +25,6 @@ pub(super) struct Failure {
     pub(super) error: Error,
 }
 
-/// Why it got none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Error {
     /// The driver's error, `rc` of "Failed to allocate stack (rc=-16)".

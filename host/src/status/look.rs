@@ -20,12 +20,10 @@ use super::process::{self, Budget, Process, Reader};
 use super::state::{HostFacts, Verdict};
 use crate::host::Host;
 
-/// The file of Onload's library in its directory.
 const LIBRARY: &str = "libonload.so";
 /// The stacks that programs have, and who made each (Onload, `efab_stacks_seq_show`).
 const STACKS: &str = "/proc/driver/onload/stacks";
 
-/// The look at all containers of a host.
 pub(super) struct Look<'l> {
     looked: Looked<'l>,
     reader: Reader<'l>,
@@ -215,7 +213,6 @@ impl<'l> Look<'l> {
         (None, false)
     }
 
-    /// Looks for why no program has the library.
     fn start(&mut self, facts: &Facts, config: Option<&OciConfig>, budget: &mut Budget) -> Start {
         let mut processes = facts.processes.iter();
         let mut has_file = |process| {

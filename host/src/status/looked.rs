@@ -12,19 +12,14 @@ use crate::netlink::namespace::Elsewhere as Network;
 /// known.
 pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
 
-/// The interfaces of the network that a process is in; none where they are not known.
 pub type Networks<'n> = &'n dyn Fn(u32) -> Option<Network>;
 
-/// What a look at a host is made with.
 #[derive(Clone, Copy)]
 pub struct Looked<'l> {
-    /// The host.
     pub host: &'l Host,
     pub inventory: &'l Inventory,
     /// Its leases; none where they are not ours to see.
     pub leases: Option<&'l [Listed]>,
-    /// Reads files of processes, which may make their reader wait.
     pub guarded: Guarded<'l>,
-    /// Asks the kernel for the interfaces of containers.
     pub networks: Networks<'l>,
 }

@@ -59,42 +59,33 @@ pub use crate::netlink::namespace::Elsewhere as Network;
 
 const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 
-/// The containers of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Those that hold a device of ours, map the library, or ask for something and have nothing, sorted by engine and
     /// name.
     pub containers: Vec<Container>,
-    /// Processes that are not ours to see, each of which may be in one more.
     pub unseen: usize,
 }
 
-/// A container that has something of ours, or asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Container {
-    /// Who made it.
     pub engine: Engine,
-    /// Its name, if its engine's files say.
     pub name: Option<String>,
     /// Its id; of a container that no engine names, that of its lease or its pid namespace.
     pub id: String,
-    /// The user whose engine made it, where that is not root.
+    /// None for root's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// What is so of it, the worst first.
+    /// The worst first.
     pub verdicts: Vec<Verdict>,
-    /// The nodes of ours in it.
     pub nodes: Vec<String>,
-    /// The devices that it has by lease, as CLASS=NAME.
+    /// As CLASS=NAME.
     pub leases: Vec<String>,
-    /// The devices that it was given, as its configuration or its environment says.
     pub devices: Vec<Grant>,
-    /// Its processes: number and name.
     pub processes: Vec<(u32, String)>,
 }
 
 impl Container {
-    /// How it does: the worst that is so of it.
     #[must_use]
     pub fn state(&self) -> State {
         self.verdicts
@@ -109,10 +100,6 @@ impl Container {
     }
 }
 
-/// Looks at every container.
-///
-/// # Errors
-/// The processes cannot be listed.
 pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     let (groups, mut unseen) = groups(looked.host, looked.leases.unwrap_or_default())?;
     let host_facts = host_facts(&looked);
@@ -121,9 +108,10 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     let mut containers = Vec::new();
     for group in groups {
         let mut own = Budget::WHOLE;
-        let budget = match group.is_of_root() {
-            true => &mut own,
-            false => &mut of_strangers,
+        let budget = if group.is_of_root() {
+            &mut own
+        } else {
+            &mut of_strangers
         };
         let (facts, missed) = look.facts(group, budget);
         unseen += missed;
@@ -135,7 +123,6 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     Ok(Status { containers, unseen })
 }
 
-/// A container of root's engines, and the devices that it was made with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Grantee {
     /// Its name or, without one, its id.
@@ -144,11 +131,8 @@ pub struct Grantee {
     pub devices: Vec<String>,
 }
 
-/// The devices that containers of root's engines were made with, as their configurations say: those among them that
-/// leave no node and no lease too, such as huge pages. No process is looked into.
-///
-/// # Errors
-/// The processes cannot be listed.
+/// As their configurations say, so that those are among them that leave no node and no lease, such as huge pages. No
+/// process is looked into.
 pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
     let (groups, _) = groups(host, &[])?;
     let mut names = Names::new(host);

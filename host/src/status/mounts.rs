@@ -48,25 +48,20 @@ const PRELOAD_FILE: &[u8] = b"/etc/ld.so.preload";
 const FUSE: &str = "/sys/fs/fuse";
 const FUSE_CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// What is mounted in the mount namespaces of containers.
 pub(super) struct Mounts<'h> {
     host: &'h Host,
     own_users: Option<PathBuf>,
     own: OnceCell<HostMounts>,
-    /// By mount namespace and root.
     by_place: HashMap<(PathBuf, Option<PathBuf>), Mounted>,
 }
 
-/// What the mounts of a process say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
-    /// Whether its root may be looked into.
     pub(super) may_look: bool,
     /// Whether the library is preloaded by a file of ours that is mounted over the container's own.
     pub(super) has_preload_file: bool,
 }
 
-/// The host's own mounts.
 #[derive(Default)]
 struct HostMounts {
     /// Of several at one place the last, which is the one that is seen.
@@ -128,7 +123,6 @@ impl<'h> Mounts<'h> {
         self.is_layer_good(file.as_os_str().as_bytes(), DEPTH)
     }
 
-    /// None where the table cannot be read.
     fn read(&self, pid: u32) -> Option<Mounted> {
         let wanted = |line: &[u8]| {
             let point = line.split(|byte| *byte == b' ').nth(4);

@@ -30,7 +30,6 @@ const PODMAN: [&str; 4] = [
 const SHARE: &str = ".local/share";
 const DOCKER: &str = "/var/lib/docker/containers";
 
-/// Finds names, and remembers podman's, of which one file has all.
 pub(super) struct Names<'h> {
     host: &'h Host,
     podman: HashMap<Option<u32>, HashMap<String, String>>,
@@ -55,7 +54,6 @@ struct DockerHostConfig {
     runtime: String,
 }
 
-/// What docker keeps beside the bundle.
 #[derive(Default, Deserialize)]
 struct DockerLabels {
     #[serde(rename = "Config", default)]
@@ -68,7 +66,6 @@ struct DockerImageConfig {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// The configuration that a container was made with, from its bundle.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct OciConfig {
     #[serde(default)]
@@ -91,7 +88,7 @@ impl<'h> Names<'h> {
         }
     }
 
-    /// The name of a container; none where its engine's files do not say, or are not ours to read.
+    /// None where its engine's files do not say, or are not ours to read.
     pub(super) fn of(
         &mut self,
         engine: Engine,
@@ -123,7 +120,6 @@ impl<'h> Names<'h> {
         (!name.is_empty()).then_some(name)
     }
 
-    /// The labels that a container of docker has.
     pub(super) fn labels(&self, engine: Engine, id: &str) -> BTreeMap<String, String> {
         let path = Path::new(DOCKER).join(id).join("config.v2.json");
         let config = || self.json::<DockerLabels>(&path);
@@ -133,7 +129,7 @@ impl<'h> Names<'h> {
             .unwrap_or_default()
     }
 
-    /// The OCI runtime that made a container, as its engine calls it; none where that is not known.
+    /// None where that is not known.
     pub(super) fn runtime(&self, engine: Engine, id: &str, config: &OciConfig) -> Option<String> {
         let runtime = match engine {
             Engine::Docker => {
@@ -162,7 +158,6 @@ impl<'h> Names<'h> {
         })
     }
 
-    /// Where the engine keeps the bundle of a container, if it has one.
     fn bundles(&self, engine: Engine, id: &str) -> Vec<PathBuf> {
         // What cannot be read is not known.
         let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
@@ -181,7 +176,6 @@ impl<'h> Names<'h> {
         }
     }
 
-    /// The configuration that a container was made with.
     pub(super) fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
         let bundles = self.bundles(engine, id).into_iter();
         let mut configs = bundles.map(|bundle| bundle.join("config.json"));
@@ -223,7 +217,6 @@ fn pod(config: &OciConfig) -> Option<String> {
     }
 }
 
-/// The names of podman's containers, of root or of a user.
 fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
     let home = match user {
         Some(user) => Some(home(host, user)?),

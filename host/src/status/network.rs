@@ -27,7 +27,7 @@ const LOOPBACK: u32 = 0x8;
 const UPPER: [&[u8]; 3] = [b"macvlan", b"ipvlan", b"vlan"];
 const MASTERS: [&[u8]; 2] = [b"bond", b"team"];
 
-/// Asks the kernel for the interfaces of a process's network; none where it does not say.
+/// None where the kernel does not say.
 #[must_use]
 pub fn network(host: &Host, pid: u32) -> Option<Network> {
     let look = move |host: &Host| {
@@ -37,7 +37,6 @@ pub fn network(host: &Host, pid: u32) -> Option<Network> {
     patiently(host, PATIENCE, look).flatten()
 }
 
-/// A network interface in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -45,12 +44,11 @@ pub(super) struct Interface {
     pub(super) is_accelerated: Option<bool>,
     /// Whether it is one of a PCI function, and not one of software.
     pub(super) is_physical: bool,
-    /// Whether it is set up, whatever its link is.
+    /// Whatever its link is.
     pub(super) is_up: bool,
     pub(super) has_link: bool,
 }
 
-/// What the host knows that tells which interfaces are accelerated.
 #[derive(Debug)]
 pub(super) struct Accelerators<'l> {
     functions: &'l PciFunctions,
@@ -58,16 +56,13 @@ pub(super) struct Accelerators<'l> {
     own: BTreeSet<u32>,
     /// What Onload has attached to, in whatever network; none where that is not known.
     attached: Option<Vec<Attached>>,
-    /// Whether Onload is told to accelerate veth.
     with_veth: bool,
 }
 
-/// An interface that Onload has attached to, of its own adapters or registered for AF_XDP.
 #[derive(Debug)]
 struct Attached {
-    /// Its name in the network where it is.
     name: String,
-    /// Its hardware address, as the kernel writes it; none where Onload does not say.
+    /// As the kernel writes it; none where Onload does not say.
     address: Option<String>,
     since: SystemTime,
 }
@@ -96,7 +91,7 @@ impl<'l> Accelerators<'l> {
         attached.map(|interface| interface.since).min()
     }
 
-    /// The interfaces of a container's network but for its loopback; none where there are too many.
+    /// Without the loopback; none where there are too many.
     pub(super) fn interfaces(&self, network: &Network) -> Option<Vec<Interface>> {
         if network.links.len() > MOST {
             return None;
@@ -185,7 +180,6 @@ pub(super) fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     found
 }
 
-/// The numbers of interfaces, and of those of the same namespace that are on them.
 fn with_uppers(mut numbers: BTreeSet<u32>, links: &[usage::Link]) -> BTreeSet<u32> {
     for _ in 0..DEPTH {
         for link in links {

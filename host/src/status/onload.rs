@@ -6,7 +6,6 @@ use super::kernel_log::Error;
 use super::process::{Preload, Process};
 use super::state::{HostFacts, State, Verdict};
 
-/// Programs that one line names.
 const SHOWN: usize = 3;
 
 /// More is open in its processes than was looked at, so that what was not found may be there.
@@ -20,7 +19,6 @@ pub(super) fn not_all(facts: &Facts, what: &str) -> Verdict {
     )
 }
 
-/// Onload: the library in its programs, and an interface that is accelerated.
 pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     let has_onload = facts.has_node("/dev/onload") || facts.maps();
     let is_broken = |node: &super::container::NodeFact| {
@@ -66,7 +64,6 @@ fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
     }
 }
 
-/// Programs, as a line names them.
 fn who(programs: &[&ByKernel]) -> String {
     let shown = programs.iter().take(SHOWN);
     let shown: Vec<String> = shown
@@ -81,9 +78,10 @@ fn who(programs: &[&ByKernel]) -> String {
 fn accelerated(facts: &Facts) -> Verdict {
     let (stacks, all) = (facts.stacks(), facts.processes.len());
     let others: Vec<&ByKernel> = facts.by_kernel.iter().collect();
-    let others = match others.is_empty() {
-        true => String::new(),
-        false => format!("; on the kernel's sockets: {}", who(&others)),
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; on the kernel's sockets: {}", who(&others))
     };
     let replaced = match facts.mapping(Preload::Replaced) {
         0 => "",
@@ -95,7 +93,6 @@ fn accelerated(facts: &Facts) -> Verdict {
     Verdict::good(State::Accelerated, reason)
 }
 
-/// Its programs have the library and an interface, and none has a stack.
 fn without_stack(facts: &Facts) -> Verdict {
     let (programs, all) = (facts.preloading(), facts.processes.len());
     let (with, without): (Vec<_>, Vec<_>) = facts.by_kernel.iter().partition(|one| one.has_library);
@@ -143,7 +140,6 @@ fn without_stack(facts: &Facts) -> Verdict {
     )
 }
 
-/// Programs that Onload gave no stack.
 fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
     let names = facts.accelerated.join(", ");
     let (reason, remedy) = match cause {
@@ -191,20 +187,21 @@ fn unknown_interfaces(facts: &Facts) -> Verdict {
         .filter(|interface| interface.is_accelerated.is_none())
         .map(|interface| interface.name.as_str())
         .collect();
-    match unknown.is_empty() {
-        true => Verdict::bad(
+    if unknown.is_empty() {
+        Verdict::bad(
             State::Unknown,
             "it preloads the library, and its interfaces could not be looked at",
             "run as root: sudo onload-ctk status",
-        ),
-        false => Verdict::bad(
+        )
+    } else {
+        Verdict::bad(
             State::Unknown,
             format!(
                 "it preloads the library, and whether Onload has its interface {} is not known",
                 unknown.join(", ")
             ),
             "run as root, with debugfs: mount -t debugfs none /sys/kernel/debug",
-        ),
+        )
     }
 }
 
@@ -219,19 +216,19 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
     }
     let names = facts.interfaces.iter().flatten();
     let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
-    let seen = match names.is_empty() {
-        true => "none but lo".to_owned(),
-        false => names.join(", "),
+    let seen = if names.is_empty() {
+        "none but lo".to_owned()
+    } else {
+        names.join(", ")
     };
     let stacks = match facts.stacks() {
         0 => "",
         _ => "; it has a stack of Onload, which has none to send on",
     };
-    let veth = match host.accelerates_veth {
-        true => "",
-        false => {
-            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets between containers of this host and its own network"
-        }
+    let veth = if host.accelerates_veth {
+        ""
+    } else {
+        "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets between containers of this host and its own network"
     };
     Verdict::bad(
         State::NoInterface,
@@ -244,7 +241,6 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
     )
 }
 
-/// Why no program has the library.
 fn without_library(facts: &Facts) -> Verdict {
     let lost = |reason: &str, remedy: &str| Verdict::bad(State::PreloadLost, reason, remedy);
     if facts.is_cut() {

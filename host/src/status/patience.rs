@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use crate::host::Host;
 
-/// How long one thing of a container may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// The stack of a thread that looks into a container.
 const STACK: usize = 256 * 1024;
 
 /// Looks at something that may never answer, such as a file system of a container's own (FUSE): none where it does not

@@ -20,7 +20,6 @@ const IPC_LOCK: u32 = 14;
 /// What the kernel says to the loader of a program with more rights than who started it (getauxval(3)).
 const AT_SECURE: u64 = 23;
 
-/// A process of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -39,29 +38,23 @@ pub(super) struct Process {
     pub(super) preload: Option<Preload>,
     /// What its descriptors lead to, of our devices and of Onload; none where that is not ours to see.
     pub(super) open: Option<Vec<String>>,
-    /// The inodes of its sockets, of every family.
     pub(super) sockets: Vec<u64>,
     /// Whether a socket of it is of the kernel's TCP or UDP; none where that was not asked, or is not known.
     pub(super) has_kernel_socket: Option<bool>,
-    /// Whether it has a stack of Onload.
     pub(super) has_stack: bool,
-    /// Whether it has more than was looked at.
     pub(super) is_cut: bool,
-    /// How much memory it may lock.
     pub(super) memlock: Option<Limit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
     pub(super) mounts: Option<PathBuf>,
 }
 
-/// What descriptors of a process lead to.
 #[derive(Debug, Default)]
 struct Open {
     ours: Vec<String>,
     sockets: Vec<u64>,
 }
 
-/// Whether a process maps the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preload {
     No,
@@ -72,19 +65,18 @@ pub(super) enum Preload {
     Foreign,
 }
 
-/// A limit in bytes.
+/// In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
     Unlimited,
     Bytes(u64),
 }
 
-/// The directory of a process.
 pub(super) fn directory(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// The bytes of its `cgroup`; none where it has ended.
+/// None where it has ended.
 pub(super) fn cgroup(host: &Host, pid: u32) -> Option<Vec<u8>> {
     host.bytes(&directory(pid).join("cgroup"), SMALL).ok()?
 }
@@ -133,7 +125,6 @@ impl Budget {
     }
 }
 
-/// Looks at processes of one host.
 pub(super) struct Reader<'h> {
     host: &'h Host,
     /// The user namespace in which a capability counts for the whole host.
@@ -142,7 +133,6 @@ pub(super) struct Reader<'h> {
     library: Option<u64>,
 }
 
-/// It has ended meanwhile.
 struct Ended;
 
 impl<'h> Reader<'h> {
@@ -192,9 +182,10 @@ impl<'h> Reader<'h> {
             open: ours,
             sockets,
             is_cut: !(are_all_mapped && are_all_open),
-            memlock: match self.locks_any_amount(pid, &status) {
-                true => Some(Limit::Unlimited),
-                false => parse_memlock(&String::from_utf8_lossy(&limits)),
+            memlock: if self.locks_any_amount(pid, &status) {
+                Some(Limit::Unlimited)
+            } else {
+                parse_memlock(&String::from_utf8_lossy(&limits))
             },
             network: namespace(self.host, pid, "net"),
             mounts: namespace(self.host, pid, "mnt"),
@@ -211,7 +202,6 @@ impl<'h> Reader<'h> {
         has && own.is_some_and(|own| namespace(self.host, pid, "user").as_ref() == Some(own))
     }
 
-    /// Whether it maps the library, and whether all mappings were looked at.
     fn preload(
         &self,
         directory: &Path,
@@ -250,7 +240,6 @@ impl<'h> Reader<'h> {
         Ok((Some(preload), true))
     }
 
-    /// The devices of ours and the sockets that it has open, and whether all descriptors were looked at.
     fn open(&self, directory: &Path, budget: &mut Budget) -> Result<(Option<Open>, bool), Ended> {
         if budget.descriptors == 0 {
             return Ok((Some(Open::default()), false));
@@ -310,7 +299,6 @@ impl Process {
     }
 }
 
-/// What was read; none where it is not ours to see.
 fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {
     match read {
         Ok(Some(content)) => Ok(Some(content)),
@@ -327,7 +315,6 @@ fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {
     }
 }
 
-/// What proc_pid_status(5) says.
 struct Status<'s>(Cow<'s, str>);
 
 impl Status<'_> {
@@ -379,7 +366,6 @@ fn inode(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// The soft limit in proc_pid_limits(5).
 fn parse_memlock(text: &str) -> Option<Limit> {
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix("Max locked memory"))?;

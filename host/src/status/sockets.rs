@@ -10,8 +10,7 @@ const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 /// The column of a socket's inode (proc_pid_net(5)).
 const INODE: usize = 9;
 
-/// Those of these sockets that are bound or connected ones of TCP and UDP, in the network of a process; none where a
-/// table cannot be read.
+/// In the network of a process; none where a table cannot be read.
 pub(super) fn of_kernel(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
     let mut found = BTreeSet::new();
     for table in TABLES {

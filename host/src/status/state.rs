@@ -6,9 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Programs have a stack of Onload.
     Accelerated,
-    /// It has what it needs.
     Ready,
     /// It has the nodes of Onload and was not given the preload.
     Plain,
@@ -16,11 +14,8 @@ pub enum State {
     Unknown,
     /// It has a device to itself that none of its programs uses.
     Unused,
-    /// It may lock too little memory.
     Memlock,
-    /// An interface that is in its network is down.
     InterfaceDown,
-    /// No interface in its network is accelerated.
     NoInterface,
     /// Its programs have the library and an accelerated interface, and no stack of Onload.
     NoStack,
@@ -34,12 +29,10 @@ pub enum State {
     OtherLibrary,
     /// A device has another number than the container's node.
     DeviceRenumbered,
-    /// A device is no more.
     DeviceGone,
 }
 
 impl State {
-    /// The words that people read.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,20 +54,16 @@ impl State {
         }
     }
 
-    /// Whether all is well, as far as can be seen.
     #[must_use]
     pub fn is_good(self) -> bool {
         self < State::Unknown
     }
 }
 
-/// One thing that is so of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Verdict {
     pub state: State,
-    /// Why it is said to.
     pub reason: String,
-    /// What to do; none where nothing is to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -100,15 +89,10 @@ impl Verdict {
     }
 }
 
-/// What is so of the host, for every container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostFacts {
-    /// Whether the host has an accelerated interface.
     pub(super) has_nic: bool,
-    /// Whether its library was built for the loaded driver.
     pub(super) library_matches: Option<bool>,
-    /// Whether RDMA devices are in one network namespace each.
     pub(super) is_rdma_exclusive: bool,
-    /// Whether Onload is told to accelerate veth (`oo_accelerate_veth`).
     pub(super) accelerates_veth: bool,
 }

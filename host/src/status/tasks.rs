@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use crate::bundles;
 use crate::host::Host;
 
-/// Where containerd keeps the bundles of each namespace.
 pub(super) struct Tasks<'h> {
     host: &'h Host,
     by_namespace: BTreeMap<String, Vec<PathBuf>>,

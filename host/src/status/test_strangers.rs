@@ -130,9 +130,10 @@ fn a_process_that_ends_while_it_is_looked_at_changes_nothing_of_the_others() {
         let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
         made.process(78, &cgroup, "helper", HOST_NET, "pid:[7]");
         let path = made.path(&format!("/proc/78/{gone}"));
-        match path.is_dir() {
-            true => fs::remove_dir_all(path).unwrap(),
-            false => fs::remove_file(path).unwrap(),
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap();
+        } else {
+            fs::remove_file(path).unwrap();
         }
         let status = made.status();
         let verdicts = &status.containers[0].verdicts;

@@ -12,7 +12,6 @@ use super::state::{HostFacts, State, Verdict};
 /// Below this, not even the queues of one small program can be registered.
 const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
 
-/// All that is so of a container, the worst first.
 pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {
         return vec![unanswered.clone()];
@@ -45,7 +44,6 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts
 }
 
-/// Devices that are gone or have another number.
 fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     let verdicts = facts.within.nodes.iter().filter_map(|node| {
         let path = &node.path;
@@ -72,7 +70,6 @@ fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts.collect()
 }
 
-/// RDMA devices of another network namespace.
 fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     if !facts.has_node("/dev/infiniband/uverbs") {
         return None;
@@ -135,7 +132,6 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
     ))
 }
 
-/// A limit that is too small for what it was given.
 fn memlock(facts: &Facts) -> Option<Verdict> {
     let pins = facts.has_node("/dev/infiniband/uverbs") || facts.has_node("/dev/vfio/");
     match facts.memlock() {

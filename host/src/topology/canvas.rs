@@ -8,7 +8,6 @@ use super::model::State;
 /// Beside printable ASCII, the characters of ours that stand in texts: all are as wide as any other.
 const OURS: [char; 2] = ['·', '…'];
 
-/// A picture: items in the order in which they are drawn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawing {
     pub width: i32,
@@ -24,14 +23,12 @@ pub struct Item {
     /// The item that it is inside of, by its place in the list.
     pub parent: Option<usize>,
     pub shape: Shape,
-    /// What is said of it where somebody points at it.
     pub note: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rect {
     pub x: i32,
-    /// Its upper edge.
     pub y: i32,
     pub width: i32,
     pub height: i32,
@@ -42,28 +39,18 @@ pub enum Shape {
     Panel,
     Card,
     Bridge,
-    /// A line of the tree.
     Wire,
     Chip(Paint),
-    /// Some virtual functions, or a sample of their colour.
     Segment(Paint),
-    Cpu {
-        /// Whether the kernel leaves it alone.
-        is_isolated: bool,
-    },
+    Cpu { is_isolated: bool },
     Pages,
-    /// Those of them that are used.
     PagesUsed,
-    /// A text, in one line.
     Text(Style, String),
-    /// The text of a chip.
     Label(Paint, String),
 }
 
-/// A colour: of a class and a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paint {
-    /// The class; none of what is not ours.
     pub class: Option<Class>,
     pub state: State,
 }
@@ -73,7 +60,6 @@ pub enum Style {
     Title,
     Heading,
     Name,
-    /// What else there is to say.
     Detail,
     Chip,
 }
@@ -101,7 +87,6 @@ impl Rect {
 }
 
 impl Style {
-    /// The size of its font.
     #[must_use]
     pub fn size(self) -> i32 {
         match self {
@@ -113,7 +98,6 @@ impl Style {
         }
     }
 
-    /// The height of a line.
     #[must_use]
     pub fn height(self) -> i32 {
         self.size() * 3 / 2
@@ -128,7 +112,6 @@ impl Style {
         }
     }
 
-    /// The width of a text.
     #[must_use]
     pub fn width(self, text: &str) -> i32 {
         let characters = i32::try_from(text.chars().count()).unwrap_or(i32::MAX / 100_000);
@@ -162,14 +145,12 @@ pub(super) fn plain(text: &str) -> String {
     shown
 }
 
-/// Items that are being placed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Canvas {
     pub(super) items: Vec<Item>,
 }
 
 impl Canvas {
-    /// Adds an item, and says where it is in the list.
     pub(super) fn add(&mut self, parent: Option<usize>, rect: Rect, shape: Shape) -> usize {
         self.items.push(Item {
             rect,
@@ -180,21 +161,19 @@ impl Canvas {
         self.items.len() - 1
     }
 
-    /// Says something of an item.
     pub(super) fn note(&mut self, item: usize, note: &str) {
         if let Some(item) = self.items.get_mut(item) {
             item.note = Some(plain(note));
         }
     }
 
-    /// Gives an item its height, once that is known.
     pub(super) fn end(&mut self, item: usize, bottom: i32) {
         if let Some(item) = self.items.get_mut(item) {
             item.rect.height = bottom - item.rect.y;
         }
     }
 
-    /// Adds a line of text at a place, as far as there is room, and gives the place that it takes.
+    /// As far as there is room; gives the place that it takes.
     pub(super) fn text(
         &mut self,
         parent: Option<usize>,
@@ -216,7 +195,7 @@ impl Canvas {
         rect
     }
 
-    /// The same, with the place of its right end.
+    /// With the place of its right end.
     pub(super) fn text_ending(
         &mut self,
         parent: Option<usize>,
@@ -230,7 +209,6 @@ impl Canvas {
         self.text(parent, (x, y), right - x, style, text)
     }
 
-    /// Adds all of another canvas, moved.
     pub(super) fn append(&mut self, other: Canvas, (x, y): (i32, i32)) {
         let offset = self.items.len();
         self.items.extend(other.items.into_iter().map(|mut item| {

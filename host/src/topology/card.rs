@@ -10,17 +10,14 @@ const PAD: i32 = 12;
 const STRIPE: i32 = 5;
 const CHIP: i32 = 22;
 const GAP: i32 = 6;
-/// Before and behind the text of a chip.
 const INSIDE: i32 = 9;
 const SWATCH: i32 = 10;
-/// Height of the bar of virtual functions.
 const BAR: i32 = 12;
-/// The least width of a group in it.
 const LEAST: i32 = 6;
 const BETWEEN: i32 = 2;
 const SEPARATOR: &str = " · ";
 
-/// Places a card, and gives its lower edge.
+/// Gives its lower edge.
 pub(super) fn place(
     canvas: &mut Canvas,
     panel: usize,
@@ -103,7 +100,6 @@ pub(super) fn chips<'d>(
     y + CHIP
 }
 
-/// The colour of a function.
 fn paint(function: &Function) -> Paint {
     Paint {
         class: function.class(),
@@ -111,7 +107,6 @@ fn paint(function: &Function) -> Paint {
     }
 }
 
-/// The inside of a card, from above.
 struct Inside<'c> {
     canvas: &'c mut Canvas,
     card: usize,
@@ -137,9 +132,10 @@ impl Inside<'_> {
                 .text_ending(parent, place, room, Style::Detail, &address);
             room -= taken.width + GAP;
         }
-        let name = match names.is_empty() {
-            true => address,
-            false => names.join(", "),
+        let name = if names.is_empty() {
+            address
+        } else {
+            names.join(", ")
         };
         let line = self
             .canvas
@@ -256,7 +252,6 @@ fn state_and_speed(interface: &Interface) -> Option<String> {
     (!words.is_empty()).then(|| words.join(SEPARATOR))
 }
 
-/// A speed in Mbit/s in words.
 pub(super) fn speed(mbps: u64) -> String {
     match mbps % 1000 {
         0 => format!("{} Gbit/s", mbps / 1000),
@@ -269,9 +264,10 @@ fn label(device: &Device, function: &Function) -> String {
     let mut names = function.interfaces.iter().map(|i| i.name.as_str());
     let address = function.address.to_string();
     let class = device.class;
-    let said = match names.any(|name| name == device.name) || address == device.name {
-        true => class.to_string(),
-        false => format!("{class} {}", device.name),
+    let said = if names.any(|name| name == device.name) || address == device.name {
+        class.to_string()
+    } else {
+        format!("{class} {}", device.name)
     };
     match device.state {
         State::Free => said,

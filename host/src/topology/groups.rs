@@ -13,17 +13,13 @@ const NAMED: usize = 3;
 const ID: usize = 64;
 const SHORT_ID: usize = 12;
 
-/// Virtual functions with the same driver, classes and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) count: usize,
-    /// Their numbers, as a list.
     pub(super) numbers: String,
     pub(super) driver: Option<String>,
-    /// What they are given as, or are not.
     pub(super) classes: Vec<Class>,
     pub(super) state: State,
-    /// The containers that have them.
     pub(super) holders: Vec<String>,
 }
 
@@ -47,7 +43,6 @@ impl Group {
     }
 }
 
-/// The containers in words; none where there is none.
 pub(super) fn held_by(holders: &[String]) -> Option<String> {
     let named = holders.iter().take(NAMED).map(|holder| short(holder));
     let named: Vec<&str> = named.collect();

@@ -77,15 +77,15 @@ fn summary(topology: &Topology) -> String {
         buses.for_each(|bus| each(bus, &mut |function| function.telling().for_each(&mut count)));
     }
     let [free, held, not_offered] = counts;
-    let known = match topology.holders_known {
-        true => "",
-        false => "; who holds them is not known to this user",
+    let known = if topology.holders_known {
+        ""
+    } else {
+        "; who holds them is not known to this user"
     };
     let free = counted(free, "device", "devices");
     format!("{free} free, {held} held, {not_offered} not offered{known}")
 }
 
-/// Looks at each function below a bus.
 fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {
     for function in &bus.functions {
         look(function);

@@ -1,8 +1,5 @@
-//! Where everything of a host is: NUMA nodes with their memory and CPUs, the PCIe tree below each, what stands
-//! on its functions, and who holds what.
-//!
-//! [`read()`] makes a [`Topology`] of what discovery found. [`lines`] shows it as text; a [`Drawing`] places it as
-//! boxes (pure), and [`svg()`] draws these.
+//! Where everything of a host is. [`read()`] makes a [`Topology`] of what discovery found. [`lines`] shows it as text;
+//! a [`Drawing`] places it as boxes (pure), and [`svg()`] draws these.
 
 mod canvas;
 mod card;

@@ -6,64 +6,53 @@ use serde::{Serialize, Serializer};
 
 use crate::status::Grantee;
 
-/// Where everything of a host is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
     /// Whether leases could be read. Where not, what is called free may be held.
     pub holders_known: bool,
-    /// The NUMA nodes by number; what belongs to none comes last.
+    /// By number; what belongs to none comes last.
     pub nodes: Vec<NumaNode>,
-    /// What containers were made with, where that is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Grantee>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaNode {
-    /// Its number; null for what belongs to no node.
     pub number: Option<u32>,
     /// Its CPUs as the kernel lists them, such as `0-7,16-23`.
     pub cpus: Option<String>,
     /// Those of them that the kernel leaves alone (`isolcpus=`).
     pub isolated_cpus: Option<String>,
     pub memory: Option<Memory>,
-    /// Huge pages that are set aside on it, by size.
     pub hugepages: Vec<Pages>,
     pub roots: Vec<Root>,
     /// Devices on no PCI function, such as soft-RoCE.
     pub devices: Vec<Device>,
 }
 
-/// Memory of a node in KiB.
+/// In KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub total_kib: u64,
     pub free_kib: u64,
 }
 
-/// Huge pages of one size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pages {
-    /// The size, such as `2Mi`.
     pub name: String,
     pub total: u64,
-    /// Pages among them that are free.
     pub free: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Root {
-    /// Its name in sysfs, such as `pci0000:80`.
     pub name: String,
-    /// What is directly on it.
     #[serde(flatten)]
     pub bus: Bus,
 }
 
-/// What is below a root or a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bus {
-    /// Bridges, by address.
     pub bridges: Vec<Bridge>,
     /// Functions of networks and of what containers are given, by address.
     pub functions: Vec<Function>,
@@ -73,7 +62,6 @@ pub struct Bus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bridge {
     pub address: PciAddress,
-    /// Its link as it is now.
     pub link: Option<String>,
     #[serde(flatten)]
     pub bus: Bus,
@@ -82,54 +70,38 @@ pub struct Bridge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Function {
     pub address: PciAddress,
-    /// Vendor and device, such as `1924:0b03`.
     pub id: String,
-    /// The driver that is bound to it.
     pub driver: Option<String>,
     /// Its link as it is now; a virtual function has none of its own.
     pub link: Option<String>,
-    /// Its number among the virtual functions of the physical one.
     pub index: Option<u32>,
-    /// Its network interfaces, by port.
     pub interfaces: Vec<Interface>,
-    /// What containers are given of it, and what not.
     pub devices: Vec<Device>,
-    /// Its virtual functions, by number.
     pub virtual_functions: Vec<Function>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Interface {
     pub name: String,
-    /// `operstate`.
     pub state: Option<String>,
     pub speed_mbps: Option<u64>,
 }
 
-/// A device of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
     #[serde(serialize_with = "class_as_text")]
     pub class: Class,
-    /// Its name in that class.
     pub name: String,
-    /// Whether a container can have it now.
     pub state: State,
-    /// Why it is not offered.
     pub reason: Option<String>,
-    /// The containers that have a lease of it.
     pub holders: Vec<String>,
 }
 
-/// Whether a container can have a device now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is offered, and one more container can have it.
     Free,
-    /// Containers have all of it.
     Held,
-    /// It is not offered.
     NotOffered,
 }
 
@@ -145,7 +117,7 @@ impl State {
 }
 
 impl Function {
-    /// Whether a container can have something of it: held goes before free. Its clocks count where there is
+    /// Whether a container can have something of it: held takes precedence over free. Its clocks count where there is
     /// nothing else.
     pub(super) fn state(&self) -> State {
         let is_clock = self.devices.iter().all(Device::is_clock);
@@ -166,7 +138,6 @@ impl Function {
         devices.filter(move |device| !is_offered || device.state != State::NotOffered)
     }
 
-    /// The class by which it is coloured.
     pub(super) fn class(&self) -> Option<Class> {
         let state = self.state();
         let mut telling = self.telling();

@@ -11,10 +11,6 @@ use onload_core::cpu_list;
 
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 
-/// The nodes of a host, with nothing on them yet.
-///
-/// # Errors
-/// One of the files is there and cannot be read.
 pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<NumaNode>, HostError> {
     let names = host.list(Path::new(NODES))?.names;
     let numbers = names.iter().filter_map(|name| name.strip_prefix("node"));

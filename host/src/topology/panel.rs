@@ -7,14 +7,12 @@ use onload_core::cpu_list;
 
 const PAD: i32 = 18;
 const GAP: i32 = 8;
-/// A CPU, and what is between two.
 const CPU: i32 = 10;
 const BETWEEN: i32 = 3;
 /// CPUs that are drawn one by one; of more only the list is shown.
 const MOST_CPUS: usize = 512;
 const LABEL: i32 = 48;
 const BAR: i32 = 140;
-/// How far a level of the tree stands in.
 const INDENT: i32 = 20;
 const WIRE: i32 = 2;
 /// Levels that stand in; those below stand beneath each other.
@@ -23,7 +21,7 @@ const MOST_LEVELS: usize = 6;
 /// What is said of a node with memory and CPUs alone.
 pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
 
-/// Places a panel of that width at the origin, and gives its height.
+/// Gives its height.
 pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
     let mut canvas = Canvas::default();
     let panel = canvas.add(None, Rect::new(0, 0, width, 0), Shape::Panel);
@@ -62,7 +60,6 @@ pub(super) fn memory(memory: &Memory) -> String {
     format!("{}, {} free", gib(memory.total_kib), gib(memory.free_kib))
 }
 
-/// The inside of a panel, from above.
 struct Inside {
     canvas: Canvas,
     panel: usize,
@@ -150,11 +147,11 @@ impl Inside {
         self.y = line.bottom() + BETWEEN;
     }
 
-    /// What is on a bus, with the lines that lead to it.
     fn bus(&mut self, bus: &Bus, left: i32, level: usize) {
-        let (indent, top) = match level < MOST_LEVELS {
-            true => (INDENT, self.y - GAP / 2),
-            false => (0, self.y),
+        let (indent, top) = if level < MOST_LEVELS {
+            (INDENT, self.y - GAP / 2)
+        } else {
+            (0, self.y)
         };
         let mut last = top;
         for bridge in &bus.bridges {
@@ -186,7 +183,6 @@ impl Inside {
         }
     }
 
-    /// The line to what comes next, and its lower edge.
     fn elbow(&mut self, left: i32, indent: i32, down: i32) -> i32 {
         let y = self.y + down;
         if indent > 0 {

@@ -15,7 +15,6 @@ use crate::discover::pci::PciFunction;
 use crate::discover::rdma::NetnsMode;
 use crate::discover::tcpdirect;
 
-/// What stands on the functions of a host, and what on none.
 pub(super) struct Places<'s> {
     inventory: &'s Inventory,
     interfaces: BTreeMap<PciAddress, Vec<Interface>>,
@@ -120,7 +119,6 @@ impl<'s> Places<'s> {
         }
     }
 
-    /// The physical function of a virtual one, if the host has it.
     pub(super) fn parent(&self, function: &PciFunction) -> Option<PciAddress> {
         let parent = function.physical_function?;
         self.inventory
@@ -150,7 +148,6 @@ fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
     sorted.collect()
 }
 
-/// A device that discovery offers.
 struct Offered {
     class: Class,
     name: String,
@@ -236,10 +233,7 @@ impl<'s> Holders<'s> {
         let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
         self.found.push(key);
         Device {
-            state: match is_held {
-                true => State::Held,
-                false => State::Free,
-            },
+            state: if is_held { State::Held } else { State::Free },
             holders,
             ..device(class, name)
         }

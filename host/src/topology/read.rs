@@ -14,10 +14,6 @@ use crate::discover::pci::{DEVICES, PciFunction};
 use crate::host::{Host, HostError};
 use crate::pci_link;
 
-/// Reads where everything is.
-///
-/// # Errors
-/// A file of sysfs is there and cannot be read.
 pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     let mut places = Places::of(&seen);
     let mut nodes = node_facts::read(seen.host, seen.inventory)?;
@@ -59,7 +55,6 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     })
 }
 
-/// The node with that number, which is made where the host lists none.
 fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
     let at = nodes.iter().position(|node| node.number == number);
     let at = at.unwrap_or(nodes.len());
@@ -72,7 +67,6 @@ fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
     &mut nodes[at]
 }
 
-/// The bridges of a host, as far as they were asked for.
 struct Tree<'s> {
     host: &'s Host,
     inventory: &'s Inventory,

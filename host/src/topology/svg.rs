@@ -68,7 +68,6 @@ fn drawn(item: &Item) -> Group {
     }
 }
 
-/// How round the corners of a shape are, and its classes.
 fn look(shape: &Shape) -> (i32, String) {
     let (rounded, class) = match shape {
         Shape::Panel => (10, "panel"),

@@ -17,15 +17,11 @@ pub struct Line {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The heading of a node.
     Heading,
-    /// A part of a node: a root, a bridge, a function.
     Part,
-    /// What else there is to say of it.
     Detail,
 }
 
-/// The lines of a topology.
 #[must_use]
 pub fn lines(topology: &Topology) -> Vec<Line> {
     let mut lines = Vec::new();

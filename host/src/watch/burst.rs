@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 /// How long events of one change are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damping {
-    /// Until nothing has come for that long.
     pub quiet: Duration,
-    /// But no longer than that after the first.
     pub longest: Duration,
 }
 

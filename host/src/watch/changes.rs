@@ -11,26 +11,22 @@ const MOST_FILES: usize = 1024;
 pub struct Changes {
     /// Devices came or went, or changed their driver.
     pub devices: bool,
-    /// The state of the link of an interface.
     pub links: bool,
     /// Entries of watched directories. A directory itself stands here if it has come, gone or been replaced.
     pub files: BTreeSet<PathBuf>,
     /// It is time to look at everything again, told or not.
     pub timer: bool,
-    /// Events were lost: anything may have changed.
     pub lost: bool,
     /// Another thread asked for the answer ([`super::Waker::wake`]).
     pub woken: bool,
 }
 
 impl Changes {
-    /// Whether nothing is known to have changed: the time is over.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Changes::default()
     }
 
-    /// Whether all that is watched has to be looked at.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.timer || self.lost

@@ -1,7 +1,6 @@
-//! Directories whose entries are watched by inotify(7), also those that do not exist yet or are replaced.
-//!
-//! Each directory on the way to a wanted one is watched too, for the next name on that way. Whoever is
-//! nearer to the root is watched first, so that nothing is missed that is made meanwhile.
+//! Directories whose entries are watched by inotify(7), also those that do not exist yet or are replaced. Each
+//! directory on the way to a wanted one is watched too, from the root on, so that nothing is missed that is made
+//! meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -18,23 +17,20 @@ use super::changes::Changes;
 
 /// Bytes of events that are read at once; one has up to 272.
 const BUFFER: usize = 16 * 1024;
-/// What is told of a directory on the way.
 const ON_THE_WAY: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
-/// What is told of a wanted directory. Rights decide whether a file is trusted.
+/// Rights decide whether a file is trusted.
 const WANTED: WatchFlags = ON_THE_WAY
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::ATTRIB);
-/// The directory itself is gone from its place.
 const GONE: ReadFlags = ReadFlags::DELETE_SELF
     .union(ReadFlags::MOVE_SELF)
     .union(ReadFlags::IGNORED)
     .union(ReadFlags::UNMOUNT);
-/// Files of ours that say nothing: locks and temporary files.
 const OWN_PREFIX: &[u8] = b".onload-ctk-";
 const OWN_LOCK: &[u8] = b".lock";
 
@@ -45,21 +41,16 @@ pub(super) struct Directories {
     watches: BTreeMap<i32, Watch>,
     /// The watch of each wanted directory that exists, by its place in `wanted`.
     found: BTreeMap<usize, i32>,
-    /// Why a directory cannot be watched.
     without: BTreeSet<String>,
 }
 
-/// Why a directory is watched.
 #[derive(Debug, Default)]
 struct Watch {
-    /// It is wanted, by these paths.
     wanted: Vec<PathBuf>,
-    /// It is on the way to one, by these names.
     next: BTreeSet<OsString>,
 }
 
 impl Directories {
-    /// Starts to watch some absolute paths.
     pub(super) fn watch(wanted: Vec<PathBuf>) -> io::Result<Self> {
         let mut directories = Directories {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
@@ -72,12 +63,10 @@ impl Directories {
         Ok(directories)
     }
 
-    /// What is not watched, and why.
     pub(super) fn without(&self) -> impl Iterator<Item = &str> {
         self.without.iter().map(String::as_str)
     }
 
-    /// Watches what exists now, and nothing else.
     fn arm(&mut self) {
         let mut watches: BTreeMap<i32, Watch> = BTreeMap::new();
         self.found.clear();
@@ -114,7 +103,6 @@ impl Directories {
         self.watches = watches;
     }
 
-    /// Reads what has come.
     pub(super) fn read(&mut self, changes: &mut Changes) -> io::Result<()> {
         if self.read_events(changes)? {
             let before = self.found.clone();

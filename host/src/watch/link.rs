@@ -4,9 +4,7 @@ use onload_core::netlink::message::{attributes, padded, u16_at, u32_at};
 
 /// The group of messages about interfaces (`RTMGRP_LINK`, include/uapi/linux/rtnetlink.h).
 pub(super) const GROUP: u32 = 1;
-/// `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
 const NEW_LINK: u16 = 16;
 const DELETED_LINK: u16 = 17;
@@ -43,7 +41,6 @@ fn is_on_device(payload: &[u8]) -> bool {
     kinds.all(|(kind, value)| kind != INFO_KIND || value == IPOIB)
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     assert!(!is_of_interest(bytes) || bytes.len() >= HEADER + LINK_HEADER);

@@ -1,9 +1,6 @@
-//! Waits until something may have changed that a host's offers depend on: its devices, the links of its
-//! interfaces, its specifications, leases and configuration.
-//!
-//! One thread waits in poll(2), and there is no runtime: each agent of a cluster engine gives it a thread of
-//! its own. Not everything is told, and what is told may be lost; then, and now and then, everything counts
-//! as changed. Only the kernel is believed about devices: any program may send messages of that kind.
+//! Waits until something may have changed that a host's offers depend on. One thread waits in poll(2), without a
+//! runtime. Not everything is told, and what is told may be lost; then, and now and then, everything counts as
+//! changed. Only the kernel is believed about devices: any program may send messages of that kind.
 
 mod burst;
 mod changes;
@@ -20,10 +17,7 @@ pub use changes::Changes;
 pub use renewed::{Failure, Renewed};
 pub use watcher::{Sources, Waker, Watcher};
 
-/// Gives bytes to the parsers of what the kernel tells. They are private, so only a fuzzer sees them.
-///
-/// # Panics
-/// A parser panics, or returns what it must not.
+/// For the fuzzer.
 #[cfg(fuzzing)]
 pub fn fuzz(bytes: &[u8]) {
     uevent::fuzz(bytes);

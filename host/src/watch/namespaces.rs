@@ -24,7 +24,6 @@ pub(super) fn why_not_all() -> Option<String> {
     own.why_not_all().map(str::to_owned)
 }
 
-/// Namespaces by their links in /proc.
 struct Namespaces {
     user: Option<String>,
     pid: Option<String>,

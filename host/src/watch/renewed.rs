@@ -4,15 +4,12 @@ use std::io;
 
 use super::watcher::Watcher;
 
-/// Why changes are not told.
 #[derive(Debug)]
 pub enum Failure {
-    /// The first failure, or the first since changes were told.
     New(io::Error),
     Known,
 }
 
-/// A watcher, and whether it fails.
 #[derive(Debug)]
 pub struct Renewed<W = Watcher> {
     watcher: Option<W>,
@@ -29,10 +26,6 @@ impl<W> Default for Renewed<W> {
 }
 
 impl<W> Renewed<W> {
-    /// Makes a watcher where there is none.
-    ///
-    /// # Errors
-    /// [`Failure`].
     pub fn make(&mut self, make: impl FnOnce() -> io::Result<W>) -> Result<(), Failure> {
         if self.watcher.is_none() {
             self.watcher = Some(make().map_err(|error| self.failed(error))?);
@@ -40,10 +33,7 @@ impl<W> Renewed<W> {
         Ok(())
     }
 
-    /// Waits with the watcher; none where there is none.
-    ///
-    /// # Errors
-    /// [`Failure`]. The next watcher is a new one then.
+    /// None where there is no watcher. After a failure the next one is a new one.
     pub fn wait<T>(
         &mut self,
         wait: impl FnOnce(&mut W) -> io::Result<T>,
@@ -68,9 +58,10 @@ impl<W> Renewed<W> {
     }
 
     fn failed(&mut self, error: io::Error) -> Failure {
-        match std::mem::replace(&mut self.is_failing, true) {
-            true => Failure::Known,
-            false => Failure::New(error),
+        if std::mem::replace(&mut self.is_failing, true) {
+            Failure::Known
+        } else {
+            Failure::New(error)
         }
     }
 }

@@ -17,10 +17,8 @@ const MESSAGE: usize = 64 * 1024;
 /// Bytes that the kernel keeps until they are read. Thousands of virtual functions that are made at once are
 /// told one by one; what does not fit is lost, and the kernel says so.
 const KEPT: usize = 1024 * 1024;
-/// Messages that are read before something else is looked at.
 const MOST_AT_ONCE: usize = 4096;
 
-/// A socket, and how it is known that the kernel sent a message.
 pub(super) struct Socket {
     descriptor: OwnedFd,
     is_kernel: fn(&SocketAddrAny) -> bool,
@@ -28,7 +26,6 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// A socket that gets the messages of some groups.
     pub(super) fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);

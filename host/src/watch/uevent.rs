@@ -3,7 +3,6 @@
 
 /// The group of the messages of the kernel; udev sends to another (libudev-monitor.c).
 pub(super) const GROUP: u32 = 1;
-/// The kernel's word for virtual devices in a path of sysfs.
 const VIRTUAL: &str = "/devices/virtual/";
 /// Subsystems whose devices discovery looks at: PCI functions and what drivers make on them. The last three
 /// are classes of Onload, each with one device.
@@ -26,12 +25,10 @@ const SUBSYSTEMS: [&str; 16] = [
     "sfc_char",
 ];
 
-/// What the kernel says of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Uevent<'a> {
     /// `add`, `remove`, `change`, `move`, `bind`, `unbind`, `online` or `offline`.
     pub(super) action: &'a str,
-    /// The path of the device below /sys.
     pub(super) path: &'a str,
     pub(super) subsystem: &'a str,
 }
@@ -70,7 +67,6 @@ impl Uevent<'_> {
     }
 }
 
-/// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     if let Some(uevent) = parse(bytes) {

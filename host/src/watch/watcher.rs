@@ -1,5 +1,3 @@
-//! Puts all that tells of changes together, in one thread.
-
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -27,11 +25,9 @@ const LEAST: Duration = Duration::from_secs(1);
 pub struct Sources {
     /// Directories, by absolute paths; they need not exist yet.
     pub directories: Vec<PathBuf>,
-    /// Whether the kernel is asked to tell of devices and interfaces.
     pub kernel: bool,
     /// After how long everything is looked at again, since not all changes are told.
     pub interval: Duration,
-    /// How long events of one change are waited for.
     pub damping: Damping,
 }
 
@@ -64,7 +60,6 @@ pub struct Watcher {
     waker: Waker,
     interval: Duration,
     damping: Damping,
-    /// When everything is looked at again.
     next: Instant,
     /// Before that links alone are not told.
     links_after: Option<Instant>,
@@ -85,10 +80,6 @@ impl Waker {
         })
     }
 
-    /// Ends the wait, or the next one if there is none.
-    ///
-    /// # Errors
-    /// Those of write(2).
     pub fn wake(&self) -> io::Result<()> {
         match rustix::io::write(&self.descriptor, &1u64.to_ne_bytes()) {
             // It is as high as it can be, and nobody has looked since.
@@ -97,18 +88,13 @@ impl Waker {
         }
     }
 
-    /// Whether it was called since the last time.
     fn take(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; 8]).is_ok()
     }
 }
 
 impl Watcher {
-    /// Starts to watch. What cannot be watched is in [`Watcher::without`]: such changes are found when
-    /// everything is looked at again.
-    ///
-    /// # Errors
-    /// Those of eventfd(2).
+    /// What cannot be watched is in [`Watcher::without`]: such changes are found when everything is looked at again.
     pub fn new(sources: Sources) -> io::Result<Watcher> {
         let mut watcher = Watcher {
             directories: None,
@@ -139,7 +125,6 @@ impl Watcher {
             .ok()
     }
 
-    /// What is not watched and why, for the operator.
     #[must_use]
     pub fn without(&self) -> Vec<String> {
         let directories = self.directories.iter().flat_map(Directories::without);
@@ -148,17 +133,13 @@ impl Watcher {
         without
     }
 
-    /// What ends a wait from another thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Waits until something may have changed and it has been quiet since for a while. Without a change
-    /// within that time the answer is empty.
-    ///
-    /// # Errors
-    /// Those of poll(2), and of read(2) on what it waits for.
+    /// Waits until something may have changed and it has been quiet since for a while. Without a change within that
+    /// time the answer is empty.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Changes> {
         let mut changes = Changes::default();
         let timeout = timeout.map(|timeout| after(Instant::now(), timeout));
@@ -187,7 +168,6 @@ impl Watcher {
         Ok(changes)
     }
 
-    /// When a burst of these changes is told.
     fn end(&self, burst: Burst, changes: &Changes) -> Instant {
         let end = burst.end(self.damping);
         let of_links = Changes {
@@ -239,7 +219,6 @@ impl Watcher {
     }
 }
 
-/// Far in the future for a time that no clock shows.
 fn after(now: Instant, time: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     now.checked_add(time).unwrap_or_else(|| now + YEAR)

@@ -15,7 +15,6 @@ use clap_complete::env::EnvCompleter;
 use super::paths::{self, Paths};
 
 pub(super) const NAME: &str = "bash";
-/// At which characters bash breaks words: its COMP_WORDBREAKS.
 const BREAKS: &str = "ONLOAD_CTK_COMPLETE_WORDBREAKS";
 
 /// The answers that leave names of files to bash: no candidate is one of them.
@@ -37,7 +36,6 @@ const SCRIPT: &str = r#"_onload_ctk() {
 complete -F _onload_ctk @PROGRAM@
 "#;
 
-/// Completion for bash 4 and later.
 pub(super) struct Bash;
 
 impl EnvCompleter for Bash {
@@ -102,7 +100,6 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// The words of the line that the script hands over.
 pub(super) fn words(typed: &[OsString]) -> Vec<OsString> {
     let line = Line::read(typed, b"");
     line.words.into_iter().map(OsString::from_vec).collect()
@@ -122,13 +119,13 @@ fn without_options<'c>(
         .clone()
         .filter(|candidate| !is_option(candidate))
         .collect();
-    match word.starts_with(b"-") || others.is_empty() {
-        true => all.collect(),
-        false => others,
+    if word.starts_with(b"-") || others.is_empty() {
+        all.collect()
+    } else {
+        others
     }
 }
 
-/// A line up to the cursor.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     /// The words without quotes; at the end the one that is being typed, which may be empty.

@@ -13,10 +13,8 @@ use onload_host::host::Host;
 use crate::cli::Cli;
 use crate::commands::spec_dirs;
 
-/// The commands below `cdi` that take devices.
 const WITH_DEVICES: [&str; 2] = ["show", "inject"];
 
-/// Lets the command line offer devices where it takes some.
 pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
     command.mut_subcommand("cdi", |cdi| {
         WITH_DEVICES.into_iter().fold(cdi, |cdi, name| {
@@ -38,7 +36,6 @@ fn candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
     devices.collect()
 }
 
-/// The directories that the line names, else those of the host that it names.
 fn directories(typed: &[OsString]) -> Vec<PathBuf> {
     // A line that is half typed is understood as far as it goes.
     let matches = Cli::command().ignore_errors(true);

@@ -20,7 +20,6 @@ use crate::printer::Printer;
 /// The program as it is called, and as the scripts call it: the one that PATH finds, since a word that is
 /// still being typed must not be run.
 const PROGRAM: &str = "onload-ctk";
-/// The variable by which a script asks, with the name of its shell.
 const VARIABLE: &str = "ONLOAD_CTK_COMPLETE";
 /// What follows clap's script for zsh, which only defines a function: compinit reads the file when it is
 /// first needed, as a function that has to complete at once.
@@ -30,13 +29,8 @@ if [[ $funcstack[1] == _onload-ctk ]]; then
 fi
 ";
 
-/// The shells whose scripts are printed.
 const SHELLS: Shells<'_> = Shells(&[&bash::Bash, &Elvish, &Fish, &Powershell, &Zsh]);
 
-/// Runs the command.
-///
-/// # Errors
-/// Nobody reads stdout.
 pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
     let name = args.shell.to_string();
     let shell = SHELLS.completer(&name);
@@ -51,10 +45,7 @@ pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Answers a script; whether this process was started by one.
-///
-/// # Errors
-/// The shell is not known, or nobody reads stdout.
+/// Whether this process was started by a script.
 pub fn answer() -> Result<bool, clap::Error> {
     let Some(shell) = env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
         return Ok(false);
@@ -67,9 +58,10 @@ pub fn answer() -> Result<bool, clap::Error> {
     }
     let command = || {
         let command = devices::offer(Cli::command(), &typed);
-        match is_bash {
-            true => paths::leave_to_shell(command),
-            false => command,
+        if is_bash {
+            paths::leave_to_shell(command)
+        } else {
+            command
         }
     };
     let asked = CompleteEnv::with_factory(command).var(VARIABLE);

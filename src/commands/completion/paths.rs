@@ -7,7 +7,6 @@ use clap::{Arg, Command, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::ArgValueCompleter;
 
-/// What a shell is to complete itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Paths {
     Any,
@@ -17,7 +16,6 @@ pub(super) enum Paths {
 impl Paths {
     const ALL: [Paths; 2] = [Paths::Any, Paths::Directories];
 
-    /// The mark of a candidate that stands for names of files.
     fn mark(self) -> &'static str {
         match self {
             Paths::Any => "paths",
@@ -34,7 +32,6 @@ impl Paths {
     }
 }
 
-/// Puts a mark in the place of names of files.
 pub(super) fn leave_to_shell(command: Command) -> Command {
     let marked = |argument: Arg| match Paths::of(&argument) {
         Some(paths) => {

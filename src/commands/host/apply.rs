@@ -15,10 +15,6 @@ use crate::printer::Printer;
 /// How long a driver may take to appear, or a device to be listed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs `host apply`.
-///
-/// # Errors
-/// Something that is configured is not so afterwards; what else is configured is.
 pub fn run(global: &Global, _args: &HostApply, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     if !host.is_running() {

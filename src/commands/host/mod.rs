@@ -15,20 +15,18 @@ const NOTHING: &str = "nothing to change on this host";
 const NOTHING_WANTED: &str =
     "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]";
 
-/// Whether the configuration wants anything of the host.
 fn wants_nothing(config: &Config) -> bool {
     config.sriov.is_empty() && config.host == HostSettings::default()
 }
 
-/// The kernel that can be asked about a host.
 fn kernel(host: &Host) -> Box<dyn Kernel> {
-    match host.is_running() {
-        true => Box::new(Running::default()),
-        false => Box::new(Absent),
+    if host.is_running() {
+        Box::new(Running::default())
+    } else {
+        Box::new(Absent)
     }
 }
 
-/// A step in one line.
 fn line(step: &Step) -> String {
     let Step {
         subject,

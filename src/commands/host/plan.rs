@@ -9,10 +9,6 @@ use crate::exit::Answer;
 use crate::layout::table;
 use crate::printer::Printer;
 
-/// Runs `host plan`.
-///
-/// # Errors
-/// Something that is configured cannot be, or it cannot be told whether it is so.
 pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let plan = boot::plan(&host, kernel(&host).as_ref(), &config);
@@ -47,8 +43,9 @@ pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::R
     }
     let refused = plan.refused.iter().map(ToString::to_string);
     all_or_error(refused.collect(), printer)?;
-    Ok(match plan.steps.is_empty() {
-        true => Answer::Yes,
-        false => Answer::No,
+    Ok(if plan.steps.is_empty() {
+        Answer::Yes
+    } else {
+        Answer::No
     })
 }

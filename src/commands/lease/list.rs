@@ -15,10 +15,6 @@ use crate::exit::Answer;
 use crate::layout::table;
 use crate::printer::{Printer, harmless};
 
-/// Runs `lease list`.
-///
-/// # Errors
-/// The leases cannot be read.
 pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let listed = leases::list(&host)?;
@@ -63,7 +59,6 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
     Ok(Answer::Yes)
 }
 
-/// What of a device that moved is not as it was, or will not be.
 fn notice(listed: &Listed) -> Option<(String, String)> {
     let moved = listed.lease.as_ref().ok()?.moved.as_ref()?;
     let notice = match (&moved.left, unkept(moved)) {
@@ -145,7 +140,6 @@ fn ticket(lease: &Lease) -> Option<&str> {
     lease.ticket.as_ref().map(beginning)
 }
 
-/// How long ago that was, in the largest unit that counts it.
 fn age(since: u64) -> String {
     let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since));
     let passed = since.and_then(|since| SystemTime::now().duration_since(since).ok());

@@ -6,7 +6,6 @@ pub mod restore;
 
 use onload_core::lease::Device;
 
-/// A device as people name it to engines.
 fn shown(device: &Device) -> String {
     format!("{}={}", device.class, device.name)
 }

@@ -10,10 +10,6 @@ use crate::commands::open_host;
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-/// Runs `lease release`.
-///
-/// # Errors
-/// The holder lives, or the lease cannot be removed.
 pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyhow::Result<Answer> {
     let name = &args.device;
     let device: Device = name

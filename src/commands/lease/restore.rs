@@ -15,10 +15,6 @@ use crate::commands::open_host;
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-/// Runs `lease restore`.
-///
-/// # Errors
-/// The leases cannot be read, or they are of another host.
 pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::Result<Answer> {
     if global.host_root != Path::new("/") {
         bail!(
@@ -47,7 +43,6 @@ pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::
     Ok(answer)
 }
 
-/// A device that was to come back, and why it did not.
 type Restored = (Device, Option<String>);
 
 /// Looks again while something came back: systemd does not start a unit that runs, so that what the kernel gives back

@@ -20,149 +20,102 @@ pub(super) fn render(roff: &mut Roff, words: &str) {
 }
 
 fn files(words: &str) -> Vec<File> {
+    let file = |path: &str, said: &str| (path.to_owned(), said.to_owned());
+    let configuration = || {
+        let said = "The configuration. The option --config names another file.";
+        file(CONFIG_PATH, said)
+    };
+    let kernel = || {
+        let said = "What the kernel and the drivers say of this host.";
+        file("/sys, /proc, /dev", said)
+    };
+    let specifications = || {
+        let said = "CDI specifications of every vendor. A device in the second directory goes before one in the first.";
+        file("/etc/cdi, /var/run/cdi", said)
+    };
+    let leases = || {
+        let said = "The leases, a file each. Only root can enter.";
+        file(&format!("{RUN_DIR}/{LEASES}"), said)
+    };
+    let containers = || {
+        let said = "Which runtime made which container, and the lock of files of configuration.";
+        file(RUN_DIR, said)
+    };
+    let of_engines = |said: fn(&str) -> String| {
+        let engines = Engine::value_variants().iter();
+        let files =
+            engines.map(|engine| file(&engine.file().to_string_lossy(), &said(engine.name())));
+        files.collect::<Vec<_>>()
+    };
     match words {
         "completion" => scripts(),
         "discover" => vec![configuration(), kernel()],
         "metrics" => vec![configuration(), kernel(), leases(), specifications()],
         "status" | "topology" => vec![configuration(), kernel(), leases()],
         "doctor" => {
-            let mut files = vec![configuration(), kernel(), specifications()];
-            files.extend(Engine::value_variants().iter().map(read_of));
-            files
+            let read =
+                of_engines(|name| format!("What is read of {name}, with the files beside it."));
+            [vec![configuration(), kernel(), specifications()], read].concat()
         }
-        "host" | "host plan" | "host apply" => vec![configuration(), kernel(), leases(), unit()],
-        "cdi generate" | "cdi check" => {
-            let mut files = vec![configuration(), kernel()];
-            files.extend(written());
-            files
+        "host" | "host plan" | "host apply" => {
+            let unit = file(
+                "/usr/lib/systemd/system/onload-host.service",
+                "The unit that runs host apply at boot. The package does not enable it.",
+            );
+            vec![configuration(), kernel(), leases(), unit]
         }
+        "cdi generate" | "cdi check" => [vec![configuration(), kernel()], written()].concat(),
         "runtime configure" => {
-            let mut files: Vec<File> = Engine::value_variants().iter().map(engine).collect();
-            files.push(configuration());
-            files.push(containers());
-            files
+            let edited = of_engines(|name| format!("What is edited for {name}."));
+            [edited, vec![configuration(), containers()]].concat()
         }
         "runtime" => vec![configuration(), containers()],
         "lease" | "lease list" | "lease release" | "lease restore" => vec![leases(), kernel()],
-        "container explain" => vec![configuration(), specifications(), tickets()],
+        "container explain" => {
+            let tickets = file(
+                &format!("{RUN_DIR}/{REQUESTS}"),
+                "What cluster engines have reserved for their tasks, a file for each ticket. Only root can enter.",
+            );
+            vec![configuration(), specifications(), tickets]
+        }
         "" | "cdi" => {
-            let mut files = vec![configuration(), variables(), kernel(), specifications()];
-            files.extend(written());
-            files
+            let variables = file(
+                "/etc/default/onload-ctk",
+                "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
+            );
+            let read = vec![configuration(), variables, kernel(), specifications()];
+            [read, written()].concat()
         }
         _ => vec![configuration(), specifications()],
     }
 }
 
-fn file(path: &str, said: &str) -> File {
-    (path.to_owned(), said.to_owned())
-}
-
-fn configuration() -> File {
-    file(
-        CONFIG_PATH,
-        "The configuration. The option --config names another file.",
-    )
-}
-
-fn variables() -> File {
-    file(
-        "/etc/default/onload-ctk",
-        "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
-    )
-}
-
-fn kernel() -> File {
-    file(
-        "/sys, /proc, /dev",
-        "What the kernel and the drivers say of this host.",
-    )
-}
-
-fn specifications() -> File {
-    file(
-        "/etc/cdi, /var/run/cdi",
-        "CDI specifications of every vendor. A device in the second directory goes before one in the first.",
-    )
-}
-
-fn written() -> [File; 3] {
-    let written = format!("{OUTPUT_DIR}/onload.dev-CLASS.json");
-    let pools = format!("{OUTPUT_DIR}/onload.dev-CLASS-pools.json");
-    let manifest = format!("{OUTPUT_DIR}/.onload-ctk-manifest");
+fn written() -> Vec<File> {
     [
-        (written, "The specification of a class.".to_owned()),
+        ("onload.dev-CLASS.json", "The specification of a class."),
         (
-            pools,
-            "The specification of the pools of a class.".to_owned(),
+            "onload.dev-CLASS-pools.json",
+            "The specification of the pools of a class.",
         ),
         (
-            manifest,
-            "Which of the files there were written by onload-ctk, and for which options."
-                .to_owned(),
+            ".onload-ctk-manifest",
+            "Which of the files there were written by onload-ctk, and for which options.",
         ),
     ]
-}
-
-fn engine(engine: &Engine) -> File {
-    let said = format!("What is edited for {}.", engine.name());
-    (engine.file().display().to_string(), said)
-}
-
-fn read_of(engine: &Engine) -> File {
-    let said = format!(
-        "What is read of {}, with the files beside it.",
-        engine.name()
-    );
-    (engine.file().display().to_string(), said)
-}
-
-fn containers() -> File {
-    file(
-        RUN_DIR,
-        "Which runtime made which container, and the lock of files of configuration.",
-    )
-}
-
-fn leases() -> File {
-    file(
-        &format!("{RUN_DIR}/{LEASES}"),
-        "The leases, a file each. Only root can enter.",
-    )
-}
-
-fn tickets() -> File {
-    file(
-        &format!("{RUN_DIR}/{REQUESTS}"),
-        "What cluster engines have reserved for their tasks, a file for each ticket. Only root can enter.",
-    )
-}
-
-fn unit() -> File {
-    file(
-        "/usr/lib/systemd/system/onload-host.service",
-        "The unit that runs host apply at boot. The package does not enable it.",
-    )
+    .map(|(name, said)| (format!("{OUTPUT_DIR}/{name}"), said.to_owned()))
+    .into()
 }
 
 fn scripts() -> Vec<File> {
     [
-        ("/usr/share/bash-completion/completions/onload-ctk", "bash"),
-        (
-            "/usr/share/zsh/vendor-completions/_onload-ctk",
-            "zsh on Debian",
-        ),
-        ("/usr/share/zsh/site-functions/_onload-ctk", "zsh elsewhere"),
-        (
-            "/usr/share/fish/vendor_completions.d/onload-ctk.fish",
-            "fish",
-        ),
+        ("bash-completion/completions/onload-ctk", "bash"),
+        ("zsh/vendor-completions/_onload-ctk", "zsh on Debian"),
+        ("zsh/site-functions/_onload-ctk", "zsh elsewhere"),
+        ("fish/vendor_completions.d/onload-ctk.fish", "fish"),
     ]
     .map(|(path, shell)| {
-        (
-            path.to_owned(),
-            format!("The script for {shell} of the packages."),
-        )
+        let said = format!("The script for {shell} of the packages.");
+        (format!("/usr/share/{path}"), said)
     })
     .into()
 }

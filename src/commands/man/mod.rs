@@ -18,7 +18,6 @@ use crate::cli::{Cli, Man};
 use crate::commands::make_directory;
 use crate::exit::{self, Answer, FAILURE};
 
-/// The section of commands that users type.
 const SECTION: &str = "1";
 /// The pages that are written by hand, in packaging/man/.
 const BY_HAND: [(&str, &str); 3] = [
@@ -27,10 +26,6 @@ const BY_HAND: [(&str, &str); 3] = [
     ("onload-hook", "8"),
 ];
 
-/// Runs the command.
-///
-/// # Errors
-/// The directory or a page cannot be written.
 pub fn run(args: &Man) -> anyhow::Result<Answer> {
     let directory = &args.directory;
     let failed = || format!("writing manual pages to {}", directory.display());
@@ -66,8 +61,6 @@ fn with_words_in_a_line(command: Command) -> Command {
         .mut_subcommands(with_words_in_a_line)
 }
 
-/// Writes the page of a command, whose words below the program those are, and those of the commands
-/// below it.
 fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Result<()> {
     let path = directory.join(format!("{}.{SECTION}", name(command)));
     fs::write(path, page(command, &words.join(" "))?)?;
@@ -77,14 +70,12 @@ fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Resul
     Ok(())
 }
 
-/// The commands below one that pages tell of.
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command
         .get_subcommands()
         .filter(|below| !below.is_hide_set())
 }
 
-/// The name of a command's page, such as `onload-ctk-cdi-generate`.
 fn name(command: &Command) -> &str {
     command
         .get_display_name()
@@ -120,7 +111,6 @@ fn page(command: &Command, words: &str) -> io::Result<String> {
     Ok(page.0)
 }
 
-/// A page that is being put together of parts, each a document of its own.
 #[derive(Default)]
 struct Text(String);
 
@@ -131,9 +121,10 @@ impl Text {
         let part = String::from_utf8_lossy(&part);
         // Each begins with the same definitions, which a page needs once.
         let definitions = Roff::new().render();
-        let part = match self.0.is_empty() {
-            true => &part,
-            false => part.strip_prefix(&definitions).unwrap_or(&part),
+        let part = if self.0.is_empty() {
+            &part
+        } else {
+            part.strip_prefix(&definitions).unwrap_or(&part)
         };
         self.0.push_str(part);
         Ok(())
@@ -171,7 +162,6 @@ fn capital(text: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// The lines that the help shows as examples.
 fn examples(command: &Command) -> Vec<String> {
     const FIRST: &str = "Example: ";
     let help = command.get_after_long_help().map(ToString::to_string);
@@ -193,7 +183,6 @@ fn example_lines(roff: &mut Roff, examples: &[String]) {
     }
 }
 
-/// The pages of the commands above and below, then those by hand.
 fn see_also(roff: &mut Roff, command: &Command) {
     let own = name(command);
     let above = own.rsplit_once('-').map(|(above, _)| above);

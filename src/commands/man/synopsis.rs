@@ -30,7 +30,6 @@ pub(super) fn render(roff: &mut Roff, command: &Command) {
     roff.text(line);
 }
 
-/// Whether every command has it.
 fn is_of_all(argument: &Arg) -> bool {
     let by_clap = matches!(
         argument.get_action(),
@@ -60,7 +59,6 @@ fn option(argument: &Arg) -> Vec<Inline> {
     inlines
 }
 
-/// The name of a value; dots say that there may be several.
 fn value(argument: &Arg) -> Inline {
     let names = argument.get_value_names().unwrap_or_default();
     let names: Vec<&str> = names.iter().map(Str::as_str).collect();

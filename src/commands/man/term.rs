@@ -2,7 +2,6 @@
 
 use clap_mangen::roff::{Inline, Roff, roman};
 
-/// Writes a term with what is said of it.
 pub(super) fn write(roff: &mut Roff, term: Inline, said: &str) {
     roff.control("TP", []).text([term]).text([roman(said)]);
 }

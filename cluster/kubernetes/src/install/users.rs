@@ -193,7 +193,7 @@ fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
     let listed = match leases::list(host) {
         Ok(listed) => listed,
         Err(error) => {
-            failed(Chain(&error).to_string());
+            failed(format!("{error:#}"));
             return Vec::new();
         }
     };

@@ -11,9 +11,8 @@ use onload_core::config::Config;
 use onload_core::text::{Chain, Quoted};
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
-use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
+use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::{Host, HostError};
-use onload_host::leases::UnknownLeases;
 use onload_host::offers::{Attribute, Health, Offer, Survey, offers};
 use onload_host::pools;
 
@@ -38,13 +37,13 @@ const NAMED: [&str; 4] = [
 pub enum LookError {
     /// The leases cannot be read.
     #[error(transparent)]
-    Leases(#[from] UnknownLeases),
+    Leases(#[from] anyhow::Error),
     /// What decides about specifications cannot be looked at.
     #[error("writing what tasks get by the paths of the plugin's configuration")]
     Surroundings(#[from] HostError),
     /// There are no such specifications.
     #[error("writing what tasks get by the paths of the plugin's configuration")]
-    Generate(#[from] GenerateError),
+    Generate(#[source] anyhow::Error),
 }
 
 /// Why a task is given nothing of a specification.
@@ -210,5 +209,5 @@ fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
 
 fn specifications(host: &Host, config: &Config, inventory: &Inventory) -> Result<Specs, LookError> {
     let surroundings = Surroundings::of(host, config)?;
-    Ok(generate(inventory, &[], config, surroundings)?)
+    generate(inventory, &[], config, surroundings).map_err(LookError::Generate)
 }

@@ -12,7 +12,6 @@ use crate::host::HostError;
 
 const PROC: &str = "/proc";
 const STARTED_AT_BOOT: &str = "/etc/systemd/system";
-/// Where dockerd is asked.
 const DOCKER_SOCKET: &str = "/run/docker.sock";
 /// How long it may take to answer, and bytes of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -102,7 +101,6 @@ pub(super) fn processes(
     Ok(pids.filter_map(process).collect())
 }
 
-/// The service, of these, in which a process is.
 fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
     let mut services = services.iter().copied();
     services.find(|service| {
@@ -128,7 +126,6 @@ pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Opt
     Some(lacks_runtime || is_default != settings.is_default)
 }
 
-/// What dockerd answers to `docker info`.
 fn docker_info(socket: &Path) -> io::Result<serde_json::Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -13,7 +13,6 @@ const BUILT_IN: &str = "runc";
 /// The first containerd that merges lists of runtimes.
 const MERGING: Version = Version(2, 0, 0);
 
-/// Whether the default runtime of containerd is registered.
 pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let mut findings = Vec::new();
     for engine in engines.iter().filter(|e| e.kind == Kind::Containerd) {
@@ -46,12 +45,13 @@ pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) ->
 fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str>) {
     let is_2 = engine.version.is_some_and(|version| version >= MERGING);
     let is_merged = is_2 || settings.format.is_some_and(|format| format >= CONTAINERD_2);
-    let said = match is_merged {
-        true => settings.runtimes.as_slice(),
-        false => settings
+    let said = if is_merged {
+        settings.runtimes.as_slice()
+    } else {
+        settings
             .runtimes
             .last()
-            .map_or(&[][..], std::slice::from_ref),
+            .map_or(&[][..], std::slice::from_ref)
     };
     let lists = said.iter().filter_map(|said| said.names.as_ref());
     let mut names: Vec<&str> = lists.flatten().map(String::as_str).collect();
@@ -62,7 +62,6 @@ fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str
     (default.unwrap_or(BUILT_IN), names)
 }
 
-/// Registers the default runtime where it is containerd's own, or names one that is there.
 fn register(said: &Runtimes, name: &str, names: &[&str]) -> Remedy {
     let section = format!("plugins.\"{}\".containerd", said.plugin);
     if name == BUILT_IN {

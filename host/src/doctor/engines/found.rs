@@ -10,29 +10,25 @@ use crate::doctor::examined::{Examined, VersionOf};
 use crate::host::{EntryKind, Host, HostError};
 
 /// Where programs of engines are installed.
-const PROGRAM_DIRS: [&str; 5] = [
+pub const PROGRAM_DIRS: [&str; 5] = [
     "/usr/bin",
     "/usr/sbin",
     "/usr/local/bin",
     "/usr/local/sbin",
     "/opt/bin",
 ];
-/// What dpkg knows of packages.
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
-/// An engine of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Engine {
     pub(super) kind: Kind,
     pub(super) program: PathBuf,
     /// Its service runs or starts at boot, or nothing tells that it does not.
     pub(crate) is_used: bool,
-    /// None where it cannot be told.
     pub(super) version: Option<Version>,
     pub(super) settings: Result<Settings, NotUnderstood>,
 }
 
-/// The engines that are installed.
 pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError> {
     let mut engines = Vec::new();
     for kind in Kind::ALL {
@@ -49,20 +45,14 @@ pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError>
     Ok(engines)
 }
 
-/// What an engine knows of CDI, by its version alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CdiOfEngine {
-    /// Why containers cannot ask it for devices; none where they can, or where its version cannot be told.
+    /// Why containers cannot ask it for devices; none where they can, or where its version is unknown.
     pub too_old: Option<String>,
-    /// Whether docker has it on unless told otherwise.
     pub is_on: bool,
 }
 
 impl CdiOfEngine {
-    /// Of the engine of a name, as people type it.
-    ///
-    /// # Errors
-    /// Something of the host cannot be read.
     pub fn of(host: &Host, engine: &str, version_of: VersionOf<'_>) -> Result<Self, HostError> {
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == engine);
         let Some(kind) = kind else {
@@ -76,7 +66,6 @@ impl CdiOfEngine {
     }
 }
 
-/// The program of an engine, and the version that it says it is, or that its package has.
 fn installed(
     host: &Host,
     kind: Kind,
@@ -93,7 +82,6 @@ fn installed(
     Ok(None)
 }
 
-/// The version of the package that an engine comes in.
 fn packaged(host: &Host, kind: Kind) -> Result<Option<Version>, HostError> {
     let wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
     let lines = host.lines(Path::new(PACKAGES), &wanted)?;

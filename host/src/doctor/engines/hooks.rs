@@ -10,14 +10,12 @@ use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 use crate::host::HostError;
 
-/// Our hook for podman, whose stage other readers do not know.
 const OURS: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// Directories of hooks that podman shares with CRI-O and buildah.
 const SHARED: [&str; 2] = [
     "/usr/share/containers/oci/hooks.d",
     "/etc/containers/oci/hooks.d",
 ];
-/// More than any hook has.
 const LONGEST: u64 = 1024 * 1024;
 
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
@@ -44,7 +42,6 @@ pub(in super::super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Fi
     Ok(findings)
 }
 
-/// Whether our hooks give podman's containers what their annotations ask for.
 pub(super) fn answer(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
     Ok(is_told(engine) && examined.exists(OURS)?)
 }
@@ -55,7 +52,6 @@ fn is_told(engine: &Engine) -> bool {
     settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
 }
 
-/// Of a hook in a shared directory that has the stage.
 fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
     // Other endings are no hooks to those who read the directory (containers/common, pkg/hooks/read.go).
     let is_hook = path.as_os_str().as_encoded_bytes().ends_with(b".json");
@@ -73,7 +69,6 @@ fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, Ho
     Ok(Some(finding.of(path.display().to_string())))
 }
 
-/// Our directory, where an engine is told of it and it is not there.
 fn missing(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
     if !is_told(engine) || examined.exists(OURS)? {
         return Ok(None);

@@ -4,7 +4,6 @@ use onload_cdi::Version as Cdi;
 
 use super::version::{self, Readers, Version};
 
-/// An engine that reads CDI specifications, or has one do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Docker,
@@ -27,7 +26,6 @@ impl Kind {
         Kind::Kubelet,
     ];
 
-    /// Its name as people type it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Docker => "docker",
@@ -40,7 +38,6 @@ impl Kind {
         }
     }
 
-    /// The program that is the engine.
     pub(super) fn program(self) -> &'static str {
         match self {
             Kind::Docker => "dockerd",
@@ -48,7 +45,6 @@ impl Kind {
         }
     }
 
-    /// The packages that it comes in, of distributions and of those who make it.
     pub(super) fn packages(self) -> &'static [&'static str] {
         match self {
             Kind::Docker => &["docker.io", "docker-ce", "moby-engine"],
@@ -78,7 +74,6 @@ impl Kind {
         }
     }
 
-    /// The services that it may be.
     pub(super) fn services(self) -> &'static [&'static str] {
         match self {
             Kind::Podman => &[],
@@ -91,7 +86,6 @@ impl Kind {
         }
     }
 
-    /// What the kernel calls its processes.
     pub(super) fn process_names(self) -> &'static [&'static str] {
         match self {
             Kind::Docker => &["dockerd"],
@@ -100,7 +94,6 @@ impl Kind {
         }
     }
 
-    /// The first version with which devices can be asked for, and what it brought.
     pub(super) fn least(self) -> Option<(Version, &'static str)> {
         match self {
             Kind::Docker => Some((Version(25, 0, 0), "CDI")),
@@ -112,7 +105,6 @@ impl Kind {
         }
     }
 
-    /// Why containers cannot ask that version for devices; none where they can.
     pub(super) fn too_old(self, version: Version) -> Option<String> {
         let (least, what) = self.least().filter(|(least, _)| version < *least)?;
         Some(format!(
@@ -131,12 +123,10 @@ impl Kind {
         }
     }
 
-    /// The newest CDI that it reads in that version.
     pub(super) fn newest_cdi(self, version: Version) -> Option<Cdi> {
         version::newest(self.readers(), version)
     }
 
-    /// A command that tells what is wrong with its configuration.
     pub(super) fn validate(self) -> &'static str {
         match self {
             Kind::Docker => "dockerd --validate",

@@ -19,7 +19,7 @@ use super::distribution::Distribution;
 use super::examined::{Examined, Findings};
 use crate::host::HostError;
 pub(super) use default_runtime::default_runtime;
-pub use found::CdiOfEngine;
+pub use found::{CdiOfEngine, PROGRAM_DIRS};
 pub(super) use found::{Engine, engines};
 pub(super) use hooks::hooks;
 use kind::Kind;
@@ -30,20 +30,19 @@ use spec_dirs::SPEC_DIRS;
 pub(super) use spec_dirs::spec_dirs;
 use version::Version;
 
-/// The wrapper, as the package installs it.
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 /// The first Kubernetes whose kubelet has.
 const KUBELET_CDI: Version = Version(1, 29, 0);
 
-/// Whether an engine is there at all, and the files of each are understood.
 pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().map(|engine| {
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
             Ok(settings) => {
-                let unused = match engine.is_used {
-                    true => "",
-                    false => ", and neither runs nor starts at boot: it is not looked at further",
+                let unused = if engine.is_used {
+                    ""
+                } else {
+                    ", and neither runs nor starts at boot: it is not looked at further"
                 };
                 let text = format!("{program} is there{unused}");
                 let finding = Finding::pass(text).at(&engine.program);
@@ -66,7 +65,6 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
     Ok(findings)
 }
 
-/// Whether each is new enough for CDI.
 pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let (kind, name) = (engine.kind, engine.kind.name());
@@ -88,7 +86,6 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     Ok(findings.collect())
 }
 
-/// Whether CDI is on, for engines in which it can be off.
 pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let mut findings = Vec::new();
     let mut kinds = engines.iter().map(|engine| engine.kind);
@@ -129,7 +126,7 @@ pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     Ok(findings)
 }
 
-/// Whether CDI is on: none where it cannot be off, inside none where it cannot be told.
+/// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
 fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
     let by_version = |first: Version| engine.version.map(|version| version >= first);
     let default = match engine.kind {
@@ -162,7 +159,6 @@ fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
     }
 }
 
-/// Whether engines read the CDI version of each file of ours.
 pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let mut findings = Vec::new();
     let files = our_files(examined);
@@ -246,7 +242,6 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     Ok(findings)
 }
 
-/// Whether an engine needs the wrapper for what annotations ask for.
 fn is_wrapper_wanted(
     examined: &Examined<'_>,
     engine: &Engine,

@@ -12,12 +12,10 @@ use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 use crate::host::HostError;
 
-/// The plugin as the package installs it, and what the kernel calls its process.
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";
 /// TASK_COMM_LEN of include/linux/sched.h without the zero at its end, in bytes.
 const LONGEST_NAME: usize = 15;
-/// Its unit, which is off until the operator enables it.
 const UNIT: &str = "onload-nri.service";
 const CONFIGURED: &str = "/etc/systemd/system/onload-nri.service";
 const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
@@ -32,29 +30,23 @@ const FIRST_OWN: u32 = 3;
 
 const WITHOUT: &str = "pods start without what their annotations ask for";
 
-/// How the plugin is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Start {
     ByUnit,
-    /// By the runtime, by this link in its directory of plugins.
+    /// By this link in the runtime's directory of plugins.
     ByRuntime(PathBuf),
-    /// By nothing.
     Never,
 }
 
-/// How the plugin is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A runtime has it.
     Connected,
     Waits,
-    /// It does not run.
     Gone,
     /// Nothing runs in this tree.
     Unknown,
 }
 
-/// Whether a runtime asks the plugin, on a host where one is to.
 pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let start = start(examined)?;
     let state = state(examined, &start)?;
@@ -94,7 +86,6 @@ pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> F
     Ok(vec![finding.at(at).of(PROCESS)])
 }
 
-/// Of a plugin that is started by something, and that no runtime has as far as can be told.
 fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
     match (state, start) {
         (State::Unknown, _) => Finding::pass("it is started with the host"),
@@ -118,15 +109,13 @@ fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
     }
 }
 
-/// Of a plugin that nothing starts.
 fn not_enabled(examined: &Examined<'_>, text: &str) -> Result<Finding, HostError> {
     let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
-    Ok(match examined.is_masked(CONFIGURED)? {
-        true => {
-            let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
-            Finding::warn(text, unmask).then(enable)
-        }
-        false => Finding::warn(text, enable),
+    Ok(if examined.is_masked(CONFIGURED)? {
+        let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
+        Finding::warn(text, unmask).then(enable)
+    } else {
+        Finding::warn(text, enable)
     })
 }
 
@@ -193,7 +182,6 @@ fn is_announced(examined: &Examined<'_>, engines: &[Engine]) -> bool {
     allows && settings(engines).any(|(_, settings)| settings.nri == Some(true))
 }
 
-/// The first engine that could have plugins, if NRI is off in all of them.
 fn switched_off(engines: &[Engine]) -> Option<&Engine> {
     let mut off = None;
     for (engine, settings) in settings(engines) {
@@ -205,7 +193,7 @@ fn switched_off(engines: &[Engine]) -> Option<&Engine> {
     off
 }
 
-/// Whether NRI is on in an engine that could have plugins; none where that cannot be told.
+/// Whether NRI is on in an engine that could have plugins; none where that is unknown.
 fn is_on(engine: &Engine, settings: &Settings) -> Option<bool> {
     let by_version = |first| engine.version.map(|version| version >= first);
     let default = match engine.kind {
@@ -230,7 +218,6 @@ pub(super) fn answers(examined: &Examined<'_>, engine: &Engine) -> Result<bool, 
     })
 }
 
-/// The engines that could have plugins, and whose files are understood.
 fn settings(engines: &[Engine]) -> impl Iterator<Item = (&Engine, &Settings)> {
     engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;

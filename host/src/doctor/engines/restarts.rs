@@ -12,16 +12,13 @@ use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
 const CONTAINERS: &str = "/var/lib/docker/containers";
-/// Bytes of a container's file.
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
-/// The runtime that finds devices by itself.
 const OUR_RUNTIME: &str = "onload";
 /// Characters of an id that people type.
 const SHORT_ID: usize = 12;
 
-/// What counts of a container's `hostconfig.json`.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct HostConfig {
@@ -51,7 +48,6 @@ impl HostConfig {
     }
 }
 
-/// Whether containers with devices of CDI come back after a boot.
 pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let is_affected = |engine: &&Engine| {
         let version = engine.version.filter(|version| AFFECTED.contains(version));

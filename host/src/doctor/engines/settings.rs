@@ -11,13 +11,11 @@ use super::kind::Kind;
 use crate::doctor::examined::Examined;
 use crate::host::HostError;
 
-/// The name under which engines know the wrapper.
 pub(super) const RUNTIME: &str = "onload";
 const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";
 /// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
 pub(super) const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
-/// The format of containerd 2's own file.
 pub(super) const CONTAINERD_2: i64 = 3;
 /// containerd's plugin for NRI, in every format of its file.
 const CONTAINERD_NRI: &str = "io.containerd.nri.v1.nri";
@@ -31,32 +29,22 @@ const PODMAN: [&str; 2] = [
 ];
 const PODMAN_DROP_INS: &str = "/etc/containers/containers.conf.d";
 
-/// What an engine is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// The files that are there.
     pub(super) files: Vec<PathBuf>,
-    /// Whether CDI is on; none where no file says so.
+    /// None where no file says so.
     pub(super) cdi: Option<bool>,
-    /// Where it looks for specifications; none where no file says so.
     pub(super) spec_dirs: Option<SpecDirs>,
-    /// Whether the wrapper is registered.
     pub(super) has_runtime: bool,
-    /// The directories of hooks that it reads; empty where no file says so.
     pub(super) hook_dirs: Vec<String>,
     /// The format of containerd's file; none for others, and where there is no file.
     pub(super) format: Option<i64>,
-    /// Whether containerd's plugin for Kubernetes is switched off, and with it all that is here.
     pub(super) is_off: bool,
-    /// Whether NRI is on; none where no file says so.
     pub(super) nri: Option<bool>,
-    /// What each file says of containerd's runtimes, in the order in which they are read.
     pub(super) runtimes: Vec<Runtimes>,
-    /// Whether docker makes the wrapper its default runtime.
     pub(super) is_default: bool,
 }
 
-/// What a file says of containerd's runtimes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Runtimes {
     pub(super) file: PathBuf,
@@ -64,11 +52,9 @@ pub(super) struct Runtimes {
     pub(super) plugin: &'static str,
     /// The names that it registers; none where it leaves the list alone.
     pub(super) names: Option<Vec<String>>,
-    /// The name of the default one.
     pub(super) default: Option<String>,
 }
 
-/// Where an engine looks for specifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SpecDirs {
     pub(super) dirs: Vec<String>,
@@ -78,17 +64,13 @@ pub(super) struct SpecDirs {
     pub(super) section: Option<String>,
 }
 
-/// A file that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NotUnderstood {
     pub(super) file: PathBuf,
     pub(super) why: String,
 }
 
-/// What the files of an engine say.
-///
-/// # Errors
-/// A file cannot be read; inside, one is not understood.
+/// The outer error: a file cannot be read; the inner one: a file is not understood.
 pub(super) fn read(
     examined: &Examined<'_>,
     kind: Kind,
@@ -115,7 +97,6 @@ pub(super) fn read(
     Ok(Ok(settings))
 }
 
-/// The files of an engine, in the order in which it reads them.
 fn files_of(examined: &Examined<'_>, kind: Kind) -> Result<Vec<PathBuf>, HostError> {
     let (files, drop_ins): (&[&str], _) = match kind {
         Kind::Docker => (&[DOCKER], None),
@@ -188,7 +169,6 @@ impl Settings {
         self.spec_dirs = said.or(self.spec_dirs.take());
     }
 
-    /// dockerd(8), `daemon.json`.
     fn hear_docker(&mut self, file: &Path, text: &str) -> Result<(), String> {
         if text.trim().is_empty() {
             return Ok(());
@@ -255,7 +235,6 @@ impl Settings {
         Ok(imports.iter().map(|import| base.join(import)).collect())
     }
 
-    /// crio.conf(5).
     fn hear_crio(&mut self, file: &Path, text: &str) -> Result<(), String> {
         let table = parse(text)?;
         let Some(crio) = table.get("crio") else {
@@ -277,7 +256,6 @@ impl Settings {
         Ok(())
     }
 
-    /// containers.conf(5).
     fn hear_podman(&mut self, file: &Path, text: &str) -> Result<(), String> {
         let table = parse(text)?;
         let Some(engine) = table.get("engine") else {

@@ -11,19 +11,17 @@ use crate::doctor::examined::{Examined, Findings};
 /// Where specifications are written, by either of its names.
 pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
-/// Whether engines that are told where to look look where specifications are written.
 pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let said = settings.spec_dirs.as_ref()?;
         let is_ours = |dir: &String| SPEC_DIRS.contains(&dir.trim_end_matches('/'));
-        let finding = match said.dirs.iter().any(is_ours) {
-            true => Finding::pass(format!("looks into {}", said.dirs.join(", "))),
-            false => {
-                let [ours, _] = SPEC_DIRS;
-                let text = format!("does not look into {ours}, where specifications are written");
-                Finding::fail(text, add_ours(engine.kind, settings, said))
-            }
+        let finding = if said.dirs.iter().any(is_ours) {
+            Finding::pass(format!("looks into {}", said.dirs.join(", ")))
+        } else {
+            let [ours, _] = SPEC_DIRS;
+            let text = format!("does not look into {ours}, where specifications are written");
+            Finding::fail(text, add_ours(engine.kind, settings, said))
         };
         Some(finding.at(&said.file).of(engine.kind.name()))
     });
@@ -42,9 +40,10 @@ fn add_ours(kind: Kind, settings: &Settings, said: &SpecDirs) -> Remedy {
         Kind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
         _ => format!("cdi_spec_dirs = [{list}]"),
     };
-    let file = match said.file == Path::new(K3S) {
-        true => Path::new(settings.k3s_template()),
-        false => &said.file,
+    let file = if said.file == Path::new(K3S) {
+        Path::new(settings.k3s_template())
+    } else {
+        &said.file
     };
     match &said.section {
         Some(section) => Remedy::write_under(file, section, line),

@@ -4,7 +4,6 @@ use std::fmt;
 
 use onload_cdi::Version as Cdi;
 
-/// The version of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(pub(super) u32, pub(super) u32, pub(super) u32);
 
@@ -39,10 +38,8 @@ impl Version {
 /// From which version on an engine reads which CDI, as the library says that its release was built with.
 pub(super) type Readers = &'static [(Version, Cdi)];
 
-/// The first docker that has CDI on unless told otherwise.
 pub(super) const DOCKER_CDI: Version = Version(28, 2, 0);
 
-/// The first containerd that has.
 pub(super) const CONTAINERD_CDI: Version = Version(2, 0, 0);
 
 /// docker (moby, `vendor.mod`).
