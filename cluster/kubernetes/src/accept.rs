@@ -6,23 +6,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
 /// The error would come again at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The connections of a listener.
 #[derive(Debug)]
-pub(crate) struct Accept {
-    listener: UnixListener,
+pub(crate) struct Accept<L> {
+    listener: L,
     pause: Option<Pin<Box<Sleep>>>,
     failed: bool,
 }
 
-impl Accept {
-    pub(crate) fn new(listener: UnixListener) -> Self {
+impl<L> Accept<L> {
+    pub(crate) fn new(listener: L) -> Self {
         Accept {
             listener,
             pause: None,
@@ -31,8 +29,8 @@ impl Accept {
     }
 }
 
-impl Stream for Accept {
-    type Item = io::Result<UnixStream>;
+impl<S, L: Stream<Item = io::Result<S>> + Unpin> Stream for Accept<L> {
+    type Item = io::Result<S>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
@@ -43,18 +41,17 @@ impl Stream for Accept {
                 }
                 this.pause = None;
             }
-            match this.listener.poll_accept(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok((stream, _))) => {
-                    this.failed = false;
-                    return Poll::Ready(Some(Ok(stream)));
-                }
-                Poll::Ready(Err(error)) => {
+            match Pin::new(&mut this.listener).poll_next(context) {
+                Poll::Ready(Some(Err(error))) => {
                     if !this.failed {
                         tracing::error!(%error, "taking a connection failed; trying on");
                     }
                     this.failed = true;
                     this.pause = Some(Box::pin(sleep(PAUSE)));
+                }
+                ready_or_not => {
+                    this.failed &= ready_or_not.is_pending();
+                    return ready_or_not;
                 }
             }
         }

@@ -6,10 +6,8 @@ use onload_host::offers::Health;
 
 use crate::resources::{Device, Resource};
 
-/// The most devices that are told one by one.
 const TOLD: usize = 32;
 
-/// Logs what has changed of a resource.
 pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
     let name = &now.name;
     let (healthy, unhealthy) = now.count();
@@ -46,7 +44,6 @@ fn is_same(one: &Device, other: &Device) -> bool {
     (one.class, &one.name) == (other.class, &other.name)
 }
 
-/// A device whose health is another.
 #[derive(Debug, PartialEq, Eq)]
 struct Line<'a> {
     device: &'a str,

@@ -29,24 +29,20 @@ fn is_of_claim(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(CLAIM_FILES.as_bytes())
 }
 
-/// What a look at the host gave.
 #[derive(Debug)]
 pub struct Snapshot {
     pub plan: Plan,
     /// What the host offers, sorted by class and name.
     pub offers: Vec<Offer>,
-    /// What is configured of Kubernetes.
     pub settings: KubernetesSettings,
     /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
     /// arguments is for another device is to be replaced. A class that is not leased has none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
     /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
-    /// The pools of interfaces that a CNI plugin moves.
     pub cni_pools: BTreeSet<String>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
-    /// When it was taken.
     pub taken: Instant,
 }
 
@@ -170,19 +166,18 @@ impl SpecNames {
     /// Who writes them, as far as is known.
     #[must_use]
     pub fn written_by(&self) -> WrittenBy {
-        match self.by_daemon.load(Ordering::Relaxed) {
-            true => WrittenBy::Daemon,
-            false => WrittenBy::Operator,
+        if self.by_daemon.load(Ordering::Relaxed) {
+            WrittenBy::Daemon
+        } else {
+            WrittenBy::Operator
         }
     }
 
-    /// Somebody else writes them now, or the daemon does.
     pub fn set_written_by(&self, by: WrittenBy) {
         self.by_daemon
             .store(by == WrittenBy::Daemon, Ordering::Relaxed);
     }
 
-    /// The names that there are now.
     #[must_use]
     pub fn now(&self) -> Arc<BTreeSet<String>> {
         let stamp = self.stamp();

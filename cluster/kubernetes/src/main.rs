@@ -1,12 +1,11 @@
 //! `onload-kubernetes`: parse, dispatch, report errors.
 
-use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 use onload_core::fs::trust::Owners;
-use onload_core::text::Chain;
 use onload_host::host::Host;
 use onload_kubernetes::cli::{Cli, Command, Global, Health, Install, Uninstall};
 use onload_kubernetes::install::{self, Place, Report, What};
@@ -20,13 +19,13 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(error) => {
             // Nobody is left to be told that this failed.
-            let _ = writeln!(io::stderr(), "onload-kubernetes: {}", Chain(error.as_ref()));
+            let _ = writeln!(io::stderr(), "onload-kubernetes: {error:#}");
             ExitCode::from(2)
         }
     }
 }
 
-fn dispatch(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
+fn dispatch(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Run(args) => run::run(&cli.global, args)?,
         Command::Health(args) => return health(args),
@@ -36,7 +35,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn install(global: &Global, args: &Install) -> Result<(), Box<dyn Error>> {
+fn install(global: &Global, args: &Install) -> Result<()> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
     let what = What {
@@ -48,7 +47,7 @@ fn install(global: &Global, args: &Install) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn health(args: &Health) -> Result<ExitCode, Box<dyn Error>> {
+fn health(args: &Health) -> Result<ExitCode> {
     let state = ask(&args.health_socket)?;
     let reason = if args.ready {
         state.not_ready
@@ -63,7 +62,7 @@ fn health(args: &Health) -> Result<ExitCode, Box<dyn Error>> {
     Ok(status)
 }
 
-fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode, Box<dyn Error>> {
+fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
     let report = install::uninstall(&place(global, &host))?;

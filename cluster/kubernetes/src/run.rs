@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
 use onload_core::fs::lock::Lock;
 use onload_core::kubernetes_settings::{Listen, ResourceName};
-use onload_host::host::{Host, HostError};
+use onload_host::host::Host;
 use onload_host::specdir::given_or_engine_dirs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -23,51 +23,28 @@ use crate::dra::api::Api;
 use crate::dra::driver::Driver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
-use crate::dra::start::{StartError, start};
+use crate::dra::start::start;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::health::Offered;
 use crate::observe::http::SetBy;
 use crate::observe::metrics::Metrics;
 use crate::observe::{health, http, log};
-use crate::plugin::{DirectoryError, Kubelet, Offering, offer, watch as watch_directory};
+use crate::plugin::{Kubelet, Offering, offer, watch as watch_directory};
 use crate::resources::Resource;
-use crate::spec_writer::{Keeper, SpecWriterError, claim_offering};
-use crate::surveyor::{LookError, Surveyor};
+use crate::spec_writer::{Keeper, claim_offering};
+use crate::surveyor::Surveyor;
 
 /// How long the resources may take to be withdrawn at the end.
 const END: Duration = Duration::from_secs(10);
 /// How often another instance is asked whether it has ended.
 const OTHER: Duration = Duration::from_secs(1);
 
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The host cannot be opened.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The host cannot be looked at, or is configured wrongly.
-    #[error(transparent)]
-    Look(#[from] LookError),
-    /// The async runtime does not start, or signals cannot be received.
-    #[error("starting the daemon")]
-    Start(#[source] io::Error),
-    /// There is no DRA driver, and the configuration says that there is one.
-    #[error(transparent)]
-    Dra(#[from] StartError),
-    /// The directory of the device plugins cannot be used.
-    #[error(transparent)]
-    Directory(#[from] DirectoryError),
-    /// It cannot be told whether another daemon runs.
-    #[error(transparent)]
-    Claim(#[from] SpecWriterError),
-    #[error("another onload-kubernetes offers the devices of this host; stop it first")]
-    Second,
-}
+const SECOND: &str = "another onload-kubernetes offers the devices of this host; stop it first";
+/// What was being done when the async runtime or signals failed.
+const STARTING: &str = "starting the daemon";
 
 /// Offers devices until SIGTERM or SIGINT.
-///
-/// # Errors
-/// [`RunError`].
-pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
+pub fn run(global: &Global, args: &Run) -> Result<()> {
     let host = Host::open(&global.host_root)?;
     let spec_dirs = given_or_engine_dirs(&host, &args.spec_dir)?;
     let metrics = Arc::new(Metrics::default());
@@ -94,7 +71,7 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
             node,
             kubelet_dir: args.kubelet_dir.clone(),
             host_root: global.host_root.clone(),
-            claims: Arc::new(api.clone()),
+            api: api.clone(),
             host: snapshots.clone(),
             specs: Arc::clone(&specs),
             metrics: Arc::clone(&metrics),
@@ -104,7 +81,7 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     let host = Host::open(&global.host_root)?;
     let alone = claim_offering(&host)?;
     if alone.is_none() && dra.is_none() {
-        return Err(RunError::Second);
+        bail!(SECOND);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -119,7 +96,7 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
         specs,
         metrics,
     };
-    runtime.map_err(RunError::Start)?.block_on(async {
+    runtime.context(STARTING)?.block_on(async {
         surveyor.start(sender)?;
         daemon.run().await
     })
@@ -138,9 +115,9 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn run(self) -> Result<(), RunError> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Start)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Start)?;
+    async fn run(self) -> Result<()> {
+        let mut terminate = signal(SignalKind::terminate()).context(STARTING)?;
+        let mut interrupt = signal(SignalKind::interrupt()).context(STARTING)?;
         let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
         let (stop, stopped) = watch::channel(false);
         let mut snapshots = self.snapshots.clone();
@@ -185,7 +162,7 @@ impl Daemon {
                 ended = &mut directory => break match ended {
                     Ok(Err(error)) => Err(error),
                     Ok(Ok(never)) => match never {},
-                    Err(error) => Err(RunError::Start(io::Error::other(error))),
+                    Err(error) => Err(error).context(STARTING),
                 },
                 _ = terminate.recv() => break Ok(()),
                 _ = interrupt.recv() => break Ok(()),
@@ -206,15 +183,15 @@ async fn watch_alone(
     path: PathBuf,
     kubelet: watch::Sender<Kubelet>,
     (host, mut alone): (Host, Option<Lock>),
-) -> Result<Infallible, RunError> {
+) -> Result<Infallible> {
     if alone.is_none() {
-        tracing::info!(reason = %RunError::Second, "waiting for the other instance to end");
+        tracing::info!(reason = SECOND, "waiting for the other instance to end");
     }
     while alone.is_none() {
         sleep(OTHER).await;
         alone = claim_offering(&host)?;
     }
-    Ok(watch_directory(path, kubelet).await?)
+    watch_directory(path, kubelet).await
 }
 
 /// The resources that were offered since the start. One that lost its devices stays, without any: kubelet
@@ -228,10 +205,8 @@ struct Resources {
     tasks: JoinSet<()>,
 }
 
-/// A resource that is offered.
 struct Sender {
     resource: watch::Sender<Arc<Resource>>,
-    /// Its end, when it is dropped.
     _end: watch::Sender<bool>,
 }
 

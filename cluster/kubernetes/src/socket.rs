@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
@@ -24,7 +25,6 @@ pub struct Identity {
 pub type ChangeTime = (i64, i64);
 
 impl Identity {
-    /// What stands at a path now.
     #[must_use]
     pub fn of(path: &Path) -> Option<Identity> {
         Some(Identity::with_time(path)?.0)
@@ -47,16 +47,6 @@ impl From<&Metadata> for Identity {
             inode: metadata.ino(),
         }
     }
-}
-
-/// Why there is no socket.
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// The name is in use.
-    #[error("making socket {}: {what} has this name; move it away", .path.display())]
-    Taken { path: PathBuf, what: &'static str },
-    #[error("making socket {}", .path.display())]
-    Bind { path: PathBuf, source: io::Error },
 }
 
 #[derive(Debug)]
@@ -90,7 +80,6 @@ impl Drop for Place {
 }
 
 impl Bound {
-    /// The listener and its place.
     #[must_use]
     pub fn into_parts(self) -> (UnixListener, Place) {
         (self.listener, self.place)
@@ -110,27 +99,21 @@ impl Bound {
 
 /// Makes a socket that its owner alone can connect to. One of this user's own that a killed process left is
 /// replaced; whatever else has the name stays.
-///
-/// # Errors
-/// [`SocketError`].
-pub fn bind(path: &Path) -> Result<Bound, SocketError> {
-    let failed = |source| SocketError::Bind {
-        path: path.to_owned(),
-        source,
-    };
+pub fn bind(path: &Path) -> Result<Bound> {
+    let shown = path.display();
+    let making = || format!("making socket {shown}");
     match fs::symlink_metadata(path) {
         Ok(metadata) => {
             if let Some(what) = foreign(&metadata) {
-                let path = path.to_owned();
-                return Err(SocketError::Taken { path, what });
+                bail!("making socket {shown}: {what} has this name; move it away");
             }
-            fs::remove_file(path).map_err(failed)?;
+            fs::remove_file(path).with_context(making)?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(error).with_context(making),
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = UnixListener::bind(path).with_context(making)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(making)?;
     let place = Place {
         path: path.to_owned(),
         identity: Identity::of(path),
@@ -153,12 +136,14 @@ pub async fn is_left_over(path: &Path) -> bool {
 /// What is not ours to remove.
 fn foreign(metadata: &Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
-    match () {
-        () if kind.is_symlink() => Some("a symbolic link"),
-        () if kind.is_dir() => Some("a directory"),
-        () if !kind.is_socket() => Some("a file that is no socket"),
-        () if metadata.uid() != geteuid().as_raw() => Some("another user's socket"),
-        () => None,
+    if kind.is_symlink() {
+        Some("a symbolic link")
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if !kind.is_socket() {
+        Some("a file that is no socket")
+    } else {
+        (metadata.uid() != geteuid().as_raw()).then_some("another user's socket")
     }
 }
 
@@ -219,7 +204,8 @@ mod tests {
             assert!(fs::symlink_metadata(path(name)).is_ok());
         }
         let error = bind(&path("absent/a.sock")).unwrap_err();
-        assert!(matches!(error, SocketError::Bind { .. }), "{error}");
+        let line = format!("making socket {}", path("absent/a.sock").display());
+        assert_eq!(error.to_string(), line);
     }
 
     #[tokio::test]

@@ -6,21 +6,21 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config};
 use onload_core::fs::atomic;
-use onload_core::fs::lock::{Lock, LockError};
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::fs::lock::Lock;
+use onload_core::fs::trust::{Owners, Trusted};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{Specs, Surroundings, generate};
-use onload_host::host::{EntryKind, Host, HostError};
+use onload_host::host::{EntryKind, Host};
 use onload_host::pools::Pools;
 use onload_host::specdir::{
     Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, Wanted, plan,
 };
-use rustix::io::Errno;
 
 /// Where specifications are written.
 pub const SPEC_DIR: &str = "/var/run/cdi";
@@ -67,40 +67,15 @@ const MASK: &str = "/dev/null";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpecWriter {
     /// The package, of which this link enables a unit: the daemon reads what is there.
-    Package { unit: PathBuf },
-    /// The daemon, and nobody else.
-    Daemon,
-}
-
-/// Why specifications cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum SpecWriterError {
-    /// The host cannot be read.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The directory of specifications cannot be used.
-    #[error(transparent)]
-    Directory(#[from] anyhow::Error),
-    /// The directory of the lock cannot be used.
-    #[error("opening the directory of locks {}", .path.display())]
-    Locks { path: PathBuf, source: Errno },
-    /// The lock cannot be used.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// A file of the directory cannot be removed.
-    #[error("removing {}", .path.display())]
-    Remove {
-        path: PathBuf,
-        source: std::io::Error,
+    Package {
+        unit: PathBuf,
     },
+    Daemon,
 }
 
 /// Who writes the specifications of a host. It changes when the package comes or goes, so ask before each
 /// time.
-///
-/// # Errors
-/// The directories of units cannot be read.
-pub fn spec_writer(host: &Host) -> Result<SpecWriter, HostError> {
+pub fn spec_writer(host: &Host) -> Result<SpecWriter> {
     // The other units write nothing themselves.
     if !can_start(host, SERVICE)? {
         return Ok(SpecWriter::Daemon);
@@ -118,7 +93,7 @@ pub fn spec_writer(host: &Host) -> Result<SpecWriter, HostError> {
 
 /// Whether systemd finds a unit: a link may outlive the package, and a mask may stand in a unit's place, which is a
 /// link to /dev/null or an empty file.
-fn can_start(host: &Host, unit: &str) -> Result<bool, HostError> {
+fn can_start(host: &Host, unit: &str) -> Result<bool> {
     for dir in UNIT_DIRS {
         let path = Path::new(dir).join(unit);
         if host.link(&path)?.is_some_and(|to| to == Path::new(MASK)) {
@@ -136,7 +111,7 @@ fn can_start(host: &Host, unit: &str) -> Result<bool, HostError> {
     Ok(false)
 }
 
-fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>, HostError> {
+fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>> {
     for dir in UNIT_DIRS.map(Path::new) {
         let names = host.list(dir)?.names;
         let wanting = |name: &&String| WANTING.iter().any(|end| name.ends_with(end));
@@ -152,80 +127,68 @@ fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>, HostError> 
 
 /// Takes the place of the daemon that writes, if it is free; it stays taken until the result is dropped.
 /// During an update two instances may run: the second one reads until the first has gone.
-///
-/// # Errors
-/// [`SpecWriterError::Locks`] and [`SpecWriterError::Lock`].
-pub fn claim(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
+pub fn claim(host: &Host) -> Result<Option<Lock>> {
     lock_if_free(host, WRITER_LOCK)
 }
 
 /// Takes the place of the daemon that offers devices, as [`claim`] does that of the writer.
-///
-/// # Errors
-/// As [`claim`].
-pub fn claim_offering(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
+pub fn claim_offering(host: &Host) -> Result<Option<Lock>> {
     lock_if_free(host, OFFER_LOCK)
 }
 
-fn lock_if_free(host: &Host, name: &str) -> Result<Option<Lock>, SpecWriterError> {
+fn lock_if_free(host: &Host, name: &str) -> Result<Option<Lock>> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
-    let failed = |source| SpecWriterError::Locks {
-        path: path.join(LOCKS),
-        source,
-    };
+    let locks = path.join(LOCKS);
+    let opening = || format!("opening the directory of locks {}", locks.display());
     // The hook's own directory: containers may enter it, and not list it.
-    set_mode(&run, RUN_DIR_MODE).map_err(failed)?;
-    let locks = open_private(&run, LOCKS).map_err(failed)?;
-    Ok(Lock::if_free(locks, &path.join(LOCKS), name)?)
+    set_mode(&run, RUN_DIR_MODE).with_context(opening)?;
+    let directory = open_private(&run, LOCKS).with_context(opening)?;
+    Ok(Lock::if_free(directory, &locks, name)?)
 }
 
 /// The hook that specifications name: the operator's, where one is set; else the one of this version in
 /// `directory`; else the package's, whose units are not enabled. OCI runtimes execute it as root, so these users
 /// alone may be able to change it.
-///
-/// # Errors
-/// [`KeepError::NoHook`]; [`KeepError::Hook`] and [`KeepError::NotExecutable`] if what is at one of the places is
-/// none.
-pub fn hook(
-    host: &Host,
-    config: &Config,
-    directory: &Path,
-    owners: &Owners,
-) -> Result<PathBuf, KeepError> {
+pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> Result<PathBuf> {
     let packaged = Cdi::default().hook_path;
-    let places = match config.cdi.hook_path == packaged {
-        true => vec![directory.join(VERSION).join(HOOK_NAME), packaged],
-        false => vec![config.cdi.hook_path.clone()],
+    let places = if config.cdi.hook_path == packaged {
+        vec![directory.join(VERSION).join(HOOK_NAME), packaged]
+    } else {
+        vec![config.cdi.hook_path.clone()]
     };
-    let untrusted = |path: &Path| {
-        let path = path.to_owned();
-        move |source| KeepError::Hook { path, source }
+    let unused = |path: &Path| {
+        let path = path.display();
+        format!("writing CDI specifications: the hook {path} is not used")
     };
     let root = host.outside_path(Path::new("/"));
-    let trusted = Trusted::below(&root, owners.clone()).map_err(untrusted(&root))?;
+    let trusted = Trusted::below(&root, owners.clone()).with_context(|| unused(&root))?;
     for place in &places {
         match trusted.open(place) {
             Ok(file) if file.is_executable() => return Ok(place.clone()),
-            Ok(_) => return Err(KeepError::NotExecutable(place.clone())),
+            Ok(_) => bail!(
+                "writing CDI specifications: the hook {} is not executable; run \"chmod 755\" on it",
+                place.display()
+            ),
             Err(error) if error.is_absent() => {}
-            Err(error) => return Err(untrusted(place)(error)),
+            Err(error) => return Err(error).with_context(|| unused(place)),
         }
     }
-    Err(KeepError::NoHook(places))
+    let places: Vec<String> = places
+        .iter()
+        .map(|place| place.display().to_string())
+        .collect();
+    bail!(
+        "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
+        places.join(" or ")
+    )
 }
 
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
 pub enum Kept {
-    Here {
-        plan: Plan,
-        /// The hook that they name.
-        hook: PathBuf,
-    },
-    /// The package, of which this link enables a unit.
+    Here { plan: Plan, hook: PathBuf },
     ByPackage(PathBuf),
-    /// Another instance of the daemon.
     ByAnother,
 }
 
@@ -270,49 +233,6 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Why specifications were not brought up to date.
-#[derive(Debug, thiserror::Error)]
-pub enum KeepError {
-    /// The host cannot be read.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// There are no specifications to write.
-    #[error(transparent)]
-    Generate(#[from] anyhow::Error),
-    #[error(transparent)]
-    Write(#[from] SpecWriterError),
-    /// Without a hook containers would get devices, and neither a memory lock nor a lease of them.
-    #[error(
-        "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
-        Places(.0)
-    )]
-    NoHook(Vec<PathBuf>),
-    /// What is there is no file, or somebody else could change it.
-    #[error("writing CDI specifications: the hook {} is not used", .path.display())]
-    Hook { path: PathBuf, source: TrustError },
-    /// No runtime could execute it.
-    #[error("writing CDI specifications: the hook {} is not executable; run \"chmod 755\" on it", .0.display())]
-    NotExecutable(PathBuf),
-    /// The operator wants no specifications of a host without a NIC.
-    #[error(
-        "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
-    )]
-    NoNic,
-}
-
-/// Paths, as an error names them.
-struct Places<'a>(&'a [PathBuf]);
-
-impl fmt::Display for Places<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, path) in self.0.iter().enumerate() {
-            let between = if place == 0 { "" } else { " or " };
-            write!(f, "{between}{}", path.display())?;
-        }
-        Ok(())
-    }
-}
-
 /// Keeps the specifications of a node up to date where that is nobody else's work.
 #[derive(Debug)]
 pub struct Keeper {
@@ -334,16 +254,13 @@ impl Keeper {
     }
 
     /// Makes the specifications those of what was found. Nothing is written where nothing changes.
-    ///
-    /// # Errors
-    /// [`KeepError`]; what is there stays.
     pub fn keep(
         &mut self,
         host: &Host,
         config: &Config,
         inventory: &Inventory,
         pools: &Pools,
-    ) -> Result<Kept, KeepError> {
+    ) -> Result<Kept> {
         // Somebody who removed the lock's file let another daemon in.
         if !self.claim.as_ref().is_some_and(Lock::has_a_name) {
             self.claim = None;
@@ -356,7 +273,9 @@ impl Keeper {
             return Ok(Kept::ByPackage(unit));
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
-            return Err(KeepError::NoNic);
+            bail!(
+                "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
+            );
         }
         let hook = hook(host, config, &self.hook_dir, &self.owners)?;
         let mut config = config.clone();
@@ -369,17 +288,14 @@ impl Keeper {
     }
 }
 
-/// Makes the directory of specifications hold these, and tells what was done. A class of `undecided` keeps its
-/// devices: not everything about it could be read.
-///
-/// # Errors
-/// [`SpecWriterError`]; each file is then the old one or the new one.
+/// Makes the directory of specifications hold these, and tells what was done: after an error each file is the old or the
+/// new one. A class of `undecided` keeps its devices: not everything about it could be read.
 pub fn write(
     host: &Host,
     specs: &Specs,
     kinds: &[Class],
     undecided: BTreeSet<Class>,
-) -> Result<Plan, SpecWriterError> {
+) -> Result<Plan> {
     let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
@@ -399,7 +315,7 @@ pub fn write(
     carry_out(&directory, &wanted)
 }
 
-fn carry_out(directory: &SpecDir, wanted: &Wanted) -> Result<Plan, SpecWriterError> {
+fn carry_out(directory: &SpecDir, wanted: &Wanted) -> Result<Plan> {
     let _lock = directory.lock()?;
     // A manifest that is not understood makes every file somebody else's, which stays.
     let manifest = directory.manifest()?.unwrap_or_default();
@@ -410,10 +326,7 @@ fn carry_out(directory: &SpecDir, wanted: &Wanted) -> Result<Plan, SpecWriterErr
 
 /// Removes every specification of ours, and what else of ours stands beside them; what somebody else wrote or
 /// changed stays, and is named by the plan. `None` if there is no such directory.
-///
-/// # Errors
-/// [`SpecWriterError`].
-pub fn remove(host: &Host) -> Result<Option<Plan>, SpecWriterError> {
+pub fn remove(host: &Host) -> Result<Option<Plan>> {
     let path = host.outside_path(Path::new(SPEC_DIR));
     let Some(open) = host.directory(Path::new(SPEC_DIR))? else {
         return Ok(None);
@@ -429,12 +342,9 @@ pub fn remove(host: &Host) -> Result<Option<Plan>, SpecWriterError> {
     };
     let plan = carry_out(&directory, &wanted)?;
     for name in [MANIFEST_NAME, LOCK_NAME] {
-        atomic::remove(directory.descriptor(), OsStr::new(name)).map_err(|failed| {
-            SpecWriterError::Remove {
-                path: path.join(name),
-                source: failed.source,
-            }
-        })?;
+        atomic::remove(directory.descriptor(), OsStr::new(name))
+            .map_err(|failed| failed.source)
+            .with_context(|| format!("removing {}", path.join(name).display()))?;
     }
     Ok(Some(plan))
 }
@@ -471,7 +381,6 @@ mod tests {
             symlink(target, path).unwrap();
         }
 
-        /// A hook that can be executed.
         fn program(&self, path: &str) {
             self.file(path, "hook");
             self.mode(path, 0o755);
@@ -498,7 +407,7 @@ mod tests {
             }
         }
 
-        fn hook(&self, config: &Config) -> Result<PathBuf, KeepError> {
+        fn hook(&self, config: &Config) -> Result<PathBuf> {
             hook(&self.host(), config, Path::new(HOOKS), &self.owners())
         }
 
@@ -697,7 +606,7 @@ mod tests {
         let own = of_this_version();
         let refusal = || {
             let error = node.hook(&Config::default()).unwrap_err();
-            onload_core::text::Chain(&error).to_string()
+            format!("{error:#}")
         };
         node.program(PACKAGED);
         node.program(&own[1..]);
@@ -731,7 +640,8 @@ mod tests {
         node.program(PACKAGED);
         std::os::unix::fs::chown(node.path(PACKAGED), Some(65_534), None).unwrap();
         let error = node.hook(&Config::default()).unwrap_err();
-        assert!(matches!(error, KeepError::Hook { .. }), "{error}");
+        let line = format!("the hook /{PACKAGED} is not used");
+        assert!(error.to_string().ends_with(&line), "{error}");
     }
 
     #[test]
@@ -768,7 +678,12 @@ mod tests {
             let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
             keeper.keep(&node.host(), &config, &inventory, &pools)
         };
-        assert!(matches!(keep(), Err(KeepError::NoHook(_))));
+        assert!(
+            keep()
+                .unwrap_err()
+                .to_string()
+                .contains("there is no hook at ")
+        );
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
         node.program(PACKAGED);
         assert!(matches!(keep(), Ok(Kept::Here { .. })));

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, Result, anyhow};
 use onload_cdi::Registry;
 use onload_core::config::Config;
-use onload_core::text::Chain;
 use onload_host::host::Host;
 use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::{Offer, Survey};
@@ -26,21 +26,11 @@ use crate::spec_writer::{Keeper, Kept};
 /// The time between two looks at the host where changes cannot be waited for.
 const UNTOLD: Duration = Duration::from_secs(10);
 
+const STARTING: &str = "starting the thread that looks at the host";
+
 /// Where what was said of the specifications stands.
 const SPECIFICATIONS: usize = 2;
-/// And what of the metrics.
 const MEASURES: usize = 3;
-
-/// Why nothing is known of the host.
-#[derive(Debug, thiserror::Error)]
-pub enum LookError {
-    /// The configuration is not taken, or the leases cannot be read.
-    #[error(transparent)]
-    Host(#[from] anyhow::Error),
-    /// No thread can be made.
-    #[error("starting the thread that looks at the host")]
-    Thread(#[source] io::Error),
-}
 
 /// Where the host is, and what is configured.
 #[derive(Debug)]
@@ -61,17 +51,13 @@ pub struct Surveyor {
 }
 
 impl Surveyor {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// [`LookError::Settings`].
     pub fn new(
         host: Host,
         named: Option<PathBuf>,
         specs: &Arc<SpecNames>,
         keeper: Option<Keeper>,
         metrics: &Arc<Metrics>,
-    ) -> Result<Self, LookError> {
+    ) -> Result<Self> {
         let config = settings::load(&host, named.as_deref())?;
         Ok(Surveyor {
             host,
@@ -96,10 +82,7 @@ impl Surveyor {
     }
 
     /// What the host has now. Its specifications are written first, where that is the daemon's work.
-    ///
-    /// # Errors
-    /// [`LookError::Survey`].
-    pub fn look(&mut self) -> Result<Snapshot, LookError> {
+    pub fn look(&mut self) -> Result<Snapshot> {
         let mut survey = self.survey()?;
         if self.keep_specs(&survey) {
             survey.specs = Registry::scan(self.specs.dirs());
@@ -129,15 +112,15 @@ impl Surveyor {
             }
             Err(error) => {
                 let message = "the host is not measured; its metrics are those of before";
-                self.say(MEASURES, &error, message);
+                self.say(MEASURES, error, message);
             }
         }
     }
 
-    fn survey(&self) -> Result<Survey, LookError> {
+    fn survey(&self) -> Result<Survey> {
         let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
         self.metrics.survey(survey.is_ok());
-        Ok(survey?)
+        survey
     }
 
     /// Brings the specifications up to date; whether one has changed.
@@ -157,7 +140,7 @@ impl Surveyor {
             Ok(kept) => kept,
             Err(error) => {
                 let message = "the specifications are not brought up to date; what is there stays";
-                self.say(SPECIFICATIONS, &error, message);
+                self.say(SPECIFICATIONS, error, message);
                 return false;
             }
         };
@@ -171,22 +154,16 @@ impl Surveyor {
 
     /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and
     /// keeps what a look has needed for the next thread.
-    ///
-    /// # Errors
-    /// [`LookError`].
-    pub fn first_look(&mut self) -> Result<Snapshot, LookError> {
-        let ended = || LookError::Thread(io::Error::other("it ended early"));
+    pub fn first_look(&mut self) -> Result<Snapshot> {
         thread::scope(|scope| {
             let look = scope.spawn(move || self.look());
-            look.join().map_err(|_| ended())?
+            look.join()
+                .map_err(|_| anyhow!("it ended early").context(STARTING))?
         })
     }
 
     /// Looks at the host in another thread whenever something may have changed, and sends what it gives.
-    ///
-    /// # Errors
-    /// [`LookError::Thread`].
-    pub fn start(mut self, to: watch::Sender<Arc<Snapshot>>) -> Result<(), LookError> {
+    pub fn start(mut self, to: watch::Sender<Arc<Snapshot>>) -> Result<()> {
         let mut watch = Renewed::default();
         let run = move || {
             loop {
@@ -205,7 +182,8 @@ impl Surveyor {
             }
         };
         let thread = thread::Builder::new().name("surveyor".to_owned());
-        thread.spawn(run).map(|_| ()).map_err(LookError::Thread)
+        thread.spawn(run).context(STARTING)?;
+        Ok(())
     }
 
     fn watcher(&self) -> io::Result<Watcher> {
@@ -229,7 +207,7 @@ impl Surveyor {
             }
             Err(error) => {
                 let message = "the host cannot be looked at; what was found before stays offered";
-                self.say(1, &error, message);
+                self.say(1, error, message);
                 !to.is_closed()
             }
         }
@@ -253,14 +231,14 @@ impl Surveyor {
             }
             Err(error) => self.say(
                 0,
-                error.as_ref(),
+                error,
                 "the configuration is not taken; the one before stays in force",
             ),
         }
     }
 
-    fn say(&mut self, of: usize, error: &dyn std::error::Error, message: &'static str) {
-        let text = Chain(error).to_string();
+    fn say(&mut self, of: usize, error: impl Into<anyhow::Error>, message: &'static str) {
+        let text = format!("{:#}", error.into());
         if self.said[of] != text {
             tracing::error!(error = %text, message);
             self.said[of] = text;

@@ -30,17 +30,14 @@ impl fmt::Display for Way {
     }
 }
 
-/// Which way is wanted for a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     Way(Way),
     /// The device plugin, although the server serves pods by DRA, and why.
     Plugin(Why),
-    /// Kubelet may come to know the driver.
     Wait,
 }
 
-/// What is said of some classes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Why {
     reason: String,
@@ -57,18 +54,15 @@ impl Why {
     }
 }
 
-/// What of the moment decides about a class that is "auto".
 pub(super) struct Moment<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) told: &'a Told,
     pub(super) findings: &'a Findings,
     pub(super) registered: Registered,
-    /// Whether kubelet has been waited for long enough.
     pub(super) is_late: bool,
 }
 
 impl Moment<'_> {
-    /// Decides about a class that the server serves by DRA.
     pub(super) fn choose(&self, class: Class, now: Way) -> Choice {
         let plugin = |reason: &str| Choice::Plugin(Why::of(reason.to_owned()));
         let resources = match self.findings {

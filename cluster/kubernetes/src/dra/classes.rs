@@ -27,7 +27,6 @@ pub(super) enum Kept {
     Refused,
 }
 
-/// What is known of the DeviceClasses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Told {
     #[default]
@@ -89,12 +88,11 @@ pub(super) async fn tell(api: Api, refused: Duration, to: watch::Sender<Told>) {
         let begun = Instant::now();
         let Err(error) = follow(&api, &to).await;
         backoff.held(begun.elapsed());
-        let wait = match is_refused(&error) {
-            true => {
-                send(&to, Told::Refused);
-                refused
-            }
-            false => backoff.next().max(error.retry_after().unwrap_or_default()),
+        let wait = if is_refused(&error) {
+            send(&to, Told::Refused);
+            refused
+        } else {
+            backoff.next().max(error.retry_after().unwrap_or_default())
         };
         say(&error, &mut said);
         tokio::select! {
@@ -110,18 +108,14 @@ fn say(error: &ApiError, said: &mut String) {
     if *said == reason || error.is_gone() {
         return;
     }
-    match is_refused(error) {
-        true => {
-            tracing::info!(%reason, "whether DRA can offer devices is not known; they stay where they are");
-        }
-        false => {
-            tracing::warn!(error = %reason, "what DeviceClasses there are is not known; trying again");
-        }
+    if is_refused(error) {
+        tracing::info!(%reason, "whether DRA can offer devices is not known; they stay where they are");
+    } else {
+        tracing::warn!(error = %reason, "what DeviceClasses there are is not known; trying again");
     }
     *said = reason;
 }
 
-/// From one list to an error.
 async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
     let each = |found: DeviceClass| {
@@ -163,10 +157,11 @@ fn note(classes: &mut BTreeMap<String, String>, change: Change, object: &Value) 
     }
 }
 
-fn send(to: &watch::Sender<Told>, told: Told) {
+/// Tells whoever wants to know, if it is news.
+pub(super) fn send<T: PartialEq>(to: &watch::Sender<T>, now: T) {
     to.send_if_modified(|before| {
-        let differs = *before != told;
-        *before = told;
+        let differs = *before != now;
+        *before = now;
         differs
     });
 }

@@ -4,44 +4,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use onload_core::text::Chain;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use super::Registered;
+use super::api::Api;
 use super::classes::Told;
 use super::names::NodeName;
-use super::prepare::{Claims, HostLeases, Node, OwnSpecs, Preparer, sweep};
+use super::prepare::{HostLeases, Node, OwnSpecs, Preparer, sweep};
 use super::registration::Registrar;
 use super::service::Service;
-use super::sockets::{Sockets, SocketsError};
+use super::sockets::{Sockets, no_registry};
 use crate::accept::Accept;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::socket::Place;
-use crate::wire::services::dra_health::d_r_a_resource_health_server::DRAResourceHealthServer;
-use crate::wire::services::plugin_registration::registration_server::RegistrationServer;
-use crate::wire::services::{dra_v1, dra_v1beta1};
+use crate::wire::dra_health::dra_resource_health_server::DraResourceHealthServer;
+use crate::wire::registration::registration_server::RegistrationServer;
+use crate::wire::{dra, dra_v1beta1};
 
 /// How often the sockets are looked at: whoever empties kubelet's directory does not tell.
 const CHECK: Duration = Duration::from_secs(5);
 /// Calls that have begun are completed within this time after the end was asked for.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the driver works with.
 #[derive(Clone, Debug)]
 pub struct Driver {
-    /// The name of the Node.
     pub node: NodeName,
     /// kubelet's directory (its `--root-dir`).
     pub kubelet_dir: PathBuf,
     /// The root of the host.
     pub host_root: PathBuf,
-    /// Who knows claims.
-    pub claims: Arc<dyn Claims>,
-    /// The host.
+    pub api: Api,
     pub host: watch::Receiver<Arc<Snapshot>>,
     /// Its specifications. Those of claims are written to the directory of the highest priority.
     pub specs: Arc<SpecNames>,
@@ -64,15 +63,28 @@ impl Driver {
         let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
         let mut said = String::new();
         while !*stop.borrow() {
-            match Serving::start(&self.kubelet_dir, &service, &registered).await {
+            let waits = no_registry(&self.kubelet_dir);
+            let started = match &waits {
+                Some(reason) => Err(reason.clone()),
+                None => Serving::start(&self.kubelet_dir, &service, &registered)
+                    .await
+                    .map_err(|error| format!("{error:#}")),
+            };
+            match started {
                 Ok(serving) => {
                     said.clear();
                     serving.until_lost(&stop).await;
                     self.metrics.dra_registered(false);
                     registered.send_modify(|registered| registered.now = false);
                 }
-                Err(error) => {
-                    said = say(&error, &said);
+                Err(reason) => {
+                    // Once, however often it is tried.
+                    if reason != said && waits.is_some() {
+                        tracing::info!(%reason, "waiting for kubelet");
+                    } else if reason != said {
+                        tracing::error!(%reason, "claims are not served; trying again");
+                    }
+                    said = reason;
                     tokio::select! {
                         () = sleep(CHECK) => {}
                         () = stopped(&stop) => {}
@@ -92,7 +104,7 @@ impl Driver {
     fn node(&self, device_classes: watch::Receiver<Told>) -> Node {
         Node {
             name: self.node.clone(),
-            claims: Arc::clone(&self.claims),
+            api: self.api.clone(),
             device_classes,
             host: self.host.clone(),
             specs: Arc::clone(&self.specs),
@@ -102,24 +114,11 @@ impl Driver {
     }
 }
 
-/// Once, however often it is tried.
-fn say(error: &SocketsError, said: &str) -> String {
-    let reason = Chain(error).to_string();
-    if reason != said {
-        match error {
-            SocketsError::NoRegistry(_) => tracing::info!(%reason, "waiting for kubelet"),
-            _ => tracing::error!(%reason, "claims are not served; trying again"),
-        }
-    }
-    reason
-}
-
 async fn stopped(stop: &watch::Receiver<bool>) {
     // A sender that is gone has stopped everything.
     let _ = stop.clone().wait_for(|stop| *stop).await;
 }
 
-/// The driver at its two sockets.
 struct Serving {
     registration: Place,
     service: Place,
@@ -132,7 +131,7 @@ impl Serving {
         kubelet: &Path,
         service: &Service,
         registered: &watch::Sender<Registered>,
-    ) -> Result<Self, SocketsError> {
+    ) -> Result<Self> {
         let sockets = Sockets::bind(kubelet).await?;
         let (stop, stopped) = watch::channel(false);
         let registrar = Registrar::new(
@@ -147,18 +146,24 @@ impl Serving {
         };
         let (listener, service_place) = sockets.service;
         let served = Server::builder()
-            .add_service(dra_v1::d_r_a_plugin_server::DRAPluginServer::new(
+            .add_service(dra::dra_plugin_server::DraPluginServer::new(
                 service.clone(),
             ))
-            .add_service(dra_v1beta1::d_r_a_plugin_server::DRAPluginServer::new(
+            .add_service(dra_v1beta1::dra_plugin_server::DraPluginServer::new(
                 service.clone(),
             ))
-            .add_service(DRAResourceHealthServer::new(service))
-            .serve_with_incoming_shutdown(Accept::new(listener), end(stopped.clone()));
+            .add_service(DraResourceHealthServer::new(service))
+            .serve_with_incoming_shutdown(
+                Accept::new(UnixListenerStream::new(listener)),
+                end(stopped.clone()),
+            );
         let (listener, registration_place) = sockets.registration;
         let asked = Server::builder()
             .add_service(registrar)
-            .serve_with_incoming_shutdown(Accept::new(listener), end(stopped));
+            .serve_with_incoming_shutdown(
+                Accept::new(UnixListenerStream::new(listener)),
+                end(stopped),
+            );
         tracing::info!(endpoint = %sockets.endpoint.display(), "serving claims");
         Ok(Serving {
             registration: registration_place,

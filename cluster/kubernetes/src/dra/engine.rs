@@ -24,7 +24,7 @@ use tokio::time::sleep_until;
 use super::Registered;
 use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
-use super::classes::{Kept, Told, is_refused, tell as tell_classes};
+use super::classes::{Kept, Told, is_refused, send, tell as tell_classes};
 use super::kubelet::{Findings, KubeletFiles};
 use super::names::{DraNames, NodeName, is_device};
 use super::prepare::has_claims;
@@ -48,7 +48,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// Where the classes are told.
 #[derive(Clone, Debug)]
 pub struct Offered {
-    /// To the publisher of ResourceSlices.
     pub dra: watch::Sender<BTreeSet<Class>>,
     pub plugin: watch::Sender<BTreeSet<Class>>,
     /// To the publisher: classes of the host of which nothing is known yet. Their slices are a predecessor's, or
@@ -60,13 +59,9 @@ pub struct Offered {
 pub struct Engine {
     pub api: Api,
     pub node: NodeName,
-    /// The host, and what is configured.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// Whether kubelet knows the driver.
     pub registered: watch::Receiver<Registered>,
-    /// What kubelet has and does.
     pub kubelet: KubeletFiles,
-    /// What is known of DeviceClasses is told here.
     pub device_classes: watch::Sender<Told>,
     /// Where the specifications of claims are.
     pub spec_dir: PathBuf,
@@ -89,7 +84,6 @@ struct Held {
     by_slices: BTreeSet<Class>,
 }
 
-/// A class at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     way: Way,
@@ -217,9 +211,10 @@ impl Engine {
             next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
         };
         begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
-        let findings = match is_auto(&snapshot) {
-            true => self.kubelet.look().await,
-            false => Findings::Absent,
+        let findings = if is_auto(&snapshot) {
+            self.kubelet.look().await
+        } else {
+            Findings::Absent
         };
         let moment = Moment {
             snapshot: &snapshot,
@@ -235,10 +230,9 @@ impl Engine {
             let way = match snapshot.settings.offer.interface(class) {
                 Interface::DevicePlugin => Way::Plugin,
                 Interface::Dra => {
-                    let missing = missing(&snapshot, told, class);
-                    missing
-                        .into_iter()
-                        .for_each(|missing| why.entry(missing).or_default().push(class));
+                    if let Some(missing) = missing(&snapshot, told, class) {
+                        why.entry(missing).or_default().push(class);
+                    }
                     Way::Dra
                 }
                 // kubelet starts anew.
@@ -299,7 +293,6 @@ impl Engine {
         Ok(next)
     }
 
-    /// The classes of which pods of this node have devices.
     async fn held(&self, snapshot: &Snapshot) -> Result<Held, ApiError> {
         let mut held = Held::default();
         let mut claims: BTreeSet<(String, String)> = BTreeSet::new();
@@ -349,17 +342,18 @@ impl Engine {
 
     /// Who cannot see what is held takes it that nothing is only where this driver has left no trace.
     async fn refuse_traces(&self, refused: ApiError) -> Result<(), ApiError> {
-        match self.published().await?.is_empty() {
-            true => self.refuse_claims(refused),
-            false => Err(refused),
+        if self.published().await?.is_empty() {
+            self.refuse_claims(refused)
+        } else {
+            Err(refused)
         }
     }
 
     fn refuse_claims(&self, refused: ApiError) -> Result<(), ApiError> {
-        match has_claims(&self.spec_dir) {
-            true => Err(refused),
-            false => Ok(()),
+        if has_claims(&self.spec_dir) {
+            return Err(refused);
         }
+        Ok(())
     }
 }
 
@@ -376,12 +370,10 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_c
     }
 }
 
-/// Whether the server decides about a class.
 fn is_auto(snapshot: &Snapshot) -> bool {
     is_by(snapshot, |interface| interface == Interface::Auto)
 }
 
-/// Whether DeviceClasses matter for a class.
 fn is_of_dra(snapshot: &Snapshot) -> bool {
     is_by(snapshot, |interface| interface != Interface::DevicePlugin)
 }
@@ -418,11 +410,7 @@ fn tell(offered: &Offered, states: &BTreeMap<Class, State>, there: &[Class]) {
         // The last: what is decided stands there by then.
         (&offered.undecided, undecided.copied().collect()),
     ] {
-        sender.send_if_modified(|before| {
-            let differs = *before != now;
-            *before = now;
-            differs
-        });
+        send(sender, now);
     }
 }
 

@@ -82,7 +82,6 @@ fn cut(text: &str, most: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Whether two lists say the same of the devices.
 pub(super) fn is_same(
     one: &NodeWatchResourcesResponse,
     other: &NodeWatchResourcesResponse,

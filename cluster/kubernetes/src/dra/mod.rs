@@ -33,7 +33,6 @@ mod test_offers;
 /// The name of the driver (`spec.driver` of a ResourceSlice, `name` of a PluginInfo).
 pub const DRIVER: &str = "onload.dev";
 
-/// Whether kubelet knows the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
     /// How often kubelet has said so. When it starts it deletes the slices of its node, so each time they are

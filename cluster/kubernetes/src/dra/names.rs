@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
+use anyhow::bail;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::pci::PciAddress;
@@ -19,7 +21,6 @@ use sha2::{Digest, Sha256};
 const MOST_LABEL: usize = 63;
 /// The most bytes of a pool's name (`ResourcePoolNameMaxLength`) and of a node's.
 const MOST_NAME: usize = 253;
-/// What stands between a device and its slot.
 const SLOT: &str = "-slot-";
 /// The most bytes of a device without its slot, which has at most ten digits.
 const MOST_BASE: usize = MOST_LABEL - SLOT.len() - 10;
@@ -31,7 +32,6 @@ const DIGITS: usize = 8;
 pub struct NodeName(String);
 
 impl NodeName {
-    /// As text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -44,31 +44,18 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// A text that no node is called.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} is no name of a node: it has at most {MOST_NAME} lower case letters, digits, \"-\" and \".\"; give the metadata.name of the Node",
-    Quoted(.0)
-)]
-pub struct NotNodeName(String);
+impl FromStr for NodeName {
+    type Err = anyhow::Error;
 
-impl TryFrom<String> for NodeName {
-    type Error = NotNodeName;
-
-    fn try_from(name: String) -> Result<Self, NotNodeName> {
+    fn from_str(name: &str) -> anyhow::Result<Self> {
         let is_legal = name.len() <= MOST_NAME && name.split('.').all(is_label);
-        match is_legal {
-            true => Ok(NodeName(name)),
-            false => Err(NotNodeName(name)),
+        if !is_legal {
+            let name = Quoted(name);
+            bail!(
+                "{name} is no name of a node: it has at most {MOST_NAME} lower case letters, digits, \"-\" and \".\"; give the metadata.name of the Node"
+            );
         }
-    }
-}
-
-impl std::str::FromStr for NodeName {
-    type Err = NotNodeName;
-
-    fn from_str(name: &str) -> Result<Self, NotNodeName> {
-        name.to_owned().try_into()
+        Ok(NodeName(name.to_owned()))
     }
 }
 
@@ -89,7 +76,6 @@ pub struct DraNames {
     others: BTreeMap<(Class, DeviceName), String>,
 }
 
-/// A device that a name belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub class: Class,
@@ -100,7 +86,6 @@ pub struct Found {
 }
 
 impl DraNames {
-    /// Those of a node with these offers.
     #[must_use]
     pub fn of(node: &str, offers: &[Offer]) -> DraNames {
         let pools = Class::ALL
@@ -148,10 +133,7 @@ impl DraNames {
     /// The device of an offer, or one slot of it. It is a DNS label.
     #[must_use]
     pub fn device(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
-        let other = match self.others.is_empty() {
-            true => None,
-            false => self.others.get(&(class, name.clone())),
-        };
+        let other = self.others.get(&(class, name.clone()));
         let base = other.cloned().unwrap_or_else(|| base(name.as_str()));
         match slot {
             None => base,
@@ -204,9 +186,10 @@ fn base(name: &str) -> String {
         Ok(address) => address.to_string() == name,
         Err(_) => name.bytes().all(is_plain) && !is_like_another(&label),
     };
-    match is_own && is_label(&label) && label.len() <= MOST_BASE && !label.contains("--") {
-        true => label,
-        false => hashed(name, DIGITS),
+    if is_own && is_label(&label) && label.len() <= MOST_BASE && !label.contains("--") {
+        label
+    } else {
+        hashed(name, DIGITS)
     }
 }
 
@@ -242,7 +225,6 @@ fn hash(text: &str, digits: usize) -> String {
     hex
 }
 
-/// Whether a device is a slot of one.
 pub(super) fn is_slot(label: &str) -> bool {
     split_slot(label).is_some()
 }
@@ -352,7 +334,7 @@ mod tests {
         for pool in all {
             let (node, class) = pool.split_once('/').unwrap();
             assert!(pool.len() <= MOST_NAME && is_label(class), "{pool}");
-            assert!(NodeName::try_from(node.to_owned()).is_ok(), "{pool}");
+            assert!(node.parse::<NodeName>().is_ok(), "{pool}");
         }
     }
 

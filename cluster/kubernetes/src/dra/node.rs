@@ -16,7 +16,7 @@ use super::classes::Told;
 use super::driver::Driver;
 use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
 use super::kubelet::KubeletFiles;
-use super::publish::{Published, Publisher};
+use super::publish::{Published, Publisher, WRITE_INTERVAL};
 
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
 /// plugin, which has that directory, and `none` of which resources it is to have no device.
@@ -68,6 +68,7 @@ pub async fn run(
         undecided: of_undecided,
         device_classes: of_device_classes.clone(),
         metrics: Arc::clone(&driver.metrics),
+        write_interval: WRITE_INTERVAL,
         stop: stop.clone(),
     };
     let deciding = tokio::spawn(engine.run(Offered {

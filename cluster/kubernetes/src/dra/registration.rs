@@ -9,10 +9,10 @@ use tonic::{Request, Response, Status};
 use super::{DRIVER, Registered};
 use crate::observe::metrics::Metrics;
 use crate::wire::DRA_PLUGIN;
+use crate::wire::registration::registration_server::Registration;
 use crate::wire::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
-use crate::wire::services::plugin_registration::registration_server::Registration;
 
 /// What the driver serves. kubelet takes the first that it knows, so the newest is the first.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
@@ -61,13 +61,14 @@ impl Registration for Registrar {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        match status.plugin_registered {
-            true => tracing::info!(driver = DRIVER, "registered with kubelet"),
-            false => tracing::error!(
+        if status.plugin_registered {
+            tracing::info!(driver = DRIVER, "registered with kubelet");
+        } else {
+            tracing::error!(
                 driver = DRIVER,
                 reason = %status.error,
                 "kubelet does not take the driver; it tries again"
-            ),
+            );
         }
         self.metrics.dra_registered(status.plugin_registered);
         self.registered.send_modify(|registered| {

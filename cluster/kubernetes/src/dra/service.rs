@@ -18,9 +18,9 @@ use crate::wire::dra::{
     Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
     NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
+use crate::wire::dra_health::dra_resource_health_server::DraResourceHealth;
 use crate::wire::dra_health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
-use crate::wire::services::dra_health::d_r_a_resource_health_server::DRAResourceHealth;
-use crate::wire::services::{dra_v1, dra_v1beta1};
+use crate::wire::{dra, dra_v1beta1};
 
 /// The driver, until it is told to stop.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl dra_v1::d_r_a_plugin_server::DRAPlugin for Service {
+impl dra::dra_plugin_server::DraPlugin for Service {
     async fn node_prepare_resources(
         &self,
         request: Request<NodePrepareResourcesRequest>,
@@ -140,7 +140,7 @@ impl dra_v1::d_r_a_plugin_server::DRAPlugin for Service {
 }
 
 #[tonic::async_trait]
-impl dra_v1beta1::d_r_a_plugin_server::DRAPlugin for Service {
+impl dra_v1beta1::dra_plugin_server::DraPlugin for Service {
     async fn node_prepare_resources(
         &self,
         request: Request<NodePrepareResourcesRequest>,
@@ -159,7 +159,7 @@ impl dra_v1beta1::d_r_a_plugin_server::DRAPlugin for Service {
 }
 
 #[tonic::async_trait]
-impl DRAResourceHealth for Service {
+impl DraResourceHealth for Service {
     type NodeWatchResourcesStream = ReceiverStream<Result<NodeWatchResourcesResponse, Status>>;
 
     async fn node_watch_resources(

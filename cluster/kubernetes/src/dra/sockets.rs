@@ -7,13 +7,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use tokio::net::UnixListener;
 use tokio::time::sleep;
 
 use super::DRIVER;
-use crate::socket::{self, Place, SocketError, is_left_over};
+use crate::socket::{self, Place, is_left_over};
 
 /// Where kubelet looks for sockets of plugins, below its directory. It is kubelet's, which makes it.
 const REGISTRY: &str = "plugins_registry";
@@ -34,69 +35,49 @@ const SERVICE: (&str, &str) = ("dra-", ".sock");
 const PRIVATE: u32 = 0o700;
 /// How often another instance that is about to begin is asked whether it is done.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often that is tried.
 const TRIES: u32 = 100;
 
-/// Why there are no sockets.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SocketsError {
-    /// kubelet has not made its directory.
-    #[error(
-        "registering with kubelet: {} is not there; start kubelet, or name its --root-dir by --kubelet-dir",
-        .0.display()
-    )]
-    NoRegistry(PathBuf),
-    /// Our own directory cannot be made or opened.
-    #[error("making the directory {}", .path.display())]
-    Directory { path: PathBuf, source: io::Error },
-    /// Another instance does not finish its beginning.
-    #[error("another onload-kubernetes has {} locked; stop it", .0.display())]
-    Locked(PathBuf),
-    /// A socket cannot be made.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// No name can be chosen.
-    #[error("choosing the name of a socket")]
-    Random(#[source] io::Error),
-}
-
-/// A socket that listens, and its place.
 pub(super) type Listening = (UnixListener, Place);
 
-/// The sockets of an instance.
 #[derive(Debug)]
 pub(super) struct Sockets {
     /// Where it registers.
     pub(super) registration: Listening,
     /// Where it serves.
     pub(super) service: Listening,
-    /// The path of that, for kubelet.
     pub(super) endpoint: PathBuf,
 }
 
+/// What to do where kubelet has not made its directory; `None` where it has.
+pub(super) fn no_registry(kubelet: &Path) -> Option<String> {
+    let registry = kubelet.join(REGISTRY);
+    (!registry.is_dir()).then(|| {
+        format!(
+            "registering with kubelet: {} is not there; start kubelet, or name its --root-dir by --kubelet-dir",
+            registry.display()
+        )
+    })
+}
+
 impl Sockets {
-    /// Makes them below kubelet's directory, and removes those that killed instances left.
-    ///
-    /// # Errors
-    /// [`SocketsError`]. Whatever else has one of the names stays.
-    pub(super) async fn bind(kubelet: &Path) -> Result<Self, SocketsError> {
+    /// Makes them below kubelet's directory, and removes those that killed instances left. Whatever else has one of the
+    /// names stays.
+    pub(super) async fn bind(kubelet: &Path) -> Result<Self> {
         let registry = kubelet.join(REGISTRY);
-        if !registry.is_dir() {
-            return Err(SocketsError::NoRegistry(registry));
-        }
         let own = kubelet.join(PLUGINS).join(DRIVER);
         let _lock = lock(&own).await?;
         let was_killed = sweep(&registry, REGISTRATION).await;
         sweep(&own, SERVICE).await;
-        let instance = instance().map_err(SocketsError::Random)?;
+        let instance = instance().context("choosing the name of a socket")?;
         let endpoint = own.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
         let service = socket::bind(&endpoint)?.into_parts();
         let first = registry.join(REGISTRATION_SOCKET);
         // kubelet waits longer each time that nobody answers at a path, up to two minutes, and goes on to wait when
         // another socket is made there. So what follows a socket that was left has a name that kubelet does not know.
-        let registration = match was_killed || is_socket(&first) {
-            true => registry.join(format!("{}-{instance}{}", REGISTRATION.0, REGISTRATION.1)),
-            false => first,
+        let registration = if was_killed || is_socket(&first) {
+            registry.join(format!("{}-{instance}{}", REGISTRATION.0, REGISTRATION.1))
+        } else {
+            first
         };
         let registration = socket::bind(&registration)?.into_parts();
         Ok(Sockets {
@@ -113,23 +94,22 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Our directory, which no other instance uses to begin until the result is dropped.
-async fn lock(own: &Path) -> Result<OwnedFd, SocketsError> {
-    let failed = |source: io::Error| SocketsError::Directory {
-        path: own.to_owned(),
-        source,
-    };
-    make(own).map_err(failed)?;
+async fn lock(own: &Path) -> Result<OwnedFd> {
+    let making = || format!("making the directory {}", own.display());
+    make(own).with_context(making)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock = rustix::fs::open(own, flags, Mode::empty());
-    let lock = lock.map_err(|error| failed(error.into()))?;
+    let lock = rustix::fs::open(own, flags, Mode::empty()).with_context(making)?;
     for _ in 0..TRIES {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
             Err(Errno::WOULDBLOCK) => sleep(RETRY).await,
-            Err(error) => return Err(failed(error.into())),
+            Err(error) => return Err(error).with_context(making),
         }
     }
-    Err(SocketsError::Locked(own.to_owned()))
+    bail!(
+        "another onload-kubernetes has {} locked; stop it",
+        own.display()
+    )
 }
 
 /// The directory above is kubelet's, which may not have made it yet.
@@ -180,12 +160,10 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, symlink};
     use std::os::unix::net::UnixListener as StdListener;
 
-    use axum::http::uri::Authority;
-    use onload_core::text::Chain;
+    use http::uri::Authority;
 
     use super::*;
 
-    /// A directory of kubelet's.
     fn kubelet() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(REGISTRY)).unwrap();
@@ -292,7 +270,7 @@ mod tests {
         let dir = kubelet();
         let place = dir.path().join(REGISTRY).join(REGISTRATION_SOCKET);
         fs::write(&place, "x").unwrap();
-        let line = Chain(&Sockets::bind(dir.path()).await.unwrap_err()).to_string();
+        let line = Sockets::bind(dir.path()).await.unwrap_err().to_string();
         assert!(
             line.ends_with(
                 "onload.dev@reg.sock: a file that is no socket has this name; move it away"
@@ -308,15 +286,16 @@ mod tests {
     #[tokio::test]
     async fn a_directory_that_is_not_kubelet_s_is_refused_with_the_flag() {
         let dir = tempfile::tempdir().unwrap();
-        let line = Sockets::bind(dir.path()).await.unwrap_err().to_string();
+        let line = no_registry(dir.path()).unwrap();
         assert!(
             line.ends_with("start kubelet, or name its --root-dir by --kubelet-dir"),
             "{line}"
         );
         let dir = kubelet();
+        assert_eq!(no_registry(dir.path()), None);
         fs::write(dir.path().join(PLUGINS), "").unwrap();
-        let error = Sockets::bind(dir.path()).await.unwrap_err();
-        assert!(matches!(error, SocketsError::Directory { .. }), "{error}");
+        let line = Sockets::bind(dir.path()).await.unwrap_err().to_string();
+        assert!(line.starts_with("making the directory "), "{line}");
     }
 
     #[tokio::test]
@@ -324,7 +303,7 @@ mod tests {
         let dir = kubelet();
         let long = dir.path().join("a".repeat(100));
         fs::create_dir_all(long.join(REGISTRY)).unwrap();
-        let error = Sockets::bind(&long).await.unwrap_err();
-        assert!(matches!(error, SocketsError::Socket(_)), "{error}");
+        let line = Sockets::bind(&long).await.unwrap_err().to_string();
+        assert!(line.starts_with("making socket "), "{line}");
     }
 }

@@ -3,35 +3,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Result, anyhow, bail};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
-use onload_core::text::Chain;
 
-use super::api::{AccessError, Api};
+use super::api::Api;
 use super::names::NodeName;
 use crate::observe::metrics::Metrics;
 
-/// Why there is no driver although the configuration says `dra`.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Nobody says which node this is.
-    #[error(
-        "offering devices by DRA, as [kubernetes] offer says: the name of this node is not known; give --node-name"
-    )]
-    NoNode,
-    /// The API server cannot be asked.
-    #[error("offering devices by DRA, as [kubernetes] offer says")]
-    Access(#[from] AccessError),
-}
-
-/// How much a driver is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wish {
-    /// Everything is for the device plugin.
     No,
     /// Where it can run.
     IfPossible,
-    /// Some class is offered in no other way.
     Yes,
 }
 
@@ -44,18 +28,16 @@ fn wish(settings: &KubernetesSettings) -> Wish {
     wishes.into_iter().max().unwrap_or(Wish::No)
 }
 
-/// The node and its API server; `None` if devices are offered by the device plugin alone. Claims that were prepared
-/// before the configuration said so (`has_claims`) need a driver until kubelet has unprepared them.
-///
-/// # Errors
-/// [`StartError`], if the configuration says `dra` of a class.
+/// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the
+/// configuration says `dra` of a class. Claims that were prepared before (`has_claims`) need a driver until kubelet has
+/// unprepared them.
 pub fn start(
     settings: &KubernetesSettings,
     node: Option<&NodeName>,
     kubeconfig: Option<&Path>,
     has_claims: bool,
     metrics: &Arc<Metrics>,
-) -> Result<Option<(NodeName, Api)>, StartError> {
+) -> Result<Option<(NodeName, Api)>> {
     let wish = match wish(settings) {
         Wish::No if has_claims => Wish::IfPossible,
         wish => wish,
@@ -63,29 +45,26 @@ pub fn start(
     if wish == Wish::No {
         return Ok(None);
     }
-    let found = find(node, kubeconfig, metrics);
+    let found = match node {
+        Some(node) => Api::find(kubeconfig, Arc::clone(metrics)).map(|api| (node.clone(), api)),
+        None => Err(anyhow!("the name of this node is not known")),
+    };
     match found {
         Ok(found) => Ok(Some(found)),
-        Err(error) if wish == Wish::Yes => Err(error),
-        Err(error) => {
-            let reason = match &error {
-                StartError::NoNode => "the name of this node is not known".to_owned(),
-                StartError::Access(error) => Chain(error).to_string(),
+        Err(error) if wish == Wish::Yes => {
+            let hint = if node.is_none() {
+                "; give --node-name"
+            } else {
+                ""
             };
+            bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
+        }
+        Err(error) => {
+            let reason = format!("{error:#}");
             tracing::info!(%reason, "no DRA driver on this node; the device plugin offers all devices");
             Ok(None)
         }
     }
-}
-
-fn find(
-    node: Option<&NodeName>,
-    kubeconfig: Option<&Path>,
-    metrics: &Arc<Metrics>,
-) -> Result<(NodeName, Api), StartError> {
-    let node = node.ok_or(StartError::NoNode)?;
-    let api = Api::find(kubeconfig, Arc::clone(metrics))?;
-    Ok((node.clone(), api))
 }
 
 #[cfg(test)]
@@ -108,7 +87,7 @@ mod tests {
         );
         started
             .map(|found| found.is_some())
-            .map_err(|error| Chain(&error).to_string())
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -29,7 +29,6 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
     }
 }
 
-/// A look at a host that offers these, and no more.
 pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snapshot {
     Snapshot {
         plan: Plan::default(),

@@ -10,10 +10,10 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::fs::attributes::copy_label;
 
-use super::error::InstallError;
 use super::place::{Directory, HOOK_MODE, Tree};
 use super::plan::{Plan, Step};
 use crate::spec_writer::{HOOK_NAME, VERSION};
@@ -24,7 +24,6 @@ const LIKE: &str = "/usr/bin/env";
 const NEW_NAME: &str = "onload-hook.new";
 /// How often a program is executed that is open for writing.
 const ATTEMPTS: u32 = 100;
-/// How long it is waited in between.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -36,23 +35,15 @@ pub(super) struct Source<'s> {
 /// Where it is put.
 #[derive(Debug)]
 pub(super) struct Target<'t> {
-    /// The directories of the host.
     pub tree: &'t Tree,
-    /// The directory of the hooks, on the host.
     pub path: &'t Path,
     pub directory: &'t Directory,
 }
 
 impl Target<'_> {
-    /// Carries out a plan, and tells each thing that was done.
-    ///
-    /// # Errors
-    /// [`InstallError`]; the remaining steps are not done, and the record lists what may be there.
-    pub(super) fn carry_out(
-        &self,
-        plan: &Plan,
-        source: Source<'_>,
-    ) -> Result<Vec<String>, InstallError> {
+    /// Carries out a plan, and tells each thing that was done. If a step fails, the rest is not done, and the record lists
+    /// what may be there.
+    pub(super) fn carry_out(&self, plan: &Plan, source: Source<'_>) -> Result<Vec<String>> {
         self.directory.put_record(&plan.before)?;
         let mut done = Vec::new();
         for step in &plan.steps {
@@ -67,7 +58,7 @@ impl Target<'_> {
         Ok(done)
     }
 
-    fn put_hook(&self, content: &[u8]) -> Result<String, InstallError> {
+    fn put_hook(&self, content: &[u8]) -> Result<String> {
         let version = self.path.join(VERSION);
         let directory = self.tree.make(&version)?;
         // Containers that run may name what stands there, so it stays until the new one has been executed.
@@ -86,24 +77,23 @@ impl Target<'_> {
     }
 
     /// Gives a file the security label of a program, where programs of the host have one.
-    fn label(&self, file: &File, directory: &Directory) -> Result<(), InstallError> {
+    fn label(&self, file: &File, directory: &Directory) -> Result<()> {
         let Some(like) = self.tree.file(Path::new(LIKE))? else {
             return Ok(());
         };
-        copy_label(&like, file).map_err(|source| InstallError::Label {
-            path: directory.path.join(HOOK_NAME),
-            like: LIKE,
-            source,
+        copy_label(&like, file).with_context(|| {
+            let path = directory.path.join(HOOK_NAME);
+            format!("giving {} the security label of {LIKE}", path.display())
         })
     }
 
-    fn put_config(&self, text: &str) -> Result<String, InstallError> {
+    fn put_config(&self, text: &str) -> Result<String> {
         let (directory, name) = config_place();
         self.tree.make(&directory)?.put_text(name, text)?;
         Ok(format!("put {CONFIG_PATH}"))
     }
 
-    fn remove_config(&self) -> Result<String, InstallError> {
+    fn remove_config(&self) -> Result<String> {
         let (path, name) = config_place();
         if let Some(directory) = self.tree.open(&path)? {
             directory.remove(name)?;
@@ -112,7 +102,7 @@ impl Target<'_> {
         Ok(format!("removed {CONFIG_PATH}"))
     }
 
-    fn remove_hook(&self, version: &str) -> Result<String, InstallError> {
+    fn remove_hook(&self, version: &str) -> Result<String> {
         let path = self.path.join(version);
         if let Some(directory) = self.tree.open(&path)? {
             directory.remove(HOOK_NAME)?;
@@ -130,10 +120,7 @@ impl Target<'_> {
 }
 
 /// Removes a directory, if it exists and is empty.
-///
-/// # Errors
-/// [`InstallError`].
-pub(super) fn remove_directory(tree: &Tree, path: &Path) -> Result<(), InstallError> {
+pub(super) fn remove_directory(tree: &Tree, path: &Path) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
@@ -143,7 +130,6 @@ pub(super) fn remove_directory(tree: &Tree, path: &Path) -> Result<(), InstallEr
     Ok(())
 }
 
-/// The directory of the configuration, and its name there.
 fn config_place() -> (PathBuf, &'static str) {
     let path = Path::new(CONFIG_PATH);
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -162,29 +148,22 @@ fn once_closed<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     attempt()
 }
 
-/// Executes a hook, and looks whether it is this version's.
-///
-/// # Errors
-/// It cannot be executed, or is another program.
-pub(super) fn try_hook(file: &File, path: &Path) -> Result<(), InstallError> {
-    let execute = |source| InstallError::Execute {
-        path: path.to_owned(),
-        source,
-    };
+/// Executes a hook: an error unless it is this version's.
+pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
+    let executing = || format!("executing {}", path.display());
     // What was looked at, wherever its path may lead by now. An interpreter would open it again, so it stays
     // open in the new process.
-    rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())
-        .map_err(|error| execute(error.into()))?;
+    rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).with_context(executing)?;
     let program = format!("/proc/self/fd/{}", file.as_raw_fd());
     let output = once_closed(|| Command::new(&program).arg("--version").env_clear().output());
-    let output = output.map_err(execute)?;
-    let says = String::from_utf8_lossy(&output.stdout);
-    if says.trim_end() == format!("{HOOK_NAME} {VERSION}") {
-        return Ok(());
+    let says = String::from_utf8_lossy(&output.with_context(executing)?.stdout)
+        .trim_end()
+        .to_owned();
+    if says != format!("{HOOK_NAME} {VERSION}") {
+        bail!(
+            "installing the hook: {} is not the hook of version {VERSION}: it says {says:?}",
+            path.display()
+        );
     }
-    Err(InstallError::NotHook {
-        path: path.to_owned(),
-        version: VERSION,
-        says: says.trim_end().to_owned(),
-    })
+    Ok(())
 }

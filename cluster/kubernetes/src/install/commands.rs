@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, Result, bail};
 use onload_core::config::{CONFIG_PATH, Config};
 use onload_core::fs::lock::Lock;
 use onload_core::fs::regular;
@@ -13,7 +14,6 @@ use onload_host::host::Host;
 use onload_host::specdir::Action;
 
 use super::apply::{Source, Target, remove_directory, try_hook};
-use super::error::InstallError;
 use super::place::{Directory, HOOK_LIMIT, Tree};
 use super::plan::{self, Found, Kept, Plan, Wanted};
 use super::record::sha256;
@@ -22,7 +22,6 @@ use crate::spec_writer::{self, HOOK_NAME, SpecWriter, VERSION};
 
 /// Bytes of a configuration.
 const CONFIG_LIMIT: u64 = 4 * 1024 * 1024;
-/// The lock in the directory of leases.
 const LEASES_LOCK: &str = ".lock";
 /// Which users of the host the users of this process's namespace are.
 const UID_MAP: &str = "/proc/self/uid_map";
@@ -30,7 +29,6 @@ const UID_MAP: &str = "/proc/self/uid_map";
 /// Where hooks are installed.
 #[derive(Clone, Debug)]
 pub struct Place<'p> {
-    /// The host.
     pub host: &'p Host,
     pub directory: &'p Path,
     /// Who has to own what is used there: root, but in tests.
@@ -42,14 +40,12 @@ pub struct What<'w> {
     pub hook: &'w Path,
     /// The configuration for a host that has none.
     pub config: Option<&'w Path>,
-    /// Whether another file with the hook's name is replaced.
     pub force: bool,
 }
 
 /// What was done and what was not, in lines for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What was done.
     pub done: Vec<String>,
     /// What is not ours and stays.
     pub kept: Vec<String>,
@@ -58,16 +54,16 @@ pub struct Report {
 }
 
 /// Installs this version's hook, and a configuration where the host has none; removes older hooks that nothing
-/// names.
-///
-/// # Errors
-/// [`InstallError`]; nothing of the host is changed then, but for what a full disk or the like came between.
-pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report, InstallError> {
+/// names. After an error nothing of the host is changed, but for what a full disk or the like came between.
+pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
     let tree = Tree::of(place.host, place.owners.clone())?;
     let given = Given::read(what)?;
     let mounted = tree.mounted(&place.directory.join(VERSION))?;
     if mounted.noexec {
-        return Err(InstallError::NoExec(tree.outside(place.directory)));
+        bail!(
+            "installing the hook: {} is on a file system that is mounted noexec, so no runtime could execute it; name another directory with --hook-dir",
+            tree.outside(place.directory).display()
+        );
     }
     let (found, plan) = decide(place, &tree, &given)?;
     let is_baked_in = mounted.read_only && plan.steps.is_empty();
@@ -75,7 +71,10 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report, InstallError
         return Ok(report(place, &plan, Vec::new()));
     }
     if mounted.read_only {
-        return Err(InstallError::ReadOnly(tree.outside(place.directory)));
+        bail!(
+            "installing the hook: {} is on a file system that is mounted read-only; name a directory that is not with --hook-dir",
+            tree.outside(place.directory).display()
+        );
     }
     let directory = tree.make(place.directory)?;
     let _lock = directory.lock()?;
@@ -90,7 +89,6 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report, InstallError
     Ok(report(place, &plan, done))
 }
 
-/// What there is to install, read and checked.
 struct Given {
     hook: Vec<u8>,
     hook_sha256: String,
@@ -105,7 +103,7 @@ struct GivenConfig {
 }
 
 impl Given {
-    fn read(what: What<'_>) -> Result<Self, InstallError> {
+    fn read(what: What<'_>) -> Result<Self> {
         let hook = read_hook(what.hook)?;
         Ok(Given {
             hook_sha256: sha256(&hook),
@@ -134,26 +132,29 @@ impl Given {
     }
 }
 
-fn decide(place: &Place<'_>, tree: &Tree, given: &Given) -> Result<(Found, Plan), InstallError> {
+fn decide(place: &Place<'_>, tree: &Tree, given: &Given) -> Result<(Found, Plan)> {
     let found = look(place, tree)?;
     let hook = place.directory.join(VERSION).join(HOOK_NAME);
-    let other = |plan::OtherHook| InstallError::OtherHook(tree.outside(&hook));
-    let plan = plan::install(&found, &given.wanted()).map_err(other)?;
+    let plan = plan::install(&found, &given.wanted()).with_context(|| {
+        format!(
+            "installing the hook: {} is another file than this version's hook, and containers may have been given it; remove it when none is left, or replace it with --force",
+            tree.outside(&hook).display()
+        )
+    })?;
     Ok((found, plan))
 }
 
 /// Removes all that was installed, and the specifications of the daemon; what something still names stays.
-///
-/// # Errors
-/// [`InstallError`].
-pub fn uninstall(place: &Place<'_>) -> Result<Report, InstallError> {
+pub fn uninstall(place: &Place<'_>) -> Result<Report> {
     let tree = Tree::of(place.host, place.owners.clone())?;
     // What cannot be read is an error before anything is changed.
     tree.content(place.directory)?;
     let Some(claim) = spec_writer::claim(place.host)? else {
-        return Err(InstallError::DaemonRuns);
+        bail!(
+            "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
+        );
     };
-    let writer = spec_writer::spec_writer(place.host).map_err(InstallError::Host)?;
+    let writer = spec_writer::spec_writer(place.host)?;
     let mut all = Report::default();
     if writer == SpecWriter::Daemon {
         remove_specs(place.host, &mut all)?;
@@ -175,11 +176,7 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report, InstallError> {
 }
 
 /// Removes hooks and the configuration, and the directory itself when it is empty.
-fn remove_installed(
-    place: &Place<'_>,
-    tree: &Tree,
-    directory: &Directory,
-) -> Result<Report, InstallError> {
+fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Result<Report> {
     let lock = directory.lock()?;
     let plan = plan::uninstall(&look(place, tree)?);
     let target = Target {
@@ -201,16 +198,14 @@ fn remove_installed(
 }
 
 /// Refuses to go on as root of a user namespace alone: its files would belong to another user of the host.
-///
-/// # Errors
-/// [`InstallError::UserNamespace`].
-pub fn refuse_user_namespace() -> Result<(), InstallError> {
-    let map =
-        fs::read_to_string(UID_MAP).map_err(InstallError::path("reading", Path::new(UID_MAP)))?;
-    match is_initial(&map) {
-        true => Ok(()),
-        false => Err(InstallError::UserNamespace),
+pub fn refuse_user_namespace() -> Result<()> {
+    let map = fs::read_to_string(UID_MAP).context(format!("reading {UID_MAP}"))?;
+    if !is_initial(&map) {
+        bail!(
+            "installing the hook: this is not root of the host but of a user namespace, so no runtime would trust its files; remove hostUsers from the pod, or set it to true"
+        );
     }
+    Ok(())
 }
 
 /// Whether every user has the same number as on the host (user_namespaces(7)).
@@ -220,25 +215,22 @@ fn is_initial(uid_map: &str) -> bool {
 }
 
 /// The content of the hook to install, after it has said that it is this version's.
-fn read_hook(path: &Path) -> Result<Vec<u8>, InstallError> {
-    let content = regular::read(path, HOOK_LIMIT).map_err(InstallError::path("reading", path))?;
-    let file = fs::File::open(path).map_err(InstallError::path("opening", path))?;
+fn read_hook(path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    let content = regular::read(path, HOOK_LIMIT).with_context(|| format!("reading {shown}"))?;
+    let file = fs::File::open(path).with_context(|| format!("opening {shown}"))?;
     try_hook(&file, path)?;
     Ok(content)
 }
 
 impl GivenConfig {
-    fn read(path: &Path) -> Result<Self, InstallError> {
-        let failed = || InstallError::path("reading", path);
-        let bytes = regular::read(path, CONFIG_LIMIT).map_err(failed())?;
-        let text = String::from_utf8(bytes).map_err(|error| {
-            let kind = std::io::ErrorKind::InvalidData;
-            failed()(std::io::Error::new(kind, error.utf8_error()))
-        })?;
-        let config = Config::parse(&text).map_err(|source| InstallError::Config {
-            path: path.to_owned(),
-            source,
-        })?;
+    fn read(path: &Path) -> Result<Self> {
+        let reading = || format!("reading {}", path.display());
+        let bytes = regular::read(path, CONFIG_LIMIT).with_context(reading)?;
+        let text = String::from_utf8(bytes).map_err(|error| error.utf8_error());
+        let text = text.with_context(reading)?;
+        let config = Config::parse(&text)
+            .with_context(|| format!("reading the configuration {}", path.display()))?;
         Ok(GivenConfig {
             sha256: sha256(text.as_bytes()),
             sets_something: config != Config::default(),
@@ -247,7 +239,7 @@ impl GivenConfig {
     }
 }
 
-fn look(place: &Place<'_>, tree: &Tree) -> Result<Found, InstallError> {
+fn look(place: &Place<'_>, tree: &Tree) -> Result<Found> {
     let content = tree.content(place.directory)?;
     let versions: Vec<&str> = content.record.hooks.keys().map(String::as_str).collect();
     let users = users::find(place.host, place.directory, &versions);
@@ -261,7 +253,7 @@ fn look(place: &Place<'_>, tree: &Tree) -> Result<Found, InstallError> {
 }
 
 /// The sha256 of the host's configuration. A link in its place is the operator's, wherever it leads.
-fn host_config(host: &Host) -> Result<Option<String>, InstallError> {
+fn host_config(host: &Host) -> Result<Option<String>> {
     let path = Path::new(CONFIG_PATH);
     if let Some(target) = host.link(path)? {
         return Ok(Some(format!("link to {}", target.display())));
@@ -296,7 +288,7 @@ fn somebody_elses(path: &Path) -> String {
     format!("left {}: somebody else wrote or changed it", path.display())
 }
 
-fn remove_specs(host: &Host, report: &mut Report) -> Result<(), InstallError> {
+fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {
     let Some(plan) = spec_writer::remove(host)? else {
         return Ok(());
     };
@@ -314,7 +306,7 @@ fn remove_specs(host: &Host, report: &mut Report) -> Result<(), InstallError> {
 
 /// Removes locks and empty directories in /run, where no container has anything there. A lock that somebody holds
 /// stays: a container may be starting.
-fn remove_run_dir(host: &Host, tree: &Tree) -> Result<(), InstallError> {
+fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
     let run = Path::new(RUN_DIR);
     let is_container = |name: &String| name != LEASES && name != LOCKS;
     if host.list(run)?.names.iter().any(is_container) {

@@ -5,11 +5,9 @@
 
 mod apply;
 mod commands;
-mod error;
 mod place;
 mod plan;
 mod record;
 mod users;
 
 pub use commands::{Place, Report, What, install, refuse_user_namespace, uninstall};
-pub use error::InstallError;

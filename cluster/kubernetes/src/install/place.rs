@@ -8,15 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::fs::atomic::{self, TempFile};
+use anyhow::{Context, Error, Result};
+use onload_core::fs::atomic::{self, TempFile, WriteError};
 use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
-use onload_core::fs::trust::{Owners, Trusted, TrustedDir};
+use onload_core::fs::trust::{Owners, TrustError, Trusted, TrustedDir};
 use onload_core::run_dir::set_mode;
 use onload_host::host::Host;
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::error::InstallError;
 use super::record::{RECORD_NAME, Record, is_version, sha256};
 use crate::spec_writer::HOOK_NAME;
 
@@ -24,13 +24,11 @@ use crate::spec_writer::HOOK_NAME;
 pub(super) const HOOK_LIMIT: u64 = 64 * 1024 * 1024;
 /// Bytes of a record that are read.
 const RECORD_LIMIT: u64 = 1024 * 1024;
-/// Names of a directory that are looked at.
 const NAMES: usize = 10_000;
 /// The lock that installers take while they change something.
 const LOCK_NAME: &str = ".lock";
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: u32 = 0o644;
-/// The mode of a hook.
 pub(super) const HOOK_MODE: u32 = 0o755;
 
 /// A tree of directories that belong to root alone, in which a directory is looked up.
@@ -41,7 +39,6 @@ pub(super) struct Tree {
     root: PathBuf,
 }
 
-/// What stands in the place of a version's hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HookFile {
     /// The sha256 of its content, in hexadecimal.
@@ -53,7 +50,6 @@ pub(super) struct HookFile {
 pub(super) struct Content {
     /// The hooks, by version; `None` for a directory without one.
     pub hooks: BTreeMap<String, Option<HookFile>>,
-    /// What was installed.
     pub record: Record,
 }
 
@@ -64,7 +60,6 @@ pub(super) struct Mounted {
     pub noexec: bool,
 }
 
-/// An open directory of the tree.
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
@@ -72,14 +67,24 @@ pub(super) struct Directory {
     pub path: PathBuf,
 }
 
+/// What was looked at; `None` if there is nothing.
+fn found<T>(looked: Result<T, TrustError>, path: &Path) -> Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error).with_context(|| looking_at(path)),
+    }
+}
+
+fn looking_at(path: &Path) -> String {
+    format!("looking at {}", path.display())
+}
+
 impl Tree {
     /// The tree of a host, in which these users own all that is used.
-    ///
-    /// # Errors
-    /// The root cannot be opened.
-    pub(super) fn of(host: &Host, owners: Owners) -> Result<Self, InstallError> {
+    pub(super) fn of(host: &Host, owners: Owners) -> Result<Self> {
         let root: PathBuf = host.outside_path(Path::new("/")).components().collect();
-        let trusted = Trusted::below(&root, owners).map_err(InstallError::trust(&root))?;
+        let trusted = Trusted::below(&root, owners).with_context(|| looking_at(&root))?;
         Ok(Tree { trusted, root })
     }
 
@@ -89,19 +94,12 @@ impl Tree {
         self.root.join(below)
     }
 
-    fn look(&self, path: &Path) -> Result<Option<TrustedDir<'_>>, InstallError> {
-        match self.trusted.open_dir(path) {
-            Ok(dir) => Ok(Some(dir)),
-            Err(error) if error.is_absent() => Ok(None),
-            Err(error) => Err(InstallError::trust(&self.outside(path))(error)),
-        }
+    fn look(&self, path: &Path) -> Result<Option<TrustedDir<'_>>> {
+        found(self.trusted.open_dir(path), &self.outside(path))
     }
 
     /// Opens a directory; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Somebody else could change it, or a directory above it; it cannot be opened.
-    pub(super) fn open(&self, path: &Path) -> Result<Option<Directory>, InstallError> {
+    pub(super) fn open(&self, path: &Path) -> Result<Option<Directory>> {
         let found = self.look(path)?;
         Ok(found.map(|found| Directory {
             fd: found.into(),
@@ -110,18 +108,16 @@ impl Tree {
     }
 
     /// How the file system is mounted that holds a directory, or will hold it.
-    ///
-    /// # Errors
-    /// Somebody else could change a directory above it.
-    pub(super) fn mounted(&self, path: &Path) -> Result<Mounted, InstallError> {
+    pub(super) fn mounted(&self, path: &Path) -> Result<Mounted> {
         for above in path.ancestors() {
             let Some(found) = self.look(above)? else {
                 continue;
             };
-            let failed = InstallError::path("looking at the file system of", &self.outside(above));
-            let flags = fstatvfs(&found)
-                .map_err(|error| failed(error.into()))?
-                .f_flag;
+            let status = fstatvfs(&found).with_context(|| {
+                let path = self.outside(above);
+                format!("looking at the file system of {}", path.display())
+            })?;
+            let flags = status.f_flag;
             return Ok(Mounted {
                 read_only: flags.contains(StatVfsMountFlags::RDONLY),
                 noexec: flags.contains(StatVfsMountFlags::NOEXEC),
@@ -131,10 +127,7 @@ impl Tree {
     }
 
     /// Opens a directory, after making it and those above it where they are missing (mode 0755).
-    ///
-    /// # Errors
-    /// As [`Tree::open`]; one cannot be made.
-    pub(super) fn make(&self, path: &Path) -> Result<Directory, InstallError> {
+    pub(super) fn make(&self, path: &Path) -> Result<Directory> {
         let mut above: Vec<&Path> = path.ancestors().collect();
         above.reverse();
         for pair in above.windows(2) {
@@ -142,30 +135,26 @@ impl Tree {
             if self.look(child)?.is_some() {
                 continue;
             }
-            let failed = |error: Errno| {
-                InstallError::path("making the directory", &self.outside(child))(error.into())
-            };
-            let parent = self.look(parent)?.ok_or_else(|| failed(Errno::NOENT))?;
+            let making = || format!("making the directory {}", self.outside(child).display());
+            let parent = self.look(parent)?;
+            let parent = parent.ok_or(Errno::NOENT).with_context(making)?;
             let name = child.file_name().unwrap_or_default();
             match mkdirat(&parent, name, DIRECTORY_MODE) {
                 Ok(()) => {}
                 // Another installer was faster.
                 Err(Errno::EXIST) => continue,
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(error).with_context(making),
             }
-            let made = self.look(child)?.ok_or_else(|| failed(Errno::NOENT))?;
-            set_mode(&made, DIRECTORY_MODE).map_err(failed)?;
+            let made = self.look(child)?;
+            let made = made.ok_or(Errno::NOENT).with_context(making)?;
+            set_mode(&made, DIRECTORY_MODE).with_context(making)?;
         }
-        let path_outside = self.outside(path);
-        let found = self.open(path)?;
-        found.ok_or_else(|| InstallError::path("opening", &path_outside)(Errno::NOENT.into()))
+        let found = self.open(path)?.ok_or(Errno::NOENT);
+        found.with_context(|| format!("opening {}", self.outside(path).display()))
     }
 
     /// What a directory of hooks holds; nothing where it does not exist.
-    ///
-    /// # Errors
-    /// As [`Tree::open`]; a file of ours cannot be read, or somebody else could change it.
-    pub(super) fn content(&self, path: &Path) -> Result<Content, InstallError> {
+    pub(super) fn content(&self, path: &Path) -> Result<Content> {
         let Some(dir) = self.look(path)? else {
             return Ok(Content::default());
         };
@@ -173,7 +162,7 @@ impl Tree {
             |name| std::str::from_utf8(name).is_ok_and(is_version),
             NAMES,
         );
-        let names = names.map_err(InstallError::trust(&self.outside(path)))?;
+        let names = names.with_context(|| looking_at(&self.outside(path)))?;
         let names = names.iter().filter_map(|name| name.to_str());
         let mut content = Content {
             hooks: BTreeMap::new(),
@@ -186,37 +175,32 @@ impl Tree {
         Ok(content)
     }
 
-    fn record(&self, path: &Path) -> Result<Record, InstallError> {
+    fn record(&self, path: &Path) -> Result<Record> {
         let path = path.join(RECORD_NAME);
-        let bytes = match self
-            .trusted
-            .open(&path)
-            .and_then(|file| file.read(RECORD_LIMIT))
-        {
-            Ok(bytes) => bytes,
-            Err(error) if error.is_absent() => return Ok(Record::default()),
-            Err(error) => return Err(InstallError::trust(&self.outside(&path))(error)),
+        let outside = self.outside(&path);
+        let bytes = self.trusted.open(&path);
+        let bytes = bytes.and_then(|file| file.read(RECORD_LIMIT));
+        let Some(bytes) = found(bytes, &outside)? else {
+            return Ok(Record::default());
         };
-        Record::parse(&bytes).map_err(|error| InstallError::Record {
-            path: self.outside(&path),
-            why: error.to_string(),
+        Record::parse(&bytes).map_err(|why| {
+            Error::msg(format!(
+                "reading {}: {why}; nothing is changed",
+                outside.display()
+            ))
         })
     }
 
-    /// The hook in the directory of a version.
-    fn hook(&self, version: &Path) -> Result<Option<HookFile>, InstallError> {
+    fn hook(&self, version: &Path) -> Result<Option<HookFile>> {
         let path = self.outside(&version.join(HOOK_NAME));
         let Some(dir) = self.look(version)? else {
             return Ok(None);
         };
-        let file = match dir.open(OsStr::new(HOOK_NAME)) {
-            Ok(file) => file,
-            Err(error) if error.is_absent() => return Ok(None),
-            Err(error) => return Err(InstallError::trust(&path)(error)),
+        let Some(file) = found(dir.open(OsStr::new(HOOK_NAME)), &path)? else {
+            return Ok(None);
         };
-        let metadata = file.file.metadata();
-        let metadata = metadata.map_err(InstallError::path("looking at", &path))?;
-        let content = file.read(HOOK_LIMIT).map_err(InstallError::trust(&path))?;
+        let metadata = file.file.metadata().with_context(|| looking_at(&path))?;
+        let content = file.read(HOOK_LIMIT).with_context(|| looking_at(&path))?;
         Ok(Some(HookFile {
             sha256: sha256(&content),
             mode: metadata.permissions().mode() & 0o7777,
@@ -224,15 +208,9 @@ impl Tree {
     }
 
     /// Opens a file for reading; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// [`InstallError::Trust`].
-    pub(super) fn file(&self, path: &Path) -> Result<Option<File>, InstallError> {
-        match self.trusted.open(path) {
-            Ok(opened) => Ok(Some(opened.file)),
-            Err(error) if error.is_absent() => Ok(None),
-            Err(error) => Err(InstallError::trust(&self.outside(path))(error)),
-        }
+    pub(super) fn file(&self, path: &Path) -> Result<Option<File>> {
+        let opened = found(self.trusted.open(path), &self.outside(path))?;
+        Ok(opened.map(|opened| opened.file))
     }
 }
 
@@ -244,10 +222,7 @@ impl AsFd for Directory {
 
 impl Directory {
     /// Keeps other installers out until the result is dropped.
-    ///
-    /// # Errors
-    /// [`InstallError::Lock`].
-    pub(super) fn lock(&self) -> Result<Lock, InstallError> {
+    pub(super) fn lock(&self) -> Result<Lock> {
         let (name, mode) = (LOCK_NAME, LockMode::Exclusive);
         Ok(Lock::take(
             &self.fd,
@@ -258,85 +233,67 @@ impl Directory {
         )?)
     }
 
+    fn failed(&self, failed: WriteError) -> Error {
+        let path = self.path.join(&failed.name);
+        Error::new(failed.source).context(format!("{} {}", failed.action, path.display()))
+    }
+
+    fn sync(&self) -> Result<()> {
+        atomic::sync(&self.fd).map_err(|failed| self.failed(failed))
+    }
+
     /// Replaces a file, completely or not at all.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`]; the old file is unchanged.
     pub(super) fn put(
         &self,
         name: &str,
         bytes: &[u8],
         mode: u32,
-        prepare: impl FnOnce(&File) -> Result<(), InstallError>,
-    ) -> Result<(), InstallError> {
-        let failed = || InstallError::write(&self.path);
-        let temp = TempFile::create(self.as_fd(), OsStr::new(name), mode);
-        let mut temp = temp.map_err(failed())?;
-        temp.write(bytes).map_err(failed())?;
+        prepare: impl FnOnce(&File) -> Result<()>,
+    ) -> Result<()> {
+        let failed = |failed| self.failed(failed);
+        let mut temp = TempFile::create(self.as_fd(), OsStr::new(name), mode).map_err(failed)?;
+        temp.write(bytes).map_err(failed)?;
         prepare(temp.file())?;
-        temp.commit().map_err(failed())
+        temp.commit().map_err(failed)
     }
 
-    /// Writes the record.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`].
-    pub(super) fn put_record(&self, record: &Record) -> Result<(), InstallError> {
+    pub(super) fn put_record(&self, record: &Record) -> Result<()> {
         self.put(RECORD_NAME, &record.to_bytes(), FILE_MODE, |_| Ok(()))
     }
 
-    /// Writes a configuration file.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`].
-    pub(super) fn put_text(&self, name: &str, text: &str) -> Result<(), InstallError> {
+    pub(super) fn put_text(&self, name: &str, text: &str) -> Result<()> {
         self.put(name, text.as_bytes(), FILE_MODE, |_| Ok(()))
     }
 
     /// Gives a file another name, which it takes from whatever has it.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`].
-    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), InstallError> {
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
         renameat(&self.fd, from, &self.fd, to)
-            .map_err(|error| InstallError::path("renaming", &self.path.join(from))(error.into()))?;
-        atomic::sync(&self.fd).map_err(InstallError::write(&self.path))
+            .with_context(|| format!("renaming {}", self.path.join(from).display()))?;
+        self.sync()
     }
 
     /// Removes a file, if it exists.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`].
-    pub(super) fn remove(&self, name: &str) -> Result<(), InstallError> {
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
         let removed = atomic::remove(&self.fd, OsStr::new(name));
-        removed.map_err(InstallError::write(&self.path))?;
-        atomic::sync(&self.fd).map_err(InstallError::write(&self.path))
+        removed.map_err(|failed| self.failed(failed))?;
+        self.sync()
     }
 
     /// Removes what is ours beside hooks: the record and the lock.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`].
-    pub(super) fn remove_own(&self) -> Result<(), InstallError> {
+    pub(super) fn remove_own(&self) -> Result<()> {
         self.remove(RECORD_NAME)?;
         self.remove(LOCK_NAME)
     }
 
     /// Removes a directory in it; whether that was possible. It is not where something is left in it, or
     /// where it is mounted.
-    ///
-    /// # Errors
-    /// [`InstallError::Path`].
-    pub(super) fn remove_directory(&self, name: &OsStr) -> Result<bool, InstallError> {
+    pub(super) fn remove_directory(&self, name: &OsStr) -> Result<bool> {
         match unlinkat(&self.fd, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => Ok(false),
-            Err(error) => {
-                let path = self.path.join(name);
-                Err(InstallError::path("removing the directory", &path)(
-                    error.into(),
-                ))
-            }
+            Err(error) => Err(error).with_context(|| {
+                format!("removing the directory {}", self.path.join(name).display())
+            }),
         }
     }
 }

@@ -11,10 +11,8 @@ use super::users::Users;
 /// made already and not yet started, which no file shows.
 pub(super) const GRACE: Duration = Duration::from_secs(600);
 
-/// What stands on the host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    /// In the directory of the hooks.
     pub content: Content,
     /// The sha256 of the host's configuration, in hexadecimal, if it has one.
     pub config: Option<String>,
@@ -24,47 +22,37 @@ pub(super) struct Found {
     pub now: u64,
 }
 
-/// What is to be installed.
+/// What is to be installed: files by their sha256 in hexadecimal.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'w> {
     pub version: &'w str,
-    /// The sha256 of its hook, in hexadecimal.
     pub hook: &'w str,
-    /// The sha256 of the configuration for a host that has none, in hexadecimal; `None` if there is none, or
-    /// if it sets nothing.
+    /// The configuration for a host that has none.
     pub config: Option<&'w str>,
-    /// Whether the configuration sets something.
+    /// Whether that sets something.
     pub sets_something: bool,
-    /// Whether another file with the hook's name is replaced.
     pub force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The hook of the wanted version is put in its place.
     PutHook,
-    /// The configuration is put in its place.
     PutConfig,
-    /// The hook of a version is removed, and its directory.
     RemoveHook(String),
     RemoveConfig,
 }
 
-/// Something that stays as it is, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// The hook of a version, and why.
     Hook(String, String),
     /// A file of ours that somebody has changed.
     ChangedHook(String),
-    /// The host's own configuration.
     Config,
 }
 
-/// What has to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The changes, in their order.
     pub steps: Vec<Step>,
     pub kept: Vec<Kept>,
     /// The record before the first change: it lists both the old and the new content.
@@ -73,15 +61,8 @@ pub(super) struct Plan {
     pub after: Record,
 }
 
-/// Another file than the wanted one has its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OtherHook;
-
-/// Decides what an install changes.
-///
-/// # Errors
-/// [`OtherHook`], without force.
-pub(super) fn install(found: &Found, wanted: &Wanted<'_>) -> Result<Plan, OtherHook> {
+/// Decides what an install changes; `None` if another file has the hook's name, and is not to be replaced.
+pub(super) fn install(found: &Found, wanted: &Wanted<'_>) -> Option<Plan> {
     let record = &found.content.record;
     let mut plan = Plan {
         before: record.clone(),
@@ -101,10 +82,10 @@ pub(super) fn install(found: &Found, wanted: &Wanted<'_>) -> Result<Plan, OtherH
             remove_hook(found, version, &mut plan);
         }
     }
-    Ok(plan)
+    Some(plan)
 }
 
-fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Result<(), OtherHook> {
+fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Option<()> {
     let there = found
         .content
         .hooks
@@ -112,7 +93,7 @@ fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Result<(), O
         .and_then(Option::as_ref);
     let is_same = there.is_some_and(|there| there.sha256 == wanted.hook);
     if there.is_some() && !is_same && !wanted.force {
-        return Err(OtherHook);
+        return None;
     }
     if !there.is_some_and(|there| is_same && there.mode == HOOK_MODE) {
         plan.steps.push(Step::PutHook);
@@ -142,7 +123,7 @@ fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Result<(), O
     for record in [&mut plan.before, &mut plan.after] {
         record.current.clone_from(&version);
     }
-    Ok(())
+    Some(())
 }
 
 /// A configuration of ours follows the one that is wanted. The host's own stays, and a host without one needs
@@ -189,7 +170,6 @@ fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
     plan.after.hooks.remove(version);
 }
 
-/// Decides what an uninstall changes.
 pub(super) fn uninstall(found: &Found) -> Plan {
     let record = &found.content.record;
     let mut plan = Plan {
@@ -212,12 +192,10 @@ pub(super) fn uninstall(found: &Found) -> Plan {
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
     pub(super) fn is_idle(&self, record: &Record) -> bool {
         self.steps.is_empty() && self.after == *record
     }
 
-    /// The versions whose hooks are removed.
     #[cfg(test)]
     fn removed(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
@@ -260,7 +238,6 @@ mod tests {
         }
     }
 
-    /// A host with an old version, installed long ago.
     fn with_old() -> Found {
         let mut found = Found {
             now: NOW,
@@ -333,7 +310,7 @@ mod tests {
             .content
             .hooks
             .insert("0.2.0".to_owned(), hook("other"));
-        assert_eq!(install(&found, &wanted()), Err(OtherHook));
+        assert_eq!(install(&found, &wanted()), None);
         let force = Wanted {
             force: true,
             ..wanted()

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -13,14 +14,12 @@ pub(super) const RECORD_NAME: &str = ".onload-kubernetes.json";
 /// The newest format that is understood.
 const FORMAT: u32 = 1;
 
-/// What was installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
     /// The version that was installed last.
     #[serde(default)]
     pub current: String,
-    /// The hooks, by version.
     #[serde(default)]
     pub hooks: BTreeMap<String, Installed>,
     /// The sha256 of the configuration file, in hexadecimal; two while it is being replaced, none where it is
@@ -29,7 +28,6 @@ pub(super) struct Record {
     pub config: Vec<String>,
 }
 
-/// A hook that was installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Installed {
     /// The sha256 of its content in hexadecimal; two while it is being replaced.
@@ -50,43 +48,30 @@ impl Default for Record {
     }
 }
 
-/// Why a record is not understood.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NotRecord {
-    /// It is damaged, or somebody else's.
-    #[error(
-        "it is no record of what was installed ({0}); remove it, and files that are there count as somebody else's"
-    )]
-    Form(#[from] serde_json::Error),
-    /// A newer version wrote it.
-    #[error("it is of format {0}, and this program understands {FORMAT}; run the newer version")]
-    Newer(u32),
-    /// It names a version that cannot be a directory.
-    #[error(
-        "it names the version {0:?}, which is none; remove it, and files that are there count as somebody else's"
-    )]
-    Version(String),
-}
-
 impl Record {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// [`NotRecord`].
-    pub(super) fn parse(bytes: &[u8]) -> Result<Record, NotRecord> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Record> {
         #[derive(Deserialize)]
         struct Format {
             version: u32,
         }
-        let Format { version } = serde_json::from_slice(bytes)?;
+        let damaged = |error| {
+            anyhow!(
+                "it is no record of what was installed ({error}); remove it, and files that are there count as somebody else's"
+            )
+        };
+        let Format { version } = serde_json::from_slice(bytes).map_err(damaged)?;
         if version > FORMAT {
-            return Err(NotRecord::Newer(version));
+            bail!(
+                "it is of format {version}, and this program understands {FORMAT}; run the newer version"
+            );
         }
-        let record: Record = serde_json::from_slice(bytes)?;
-        match record.hooks.keys().find(|version| !is_version(version)) {
-            Some(version) => Err(NotRecord::Version(version.clone())),
-            None => Ok(record),
+        let record: Record = serde_json::from_slice(bytes).map_err(damaged)?;
+        if let Some(version) = record.hooks.keys().find(|version| !is_version(version)) {
+            bail!(
+                "it names the version {version:?}, which is none; remove it, and files that are there count as somebody else's"
+            );
         }
+        Ok(record)
     }
 
     #[must_use]
@@ -97,14 +82,12 @@ impl Record {
         bytes
     }
 
-    /// Whether a hook of a version is ours, by its content.
     #[must_use]
     pub(super) fn has_hook(&self, version: &str, sha256: &str) -> bool {
         let installed = self.hooks.get(version);
         installed.is_some_and(|installed| installed.sha256.iter().any(|known| known == sha256))
     }
 
-    /// Whether the configuration file is ours, by its content.
     #[must_use]
     pub(super) fn has_config(&self, sha256: &str) -> bool {
         self.config.iter().any(|known| known == sha256)
@@ -116,7 +99,6 @@ impl Record {
     }
 }
 
-/// Whether a text can be the name of a version's directory.
 #[must_use]
 pub(super) fn is_version(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 use onload_cdi::DEFAULT_DIRS;
-use onload_core::text::Chain;
 use onload_host::bundles::{self, RUNTIMES, RUNTIMES_BY_NAMESPACE};
 use onload_host::host::{Host, HostError};
 use onload_host::leases;
@@ -24,7 +23,6 @@ const STATES: [&str; 2] = ["state.json", "config.json"];
 /// Who names which versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Users {
-    /// The files that name a version, by version.
     named: BTreeMap<String, BTreeSet<PathBuf>>,
     /// What could not be read, and why: it may name any.
     unread: BTreeSet<String>,
@@ -75,7 +73,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
             // A directory beside files.
             Err(error) if is_other(&error) => continue,
             Err(error) => {
-                users.unread.insert(Chain(&error).to_string());
+                users.unread.insert(chain(error));
                 continue;
             }
         };
@@ -101,7 +99,6 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
 enum Kind {
     /// A specification, which only root writes.
     Specification,
-    /// The configuration or the state of a container.
     Container,
 }
 
@@ -121,7 +118,6 @@ struct State {
     hooks: Option<Hooks>,
 }
 
-/// By stage.
 type Hooks = BTreeMap<String, Option<Vec<Hook>>>;
 
 #[derive(Debug, Deserialize)]
@@ -139,12 +135,14 @@ fn hooks(bytes: &[u8]) -> Option<Vec<String>> {
     Some(hooks.map(|hook| hook.path).collect())
 }
 
-/// Whether something else is there than what was looked for.
+fn chain(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
+}
+
 fn is_other(error: &HostError) -> bool {
     matches!(error, HostError::Read { .. }) && error.unread().is_none()
 }
 
-/// The files that may name a hook.
 fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
         match bundles::list(host, path) {
@@ -152,7 +150,7 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
             // A file beside directories.
             Err(error) if is_other(&error) => Vec::new(),
             Err(error) => {
-                users.unread.insert(Chain(&error).to_string());
+                users.unread.insert(chain(error));
                 Vec::new()
             }
         }
@@ -185,7 +183,6 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
     files.chain(specifications).collect()
 }
 
-/// The configurations of the containers that hold a device.
 fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
     let mut failed = |what: String| {
         users.unread.insert(what);
@@ -193,7 +190,7 @@ fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
     let listed = match leases::list(host) {
         Ok(listed) => listed,
         Err(error) => {
-            failed(format!("{error:#}"));
+            failed(chain(error));
             return Vec::new();
         }
     };

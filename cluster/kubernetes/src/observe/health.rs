@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::text::Chain;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -34,22 +34,9 @@ const LIMIT: u64 = 64 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
-    /// Why it should be started again.
     pub stuck: Option<String>,
     /// Why pods do not get what the node has.
     pub not_ready: Option<String>,
-}
-
-/// Why it is not known how the daemon is.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    #[error("asking the daemon at {}", .path.display())]
-    Ask { path: PathBuf, source: io::Error },
-    #[error("the answer of the daemon at {} is not understood", .path.display())]
-    Answer {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
 }
 
 impl State {
@@ -83,14 +70,11 @@ impl State {
 
 #[derive(Clone, Debug)]
 pub struct Offered {
-    /// What the host has.
     pub host: watch::Receiver<Arc<Snapshot>>,
-    /// The classes that are the device plugin's.
     pub plugin: watch::Receiver<BTreeSet<Class>>,
 }
 
 impl Offered {
-    /// How the daemon is now.
     pub(crate) fn state(&self, metrics: &Metrics) -> State {
         State::of(metrics, &self.host.borrow(), &self.plugin.borrow())
     }
@@ -108,7 +92,7 @@ pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
                 answer_all(&listener, &metrics, &offered).await;
             }
             Err(error) => {
-                let text = Chain(&error).to_string();
+                let text = format!("{error:#}");
                 if text != said {
                     tracing::error!(error = %text, "health is not served; trying again");
                     said = text;
@@ -130,19 +114,11 @@ async fn answer_all(listener: &UnixListener, metrics: &Metrics, offered: &Offere
     }
 }
 
-/// How the daemon is that serves at a socket.
-///
-/// # Errors
-/// [`AskError`].
-pub fn ask(path: &Path) -> Result<State, AskError> {
-    let text = read(path).map_err(|source| AskError::Ask {
-        path: path.to_owned(),
-        source,
-    })?;
-    serde_json::from_slice(&text).map_err(|source| AskError::Answer {
-        path: path.to_owned(),
-        source,
-    })
+pub fn ask(path: &Path) -> Result<State> {
+    let shown = path.display();
+    let text = read(path).with_context(|| format!("asking the daemon at {shown}"))?;
+    serde_json::from_slice(&text)
+        .with_context(|| format!("the answer of the daemon at {shown} is not understood"))
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -267,10 +243,14 @@ mod tests {
     fn a_socket_that_nobody_serves_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("health.sock");
-        assert!(matches!(ask(&path), Err(AskError::Ask { .. })));
+        let refusal = || ask(&path).unwrap_err().to_string();
+        assert_eq!(
+            refusal(),
+            format!("asking the daemon at {}", path.display())
+        );
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
-        assert!(matches!(ask(&path), Err(AskError::Answer { .. })));
+        assert!(refusal().ends_with(" is not understood"));
         other.join().unwrap();
     }
 }

@@ -1,28 +1,30 @@
 //! `/metrics`, `/healthz` and `/readyz`, for whoever can reach the port: its connections are few and short, so that
 //! nobody takes the daemon's memory by them.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
-use axum::serve::Listener;
+use anyhow::{Result, anyhow};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use onload_core::kubernetes_settings::Listen;
-use onload_core::text::Chain;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt};
 
-use super::health::{Offered, State};
+use super::health::Offered;
 use super::metrics::Metrics;
-use crate::socket::{self, SocketError};
+use crate::accept::Accept;
+use crate::socket;
 
 /// Connections at a time; the kernel keeps some more waiting.
 const CONNECTIONS: usize = 32;
@@ -34,6 +36,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// And of the format before it.
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// What says where metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,36 +55,13 @@ impl fmt::Display for SetBy {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum HttpError {
-    /// The address cannot be bound.
-    #[error("listening at {address} for /metrics ({source}); set another {by}")]
-    Bind {
-        address: Listen,
-        by: SetBy,
-        /// Why; the remedy has to follow it.
-        source: io::Error,
-    },
-    /// The socket cannot be made.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-}
-
 /// Serves until the program ends. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
 pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offered) {
-    let state = (Arc::clone(&metrics), offered);
-    let ready = state.clone();
-    let app = Router::new()
-        .route(
-            "/metrics",
-            get(move |headers: HeaderMap| metrics_text(Arc::clone(&metrics), headers)),
-        )
-        .route("/healthz", get(move || answer(now(&state).stuck)))
-        .route("/readyz", get(move || answer(now(&ready).not_ready)));
+    let pages = Pages { metrics, offered };
     let mut said = String::new();
-    while let Err(error) = listen_at(&listen, &app).await {
-        let text = Chain(&error).to_string();
+    while let Err(error) = listen_at(&listen, &pages).await {
+        let text = format!("{error:#}");
         if text != said {
             tracing::error!(error = %text, "metrics are not served; trying again");
             said = text;
@@ -90,40 +70,47 @@ pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offe
     }
 }
 
-async fn listen_at((listen, by): &(Listen, SetBy), app: &Router) -> Result<(), HttpError> {
-    let failed = |source| HttpError::Bind {
-        address: listen.clone(),
-        by: *by,
-        source,
+async fn listen_at((listen, by): &(Listen, SetBy), pages: &Pages) -> Result<()> {
+    // The remedy has to follow the cause.
+    let failed = |error: io::Error| {
+        anyhow!("listening at {listen} for /metrics ({error}); set another {by}")
     };
     match listen {
-        Listen::Nowhere => Ok(()),
+        Listen::Nowhere => {}
         Listen::Tcp(address) => {
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let at = listener.local_addr().map_err(failed)?;
             tracing::info!(address = %at, "serving /metrics, /healthz and /readyz");
-            take(listener, app).await;
-            Ok(())
+            take(TcpListenerStream::new(listener), pages).await;
         }
         Listen::Unix(path) => {
             let socket = socket::bind(path)?;
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
-            take(socket.into_listener(), app).await;
-            Ok(())
+            take(UnixListenerStream::new(socket.into_listener()), pages).await;
         }
     }
+    Ok(())
 }
 
-async fn take(mut listener: impl Listener, app: &Router) {
+async fn take<S>(listener: impl Stream<Item = io::Result<S>> + Unpin, pages: &Pages)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = Accept::new(listener);
     // The places are never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-        let (stream, _) = listener.accept().await;
-        let service = TowerToHyperService::new(app.clone());
-        let mut http = http1::Builder::new();
-        let connection = http
+        let Some(Ok(stream)) = connections.next().await else {
+            return;
+        };
+        let pages = pages.clone();
+        let answer = move |request: Request<_>| {
+            let answer = pages.answer(request.method(), request.uri().path(), request.headers());
+            async { Ok::<_, Infallible>(answer) }
+        };
+        let connection = http1::Builder::new()
             .keep_alive(false)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(stream), service_fn(answer));
         tokio::spawn(async move {
             // Who goes away early or comes with something else is told nothing.
             let _ = timeout(MOST, connection).await;
@@ -132,23 +119,65 @@ async fn take(mut listener: impl Listener, app: &Router) {
     }
 }
 
-/// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
-async fn metrics_text(metrics: Arc<Metrics>, headers: HeaderMap) -> impl IntoResponse {
-    let accepts = headers.get_all(header::ACCEPT).into_iter();
-    let mut accepts = accepts.filter_map(|value| value.to_str().ok());
-    match accepts.any(|value| value.contains("application/openmetrics-text")) {
-        true => ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text()),
-        false => ([(header::CONTENT_TYPE, OLDER)], metrics.older_text()),
+#[derive(Clone, Debug)]
+struct Pages {
+    metrics: Arc<Metrics>,
+    offered: Offered,
+}
+
+impl Pages {
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<String> {
+        if !["/metrics", "/healthz", "/readyz"].contains(&path) {
+            return response(StatusCode::NOT_FOUND, String::new());
+        }
+        if method != Method::GET && method != Method::HEAD {
+            let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, String::new());
+            let allowed = HeaderValue::from_static("GET,HEAD");
+            refused.headers_mut().insert(ALLOW, allowed);
+            return refused;
+        }
+        if path == "/metrics" {
+            return self.metrics(headers);
+        }
+        let state = self.offered.state(&self.metrics);
+        let reason = if path == "/healthz" {
+            state.stuck
+        } else {
+            state.not_ready
+        };
+        match reason {
+            None => text(StatusCode::OK, "ok\n".to_owned(), PLAIN),
+            Some(reason) => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("{reason}\n"),
+                PLAIN,
+            ),
+        }
+    }
+
+    /// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
+    fn metrics(&self, headers: &HeaderMap) -> Response<String> {
+        let mut accepts = headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        if accepts.any(|value| value.contains("application/openmetrics-text")) {
+            text(StatusCode::OK, self.metrics.text(), OPEN_METRICS)
+        } else {
+            text(StatusCode::OK, self.metrics.older_text(), OLDER)
+        }
     }
 }
 
-fn now((metrics, offered): &(Arc<Metrics>, Offered)) -> State {
-    offered.state(metrics)
+fn text(status: StatusCode, body: String, media: &'static str) -> Response<String> {
+    let mut answer = response(status, body);
+    let media = HeaderValue::from_static(media);
+    answer.headers_mut().insert(CONTENT_TYPE, media);
+    answer
 }
 
-async fn answer(reason: Option<String>) -> (StatusCode, String) {
-    match reason {
-        None => (StatusCode::OK, "ok\n".to_owned()),
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
-    }
+fn response(status: StatusCode, body: String) -> Response<String> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer
 }

@@ -12,14 +12,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::resources::Resource;
 
 /// Seconds: answers take microseconds, and 10 s is when kubelet gives up.
 const BUCKETS: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0];
 
-/// How a text of OpenMetrics ends.
 const END: &str = "# EOF\n";
 
 type Labels = Vec<(&'static str, String)>;
@@ -40,7 +39,6 @@ pub struct Metrics {
     published: Gauges,
     /// The ids of each resource that were given since the start.
     given: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
-    /// The resources that kubelet has.
     taken: Mutex<BTreeSet<ResourceName>>,
     /// When the host was looked at last, and whether it could be read.
     looked: Mutex<(Instant, bool)>,
@@ -69,78 +67,66 @@ fn number(number: usize) -> i64 {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("onload_kubernetes");
+        let counted = &mut registry;
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let metrics = Metrics {
-            devices: Gauges::default(),
-            allocated: Gauges::default(),
-            registered: Gauges::default(),
-            requests: Family::default(),
-            seconds: Family::new_with_constructor(histogram),
-            registrations: Family::default(),
-            dra_registered: Gauge::default(),
-            surveys: Family::default(),
-            api_requests: Family::default(),
-            slices: Gauge::default(),
-            published: Gauges::default(),
+        let seconds = Family::new_with_constructor(histogram);
+        Metrics {
+            devices: add(
+                counted,
+                "devices",
+                "Devices and slots that kubelet is told of",
+            ),
+            allocated: add(
+                counted,
+                "allocated_since_start",
+                "Different devices and slots that Allocate has given since this program started, returned or not: kubelet does not say when a container ends",
+            ),
+            registered: add(
+                counted,
+                "registered",
+                "Whether kubelet has taken the resource",
+            ),
+            requests: add(counted, "requests", "Requests of kubelet"),
+            seconds: {
+                let (name, help) = ("request_duration", "Time that a request took");
+                counted.register_with_unit(name, help, Unit::Seconds, seconds.clone());
+                seconds
+            },
+            registrations: add(
+                counted,
+                "registrations",
+                "Attempts to register with kubelet",
+            ),
+            dra_registered: add(
+                counted,
+                "dra_registered",
+                "Whether kubelet has taken the DRA driver",
+            ),
+            surveys: add(counted, "surveys", "Looks at the host"),
+            api_requests: add(counted, "api_requests", "Requests to the API server"),
+            slices: add(
+                counted,
+                "slices",
+                "ResourceSlices of this node that the API server has",
+            ),
+            published: add(
+                counted,
+                "published_devices",
+                "Devices in ResourceSlices, by class",
+            ),
             given: Mutex::default(),
             taken: Mutex::default(),
             looked: Mutex::new((Instant::now(), false)),
             host: Mutex::default(),
-            registry: Registry::default(),
-        };
-        registry.register(
-            "devices",
-            "Devices and slots that kubelet is told of",
-            metrics.devices.clone(),
-        );
-        registry.register(
-            "allocated_since_start",
-            "Different devices and slots that Allocate has given since this program started, returned or not: kubelet does not say when a container ends",
-            metrics.allocated.clone(),
-        );
-        registry.register(
-            "registered",
-            "Whether kubelet has taken the resource",
-            metrics.registered.clone(),
-        );
-        registry.register("requests", "Requests of kubelet", metrics.requests.clone());
-        registry.register_with_unit(
-            "request_duration",
-            "Time that a request took",
-            Unit::Seconds,
-            metrics.seconds.clone(),
-        );
-        registry.register(
-            "registrations",
-            "Attempts to register with kubelet",
-            metrics.registrations.clone(),
-        );
-        registry.register(
-            "dra_registered",
-            "Whether kubelet has taken the DRA driver",
-            metrics.dra_registered.clone(),
-        );
-        registry.register("surveys", "Looks at the host", metrics.surveys.clone());
-        registry.register(
-            "api_requests",
-            "Requests to the API server",
-            metrics.api_requests.clone(),
-        );
-        registry.register(
-            "slices",
-            "ResourceSlices of this node that the API server has",
-            metrics.slices.clone(),
-        );
-        registry.register(
-            "published_devices",
-            "Devices in ResourceSlices, by class",
-            metrics.published.clone(),
-        );
-        Metrics {
             registry,
-            ..metrics
         }
     }
+}
+
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 fn older(text: &str) -> String {
@@ -185,7 +171,6 @@ impl Metrics {
         older(&self.text())
     }
 
-    /// A request to the API server has ended.
     pub fn api_request(&self, verb: &str, is_good: bool) {
         let labels = vec![("verb", verb.to_owned()), outcome(is_good)];
         self.api_requests.get_or_create(&labels).inc();
@@ -200,7 +185,6 @@ impl Metrics {
         }
     }
 
-    /// A resource is now so.
     pub fn resource(&self, resource: &Resource) {
         let (healthy, unhealthy) = resource.count();
         for (health, count) in [("healthy", healthy), ("unhealthy", unhealthy)] {
@@ -219,17 +203,17 @@ impl Metrics {
             .set(number(of_resource.len()));
     }
 
-    /// Kubelet has taken a resource, or no longer has it.
     pub fn registered(&self, name: &ResourceName, is_registered: bool) {
         let labels = vec![of(name)];
         self.registered
             .get_or_create(&labels)
             .set(i64::from(is_registered));
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match is_registered {
-            true => taken.insert(name.clone()),
-            false => taken.remove(name),
-        };
+        if is_registered {
+            taken.insert(name.clone());
+        } else {
+            taken.remove(name);
+        }
     }
 
     /// Whether kubelet has a resource.
@@ -251,13 +235,11 @@ impl Metrics {
         looked.0 = looked.0.checked_sub(by).unwrap();
     }
 
-    /// An attempt to register ended.
     pub fn registration(&self, name: &ResourceName, is_good: bool) {
         let labels = vec![of(name), outcome(is_good)];
         self.registrations.get_or_create(&labels).inc();
     }
 
-    /// Kubelet has taken the DRA driver, or no longer has it.
     pub fn dra_registered(&self, is_registered: bool) {
         self.dra_registered.set(i64::from(is_registered));
     }
@@ -268,7 +250,6 @@ impl Metrics {
         self.dra_registered.get() == 1
     }
 
-    /// A look at the host ended.
     pub fn survey(&self, is_good: bool) {
         self.surveys.get_or_create(&vec![outcome(is_good)]).inc();
         let now = (Instant::now(), is_good);
@@ -281,7 +262,6 @@ impl Metrics {
         text.clone_into(&mut self.host.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A request was answered.
     pub fn request(&self, method: &'static str, is_good: bool, took: Duration) {
         let method = ("method", method.to_owned());
         let labels = vec![method.clone(), outcome(is_good)];

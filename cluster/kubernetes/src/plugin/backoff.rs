@@ -27,7 +27,8 @@ impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
         let wait = self.0;
         self.0 = MOST.min(wait * 2);
-        jittered(wait, random())
+        // Without randomness the wait is the longest.
+        jittered(wait, random().unwrap_or(u8::MAX))
     }
 }
 
@@ -35,13 +36,10 @@ fn jittered(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait * u32::from(random) / (2 * u32::from(u8::MAX))
 }
 
-fn random() -> u8 {
+pub(crate) fn random() -> Option<u8> {
     let mut byte = [0];
-    // Without randomness the wait is the longest.
-    match rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK) {
-        Ok(1) => byte[0],
-        _ => u8::MAX,
-    }
+    let read = rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK);
+    (read == Ok(1)).then_some(byte[0])
 }
 
 #[cfg(test)]

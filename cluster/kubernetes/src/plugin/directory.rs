@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -35,14 +36,6 @@ pub struct Kubelet {
     pub changes: u64,
 }
 
-/// Why a directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DirectoryError {
-    /// It cannot be opened or watched.
-    #[error("watching {}", .path.display())]
-    Watch { path: PathBuf, source: io::Error },
-}
-
 /// A directory that is watched.
 #[derive(Debug)]
 struct Watched {
@@ -57,11 +50,8 @@ struct Told {
     new_kubelet: bool,
 }
 
-/// Tells of kubelet's coming and going, for ever.
-///
-/// # Errors
-/// [`DirectoryError`]. A directory that is not there is waited for.
-pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible, DirectoryError> {
+/// Tells of kubelet's coming and going, for ever. A directory that is not there is waited for.
+pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible> {
     let mut is_told = false;
     loop {
         if let Some(watched) = Watched::open(&path)? {
@@ -76,11 +66,7 @@ pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible
 }
 
 /// Until the directory is gone.
-async fn follow(
-    path: &Path,
-    watched: &Watched,
-    kubelet: &Sender<Kubelet>,
-) -> Result<(), DirectoryError> {
+async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Result<()> {
     // Without events each change of the socket counts: a new one may have the numbers of the old.
     let untold = Told {
         new_kubelet: watched.events.is_none(),
@@ -103,10 +89,7 @@ async fn follow(
         let is_quiet = socket.is_some() && watched.events.is_some();
         let patience = if is_quiet { CHECK } else { ABSENT };
         told = match timeout(patience, watched.next()).await {
-            Ok(told) => told.map_err(|source| DirectoryError::Watch {
-                path: path.to_owned(),
-                source,
-            })?,
+            Ok(told) => told.with_context(|| watching(path))?,
             Err(_) => untold,
         };
         if !watched.is_at(path) {
@@ -119,6 +102,10 @@ async fn follow(
     }
 }
 
+fn watching(path: &Path) -> String {
+    format!("watching {}", path.display())
+}
+
 impl Watched {
     /// Whether the path still leads to this directory.
     fn is_at(&self, path: &Path) -> bool {
@@ -127,16 +114,12 @@ impl Watched {
         at.is_ok() && at == own
     }
 
-    fn open(path: &Path) -> Result<Option<Self>, DirectoryError> {
-        let failed = |source: io::Error| DirectoryError::Watch {
-            path: path.to_owned(),
-            source,
-        };
+    fn open(path: &Path) -> Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(failed(error.into())),
+            Err(error) => return Err(error).with_context(|| watching(path)),
         };
         let events = events(path);
         if let Err(error) = &events {
@@ -281,6 +264,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (sender, _kubelet) = channel(Kubelet::default());
         let Err(error) = watch(file.path().to_owned(), sender).await;
-        assert!(matches!(error, DirectoryError::Watch { .. }), "{error}");
+        assert_eq!(error.to_string(), watching(file.path()));
     }
 }

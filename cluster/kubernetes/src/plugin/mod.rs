@@ -6,6 +6,6 @@ mod offer;
 mod register;
 mod service;
 
-pub(crate) use backoff::Backoff;
-pub use directory::{DirectoryError, Kubelet, watch};
+pub(crate) use backoff::{Backoff, random};
+pub use directory::{Kubelet, watch};
 pub use offer::{Offering, offer};

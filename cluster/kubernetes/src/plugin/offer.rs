@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::text::Chain;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use super::backoff::Backoff;
@@ -20,8 +22,8 @@ use crate::accept::Accept;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::resources::Resource;
-use crate::socket::{self, Place, SocketError};
-use crate::wire::services::device_plugin_server::DevicePluginServer;
+use crate::socket::{self, Place};
+use crate::wire::device_plugin::device_plugin_server::DevicePluginServer;
 
 /// Begins the names of our sockets, so that no other plugin has them.
 const PREFIX: &str = "onload-kubernetes.";
@@ -32,7 +34,6 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Bytes of a request: all ids that a resource can have, and as many again.
 const MOST_REQUEST: usize = 8 * 1024 * 1024;
 
-/// What the resources of a node are offered with.
 #[derive(Clone, Debug)]
 pub struct Offering {
     directory: PathBuf,
@@ -63,7 +64,6 @@ impl Offering {
         }
     }
 
-    /// The same, with an end of its own.
     #[must_use]
     pub fn until(&self, stop: watch::Receiver<bool>) -> Self {
         Offering {
@@ -98,12 +98,10 @@ impl Offering {
     }
 }
 
-/// Why a resource has to be registered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
     /// Another kubelet runs, or none.
     Restart,
-    /// Our socket was removed.
     Socket,
     /// Kubelet closed the stream of devices.
     Stream,
@@ -153,7 +151,8 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
                 backoff.next()
             }
             Ok(None) => continue,
-            Err(reason) => {
+            Err(error) => {
+                let reason = format!("{error:#}");
                 // Once, however often it is tried.
                 if reason != said {
                     tracing::error!(resource = %name, %reason, "not offered; trying again");
@@ -185,11 +184,10 @@ async fn serve_and_register(
     name: &ResourceName,
     resource: &watch::Receiver<Arc<Resource>>,
     start: u64,
-) -> Result<Option<Lost>, String> {
+) -> Result<Option<Lost>> {
     let metrics = &offering.node.metrics;
     let socket = offering.socket_name(name);
-    let mut server = Running::start(offering, &socket, resource);
-    let server = server.as_mut().map_err(|error| Chain(error).to_string())?;
+    let mut server = Running::start(offering, &socket, resource)?;
     let mut kubelet = offering.kubelet.clone();
     let registered = tokio::select! {
         registered = register(&offering.directory, &socket, name) => registered,
@@ -199,7 +197,7 @@ async fn serve_and_register(
     metrics.registration(name, registered.is_ok());
     if let Err(error) = registered {
         server.end().await;
-        return Err(Chain(&error).to_string());
+        return Err(error);
     }
     metrics.registered(name, true);
     let (healthy, unhealthy) = resource.borrow().count();
@@ -209,7 +207,6 @@ async fn serve_and_register(
     Ok(lost)
 }
 
-/// A resource that is served.
 struct Running {
     place: Option<Place>,
     stop: watch::Sender<bool>,
@@ -222,7 +219,7 @@ impl Running {
         offering: &Offering,
         socket: &str,
         resource: &watch::Receiver<Arc<Resource>>,
-    ) -> Result<Self, SocketError> {
+    ) -> Result<Self> {
         let bound = socket::bind(&offering.directory.join(socket))?;
         let (listener, place) = bound.into_parts();
         let (stop, mut stopped) = watch::channel(false);
@@ -240,7 +237,8 @@ impl Running {
             };
             let mut server = Server::builder();
             let server = server.add_service(service);
-            let served = server.serve_with_incoming_shutdown(Accept::new(listener), end);
+            let served = server
+                .serve_with_incoming_shutdown(Accept::new(UnixListenerStream::new(listener)), end);
             if let Err(error) = served.await {
                 tracing::error!(error = %Chain(&error), "serving ended");
             }
@@ -282,7 +280,6 @@ impl Running {
         }
     }
 
-    /// Removes the socket and completes what was begun.
     async fn end(&mut self) {
         self.place = None;
         self.stop.send_replace(true);

@@ -3,42 +3,30 @@
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow};
 use onload_core::kubernetes_settings::ResourceName;
 use tonic::transport::Endpoint;
 
-use crate::wire::messages::{DevicePluginOptions, RegisterRequest};
-use crate::wire::services::registration_client::RegistrationClient;
+use crate::wire::device_plugin::registration_client::RegistrationClient;
+use crate::wire::device_plugin::{DevicePluginOptions, RegisterRequest};
 use crate::wire::{KUBELET_SOCKET, VERSION};
 
 /// Inside Register kubelet dials us back and gives up after 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What we want to be asked.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: false,
     get_preferred_allocation_available: true,
 };
 
-/// Why kubelet does not have a resource.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RegisterError {
-    #[error("dialling kubelet")]
-    Dial(#[source] tonic::transport::Error),
-    #[error("kubelet refused it: {}", .0.message())]
-    Refused(tonic::Status),
-}
-
 /// Registers a resource that is served at a socket in kubelet's directory.
-pub(crate) async fn register(
-    directory: &Path,
-    socket: &str,
-    name: &ResourceName,
-) -> Result<(), RegisterError> {
+pub(crate) async fn register(directory: &Path, socket: &str, name: &ResourceName) -> Result<()> {
     let path = directory.join(KUBELET_SOCKET);
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()));
-    let endpoint = endpoint.map_err(RegisterError::Dial)?;
+    let dialling = "dialling kubelet";
+    let endpoint = endpoint.context(dialling)?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    let channel = endpoint.connect().await.map_err(RegisterError::Dial)?;
+    let channel = endpoint.connect().await.context(dialling)?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: socket.to_owned(),
@@ -46,5 +34,6 @@ pub(crate) async fn register(
         options: Some(OPTIONS),
     };
     let answer = RegistrationClient::new(channel).register(request).await;
-    answer.map(|_| ()).map_err(RegisterError::Refused)
+    answer.map_err(|status| anyhow!("kubelet refused it: {}", status.message()))?;
+    Ok(())
 }

@@ -1,6 +1,5 @@
 //! What kubelet asks of a resource.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,19 +10,16 @@ use tonic::{Request, Response, Status};
 use super::register::OPTIONS;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
-use crate::resources::{
-    Given, NotPreferred, Refusal, Resource, Surroundings, Wish, WrittenBy, allocate, preferred,
-};
-use crate::wire::messages::{
+use crate::resources::{Given, Refusal, Resource, Surroundings, Wish, allocate, preferred};
+use crate::wire::device_plugin::device_plugin_server::DevicePlugin;
+use crate::wire::device_plugin::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
     ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
     NumaNode, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, TopologyInfo,
 };
-use crate::wire::services::device_plugin_server::DevicePlugin;
 use crate::wire::{HEALTHY, UNHEALTHY};
 
-/// What all resources of a node share.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) host: watch::Receiver<Arc<Snapshot>>,
@@ -40,37 +36,13 @@ pub(crate) struct Service {
     pub(crate) streams: watch::Sender<Streams>,
 }
 
-/// The streams of devices that kubelet reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Streams {
     /// Whether there was one: it may end before anybody looks.
     pub(crate) any: bool,
-    /// How many there are now.
     pub(crate) open: usize,
 }
 
-/// What stands on disk when a request comes.
-struct Disk {
-    names: Arc<BTreeSet<String>>,
-    written_by: WrittenBy,
-    snapshot: Arc<Snapshot>,
-}
-
-impl Surroundings for Disk {
-    fn has_spec(&self, cdi: &str) -> bool {
-        self.names.contains(cdi)
-    }
-
-    fn written_by(&self) -> WrittenBy {
-        self.written_by
-    }
-
-    fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
-        self.snapshot.why_not_offered(resource, id)
-    }
-}
-
-/// All devices of a resource, as kubelet wants them.
 fn listing(resource: &Resource) -> ListAndWatchResponse {
     let devices = resource.ids.iter().filter_map(|(id, at)| {
         let device = resource.devices.get(*at)?;
@@ -97,17 +69,10 @@ fn listing(resource: &Resource) -> ListAndWatchResponse {
 fn of_refusal(resource: &Resource, refusal: &Refusal) -> Status {
     let text = format!("{}: {refusal}", resource.name);
     match refusal {
-        Refusal::Nothing | Refusal::Twice(_) => Status::invalid_argument(text),
-        Refusal::Unknown { .. } => Status::not_found(text),
-        Refusal::NotOffered { .. }
-        | Refusal::Unhealthy { .. }
-        | Refusal::NoSpec { .. }
-        | Refusal::Unwritten { .. } => Status::failed_precondition(text),
+        Refusal::Wrong(_) => Status::invalid_argument(text),
+        Refusal::Unknown(_) => Status::not_found(text),
+        Refusal::NotNow(_) => Status::failed_precondition(text),
     }
-}
-
-fn of_not_preferred(resource: &Resource, error: &NotPreferred) -> Status {
-    Status::invalid_argument(format!("{}: {error}", resource.name))
 }
 
 fn response(given: Given) -> ContainerAllocateResponse {
@@ -126,14 +91,15 @@ impl Service {
 
     fn allocated(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
         let resource = self.now();
-        let disk = Disk {
-            names: self.node.specs.now(),
+        let snapshot = Arc::clone(&self.node.host.borrow());
+        let surroundings = Surroundings {
+            specs: &self.node.specs.now(),
             written_by: self.node.specs.written_by(),
-            snapshot: Arc::clone(&self.node.host.borrow()),
+            why_not_offered: &|resource, id| snapshot.why_not_offered(resource, id),
         };
         let ids = request.container_requests.iter();
         let ids: Vec<Vec<String>> = ids.map(|container| container.devices_ids.clone()).collect();
-        match allocate(&resource, &ids, &disk) {
+        match allocate(&resource, &ids, surroundings) {
             Ok(given) => {
                 self.node
                     .metrics
@@ -166,15 +132,18 @@ impl Service {
         let containers = request.container_requests.iter();
         let answers = containers.map(|container| {
             let wish = Wish {
-                available: &container.available_device_ids,
-                must: &container.must_include_device_ids,
+                available: &container.available_device_i_ds,
+                must: &container.must_include_device_i_ds,
                 // A negative number of devices is none.
                 size: usize::try_from(container.allocation_size).unwrap_or(0),
             };
             let device_ids = preferred(&resource, &wish);
-            let device_ids = device_ids.map_err(|error| of_not_preferred(&resource, &error))?;
+            let device_ids = device_ids
+                .map_err(|error| Status::invalid_argument(format!("{}: {error}", resource.name)))?;
             tracing::debug!(resource = %resource.name, ids = %device_ids.join(","), "preferred");
-            Ok(ContainerPreferredAllocationResponse { device_ids })
+            Ok(ContainerPreferredAllocationResponse {
+                device_i_ds: device_ids,
+            })
         });
         let container_responses = answers.collect::<Result<_, Status>>()?;
         Ok(PreferredAllocationResponse {

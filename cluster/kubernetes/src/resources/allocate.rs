@@ -8,7 +8,6 @@ use super::resource::{Device, Resource};
 use onload_core::text::{Listed, Quoted};
 use onload_host::offers::GENERATE;
 
-/// What a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     pub variables: BTreeMap<String, String>,
@@ -19,54 +18,38 @@ pub struct Given {
 /// Why it gets nothing. Kubernetes shows the text to the owner of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("no device is asked for")]
-    Nothing,
-    #[error("device {} is asked for twice", Quoted(.0))]
-    Twice(String),
-    /// The resource has no such id, and discovery knows why.
-    #[error("device {} is not offered: {reason}", Quoted(.id))]
-    NotOffered {
-        id: String,
-        /// What `discover` says.
-        reason: String,
-    },
-    /// The resource has no such id.
-    #[error("unknown device {}; the resource has {}", Quoted(.id), Listed(.known))]
-    Unknown {
-        id: String,
-        /// The devices that there are.
-        known: Vec<String>,
-    },
-    /// A container cannot use it now.
-    #[error("device {} is not healthy: {reason}", Quoted(.id))]
-    Unhealthy { id: String, reason: String },
-    /// The runtime would not find it.
-    #[error(
+    #[error("{0}")]
+    Wrong(String),
+    #[error("{0}")]
+    Unknown(String),
+    #[error("{0}")]
+    NotNow(String),
+}
+
+/// Why a container would not find a device, where the operator writes specifications.
+#[must_use]
+pub fn no_spec(name: &str) -> String {
+    format!(
         "no CDI specification has {name}; \"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
-    )]
-    NoSpec { name: String },
-    /// The same, where the daemon writes specifications.
-    #[error(
-        "no CDI specification has {name}; onload-kubernetes on the node writes it, and says in its log why it has not"
-    )]
-    Unwritten { name: String },
+    )
 }
 
 /// Who writes the node's specifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WrittenBy {
-    /// The units of the package, or the operator.
     #[default]
     Operator,
     Daemon,
 }
 
 impl WrittenBy {
-    fn no_spec(self, name: String) -> Refusal {
-        match self {
-            WrittenBy::Operator => Refusal::NoSpec { name },
-            WrittenBy::Daemon => Refusal::Unwritten { name },
-        }
+    fn no_spec(self, name: &str) -> Refusal {
+        Refusal::NotNow(match self {
+            WrittenBy::Operator => no_spec(name),
+            WrittenBy::Daemon => format!(
+                "no CDI specification has {name}; onload-kubernetes on the node writes it, and says in its log why it has not"
+            ),
+        })
     }
 
     /// A reason of the host's, with what helps on this node.
@@ -81,32 +64,29 @@ impl WrittenBy {
     }
 }
 
-/// What allocation looks at beside the resource.
-pub trait Surroundings {
-    /// Whether a specification on disk has that CDI device now.
-    fn has_spec(&self, cdi: &str) -> bool;
-    /// Who writes the specifications.
-    fn written_by(&self) -> WrittenBy;
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The CDI devices that specifications on disk have now.
+    pub specs: &'a BTreeSet<String>,
+    pub written_by: WrittenBy,
     /// Why discovery does not offer a device with that name or address.
-    fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String>;
+    pub why_not_offered: &'a dyn Fn(&Resource, &str) -> Option<String>,
 }
 
-/// What each of some containers gets, in their order.
-///
-/// # Errors
-/// [`Refusal`] for the first id that cannot be given; then no container gets anything.
+/// What each of some containers gets, in their order: all of them, or none.
 pub fn allocate(
     resource: &Resource,
     containers: &[Vec<String>],
-    surroundings: &dyn Surroundings,
+    surroundings: Surroundings<'_>,
 ) -> Result<Vec<Given>, Refusal> {
     let mut seen = BTreeSet::new();
     let given = containers.iter().map(|ids| {
         if ids.is_empty() {
-            return Err(Refusal::Nothing);
+            return Err(Refusal::Wrong("no device is asked for".to_owned()));
         }
         if let Some(twice) = ids.iter().find(|id| !seen.insert(id.as_str())) {
-            return Err(Refusal::Twice(twice.clone()));
+            let text = format!("device {} is asked for twice", Quoted(twice));
+            return Err(Refusal::Wrong(text));
         }
         container(resource, ids, surroundings)
     });
@@ -116,7 +96,7 @@ pub fn allocate(
 fn container(
     resource: &Resource,
     ids: &[String],
-    surroundings: &dyn Surroundings,
+    surroundings: Surroundings<'_>,
 ) -> Result<Given, Refusal> {
     // In the order of the devices: the order of the ids means nothing.
     let mut devices = BTreeMap::new();
@@ -126,8 +106,8 @@ fn container(
     }
     let mut cdi: Vec<String> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
-        if !surroundings.has_spec(name) {
-            return Err(surroundings.written_by().no_spec(name.clone()));
+        if !surroundings.specs.contains(name) {
+            return Err(surroundings.written_by.no_spec(name));
         }
         if !cdi.contains(name) {
             cdi.push(name.clone());
@@ -143,28 +123,30 @@ fn container(
 fn usable<'r>(
     resource: &'r Resource,
     id: &str,
-    surroundings: &dyn Surroundings,
+    surroundings: Surroundings<'_>,
 ) -> Result<&'r Device, Refusal> {
     let Some(device) = resource.device(id) else {
-        let id = id.to_owned();
-        return Err(match surroundings.why_not_offered(resource, &id) {
-            Some(reason) => Refusal::NotOffered { id, reason },
-            None => Refusal::Unknown {
-                id,
-                known: resource
+        let quoted = Quoted(id);
+        return Err(match (surroundings.why_not_offered)(resource, id) {
+            Some(reason) => Refusal::NotNow(format!("device {quoted} is not offered: {reason}")),
+            None => {
+                let known: Vec<String> = resource
                     .devices
                     .iter()
                     .map(|device| device.name.clone())
-                    .collect(),
-            },
+                    .collect();
+                let known = Listed(&known);
+                Refusal::Unknown(format!("unknown device {quoted}; the resource has {known}"))
+            }
         });
     };
     match resource.why_unhealthy(id) {
         None => Ok(device),
-        Some(reason) => Err(Refusal::Unhealthy {
-            id: id.to_owned(),
-            reason: surroundings.written_by().reason(reason),
-        }),
+        Some(reason) => Err(Refusal::NotNow(format!(
+            "device {} is not healthy: {}",
+            Quoted(id),
+            surroundings.written_by.reason(reason)
+        ))),
     }
 }
 
@@ -175,43 +157,43 @@ mod tests {
     use super::super::test_devices::{exclusive, resource, shared};
     use super::*;
 
-    struct Disk(&'static [&'static str], WrittenBy);
-
-    impl Surroundings for Disk {
-        fn has_spec(&self, cdi: &str) -> bool {
-            self.0.contains(&cdi)
-        }
-
-        fn written_by(&self) -> WrittenBy {
-            self.1
-        }
-
-        fn why_not_offered(&self, _: &Resource, id: &str) -> Option<String> {
-            (id == "0000:81:10.7").then(|| "bound to igbvf; bind it to vfio-pci".to_owned())
-        }
-    }
-
-    const NAMES: &[&str] = &[
+    const NAMES: [&str; 3] = [
         "onload.dev/nic=ens1",
         "onload.dev/nic=ens2",
         "onload.dev/vfio=0000:81:10.0",
     ];
-    const DISK: Disk = Disk(NAMES, WrittenBy::Operator);
+
+    fn given(resource: &Resource, containers: &[Vec<String>]) -> Result<Vec<Given>, Refusal> {
+        given_by(WrittenBy::Operator, resource, containers)
+    }
+
+    fn given_by(
+        written_by: WrittenBy,
+        resource: &Resource,
+        containers: &[Vec<String>],
+    ) -> Result<Vec<Given>, Refusal> {
+        let surroundings = Surroundings {
+            specs: &NAMES.map(str::to_owned).into(),
+            written_by,
+            why_not_offered: &|_, id| {
+                (id == "0000:81:10.7").then(|| "bound to igbvf; bind it to vfio-pci".to_owned())
+            },
+        };
+        allocate(resource, containers, surroundings)
+    }
 
     fn ids(ids: &[&str]) -> Vec<String> {
         ids.iter().map(|id| (*id).to_owned()).collect()
     }
 
     fn refusal(resource: &Resource, containers: &[Vec<String>]) -> String {
-        allocate(resource, containers, &DISK)
-            .unwrap_err()
-            .to_string()
+        given(resource, containers).unwrap_err().to_string()
     }
 
     #[test]
     fn slots_of_one_device_give_its_cdi_name_once() {
         let nics = resource("nic", vec![shared("ens1", 3), shared("ens2", 3)]);
-        let given = allocate(&nics, &[ids(&["ens2-0", "ens1-2", "ens1-0"])], &DISK).unwrap();
+        let given = given(&nics, &[ids(&["ens2-0", "ens1-2", "ens1-0"])]).unwrap();
         assert_eq!(given[0].cdi, ["onload.dev/nic=ens1", "onload.dev/nic=ens2"]);
         assert!(given[0].variables.is_empty());
     }
@@ -220,7 +202,7 @@ mod tests {
     fn each_container_of_a_request_gets_its_own_devices() {
         let nics = resource("nic", vec![shared("ens1", 3), shared("ens2", 3)]);
         let containers = [ids(&["ens1-0"]), ids(&["ens2-1"])];
-        let given = allocate(&nics, &containers, &DISK).unwrap();
+        let given = given(&nics, &containers).unwrap();
         let cdi: Vec<&[String]> = given.iter().map(|given| given.cdi.as_slice()).collect();
         assert_eq!(cdi, [["onload.dev/nic=ens1"], ["onload.dev/nic=ens2"]]);
     }
@@ -229,7 +211,7 @@ mod tests {
     fn a_function_is_told_by_its_address() {
         let address = "0000:81:10.0";
         let vfio = resource("vfio", vec![exclusive(address, Some(address))]);
-        let given = allocate(&vfio, &[ids(&[address])], &DISK).unwrap();
+        let given = given(&vfio, &[ids(&[address])]).unwrap();
         assert_eq!(given[0].cdi, ["onload.dev/vfio=0000:81:10.0"]);
         assert_eq!(given[0].variables["PCIDEVICE_ONLOAD_DEV_VFIO"], address);
     }
@@ -280,7 +262,7 @@ mod tests {
         device.left = Some((1, "it is held by container web".to_owned()));
         let nics = resource("nic", vec![device, shared("ens2", 4)]);
         assert_eq!(nics.count(), (5, 3));
-        assert!(allocate(&nics, &[ids(&["ens1-0", "ens2-3"])], &DISK).is_ok());
+        assert!(given(&nics, &[ids(&["ens1-0", "ens2-3"])]).is_ok());
         assert_eq!(
             refusal(&nics, &[ids(&["ens1-1"])]),
             "device \"ens1-1\" is not healthy: it is held by container web"
@@ -300,12 +282,11 @@ mod tests {
 
     #[test]
     fn where_the_daemon_writes_specifications_a_refusal_names_its_log() {
-        let disk = Disk(NAMES, WrittenBy::Daemon);
         let mut stale = shared("ens2", 2);
         stale.health = Health::Unhealthy(format!("devices have been renumbered; {GENERATE}"));
         let nics = resource("nic", vec![shared("gone", 2), stale]);
         let said = |id: &str| {
-            allocate(&nics, &[ids(&[id])], &disk)
+            given_by(WrittenBy::Daemon, &nics, &[ids(&[id])])
                 .unwrap_err()
                 .to_string()
         };
@@ -328,6 +309,6 @@ mod tests {
     fn a_container_that_asks_for_nothing_is_refused() {
         let nics = resource("nic", vec![shared("ens1", 2)]);
         assert_eq!(refusal(&nics, &[ids(&[])]), "no device is asked for");
-        assert_eq!(allocate(&nics, &[], &DISK), Ok(Vec::new()));
+        assert_eq!(given(&nics, &[]), Ok(Vec::new()));
     }
 }

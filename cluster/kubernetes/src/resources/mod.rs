@@ -10,9 +10,9 @@ mod resource;
 #[cfg(test)]
 pub(crate) mod test_devices;
 
-pub use allocate::{Given, Refusal, Surroundings, WrittenBy, allocate};
+pub use allocate::{Given, Refusal, Surroundings, WrittenBy, allocate, no_spec};
 pub(crate) use pcidevice::{Function, variables};
 pub(crate) use plan::nodes;
 pub use plan::{Plan, is_of_a_pod, plan};
-pub use preferred::{NotPreferred, Wish, preferred};
+pub use preferred::{Wish, preferred};
 pub use resource::{Device, Resource};

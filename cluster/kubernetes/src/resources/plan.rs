@@ -17,10 +17,8 @@ use onload_host::offers::{LOOPBACK, Offer};
 use super::id::ids;
 use super::resource::{Device, Resource};
 
-/// The resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// They, by name.
     pub resources: BTreeMap<ResourceName, Arc<Resource>>,
     /// What is left out, and why: lines for the operator.
     pub left_out: BTreeSet<String>,
@@ -38,7 +36,6 @@ struct Draft<'c> {
 #[derive(Debug)]
 struct Given {
     to: ResourceName,
-    /// Whether no other may have it.
     is_counted: bool,
 }
 
@@ -261,7 +258,6 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
     }
 
-    /// A captured host with the specifications that it gets.
     fn survey(host: &str, config: &Config) -> Survey {
         let root = Host::open(&sources().join("tests/hosts").join(host)).unwrap();
         let specs = sources().join("tests/golden").join(host);

@@ -8,53 +8,22 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use anyhow::{Result, bail};
 use onload_core::text::{Quoted, counted};
 
 use super::resource::Resource;
 
-/// What is asked for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish<'a> {
     pub available: &'a [String],
-    /// Those that it gets in any case.
     pub must: &'a [String],
     pub size: usize,
 }
 
-/// Why no answer can be given.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotPreferred {
-    #[error(
-        "{} asked for, and {free} of those that are free are known",
-        counted(*.size, "device is", "devices are")
-    )]
-    TooFew {
-        /// How many are asked for.
-        size: usize,
-        free: usize,
-    },
-    /// More have to be included than are asked for.
-    #[error(
-        "{} asked for, and {must} have to be among them",
-        counted(*.size, "device is", "devices are")
-    )]
-    TooMany {
-        /// How many are asked for.
-        size: usize,
-        /// How many have to be among them.
-        must: usize,
-    },
-    /// One that has to be included is not free, or not known.
-    #[error("device {} has to be included and is not among the free ones", Quoted(.0))]
-    NotFree(String),
-}
-
-/// A device with its free ids.
 #[derive(Debug)]
 struct Free<'a> {
     device: usize,
     ids: VecDeque<&'a str>,
-    /// How many of its ids the container has already.
     taken: usize,
     /// Its PCIe root on its node, among all that there are.
     root: usize,
@@ -63,11 +32,7 @@ struct Free<'a> {
 /// A set of devices that are near each other, by their indices.
 type Scope = BTreeSet<usize>;
 
-/// The ids that the container should get.
-///
-/// # Errors
-/// [`NotPreferred`].
-pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>, NotPreferred> {
+pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>> {
     let (size, available) = (wish.size, wish.available.iter());
     let must: BTreeSet<&str> = wish.must.iter().map(String::as_str).collect();
     // One that we no longer have cannot be preferred.
@@ -76,15 +41,25 @@ pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>, No
         .filter(|id| resource.ids.contains_key(*id))
         .collect();
     if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
-        return Err(NotPreferred::NotFree((*id).to_owned()));
+        bail!(
+            "device {} has to be included and is not among the free ones",
+            Quoted(id)
+        );
     }
+    let asked = || counted(size, "device is", "devices are");
     if must.len() > size {
-        let must = must.len();
-        return Err(NotPreferred::TooMany { size, must });
+        bail!(
+            "{} asked for, and {} have to be among them",
+            asked(),
+            must.len()
+        );
     }
     if available.len() < size {
-        let free = available.len();
-        return Err(NotPreferred::TooFew { size, free });
+        bail!(
+            "{} asked for, and {} of those that are free are known",
+            asked(),
+            available.len()
+        );
     }
     let mut free = free(resource, &available, &must);
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
@@ -121,9 +96,10 @@ fn free<'a>(
             taken: 0,
             root,
         });
-        match must.contains(id) {
-            true => free.taken += 1,
-            false => free.ids.push_back(id),
+        if must.contains(id) {
+            free.taken += 1;
+        } else {
+            free.ids.push_back(id);
         }
     }
     by_device.into_values().collect()
@@ -353,8 +329,10 @@ mod tests {
             size,
         };
         assert_eq!(preferred(&nics, &wish(1)).unwrap(), ["ens1-1"]);
-        let too_few = NotPreferred::TooFew { size: 2, free: 1 };
-        assert_eq!(preferred(&nics, &wish(2)), Err(too_few));
+        assert_eq!(
+            preferred(&nics, &wish(2)).unwrap_err().to_string(),
+            "2 devices are asked for, and 1 of those that are free are known"
+        );
     }
 
     #[test]
@@ -368,20 +346,26 @@ mod tests {
             size: 3,
         };
         let error = preferred(&nics, &wish).unwrap_err();
-        assert_eq!(error, NotPreferred::NotFree("ens1-1".to_owned()));
+        assert_eq!(
+            error.to_string(),
+            "device \"ens1-1\" has to be included and is not among the free ones"
+        );
         let wish = Wish {
             available: &ids,
             must,
             size: 1,
         };
         let error = preferred(&nics, &wish).unwrap_err();
-        assert_eq!(error, NotPreferred::TooMany { size: 1, must: 2 });
+        assert_eq!(
+            error.to_string(),
+            "1 device is asked for, and 2 have to be among them"
+        );
         let wish = Wish {
             available: &ids,
             must: &[],
             size: 0,
         };
-        assert_eq!(preferred(&nics, &wish), Ok(Vec::new()));
+        assert!(preferred(&nics, &wish).unwrap().is_empty());
     }
 
     #[test]

@@ -10,20 +10,17 @@ use onload_host::offers::Health;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
     pub name: ResourceName,
-    /// Its devices, by class and name.
     pub devices: Vec<Device>,
     /// The ids that kubelet knows it by, each with the index of its device. A device that containers share
     /// has several.
     pub ids: BTreeMap<String, usize>,
 }
 
-/// A device of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     pub class: Class,
     /// Its name in that class.
     pub name: String,
-    /// The CDI devices of it.
     pub cdi: Vec<String>,
     pub pci: Option<PciAddress>,
     /// The root of the PCIe tree that it is in.
@@ -33,7 +30,6 @@ pub struct Device {
     pub nodes: Vec<String>,
     /// How many containers may have it; `None` if it is one at a time.
     pub slots: Option<u32>,
-    /// Whether one can have it now.
     pub health: Health,
     /// How many of its slots containers of others leave, and who those are, where they have some.
     pub left: Option<(u32, String)>,
@@ -50,14 +46,12 @@ impl Resource {
         }
     }
 
-    /// Whether all of its devices are of these classes.
     #[must_use]
     pub fn is_of(&self, classes: &BTreeSet<Class>) -> bool {
         let mut devices = self.devices.iter();
         devices.all(|device| classes.contains(&device.class))
     }
 
-    /// The device with that id.
     #[must_use]
     pub fn device(&self, id: &str) -> Option<&Device> {
         self.devices.get(*self.ids.get(id)?)

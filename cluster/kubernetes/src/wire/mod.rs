@@ -1,20 +1,42 @@
-//! What kubelet and plugins say to each other: version v1beta1 of the device plugins
-//! (staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto of Kubernetes), the registration of
+//! The protocols of kubelet, made of the files in `proto/` (tests/generated.rs): device plugins, the registration of
 //! plugins that kubelet dials, and DRA drivers with the health of their devices.
 
-pub mod dra;
-pub mod dra_health;
-pub mod messages;
-pub mod registration;
-pub mod services;
+#![allow(
+    unreachable_pub,
+    unused_qualifications,
+    clippy::all,
+    clippy::pedantic,
+    clippy::needless_pass_by_value
+)]
+
+pub mod device_plugin {
+    include!("../../generated/v1beta1.rs");
+}
+
+pub mod registration {
+    include!("../../generated/pluginregistration.rs");
+}
+
+/// DRA drivers, Kubernetes 1.34 and later.
+pub mod dra {
+    include!("../../generated/k8s.io.kubelet.pkg.apis.dra.v1.rs");
+}
+
+/// DRA drivers, Kubernetes 1.32 and later: a service of the same messages.
+pub mod dra_v1beta1 {
+    include!("../../generated/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
+}
+
+/// The health of allocated devices. Its package is v1alpha1 and nothing before it, unlike those of DRA.
+pub mod dra_health {
+    include!("../../generated/v1alpha1.rs");
+}
 
 /// What a device plugin says when it registers; kubelet knows no other.
 pub const VERSION: &str = "v1beta1";
 /// The name of kubelet's socket in the directory of the device plugins.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
-/// The health of a device that a container can be given.
 pub const HEALTHY: &str = "Healthy";
-/// The health of one that it cannot.
 pub const UNHEALTHY: &str = "Unhealthy";
 /// The kind of plugin that DRA drivers are (pkg/kubelet/pluginmanager/cache of Kubernetes).
 pub const DRA_PLUGIN: &str = "DRAPlugin";

@@ -112,15 +112,13 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
 
     // Links that flap.
     for (node, driver) in updated.iter().enumerate().take(FLAPPING) {
-        for is_up in [false, true, false] {
-            driver.offer(offers(is_up));
-            let is_told = |slice: &ResourceSlice| {
-                let first = &slice.spec.devices.as_ref().unwrap()[0];
-                first.taints.is_none() == is_up
-            };
-            let name = format!("n{node}-onload-dev-nic-0");
-            server.until_slice(&name, is_told).await;
-        }
+        driver.offer(offers(false));
+        let is_told = |slice: &ResourceSlice| {
+            let first = &slice.spec.devices.as_ref().unwrap()[0];
+            first.taints.is_some()
+        };
+        let name = format!("n{node}-onload-dev-nic-0");
+        server.until_slice(&name, is_told).await;
         for flap in 0..100 {
             driver.offer(offers(flap % 2 == 0));
             tokio::task::yield_now().await;
@@ -128,6 +126,6 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     }
     assert_eq!(
         server.counts(),
-        counts(&[("patch resourceslices", 3 * FLAPPING)])
+        counts(&[("patch resourceslices", FLAPPING)])
     );
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::PATIENCE;
 use crate::support::api_server::{ApiServer, Asked, Gates};
@@ -477,30 +477,43 @@ async fn a_driver_writes_slices_of_its_own_node_alone() {
 }
 
 #[tokio::test]
-async fn a_link_that_flaps_is_four_writes_however_often_it_does() {
+async fn a_link_that_flaps_is_one_write_an_interval_and_its_last_state_is_told() {
+    const INTERVAL: Duration = Duration::from_millis(300);
     let server = ApiServer::start(Gates::ON).await;
-    let driver = Driver::start(&server, "n1", vec![nic()]);
+    let begun = Instant::now();
+    let driver = Driver::writing_each(&server, "n1", vec![nic()], INTERVAL);
     server.until(|slices| has(slices, &["ens1"])).await;
-    server.forget_asked();
-    for is_up in [false, true, false] {
-        driver.offer(vec![if is_up { nic() } else { unhealthy(nic()) }]);
-        server
-            .until(|slices| is_tainted(slices, "ens1") != is_up)
-            .await;
-    }
     for flap in 0..40 {
         driver.offer(vec![if flap % 2 == 0 {
-            nic()
-        } else {
             unhealthy(nic())
+        } else {
+            nic()
         }]);
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // It is up, and not believed yet.
-    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    driver.offer(vec![unhealthy(nic()), offer(Class::Nic, "ens2")]);
     server.until(|slices| has(slices, &["ens1", "ens2"])).await;
     assert!(is_tainted(&server.slices(), "ens1"));
-    assert_eq!(writes(&server), 4);
+    let intervals = begun.elapsed().as_millis() / INTERVAL.as_millis();
+    let writes = u128::try_from(writes(&server)).unwrap();
+    assert!(
+        (2..=intervals + 1).contains(&writes),
+        "{writes} in {intervals} intervals"
+    );
+}
+
+#[tokio::test]
+async fn a_pool_that_was_just_written_waits_and_others_do_not() {
+    let server = ApiServer::start(Gates::ON).await;
+    let hour = Duration::from_secs(3600);
+    let driver = Driver::writing_each(&server, "n1", vec![nic()], hour);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    driver.offer(vec![unhealthy(nic()), offer(Class::Vfio, "0000:81:10.0")]);
+    server
+        .until(|slices| has(slices, &["0000-81-10-0", "ens1"]))
+        .await;
+    assert!(!is_tainted(&server.slices(), "ens1"));
+    assert_eq!(writes(&server), 2);
 }
 
 #[tokio::test]

@@ -35,7 +35,6 @@ fn with_pool<T>(
         names: &names,
         offers,
         slots: 10,
-        unsteady: &BTreeSet::new(),
     };
     take(&Pool::of(wanted, class, features))
 }

@@ -11,9 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::fs::trust::Owners;
-use onload_core::text::Chain;
 use onload_host::host::Host;
-use onload_kubernetes::install::{InstallError, Place, Report, What, install, uninstall};
+use onload_kubernetes::install::{Place, Report, What, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
 use onload_test_needs as needs;
 
@@ -80,7 +79,7 @@ impl Node {
         })
     }
 
-    fn try_install(&self, force: bool) -> Result<Report, InstallError> {
+    fn try_install(&self, force: bool) -> anyhow::Result<Report> {
         let (hook, config) = (self.source("onload-hook"), self.source("config.toml"));
         let config = config.exists().then_some(config);
         let what = What {
@@ -96,7 +95,7 @@ impl Node {
     }
 
     fn refusal(&self) -> String {
-        Chain(&self.try_install(false).unwrap_err()).to_string()
+        format!("{:#}", self.try_install(false).unwrap_err())
     }
 
     /// The daemon's lock is waited for.
@@ -108,8 +107,14 @@ impl Node {
                 report = Some(done);
                 true
             }
-            Err(InstallError::DaemonRuns) => false,
-            Err(error) => panic!("{}", Chain(&error)),
+            Err(error)
+                if error
+                    .to_string()
+                    .contains("the daemon of this node still runs") =>
+            {
+                false
+            }
+            Err(error) => panic!("{error:#}"),
         });
         report.unwrap()
     }
@@ -352,7 +357,7 @@ fn a_record_that_is_not_understood_stops_everything() {
         let before = node.files();
         assert!(node.refusal().contains(says), "{}", node.refusal());
         let error = node.with(uninstall).unwrap_err();
-        assert!(Chain(&error).to_string().contains(says), "{error}");
+        assert!(format!("{error:#}").contains(says), "{error}");
         assert_eq!(node.files(), before);
     }
 }
@@ -623,7 +628,10 @@ fn a_hook_that_fails_where_it_is_put_leaves_the_one_before_it() {
     let hook = script(VERSION, "").replacen("echo", &format!("{once}echo"), 1);
     node.hook(&hook, 0o755);
     let error = node.try_install(true).unwrap_err();
-    assert!(matches!(error, InstallError::NotHook { .. }), "{error}");
+    assert!(
+        error.to_string().contains(" is not the hook of version "),
+        "{error}"
+    );
     assert_eq!(
         fs::read_to_string(node.installed()).unwrap(),
         script(VERSION, "")
@@ -695,7 +703,12 @@ fn an_uninstall_is_refused_while_the_daemon_runs() {
     let host = Host::open(node.root.path()).unwrap();
     let claim = spec_writer::claim(&host).unwrap();
     let error = node.with(uninstall).unwrap_err();
-    assert!(matches!(error, InstallError::DaemonRuns), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("the daemon of this node still runs"),
+        "{error}"
+    );
     assert!(node.installed().exists());
     drop(claim);
     node.uninstall();

@@ -595,7 +595,6 @@ fn published(class: Class) -> BTreeSet<String> {
         names: &names,
         offers: &offers,
         slots: 10,
-        unsteady: &BTreeSet::new(),
     };
     let slice = Pool::of(wanted, class, Features::ALL).slice(0, 1);
     let device = &slice.spec.devices.unwrap()[0];

@@ -183,7 +183,6 @@ fn is_what_was_stored(
         names: &names,
         offers,
         slots: 10,
-        unsteady: &BTreeSet::new(),
     };
     let mut made = BTreeMap::new();
     for class in classes {

@@ -6,8 +6,8 @@
 use std::fs;
 
 use crate::support::{Daemon, MockKubelet, Plugin, TestHost};
-use onload_kubernetes::resources::Refusal;
-use onload_kubernetes::wire::messages::{
+use onload_kubernetes::resources::no_spec;
+use onload_kubernetes::wire::device_plugin::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, ListAndWatchResponse,
     PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
 };
@@ -131,7 +131,7 @@ fn a_refusal_reaches_the_owner_of_the_pod() {
     let refused = calls.iter().find(|call| call.word("status").is_some());
     let refused = refused.unwrap();
     let name = "onload.dev/vfio=0000:81:10.0".to_owned();
-    let now = format!("{}: {}", refused.resource(), Refusal::NoSpec { name });
+    let now = format!("{}: {}", refused.resource(), no_spec(&name));
     assert_eq!(refused.word("message"), Some(now.as_str()));
     let events = include_str!("../recorded/kubelet-1.36.2/events.txt");
     assert!(events.contains(&now), "{events}");

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{Context, Result, bail};
 use http::Uri;
+use onload_core::text::Quoted;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-
-use super::error::AccessError;
 
 /// Where a pod has the token and the certificate of its service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -30,10 +30,8 @@ impl fmt::Debug for Access {
     }
 }
 
-/// What a request is signed with.
 #[derive(Clone)]
 pub(super) enum Token {
-    /// Nothing, or the certificate of the connection.
     None,
     Text(String),
     /// A file, which is read for each request: kubelet replaces the token of a pod before it expires.
@@ -41,8 +39,7 @@ pub(super) enum Token {
 }
 
 impl Token {
-    /// The token as it is now.
-    pub(super) fn read(&self) -> Result<Option<String>, AccessError> {
+    pub(super) fn read(&self) -> Result<Option<String>> {
         match self {
             Token::None => Ok(None),
             Token::Text(token) => Ok(Some(token.clone())),
@@ -56,21 +53,21 @@ impl Token {
 }
 
 impl Access {
-    /// That of a pod, from its environment and the files of its service account. An error if this is no pod.
-    ///
-    /// # Errors
-    /// [`AccessError`].
+    /// That of a pod, from its environment and the files of its service account.
     pub fn of_pod(
         variable: impl Fn(&str) -> Option<String>,
         service_account: &Path,
-    ) -> Result<Access, AccessError> {
-        let host = variable("KUBERNETES_SERVICE_HOST").ok_or(AccessError::Nowhere)?;
-        let port = variable("KUBERNETES_SERVICE_PORT").ok_or(AccessError::Nowhere)?;
-        // An IPv6 address.
-        let host = match host.contains(':') {
-            true => format!("[{host}]"),
-            false => host,
+    ) -> Result<Access> {
+        let set = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(variable);
+        let [Some(mut host), Some(port)] = set else {
+            bail!(
+                "finding the API server: this is no pod of Kubernetes, and no kubeconfig is named; give --kubeconfig"
+            );
         };
+        // An IPv6 address.
+        if host.contains(':') {
+            host = format!("[{host}]");
+        }
         let authorities = read(&service_account.join("ca.crt"))?;
         Ok(Access {
             server: server(&format!("https://{host}:{port}"))?,
@@ -80,54 +77,47 @@ impl Access {
     }
 }
 
-/// The address of a server, as paths are put behind it.
-pub(super) fn server(text: &str) -> Result<String, AccessError> {
-    let bad = || AccessError::Address(text.to_owned());
+pub(super) fn server(text: &str) -> Result<String> {
     let trimmed = text.trim_end_matches('/');
-    let uri: Uri = trimmed.parse().map_err(|_| bad())?;
-    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    let is_whole = uri.authority().is_some() && uri.query().is_none();
-    match is_http && is_whole {
-        true => Ok(trimmed.to_owned()),
-        false => Err(bad()),
+    let uri: Option<Uri> = trimmed.parse().ok();
+    let is_server = uri.is_some_and(|uri| {
+        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+        is_http && uri.authority().is_some() && uri.query().is_none()
+    });
+    if !is_server {
+        let text = Quoted(text);
+        bail!("{text} is no address of an API server; expected https://HOST:PORT");
     }
+    Ok(trimmed.to_owned())
 }
 
 /// How a connection is made: whom we trust, and the certificate that we show.
-pub(super) fn tls(
-    authorities: &[u8],
-    own: Option<(&[u8], &[u8])>,
-) -> Result<ClientConfig, AccessError> {
-    let failed = |what| move |source| AccessError::Certificates { what, source };
+pub(super) fn tls(authorities: &[u8], own: Option<(&[u8], &[u8])>) -> Result<ClientConfig> {
+    let taking = |what| move || format!("taking {what} for the API server");
+    let authority = taking("the certificate authority");
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
-        let what = "the certificate authority";
-        let certificate = certificate.map_err(|error| failed(what)(error.into()))?;
-        let added = roots.add(certificate);
-        added.map_err(|error| failed(what)(error.into()))?;
+        roots
+            .add(certificate.with_context(authority)?)
+            .with_context(authority)?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| failed("versions of TLS")(error.into()))?
+        .with_context(taking("versions of TLS"))?
         .with_root_certificates(roots);
     let Some((certificate, key)) = own else {
         return Ok(builder.with_no_client_auth());
     };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-    let chain = chain.map_err(|error| failed("the client's certificate")(error.into()))?;
-    let key = PrivateKeyDer::from_pem_slice(key);
-    let key = key.map_err(|error| failed("the client's key")(error.into()))?;
+    let chain = chain.with_context(taking("the client's certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).with_context(taking("the client's key"))?;
     let config = builder.with_client_auth_cert(chain, key);
-    config.map_err(|error| failed("the client's certificate and key")(error.into()))
+    config.with_context(taking("the client's certificate and key"))
 }
 
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, AccessError> {
-    fs::read(path).map_err(|source| AccessError::Read {
-        path: path.to_owned(),
-        source,
-    })
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {} for the API server", path.display()))
 }
 
 #[cfg(test)]
@@ -136,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(variables: &[(&str, &str)], directory: &Path) -> Result<Access, AccessError> {
+    fn pod(variables: &[(&str, &str)], directory: &Path) -> Result<Access> {
         let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
         let variable = |name: &str| variables.get(name).map(|value| (*value).to_owned());
         Access::of_pod(variable, directory)

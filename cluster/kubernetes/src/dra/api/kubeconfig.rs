@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, Result, anyhow, bail};
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 
 use super::access::{Access, Token, read, server, tls};
-use super::error::AccessError;
 
 /// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
 #[derive(Debug, Default, Deserialize)]
@@ -77,23 +77,14 @@ impl std::fmt::Debug for User {
 }
 
 impl Access {
-    /// That of a kubeconfig's current context.
-    ///
-    /// # Errors
-    /// [`AccessError`].
-    pub fn of_kubeconfig(path: &Path) -> Result<Access, AccessError> {
+    pub fn of_kubeconfig(path: &Path) -> Result<Access> {
         let text = String::from_utf8_lossy(&read(path)?).into_owned();
+        let shown = path.display();
         let config: Kubeconfig =
-            serde_saphyr::from_str(&text).map_err(|source| AccessError::Kubeconfig {
-                path: path.to_owned(),
-                source: Box::new(source),
-            })?;
-        let unusable = |why: String| AccessError::Unusable {
-            path: path.to_owned(),
-            why,
-        };
-        let (cluster, user) = chosen(&config).map_err(unusable)?;
-        refuse(cluster, user).map_err(unusable)?;
+            serde_saphyr::from_str(&text).with_context(|| format!("reading kubeconfig {shown}"))?;
+        let unusable = || format!("kubeconfig {shown}");
+        let (cluster, user) = chosen(&config).with_context(unusable)?;
+        refuse(cluster, user).with_context(unusable)?;
         let base = path.parent().unwrap_or(Path::new(""));
         let content = |data: &Option<ByteString>, file: &Option<PathBuf>| match (data, file) {
             (Some(data), _) => Ok(Some(data.0.clone())),
@@ -105,9 +96,7 @@ impl Access {
             &cluster.certificate_authority,
         )?;
         if authorities.is_none() && cluster.server.starts_with("https:") {
-            return Err(unusable(
-                "the cluster has no certificate-authority; name the file".to_owned(),
-            ));
+            bail!("kubeconfig {shown}: the cluster has no certificate-authority; name the file");
         }
         let certificate = content(&user.client_certificate_data, &user.client_certificate)?;
         let key = content(&user.client_key_data, &user.client_key)?;
@@ -125,25 +114,24 @@ impl Access {
     }
 }
 
-/// The cluster and the user of the current context.
-fn chosen(config: &Kubeconfig) -> Result<(&Cluster, &User), String> {
+fn chosen(config: &Kubeconfig) -> Result<(&Cluster, &User)> {
     let named = &config.current_context;
     let mut contexts = config.contexts.iter();
     let context = contexts.find(|context| context.name == *named);
     let context = context
         .map(|context| &context.context)
-        .ok_or_else(|| format!("there is no context {named:?}; set current-context"))?;
+        .ok_or_else(|| anyhow!("there is no context {named:?}; set current-context"))?;
     let mut clusters = config.clusters.iter();
     let cluster = clusters.find(|cluster| cluster.name == context.cluster);
-    let cluster = cluster.ok_or_else(|| format!("there is no cluster {:?}", context.cluster))?;
+    let cluster = cluster.ok_or_else(|| anyhow!("there is no cluster {:?}", context.cluster))?;
     let mut users = config.users.iter();
     let user = users.find(|user| user.name == context.user);
-    let user = user.ok_or_else(|| format!("there is no user {:?}", context.user))?;
+    let user = user.ok_or_else(|| anyhow!("there is no user {:?}", context.user))?;
     Ok((&cluster.cluster, &user.user))
 }
 
 /// What other clients take and this one does not.
-fn refuse(cluster: &Cluster, user: &User) -> Result<(), String> {
+fn refuse(cluster: &Cluster, user: &User) -> Result<()> {
     let unserved = [
         (
             cluster.insecure_skip_tls_verify,
@@ -163,7 +151,7 @@ fn refuse(cluster: &Cluster, user: &User) -> Result<(), String> {
         ),
     ];
     match unserved.iter().find(|(is_there, _)| *is_there) {
-        Some((_, why)) => Err((*why).to_owned()),
+        Some((_, why)) => bail!(*why),
         None => Ok(()),
     }
 }
@@ -174,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    fn access(cluster: &str, user: &str) -> Result<Access, AccessError> {
+    fn access(cluster: &str, user: &str) -> Result<Access> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config");
         fs::write(dir.path().join("ca.crt"), "").unwrap();
@@ -222,7 +210,7 @@ mod tests {
             ),
             ("server: [".to_owned(), "token: t", "reading kubeconfig"),
         ] {
-            let error = access(&cluster, user).unwrap_err().to_string();
+            let error = format!("{:#}", access(&cluster, user).unwrap_err());
             assert!(error.contains(why), "{error}");
         }
     }
@@ -233,7 +221,7 @@ mod tests {
             current_context: "gone".to_owned(),
             ..Kubeconfig::default()
         };
-        let why = chosen(&config).unwrap_err();
+        let why = chosen(&config).unwrap_err().to_string();
         assert_eq!(why, "there is no context \"gone\"; set current-context");
     }
 }

@@ -15,6 +15,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
 use http::Method;
 use hyper::body::Bytes;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -23,13 +24,14 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 pub use access::{Access, SERVICE_ACCOUNT};
-pub use error::{AccessError, ApiError};
-use transport::{APPLY, Call, Transport};
+pub use error::ApiError;
+use transport::{APPLY, Call, Transport, not_understood};
 pub use watch::{Change, Event, Watch};
 
 use super::DRIVER;
 use super::names::NodeName;
 use crate::observe::metrics::Metrics;
+use crate::plugin::random;
 
 const RESOURCE: &str = "/apis/resource.k8s.io/v1";
 /// Slices of one page: each has at most 128 devices.
@@ -40,7 +42,6 @@ const CLASSES: u32 = 50;
 const CLAIMS: u32 = 200;
 /// How long a watch may last, in seconds; then it is begun anew.
 const WATCH: std::ops::Range<u32> = 1800..3600;
-/// The metadata of an object alone.
 const HEAD: &str = watch::HEADS;
 
 #[derive(Clone, Debug)]
@@ -80,17 +81,13 @@ struct HeadMetadata {
 }
 
 impl Api {
-    /// The server at that place.
     #[must_use]
     pub fn new(access: Access, metrics: Arc<Metrics>) -> Api {
         Api(Arc::new(Transport::new(access, metrics)))
     }
 
     /// That of the kubeconfig, if one is named, else that of the pod which this program is in.
-    ///
-    /// # Errors
-    /// [`AccessError`].
-    pub fn find(kubeconfig: Option<&Path>, metrics: Arc<Metrics>) -> Result<Api, AccessError> {
+    pub fn find(kubeconfig: Option<&Path>, metrics: Arc<Metrics>) -> Result<Api> {
         let variable = |name: &str| std::env::var(name).ok();
         let access = match kubeconfig {
             Some(path) => Access::of_kubeconfig(path)?,
@@ -100,9 +97,6 @@ impl Api {
     }
 
     /// A claim; none if there is no such one.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn claim(
         &self,
         namespace: &str,
@@ -116,9 +110,6 @@ impl Api {
 
     /// The claims of all namespaces that a device of ours in one of these pools is allocated to. The server
     /// lists all that there are, so this is for rare occasions.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn claims_of_pools(
         &self,
         is_ours: impl Fn(&str) -> bool,
@@ -136,9 +127,6 @@ impl Api {
     }
 
     /// The pods of a node, one after the other.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn pods(&self, node: &NodeName, each: impl FnMut(Pod)) -> Result<(), ApiError> {
         let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PODS}");
         let what = format!("listing the pods of node {node}");
@@ -146,9 +134,6 @@ impl Api {
     }
 
     /// What identifies the Node object; none if there is no such node.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn node_uid(&self, node: &NodeName) -> Result<Option<String>, ApiError> {
         let what = format!("reading Node {node}");
         let mut call = Call::new(Method::GET, format!("/api/v1/nodes/{node}"), what);
@@ -173,18 +158,11 @@ impl Api {
 
     /// The device classes of the cluster, one after the other; the resource version that they are of. A server that
     /// has no v1 of them (before 1.34) refuses.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn device_classes(&self, each: impl FnMut(DeviceClass)) -> Result<String, ApiError> {
         let path = format!("{RESOURCE}/deviceclasses?limit={CLASSES}");
         self.list(&path, "listing DeviceClasses", each).await
     }
 
-    /// What happens to the device classes from a resource version on.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn watch_device_classes(&self, version: &str) -> Result<Watch, ApiError> {
         let path = format!("{RESOURCE}/deviceclasses?{}", watch_from(version));
         let what = "watching DeviceClasses".to_owned();
@@ -194,9 +172,6 @@ impl Api {
     }
 
     /// The slices of this driver on a node, one after the other; the resource version that they are of.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn slices(
         &self,
         node: &NodeName,
@@ -208,9 +183,6 @@ impl Api {
     }
 
     /// What happens to the slices of this driver on a node from a resource version on.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn watch_slices(&self, node: &NodeName, version: &str) -> Result<Watch, ApiError> {
         let path = format!("{}&{}", slices_of(node), watch_from(version));
         let what = format!("watching the ResourceSlices of node {node}");
@@ -222,9 +194,6 @@ impl Api {
 
     /// Makes a slice what it is to be, by server-side apply; what the server has made of it, which may be
     /// less: it drops what belongs to a feature that is off.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn apply_slice(
         &self,
         slice: &ResourceSlice,
@@ -240,19 +209,13 @@ impl Api {
             Segment(name)
         );
         let what = format!("applying ResourceSlice {name}");
-        let bytes = serde_json::to_vec(slice).map_err(|source| ApiError::Answer {
-            what: what.clone(),
-            source,
-        })?;
+        let bytes = serde_json::to_vec(slice).with_context(|| not_understood(&what))?;
         let mut call = Call::new(Method::PATCH, path, what);
         call.content = Some((APPLY, Bytes::from(bytes)));
         self.ask(&call).await
     }
 
     /// Deletes a slice. One that is not there is no error.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn delete_slice(&self, name: &str) -> Result<(), ApiError> {
         let path = format!("{RESOURCE}/resourceslices/{}", Segment(name));
         let what = format!("deleting ResourceSlice {name}");
@@ -265,10 +228,7 @@ impl Api {
 
     async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
         let answer = self.0.ask(call).await?;
-        serde_json::from_slice(&answer).map_err(|source| ApiError::Answer {
-            what: call.what.clone(),
-            source,
-        })
+        Ok(serde_json::from_slice(&answer).with_context(|| not_understood(&call.what))?)
     }
 
     /// The object of that name; none if the server says that it is not there.
@@ -292,9 +252,10 @@ impl Api {
     ) -> Result<String, ApiError> {
         let mut next = String::new();
         loop {
-            let path = match next.is_empty() {
-                true => path.to_owned(),
-                false => format!("{path}&continue={}", Segment(&next)),
+            let path = if next.is_empty() {
+                path.to_owned()
+            } else {
+                format!("{path}&continue={}", Segment(&next))
             };
             let call = Call::new(Method::GET, path, what.to_owned());
             let page: Page<T> = self.ask(&call).await?;
@@ -313,9 +274,8 @@ fn slices_of(node: &NodeName) -> String {
     )
 }
 
-/// The query of a watch from a resource version on.
 fn watch_from(version: &str) -> String {
-    let seconds = seconds(random());
+    let seconds = seconds(random().unwrap_or(0));
     format!(
         "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
         Segment(version)
@@ -353,14 +313,6 @@ impl fmt::Display for Segment<'_> {
 /// Not all watches of a cluster end at once.
 fn seconds(random: u8) -> u32 {
     WATCH.start + (WATCH.end - WATCH.start) * u32::from(random) / u32::from(u8::MAX)
-}
-
-fn random() -> u8 {
-    let mut byte = [0];
-    match rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK) {
-        Ok(1) => byte[0],
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

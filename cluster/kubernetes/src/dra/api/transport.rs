@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Error, anyhow};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -33,11 +34,9 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(300);
 /// The most bytes of an answer: a page of slices has less than a tenth.
 const MOST: usize = 16 << 20;
-/// The most characters of the server's words in an error.
 const WORDS: usize = 400;
 const AGENT: &str = concat!("onload-kubernetes/", env!("CARGO_PKG_VERSION"));
 
-/// What the answer is to be.
 pub(super) const JSON: &str = "application/json";
 /// The media type of server-side apply. JSON is YAML.
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
@@ -65,7 +64,6 @@ impl Call {
     }
 }
 
-/// The connections to one server.
 pub(super) struct Transport {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     server: String,
@@ -106,14 +104,13 @@ impl Transport {
         }
     }
 
-    /// The answer, whole.
     pub(super) async fn ask(&self, call: &Call) -> Result<Bytes, ApiError> {
         let asked = async {
             let answer = self.open(call).await?;
             whole(answer.into_body(), &call.what).await
         };
         let answer = timeout(PATIENCE, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err(slow(call)));
+        let answer = answer.unwrap_or_else(|_| Err(slow(&call.what, PATIENCE)));
         self.metrics
             .api_request(call.method.as_str(), answer.is_ok());
         answer
@@ -122,7 +119,7 @@ impl Transport {
     /// The answer as it comes: that of a watch has no end.
     pub(super) async fn stream(&self, call: &Call) -> Result<Incoming, ApiError> {
         let answer = timeout(PATIENCE, self.open(call)).await;
-        let answer = answer.unwrap_or_else(|_| Err(slow(call)));
+        let answer = answer.unwrap_or_else(|_| Err(slow(&call.what, PATIENCE)));
         self.metrics.api_request("WATCH", answer.is_ok());
         answer.map(Response::into_body)
     }
@@ -148,21 +145,14 @@ impl Transport {
     }
 
     fn token(&self, call: &Call) -> Result<Option<String>, ApiError> {
-        self.token.read().map_err(|source| ApiError::Token {
-            what: call.what.clone(),
-            source,
-        })
+        Ok(self.token.read().with_context(|| call.what.clone())?)
     }
 
     async fn send(&self, call: &Call, token: Option<&str>) -> Result<Response<Incoming>, ApiError> {
-        let unreachable = |source| ApiError::Unreachable {
-            what: call.what.clone(),
-            source,
-        };
-        let request =
-            request(&self.server, call, token).map_err(|error| unreachable(error.into()))?;
+        let request = request(&self.server, call, token);
+        let request = request.with_context(|| unreachable(&call.what))?;
         let answer = self.client.request(request).await;
-        answer.map_err(|error| unreachable(error.into()))
+        Ok(answer.with_context(|| unreachable(&call.what))?)
     }
 }
 
@@ -190,25 +180,28 @@ fn request(
     request.body(Full::new(body.unwrap_or_default()))
 }
 
-fn slow(call: &Call) -> ApiError {
-    ApiError::Slow {
-        what: call.what.clone(),
-        after: PATIENCE,
-    }
+pub(super) fn unreachable(what: &str) -> String {
+    format!("{what}: the API server cannot be reached")
+}
+
+pub(super) fn not_understood(what: &str) -> String {
+    format!("{what}: the answer of the API server is not understood")
+}
+
+pub(super) fn slow(what: &str, after: Duration) -> ApiError {
+    let seconds = after.as_secs();
+    anyhow!("{what}: the API server has not answered within {seconds} s").into()
+}
+
+pub(super) fn too_long(what: &str, most: usize) -> ApiError {
+    anyhow!("{what}: the API server's answer has more than {most} bytes").into()
 }
 
 async fn whole(body: Incoming, what: &str) -> Result<Bytes, ApiError> {
-    let what = || what.to_owned();
     match Limited::new(body, MOST).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLong {
-            what: what(),
-            most: MOST,
-        }),
-        Err(source) => Err(ApiError::Unreachable {
-            what: what(),
-            source,
-        }),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_long(what, MOST)),
+        Err(error) => Err(Error::from_boxed(error).context(unreachable(what)).into()),
     }
 }
 
@@ -256,12 +249,11 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST))
 }
 
-/// The server's words as one line of bounded length.
 pub(super) fn one_line(text: &str) -> String {
-    let text: String = match text.is_empty() {
-        true => "it gives no reason".to_owned(),
-        false => text.escape_debug().take(WORDS).collect(),
-    };
+    if text.is_empty() {
+        return "it gives no reason".to_owned();
+    }
+    let text: String = text.escape_debug().take(WORDS).collect();
     text.replace("\\\"", "\"")
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
@@ -10,7 +11,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::error::ApiError;
-use super::transport::one_line;
+use super::transport::{not_understood, one_line, slow, too_long, unreachable};
 
 /// Objects without their contents: their names and versions are enough. What garbage collectors ask for.
 pub(super) const HEADS: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -19,29 +20,17 @@ const SILENCE: Duration = Duration::from_secs(600);
 /// The most bytes of one event.
 const MOST: usize = 4 << 20;
 
-/// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was made or changed.
     Applied,
-    /// It was deleted.
     Deleted,
-    /// Nothing, up to its version.
     Bookmark,
 }
 
-/// What happened to a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It was made or changed.
     Applied { name: String, version: String },
-    /// It was deleted.
-    Deleted {
-        name: String,
-        /// The resource version of its end.
-        version: String,
-    },
-    /// Nothing, up to this version.
+    Deleted { name: String, version: String },
     Bookmark,
 }
 
@@ -80,10 +69,7 @@ impl Watch {
     }
 
     /// What happens next; none when the server has ended the watch, as it does after a while. Nothing is lost
-    /// if the caller stops waiting.
-    ///
-    /// # Errors
-    /// [`ApiError`]; [`ApiError::is_gone`] if the server no longer knows what happened since.
+    /// if the caller stops waiting. [`ApiError::is_gone`] if the server no longer knows what happened since.
     pub async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         let next = self.next_object().await?;
         Ok(next.map(|(change, object)| {
@@ -97,9 +83,6 @@ impl Watch {
     }
 
     /// The same, with the object as the server tells it.
-    ///
-    /// # Errors
-    /// As those of [`Watch::next`].
     pub async fn next_object(&mut self) -> Result<Option<(Change, Value)>, ApiError> {
         loop {
             if let Some(line) = self.line() {
@@ -110,10 +93,7 @@ impl Watch {
             };
             self.read.extend_from_slice(&data);
             if self.read.len() > MOST {
-                return Err(ApiError::TooLong {
-                    what: self.what.clone(),
-                    most: MOST,
-                });
+                return Err(too_long(&self.what, MOST));
             }
         }
     }
@@ -121,22 +101,13 @@ impl Watch {
     async fn more(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let frame = timeout(SILENCE, self.body.frame()).await;
-            let frame = frame.map_err(|_| ApiError::Slow {
-                what: self.what.clone(),
-                after: SILENCE,
-            })?;
-            match frame {
-                None => return Ok(None),
-                Some(Err(error)) => {
-                    return Err(ApiError::Unreachable {
-                        what: self.what.clone(),
-                        source: error.into(),
-                    });
-                }
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => return Ok(Some(data)),
-                    Err(_trailers) => {}
-                },
+            let Some(frame) = frame.map_err(|_| slow(&self.what, SILENCE))? else {
+                return Ok(None);
+            };
+            let frame = frame.with_context(|| unreachable(&self.what))?;
+            // Else they are trailers.
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
             }
         }
     }
@@ -154,10 +125,8 @@ impl Watch {
     }
 
     fn event(&mut self, line: &[u8]) -> Result<(Change, Value), ApiError> {
-        let line: Line = serde_json::from_slice(line).map_err(|source| ApiError::Answer {
-            what: self.what.clone(),
-            source,
-        })?;
+        let line: Line =
+            serde_json::from_slice(line).with_context(|| not_understood(&self.what))?;
         let version = text(&line.object, "resourceVersion");
         if !version.is_empty() {
             self.version = version;

@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_core::text::{Chain, Quoted, one_line};
+use anyhow::{Context, Result, anyhow, bail};
+use onload_core::text::{Quoted, one_line};
 use onload_host::host::{EntryKind, Host};
 use serde::Deserialize;
 
@@ -12,7 +13,6 @@ pub(super) const NO_POLICY: &str = "none";
 
 /// How deep drop-in files are looked for; kubelet follows no links there, so nothing is deeper.
 const DEPTH: usize = 16;
-/// The most drop-in files that are read.
 const MOST_FILES: usize = 256;
 
 /// What of a `KubeletConfiguration` matters.
@@ -23,22 +23,16 @@ struct Configuration {
 }
 
 /// The policy of the kubelet that is this process, or why it is not known.
-pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String, String> {
+pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String> {
     let path = PathBuf::from(format!("/proc/{pid}/cmdline"));
-    let text = host
-        .text(&path)
-        .map_err(|error| Chain(&error).to_string())?;
-    let text = text.unwrap_or_default();
+    let text = host.text(&path)?.unwrap_or_default();
     let mut arguments = text.split_terminator('\0');
     let program = arguments.next().unwrap_or_default();
     if Path::new(program)
         .file_name()
         .is_none_or(|name| name != "kubelet")
     {
-        return Err(format!(
-            "process {pid} is {}, and not kubelet",
-            Quoted(program)
-        ));
+        bail!("process {pid} is {}, and not kubelet", Quoted(program));
     }
     let flags = Flags::of(arguments);
     if let Some(policy) = flags.policy {
@@ -94,53 +88,37 @@ impl<'a> Flags<'a> {
     }
 }
 
-fn absolute(path: &str) -> Result<&Path, String> {
-    let path = Path::new(path);
-    match path.is_absolute() {
-        true => Ok(path),
-        false => Err(format!(
-            "{} is no absolute path",
-            Quoted(&path.to_string_lossy())
-        )),
+fn absolute(path: &str) -> Result<&Path> {
+    if !Path::new(path).is_absolute() {
+        bail!("{} is no absolute path", Quoted(path));
     }
+    Ok(Path::new(path))
 }
 
 /// The files of a configuration directory in the order in which kubelet merges them: those whose names end in `.conf`,
 /// of its subdirectories too.
-fn drop_ins(
-    host: &Host,
-    directory: &Path,
-    depth: usize,
-    files: &mut Vec<PathBuf>,
-) -> Result<(), String> {
-    let failed = |error| Chain(&error).to_string();
-    for name in host.list(directory).map_err(failed)?.names {
+fn drop_ins(host: &Host, directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
+    for name in host.list(directory)?.names {
         let path = directory.join(&name);
-        match host.entry(&path).map_err(failed)? {
+        match host.entry(&path)? {
             Some(EntryKind::Directory) if depth > 0 => drop_ins(host, &path, depth - 1, files)?,
             _ if path.extension().is_some_and(|end| end == "conf") => files.push(path),
             _ => {}
         }
         if files.len() > MOST_FILES {
-            return Err(format!(
-                "{} has more than {MOST_FILES} files",
-                directory.display()
-            ));
+            bail!("{} has more than {MOST_FILES} files", directory.display());
         }
     }
     Ok(())
 }
 
-fn policy_in(host: &Host, path: &Path) -> Result<Option<String>, String> {
-    let text = host.text(path).map_err(|error| Chain(&error).to_string())?;
-    let text = text.ok_or_else(|| format!("there is no {}", path.display()))?;
-    let configuration: Configuration = serde_saphyr::from_str(&text).map_err(|error| {
-        format!(
-            "reading {}: {}",
-            path.display(),
-            one_line(&error.to_string())
-        )
-    })?;
+fn policy_in(host: &Host, path: &Path) -> Result<Option<String>> {
+    let shown = path.display();
+    let text = host
+        .text(path)?
+        .with_context(|| format!("there is no {shown}"))?;
+    let configuration: Configuration = serde_saphyr::from_str(&text)
+        .map_err(|error| anyhow!("reading {shown}: {}", one_line(&error.to_string())))?;
     let policy = configuration.topology_manager_policy;
     Ok(policy.filter(|policy| !policy.is_empty()))
 }
@@ -176,6 +154,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         topology_policy(&Host::open(root.path()).unwrap(), PID)
+            .map_err(|error| format!("{error:#}"))
     }
 
     fn with(policy: &str) -> String {

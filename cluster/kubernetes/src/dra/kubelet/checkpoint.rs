@@ -7,9 +7,10 @@
 //! goes with the plugin.
 
 use std::collections::BTreeSet;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use onload_core::fs::regular;
 use serde::Deserialize;
 
@@ -17,13 +18,6 @@ use serde::Deserialize;
 const FILE: &str = "kubelet_internal_checkpoint";
 /// The most bytes that are read: kubelet allows 110 pods by default, and an entry has the ids of a container's devices.
 const MOST: u64 = 16 * 1024 * 1024;
-
-#[derive(Debug, thiserror::Error)]
-#[error("reading {}", .path.display())]
-pub(super) struct CheckpointError {
-    path: PathBuf,
-    source: io::Error,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -45,12 +39,12 @@ struct Entry {
 }
 
 /// The resources that pods have or had, by the file in this directory; none without one.
-pub(super) fn read(directory: &Path) -> Result<BTreeSet<String>, CheckpointError> {
+pub(super) fn read(directory: &Path) -> Result<BTreeSet<String>> {
     let path = directory.join(FILE);
     let read = regular::read(&path, MOST).and_then(|bytes| Ok(resources(&bytes)?));
     match read {
         Err(source) if source.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
-        read => read.map_err(|source| CheckpointError { path, source }),
+        read => read.with_context(|| format!("reading {}", path.display())),
     }
 }
 
@@ -65,8 +59,6 @@ fn resources(bytes: &[u8]) -> serde_json::Result<BTreeSet<String>> {
 
 #[cfg(test)]
 mod tests {
-    use onload_core::text::Chain;
-
     use super::*;
 
     /// Printed by the package that writes it in kubelet.
@@ -75,7 +67,7 @@ mod tests {
     fn of(text: &str) -> Result<Vec<String>, String> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(FILE), text).unwrap();
-        let read = read(dir.path()).map_err(|error| Chain(&error).to_string());
+        let read = read(dir.path()).map_err(|error| format!("{error:#}"));
         read.map(|resources| resources.into_iter().collect())
     }
 

@@ -9,7 +9,6 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onload_core::text::Chain;
 use onload_host::host::Host;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -24,14 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct KubeletFiles {
     /// The root of the host.
     pub host_root: PathBuf,
-    /// The directory of the device plugins.
     pub device_plugins: PathBuf,
 }
 
-/// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Findings {
-    /// No kubelet runs.
     Absent,
     /// Pods would lose something by DRA, whatever they ask for, and what.
     Against(String),
@@ -53,7 +49,7 @@ impl KubeletFiles {
         match topology_policy(&self.host_root, pid) {
             Err(reason) => {
                 return Findings::Unknown(format!(
-                    "kubelet's topology policy is not known: {reason}"
+                    "kubelet's topology policy is not known: {reason:#}"
                 ));
             }
             Ok(policy) if policy != arguments::NO_POLICY => {
@@ -65,7 +61,7 @@ impl KubeletFiles {
         }
         match checkpoint::read(&self.device_plugins) {
             Ok(resources) => Findings::Resources(resources),
-            Err(error) => Findings::Unknown(Chain(&error).to_string()),
+            Err(error) => Findings::Unknown(format!("{error:#}")),
         }
     }
 
@@ -85,7 +81,6 @@ fn is_absent(error: &io::Error) -> bool {
     [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind())
 }
 
-fn topology_policy(host_root: &Path, pid: u32) -> Result<String, String> {
-    let host = Host::open(host_root).map_err(|error| Chain(&error).to_string())?;
-    arguments::topology_policy(&host, pid)
+fn topology_policy(host_root: &Path, pid: u32) -> anyhow::Result<String> {
+    arguments::topology_policy(&Host::open(host_root)?, pid)
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context, Result, bail};
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
 };
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::ClaimUid;
+use onload_core::text::Quoted;
 
-use super::error::PrepareError;
 use super::parameters::{Author, Parameters};
 use crate::dra::DRIVER;
 
@@ -18,13 +19,11 @@ const OF_RESOURCES: &str = "resource.kubernetes.io/extended-resource-claim";
 /// `source` of a configuration that stands in the DeviceClass.
 const FROM_CLASS: &str = "FromClass";
 
-/// What a claim was given of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) devices: Vec<Allocated>,
 }
 
-/// A device that a claim was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allocated {
     /// The request, without the alternative of it that was chosen.
@@ -37,33 +36,32 @@ pub(crate) struct Allocated {
     pub(crate) share_id: Option<String>,
     /// Whether it is for watching alone: other claims may have the device for themselves.
     pub(crate) is_admin: bool,
-    /// What is said of it.
     pub(crate) parameters: Parameters,
 }
 
 impl Allocation {
     /// What stands in a claim, if it is the one of that uid. `resource` says which resource pods ask for to get devices
     /// of a DeviceClass.
-    ///
-    /// # Errors
-    /// [`PrepareError`] for another claim, one without an allocation, and parameters that are not understood.
     pub(crate) fn of(
         claim: ResourceClaim,
         uid: &ClaimUid,
         resource: impl Fn(&str) -> Option<String>,
-    ) -> Result<Allocation, PrepareError> {
+    ) -> Result<Allocation> {
         let found = claim.metadata.uid.as_deref().unwrap_or_default();
         if found != uid.as_str() {
-            let (found, wanted) = (found.to_owned(), uid.to_string());
-            return Err(PrepareError::Another { found, wanted });
+            bail!(
+                "it was deleted, and another claim has its name: that one has uid {}, and the pod waits for {uid}; delete the pod",
+                Quoted(found)
+            );
         }
-        let resources = match is_of_resources(&claim) {
-            true => resources(&claim, resource),
-            false => BTreeMap::new(),
+        let resources = if is_of_resources(&claim) {
+            resources(&claim, resource)
+        } else {
+            BTreeMap::new()
         };
         let allocation = claim.status.and_then(|status| status.allocation);
-        let devices = allocation.ok_or(PrepareError::NotAllocated)?.devices;
-        let devices = devices.unwrap_or_default();
+        let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
+        let devices = allocation.devices.unwrap_or_default();
         let said = said(devices.config.unwrap_or_default())?;
         let results = devices.results.unwrap_or_default();
         let results = results.into_iter().filter(|result| result.driver == DRIVER);
@@ -84,7 +82,6 @@ fn is_of_resources(claim: &ResourceClaim) -> bool {
         .any(|(key, value)| key == OF_RESOURCES && value == "true")
 }
 
-/// The resource of each request.
 fn resources(
     claim: &ResourceClaim,
     resource: impl Fn(&str) -> Option<String>,
@@ -102,14 +99,13 @@ fn resources(
     requests.collect()
 }
 
-/// Parameters, and the requests that they are for.
 struct Said {
     requests: Vec<String>,
     parameters: Parameters,
 }
 
 /// What was said to this driver, what the classes say first.
-fn said(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Said>, PrepareError> {
+fn said(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Said>> {
     let is_of_class = |entry: &DeviceAllocationConfiguration| entry.source == FROM_CLASS;
     let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);
     let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
@@ -122,7 +118,7 @@ fn said(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Said>, Prepare
         let parameters = Parameters::parse(&opaque.parameters.0, of);
         said.push(Said {
             requests: entry.requests.unwrap_or_default(),
-            parameters: parameters.map_err(|source| PrepareError::Parameters { of, source })?,
+            parameters: parameters.with_context(|| format!("parameters of {of}"))?,
         });
     }
     Ok(said)
@@ -160,14 +156,12 @@ fn base(request: &str) -> &str {
 // json! takes references of what it is given.
 #[allow(clippy::needless_pass_by_value)]
 mod tests {
-    use onload_core::text::Chain;
     use serde_json::{Value, json};
 
     use super::*;
 
     const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
-    /// Of a server that has no DeviceClass.
     fn nothing(_: &str) -> Option<String> {
         None
     }
@@ -196,7 +190,7 @@ mod tests {
         let allocation = Allocation::of(claim(results, config), &UID.parse().unwrap(), nothing);
         allocation
             .map(|allocation| allocation.devices)
-            .map_err(|error| Chain(&error).to_string())
+            .map_err(|error| format!("{error:#}"))
     }
 
     fn profiles(devices: &[Allocated]) -> Vec<Option<&str>> {
@@ -347,7 +341,10 @@ mod tests {
                 _ => bare.status.as_mut().unwrap().allocation = None,
             }
             let error = Allocation::of(bare, &UID.parse().unwrap(), nothing).unwrap_err();
-            assert!(matches!(error, PrepareError::NotAllocated), "{error}");
+            assert!(
+                error.to_string().starts_with("it has no allocation"),
+                "{error}"
+            );
         }
         let mut empty = claim(json!([]), json!([]));
         empty

@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Error, Result};
 use onload_core::lease::{ClaimUid, Device, Leases};
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::text::Chain;
 
-use super::error::DeviceError;
 use super::own_spec::Leased;
 
-/// The leases of a host.
 #[derive(Clone, Debug)]
 pub(crate) struct HostLeases {
     root: PathBuf,
@@ -18,7 +16,6 @@ pub(crate) struct HostLeases {
 }
 
 impl HostLeases {
-    /// Of the host below a directory.
     pub(crate) fn below(root: &Path) -> Self {
         let run = RUN_DIR.trim_start_matches('/');
         HostLeases {
@@ -28,34 +25,21 @@ impl HostLeases {
     }
 
     /// Refuses what others than a claim have: its containers would not start. They lease it when they do.
-    ///
-    /// # Errors
-    /// [`DeviceError::Held`] with the holder, and [`DeviceError::Leases`].
-    pub(crate) fn refuse_held(&self, leased: &Leased, uid: &ClaimUid) -> Result<(), DeviceError> {
-        let failed = |error: &dyn std::error::Error| {
-            DeviceError::Leases(format!(
-                "reading who has {}: {}",
-                leased.device,
-                Chain(error)
-            ))
-        };
-        let run = RunDir::find(&self.run).map_err(|error| failed(&error))?;
+    pub(crate) fn refuse_held(&self, leased: &Leased, uid: &ClaimUid) -> Result<()> {
+        let reading = || format!("reading who has {}", leased.device);
         // Without it there has been no lease since the boot.
-        let Some(run) = run else {
+        let Some(run) = RunDir::find(&self.run).with_context(reading)? else {
             return Ok(());
         };
         let leases = Leases::find(&run, Processes::at(&self.root));
-        let Some(leases) = leases.map_err(|error| failed(&error))? else {
+        let Some(leases) = leases.with_context(reading)? else {
             return Ok(());
         };
         let names: [Device; 1] = [leased.device.clone()];
         let held = leases.held_beside(&names, leased.most, uid);
-        match held.map_err(|error| failed(&error))? {
+        match held.with_context(reading)? {
             None => Ok(()),
-            Some(source) => Err(DeviceError::Held {
-                device: leased.device.to_string(),
-                source,
-            }),
+            Some(held) => Err(Error::new(held).context(leased.device.to_string())),
         }
     }
 }

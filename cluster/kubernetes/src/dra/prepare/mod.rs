@@ -5,9 +5,7 @@
 //! [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
 
 mod allocation;
-mod claims;
 mod decision;
-mod error;
 mod leases;
 mod own_spec;
 mod parameters;
@@ -17,7 +15,6 @@ mod turns;
 
 use std::path::Path;
 
-pub use claims::Claims;
 pub(super) use leases::HostLeases;
 pub(super) use own_spec::OwnSpecs;
 pub(super) use preparer::{Node, Preparer};

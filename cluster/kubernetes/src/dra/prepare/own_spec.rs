@@ -14,30 +14,27 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
 use onload_core::class::Class;
-use onload_core::fs::atomic::{self, WriteError};
+use onload_core::fs::atomic;
 use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::error::PrepareError;
 use crate::host_state::{CLAIM_FILES, CLAIM_KIND};
 
 /// Engines of any user may read specifications.
 const READABLE: u32 = 0o644;
-/// How the names of the two files of a claim end.
 const SPEC: &str = ".json";
 const OWNER: &str = ".claim";
 /// The most bytes of the latter: two names of at most 253 bytes.
 const MOST_OWNER: usize = 2048;
 
-/// A device that a claim has for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leased {
-    /// The request that it is for.
     pub(crate) request: String,
     pub(crate) device: LeasedDevice,
     /// How many containers, or claims, may have it at once.
@@ -69,13 +66,10 @@ pub(crate) struct Owner {
     pub(crate) name: String,
 }
 
-/// The hooks that lease a device of a class.
 pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
 
-/// The variables of each request that has some.
 pub(crate) type Variables = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What a claim has for itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own<'a> {
     pub(crate) leased: &'a [Leased],
@@ -88,7 +82,6 @@ pub(crate) fn own_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
     format!("{CLAIM_KIND}={}", device_name(uid, device))
 }
 
-/// What a container names to have the variables of a request.
 pub(crate) fn request_name(uid: &ClaimUid, request: &str) -> String {
     format!("{CLAIM_KIND}={uid}.request.{request}")
 }
@@ -174,18 +167,10 @@ impl OwnSpecs {
 
     /// Writes which claim it is, and its specification if it has something for itself. What is there already is not
     /// written again: engines would read all of the directory anew.
-    ///
-    /// # Errors
-    /// [`PrepareError::Directory`] and [`PrepareError::Write`].
-    pub(crate) fn write(
-        &self,
-        uid: &ClaimUid,
-        owner: &Owner,
-        own: Own<'_>,
-    ) -> Result<(), PrepareError> {
-        fs::create_dir_all(&self.dir).map_err(|error| self.unusable(error))?;
-        let dir = self.open().map_err(|error| self.unusable(error))?;
-        let owner = serde_json::to_vec(owner).map_err(|error| self.unusable(error.into()))?;
+    pub(crate) fn write(&self, uid: &ClaimUid, owner: &Owner, own: Own<'_>) -> Result<()> {
+        fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
+        let dir = self.open().with_context(|| self.opening())?;
+        let owner = serde_json::to_vec(owner).with_context(|| self.opening())?;
         // Who it is of comes first, so that no specification is left that nobody can ask for.
         self.write_one(&dir, &file(uid, OWNER), &owner)?;
         match spec(uid, own) {
@@ -194,27 +179,24 @@ impl OwnSpecs {
         }
     }
 
-    fn write_one(&self, dir: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), PrepareError> {
+    fn write_one(&self, dir: &OwnedFd, name: &str, bytes: &[u8]) -> Result<()> {
         if fs::read(self.dir.join(name)).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
         let written = atomic::write_atomic(dir, OsStr::new(name), bytes, READABLE);
-        written.map_err(|source| self.unwritable(source))
+        written.with_context(|| self.writing())
     }
 
     /// Removes what there is of a claim; whether it had a specification.
-    ///
-    /// # Errors
-    /// [`PrepareError::Directory`] and [`PrepareError::Write`].
-    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool, PrepareError> {
+    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool> {
         let dir = match self.open() {
             Ok(dir) => dir,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(self.unusable(error)),
+            Err(error) => return Err(error).with_context(|| self.opening()),
         };
         let remove = |end| {
             let removed = atomic::remove(&dir, OsStr::new(&file(uid, end)));
-            removed.map_err(|source| self.unwritable(source))
+            removed.with_context(|| self.writing())
         };
         let had_spec = remove(SPEC)?;
         remove(OWNER)?;
@@ -242,14 +224,14 @@ impl OwnSpecs {
         Ok(rustix::fs::open(&self.dir, flags, Mode::empty())?)
     }
 
-    fn unusable(&self, source: io::Error) -> PrepareError {
-        let dir = self.dir.clone();
-        PrepareError::Directory { dir, source }
+    fn opening(&self) -> String {
+        let dir = self.dir.display();
+        format!("opening the directory of specifications {dir}")
     }
 
-    fn unwritable(&self, source: WriteError) -> PrepareError {
-        let dir = self.dir.clone();
-        PrepareError::Write { dir, source }
+    fn writing(&self) -> String {
+        let dir = self.dir.display();
+        format!("writing what the claim's containers share to {dir}")
     }
 }
 
@@ -257,7 +239,6 @@ fn file(uid: &ClaimUid, end: &str) -> String {
     format!("{CLAIM_FILES}{uid}{end}")
 }
 
-/// The claim that a file is of.
 fn uid(name: &OsStr) -> Option<ClaimUid> {
     let rest = name.to_str()?.strip_prefix(CLAIM_FILES)?;
     let uid = rest.strip_suffix(SPEC).or_else(|| rest.strip_suffix(OWNER));
@@ -269,7 +250,6 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use onload_cdi::{Registry, validate};
-    use onload_core::text::Chain;
 
     use super::*;
 
@@ -524,7 +504,7 @@ mod tests {
         fs::write(dir.path().join("cdi"), "").unwrap();
         let specs = OwnSpecs::new(dir.path().join("cdi"));
         let error = specs.write(&uid(), &owner(), own(&[leased("a")], &hooks()));
-        let line = Chain(&error.unwrap_err()).to_string();
+        let line = error.unwrap_err().to_string();
         assert!(
             line.starts_with("opening the directory of specifications "),
             "{line}"

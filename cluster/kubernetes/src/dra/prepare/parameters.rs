@@ -2,30 +2,27 @@
 
 use std::fmt;
 
+use anyhow::{Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
-use onload_core::netdev::address::{InterfaceAddress, NotAddress};
+use onload_core::netdev::address::InterfaceAddress;
 use onload_core::text::Quoted;
+use onload_host::offers::Offer;
 use serde_json::Value;
 
 const KEYS: &str = "preload, profile, address";
 
-/// What is said of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
     /// Whether programs are accelerated without being changed; as configured if nobody says so.
     pub(crate) preload: Option<Said<bool>>,
-    /// The Onload profile whose settings a container gets.
     pub(crate) profile: Option<Said<DeviceName>>,
     /// What an interface that moves into a container is to have there.
     pub(crate) address: Option<Said<Addresses>>,
 }
 
-/// Whose words parameters are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
-    /// The cluster's administrator, in a DeviceClass.
     Class,
-    /// Whoever made the claim.
     Claim,
 }
 
@@ -53,34 +50,11 @@ pub(crate) struct Said<T> {
     pub(crate) is_of_request: bool,
 }
 
-/// Why parameters are not understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ParametersError {
-    #[error("they are no object; known keys are {KEYS}")]
-    Form,
-    /// A later version may know it.
-    #[error("unknown key {}; known are {KEYS}", Quoted(.0))]
-    Unknown(String),
-    /// An address that no interface can have.
-    #[error(transparent)]
-    Address(#[from] NotAddress),
-    /// A value is of another kind.
-    #[error("{key} is {wanted}, and not {}", Quoted(.found))]
-    Value {
-        key: &'static str,
-        /// What it has to be.
-        wanted: &'static str,
-        found: String,
-    },
-}
-
 impl Parameters {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// [`ParametersError`] with the first key that is not understood.
-    pub(crate) fn parse(value: &Value, author: Author) -> Result<Parameters, ParametersError> {
-        let object = value.as_object().ok_or(ParametersError::Form)?;
+    pub(crate) fn parse(value: &Value, author: Author) -> Result<Parameters> {
+        let Some(object) = value.as_object() else {
+            bail!("they are no object; known keys are {KEYS}");
+        };
         let mut parameters = Parameters::default();
         for (key, value) in object {
             match key.as_str() {
@@ -90,7 +64,7 @@ impl Parameters {
                 }
                 "preload" => parameters.preload = Some(said(preload(value)?)),
                 "profile" => parameters.profile = Some(said(profile(value)?)),
-                _ => return Err(ParametersError::Unknown(key.clone())),
+                _ => bail!("unknown key {}; known are {KEYS}", Quoted(key)),
             }
         }
         Ok(parameters)
@@ -122,53 +96,51 @@ fn said<T>(value: T) -> Said<T> {
 }
 
 /// kubectl reads an `off` without quotes as false (YAML 1.1).
-fn preload(value: &Value) -> Result<bool, ParametersError> {
+fn preload(value: &Value) -> Result<bool> {
     match (value.as_bool(), value.as_str()) {
         (Some(preload), _) => Ok(preload),
         (_, Some("on")) => Ok(true),
         (_, Some("off")) => Ok(false),
-        _ => Err(ParametersError::Value {
-            key: "preload",
-            wanted: "on or off",
-            found: shown(value),
-        }),
+        _ => Err(not("preload", "on or off", value)),
     }
 }
 
-fn profile(value: &Value) -> Result<DeviceName, ParametersError> {
+fn profile(value: &Value) -> Result<DeviceName> {
     let name = value.as_str().map(DeviceName::try_from);
     name.and_then(Result::ok)
-        .ok_or_else(|| ParametersError::Value {
-            key: "profile",
-            wanted: "the name of an Onload profile",
-            found: shown(value),
-        })
+        .ok_or_else(|| not("profile", "the name of an Onload profile", value))
 }
 
 /// One address, or a list of them.
-fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>, ParametersError> {
-    let wanted = || ParametersError::Value {
-        key: "address",
-        wanted: "ADDRESS/PREFIX or a list of these",
-        found: shown(value),
-    };
+fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
+    let wanted = || not("address", "ADDRESS/PREFIX or a list of these", value);
     let one = std::slice::from_ref(value);
     let texts = value.as_array().map_or(one, Vec::as_slice);
-    let parse = |text: &Value| -> Result<InterfaceAddress, ParametersError> {
+    let parse = |text: &Value| -> Result<InterfaceAddress> {
         let text = text.as_str().ok_or_else(wanted)?;
         Ok(text.parse()?)
     };
     let list = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    match list.is_empty() {
-        true => Err(wanted()),
-        false => Ok(list),
+    if list.is_empty() {
+        return Err(wanted());
     }
+    Ok(list)
 }
 
-fn shown(value: &Value) -> String {
-    value
+/// A parameter of a request that is for devices of another class.
+pub(crate) fn misplaced(parameter: &str, wanted: &str, offer: &Offer) -> Error {
+    anyhow!(
+        "parameter {parameter} is for devices of class {wanted}, and {} is of class {}",
+        offer.name,
+        offer.class.as_str()
+    )
+}
+
+fn not(key: &str, wanted: &str, value: &Value) -> Error {
+    let found = value
         .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+        .map_or_else(|| value.to_string(), str::to_owned);
+    anyhow!("{key} is {wanted}, and not {}", Quoted(&found))
 }
 
 #[cfg(test)]
@@ -193,8 +165,8 @@ mod tests {
         assert!(!parsed.preload.unwrap().value);
         assert_eq!(parsed.profile.unwrap().value.as_str(), "latency");
         assert_eq!(
-            Parameters::parse(&json!({}), Author::Claim),
-            Ok(Parameters::default())
+            Parameters::parse(&json!({}), Author::Claim).unwrap(),
+            Parameters::default()
         );
     }
 
@@ -257,8 +229,8 @@ mod tests {
         }
         for value in [json!(null), json!([]), json!("preload"), json!(1)] {
             assert_eq!(
-                Parameters::parse(&value, Author::Claim),
-                Err(ParametersError::Form)
+                refusal(&value),
+                "they are no object; known keys are preload, profile, address"
             );
         }
     }

@@ -3,19 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use anyhow::{Context, Error, Result, anyhow, bail};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
-use onload_core::text::{Chain, one_line};
+use onload_core::text::{Chain, Quoted, one_line};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::allocation::Allocation;
-use super::claims::Claims;
 use super::decision::{Decision, Surroundings, decide};
-use super::error::PrepareError;
 use super::leases::HostLeases;
 use super::own_spec::{Own, OwnSpecs, Owner};
 use super::turns::{Turn, Turns};
+use crate::dra::api::Api;
 use crate::dra::classes::Told;
 use crate::dra::names::{DraNames, NodeName};
 use crate::host_state::{Snapshot, SpecNames};
@@ -24,11 +24,10 @@ use crate::wire::dra::{Claim, Device};
 /// kubelet waits for 45 s, and its next attempt is a minute later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What claims are prepared from.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) name: NodeName,
-    pub(crate) claims: Arc<dyn Claims>,
+    pub(crate) api: Api,
     pub(crate) device_classes: watch::Receiver<Told>,
     pub(crate) host: watch::Receiver<Arc<Snapshot>>,
     pub(crate) specs: Arc<SpecNames>,
@@ -36,7 +35,6 @@ pub(crate) struct Node {
     pub(crate) leases: HostLeases,
 }
 
-/// Prepares claims. Several calls may be under way.
 #[derive(Debug)]
 pub(crate) struct Preparer {
     pub(crate) node: Node,
@@ -54,7 +52,6 @@ impl Preparer {
         }
     }
 
-    /// The right to work on a claim.
     pub(crate) async fn turn<'t>(&'t self, uid: &'t ClaimUid) -> Turn<'t> {
         self.turns.take(uid).await
     }
@@ -76,9 +73,6 @@ impl Preparer {
     }
 
     /// Prepares a claim, as often as kubelet asks. Its answer is the same as long as the host is.
-    ///
-    /// # Errors
-    /// Why not, in a line for the owner of the pod.
     pub(crate) async fn prepare(&self, claim: &Claim) -> Result<Vec<Device>, String> {
         let prepared = self.try_prepare(claim).await;
         match prepared {
@@ -101,10 +95,11 @@ impl Preparer {
         }
     }
 
-    async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>, PrepareError> {
+    async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>> {
         let uid: ClaimUid = claim.uid.parse()?;
         let _turn = self.turn(&uid).await;
-        let found = self.find(claim).await?.ok_or(PrepareError::Gone)?;
+        let found = self.find(claim).await?;
+        let found = found.context("the API server knows no such claim any more; delete the pod")?;
         let resource = |class: &str| self.node.device_classes.borrow().resource(class);
         let allocation = Allocation::of(found, &uid, resource)?;
         let (snapshot, names) = self.now();
@@ -129,30 +124,27 @@ impl Preparer {
         Ok(decision.devices)
     }
 
-    fn refuse_held(&self, decision: &Decision, uid: &ClaimUid) -> Result<(), PrepareError> {
+    fn refuse_held(&self, decision: &Decision, uid: &ClaimUid) -> Result<()> {
         for leased in decision.leased.iter().chain(&decision.beside) {
             let refused = self.node.leases.refuse_held(leased, uid);
-            refused.map_err(|source| PrepareError::Device {
-                request: leased.request.clone(),
-                source,
-            })?;
+            refused.with_context(|| format!("request {}", Quoted(&leased.request)))?;
         }
         Ok(())
     }
 
-    /// The claim of that name now.
-    pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>, PrepareError> {
-        let asked = self.node.claims.claim(&claim.namespace, &claim.name);
-        let answer = timeout(PATIENCE, asked).await;
-        let answer = answer.map_err(|_| PrepareError::Slow(PATIENCE.as_secs()))?;
-        answer.map_err(PrepareError::Api)
+    pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {
+        let asked = self.node.api.claim(&claim.namespace, &claim.name);
+        let Ok(answer) = timeout(PATIENCE, asked).await else {
+            let seconds = PATIENCE.as_secs();
+            bail!(
+                "asking the API server for the claim took more than {seconds} s; kubelet tries again"
+            );
+        };
+        answer.map_err(|error| anyhow!("{}; kubelet tries again", Chain(&error)))
     }
 
     /// Takes back what was prepared. A claim that was not is no error, and the API server is not asked: the claim
     /// may be gone.
-    ///
-    /// # Errors
-    /// Why not, in a line.
     pub(crate) async fn unprepare(&self, claim: &Claim) -> Result<(), String> {
         // What has no uid was not prepared.
         let Ok(uid) = claim.uid.parse::<ClaimUid>() else {
@@ -176,8 +168,8 @@ impl Preparer {
 }
 
 /// Logs why something was not done, and says it again for kubelet.
-fn said(what: &'static str, claim: &Claim, error: &PrepareError) -> String {
-    let reason = one_line(&Chain(error).to_string());
+fn said(what: &'static str, claim: &Claim, error: &Error) -> String {
+    let reason = one_line(&format!("{error:#}"));
     tracing::warn!(
         namespace = %claim.namespace,
         claim = %claim.name,

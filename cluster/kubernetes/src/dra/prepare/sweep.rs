@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use onload_core::lease::ClaimUid;
-use onload_core::text::Chain;
 use tokio::time::sleep;
 
 use super::own_spec::Owner;
@@ -18,13 +18,11 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// How long until it is asked a second time for a claim that is gone, by its first answer.
 const CONFIRM: Duration = Duration::from_secs(10);
 
-/// What is known of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Nothing,
     /// The API server has said once that it is gone.
     Gone,
-    /// It is there, or its specification is removed.
     Settled,
 }
 
@@ -40,7 +38,8 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
         for (uid, (owner, known)) in &mut left {
             match one(&preparer, uid, owner.as_ref(), *known).await {
                 Ok(now) => *known = now,
-                Err(reason) => {
+                Err(error) => {
+                    let reason = format!("{error:#}");
                     is_unknown = true;
                     *known = Known::Nothing;
                     tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
@@ -48,10 +47,8 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
             }
         }
         left.retain(|_, (_, known)| *known != Known::Settled);
-        match left.is_empty() {
-            true => {}
-            false if is_unknown => sleep(AGAIN).await,
-            false => sleep(CONFIRM).await,
+        if !left.is_empty() {
+            sleep(if is_unknown { AGAIN } else { CONFIRM }).await;
         }
     }
 }
@@ -61,7 +58,7 @@ async fn one(
     uid: &ClaimUid,
     owner: Option<&Owner>,
     known: Known,
-) -> Result<Known, String> {
+) -> Result<Known> {
     let _turn = preparer.turn(uid).await;
     // What cannot be asked for may be in use; kubelet unprepares it.
     let is_gone = match owner {
@@ -74,21 +71,19 @@ async fn one(
     if known != Known::Gone {
         return Ok(Known::Gone);
     }
-    let removed = preparer.node.own.remove(uid);
-    removed.map_err(|error| Chain(&error).to_string())?;
+    preparer.node.own.remove(uid)?;
     tracing::info!(%uid, "removed the specification of a claim that is gone");
     Ok(Known::Settled)
 }
 
 /// Whether the API server has the claim of that uid with an allocation.
-async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<bool, String> {
+async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<bool> {
     let claim = Claim {
         namespace: owner.namespace.clone(),
         name: owner.name.clone(),
         uid: uid.to_string(),
     };
-    let found = preparer.find(&claim).await;
-    let found = found.map_err(|error| Chain(&error).to_string())?;
+    let found = preparer.find(&claim).await?;
     Ok(found.is_some_and(|found| {
         let is_it = found.metadata.uid.as_deref() == Some(uid.as_str());
         is_it

@@ -8,13 +8,11 @@ use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
 type Gates = Mutex<BTreeMap<ClaimUid, Arc<Gate<()>>>>;
 
-/// The claims that somebody works on.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     gates: Gates,
 }
 
-/// The right to work on a claim.
 #[derive(Debug)]
 pub(crate) struct Turn<'t> {
     gates: &'t Gates,

@@ -8,8 +8,9 @@ use onload_core::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::publisher::{PublishError, Published, Publisher};
+use super::publisher::{Published, Publisher};
 use super::session::Session;
+use crate::dra::api::ApiError;
 use crate::dra::classes::Told;
 use crate::plugin::Backoff;
 
@@ -98,7 +99,7 @@ async fn rest(wait: Duration, alone: Duration, offered: (&mut Classes, &mut Clas
 }
 
 /// Says what is wrong, once.
-fn say(error: &PublishError, said: &mut String) {
+fn say(error: &ApiError, said: &mut String) {
     if error.is_gone() {
         tracing::debug!(%error, "the ResourceSlices are listed anew");
         return;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::dra::api::Event;
 use crate::dra::slices::{Fingerprint, Listed};
 
-/// The slices on the server.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     /// Them, by name; what somebody else has changed is not known.
@@ -20,17 +19,10 @@ struct Slice {
     known: Option<Listed>,
 }
 
-/// What to do about a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Right,
-    /// Write these slices with a generation.
-    Write {
-        /// Which, by number.
-        which: Vec<usize>,
-        /// The generation of the pool.
-        generation: i64,
-    },
+    Write { which: Vec<usize>, generation: i64 },
 }
 
 impl Server {
@@ -50,7 +42,6 @@ impl Server {
         self.slices.insert(name, slice);
     }
 
-    /// A slice that is no longer there.
     pub(super) fn forget(&mut self, name: &str) {
         self.slices.remove(name);
     }
@@ -117,9 +108,10 @@ impl Server {
         }
         let highest = self.generations.get(pool).copied().unwrap_or(0);
         let is_alone = wanted.len() == 1 && have.keys().all(|name| **name == wanted[0].0);
-        let generation = match is_alone {
-            true => highest.max(1),
-            false => highest + 1,
+        let generation = if is_alone {
+            highest.max(1)
+        } else {
+            highest + 1
         };
         Decision::Write {
             which: (0..wanted.len()).collect(),

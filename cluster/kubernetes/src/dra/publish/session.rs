@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
 use onload_core::text::Chain;
@@ -11,10 +12,10 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, sleep_until};
 
-use super::damp::Damper;
-use super::publisher::{PublishError, Published, PublishedPool, Publisher};
+use super::publisher::{Published, PublishedPool, Publisher};
 use super::server::{Decision, Server};
 use crate::dra::api::{Api, ApiError, Run, Watch};
+use crate::dra::classes::send;
 use crate::dra::names::DraNames;
 use crate::dra::slices::{Features, Fingerprint, Listed, Pool, Wanted, lost, probe};
 use crate::host_state::Snapshot;
@@ -41,7 +42,7 @@ pub(super) struct Session<'p> {
     features: Features,
     /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
     waiting: BTreeMap<Class, Waiting>,
-    damper: Damper,
+    written: BTreeMap<Class, Instant>,
     /// What is looked at next without being told.
     due: Option<Instant>,
     /// Against somebody else who writes our slices too.
@@ -57,31 +58,23 @@ pub(super) struct Session<'p> {
     begun: Instant,
 }
 
-/// A class whose devices cannot get their names yet.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     /// Whether slots are devices until then.
     is_numbered: bool,
-    /// When it is asked again.
     until: Instant,
 }
 
-/// How far a round came.
 enum Round {
-    /// All is as it is to be.
     Done,
-    /// What decides how slices are written has changed.
     Changed,
 }
 
-/// What the server did with a slice that it was given.
 struct Written {
     name: String,
     /// What it was told to be, with the version that this has there.
     told: Listed,
-    /// Features whose fields it dropped.
     lost: Features,
-    /// Whether it changed anything else.
     is_changed: bool,
 }
 
@@ -98,7 +91,7 @@ impl<'p> Session<'p> {
             server: Server::default(),
             features: Features::NONE,
             waiting: BTreeMap::new(),
-            damper: Damper::default(),
+            written: BTreeMap::new(),
             due: None,
             others: Backoff::default(),
             others_since: None,
@@ -117,10 +110,14 @@ impl<'p> Session<'p> {
     }
 
     /// Until nobody looks at the host any more.
-    pub(super) async fn run(&mut self) -> Result<(), PublishError> {
+    pub(super) async fn run(&mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
         let uid = self.api.node_uid(&node).await?;
-        self.uid = uid.ok_or_else(|| PublishError::NoNode(node.clone()))?;
+        self.uid = uid.with_context(|| {
+            format!(
+                "publishing devices: the API server has no Node {node}; set --node-name to the metadata.name of this node"
+            )
+        })?;
         self.probe().await?;
         let server = &mut self.server;
         server.clear();
@@ -137,7 +134,7 @@ impl<'p> Session<'p> {
 
     /// Which features the server has. Asked before anything is written: no device may be offered in two ways,
     /// not for a moment.
-    async fn probe(&mut self) -> Result<(), PublishError> {
+    async fn probe(&mut self) -> Result<(), ApiError> {
         let asked = probe(&self.publisher.node, &self.uid);
         let kept = self.api.apply_slice(&asked, Run::Dry).await?;
         let (lost, _) = lost(&asked.spec, &kept.spec);
@@ -148,7 +145,7 @@ impl<'p> Session<'p> {
     }
 
     /// Waits until there may be something to do; none if nobody looks at the host any more.
-    async fn wait(&mut self, watch: &mut Watch) -> Result<Option<()>, PublishError> {
+    async fn wait(&mut self, watch: &mut Watch) -> Result<Option<()>, ApiError> {
         loop {
             let now = Instant::now();
             let quiet = self.left_alone.filter(|until| *until > now);
@@ -182,7 +179,7 @@ impl<'p> Session<'p> {
                     }
                 }
                 Ok(None) => self.watch_again(watch).await?,
-                Err(error) if error.is_gone() => return Err(error.into()),
+                Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
                     tracing::debug!(error = %Chain(&error), "the watch broke; it begins anew");
                     self.watch_again(watch).await?;
@@ -192,7 +189,7 @@ impl<'p> Session<'p> {
     }
 
     /// The watch goes on where it has ended. A server that restarts is not asked for all slices again.
-    async fn watch_again(&self, watch: &mut Watch) -> Result<(), PublishError> {
+    async fn watch_again(&self, watch: &mut Watch) -> Result<(), ApiError> {
         let node = &self.publisher.node;
         let mut backoff = Backoff::default();
         for _ in 1..TRIES {
@@ -202,7 +199,7 @@ impl<'p> Session<'p> {
                     *watch = again;
                     return Ok(());
                 }
-                Err(error) if error.is_gone() => return Err(error.into()),
+                Err(error) if error.is_gone() => return Err(error),
                 Err(error) => tracing::debug!(error = %Chain(&error), "no watch"),
             }
         }
@@ -234,7 +231,6 @@ impl<'p> Session<'p> {
         self.due = Some(self.due.map_or(due, |other| other.min(due)));
     }
 
-    /// Brings the server up to date.
     async fn keep(&mut self) {
         loop {
             match self.round().await {
@@ -265,10 +261,6 @@ impl<'p> Session<'p> {
         let classes = self.classes(&snapshot);
         let node = self.publisher.node.clone();
         let names = DraNames::of(node.as_str(), &snapshot.offers);
-        let (unsteady, believed) = self.damper.look(&snapshot.offers, Instant::now());
-        if let Some(believed) = believed {
-            self.due_in(believed.saturating_duration_since(Instant::now()));
-        }
         let uid = self.uid.clone();
         let wanted = Wanted {
             node: &node,
@@ -276,7 +268,6 @@ impl<'p> Session<'p> {
             names: &names,
             offers: &snapshot.offers,
             slots: snapshot.settings.slots.get(),
-            unsteady: &unsteady,
         };
         let mut published = Published::default();
         let mut left_out = BTreeSet::new();
@@ -294,13 +285,24 @@ impl<'p> Session<'p> {
             wanted_names.extend(slices.iter().map(|(name, _)| name.clone()));
             if let Decision::Write { which, generation } = self.server.decide(pool.name(), &slices)
             {
-                match self.write(&pool, &which, generation).await? {
-                    Round::Done => {}
-                    other => return Ok(other),
+                if let Some(wait) = self.writes_in(class) {
+                    self.due_in(wait);
+                    let before = self.published.borrow().pools.get(&class).cloned();
+                    published.pools.extend(before.map(|pool| (class, pool)));
+                    continue;
                 }
+                match self.write(&pool, &which, generation).await? {
+                    Round::Done => self.written.insert(class, Instant::now()),
+                    other => return Ok(other),
+                };
             }
             if pool.devices() > 0 {
-                published.pools.insert(class, of_pool(&pool, features));
+                let pool = PublishedPool {
+                    devices: pool.devices(),
+                    slices: pool.slices(),
+                    features,
+                };
+                published.pools.insert(class, pool);
             }
         }
         let undecided = self.publisher.undecided.borrow_and_update().clone();
@@ -319,7 +321,13 @@ impl<'p> Session<'p> {
         Ok(Round::Done)
     }
 
-    /// The classes that are offered this way.
+    /// How long until the slices of a class may be written; none if they may now.
+    fn writes_in(&self, class: Class) -> Option<Duration> {
+        let written = self.written.get(&class)?.elapsed();
+        let interval = self.publisher.write_interval;
+        interval.checked_sub(written).filter(|left| !left.is_zero())
+    }
+
     fn classes(&mut self, snapshot: &Snapshot) -> Vec<Class> {
         let offered = self.publisher.classes.borrow_and_update();
         let classes = snapshot.settings.classes.as_slice().iter().copied();
@@ -367,7 +375,6 @@ impl<'p> Session<'p> {
         Ok(is_numbered.then_some(numbered))
     }
 
-    /// Writes slices of a pool, a few at a time.
     async fn write(
         &mut self,
         pool: &Pool<'_>,
@@ -424,11 +431,7 @@ impl<'p> Session<'p> {
         });
         let counts: BTreeMap<Class, usize> = counts.collect();
         self.publisher.metrics.published(self.server.len(), &counts);
-        self.published.send_if_modified(|before| {
-            let differs = *before != published;
-            *before = published;
-            differs
-        });
+        send(self.published, published);
     }
 }
 
@@ -441,14 +444,6 @@ async fn slices(pool: &Pool<'_>) -> Vec<(String, Fingerprint)> {
         yield_now().await;
     }
     slices
-}
-
-fn of_pool(pool: &Pool<'_>, features: Features) -> PublishedPool {
-    PublishedPool {
-        devices: pool.devices(),
-        slices: pool.slices(),
-        features,
-    }
 }
 
 async fn apply(api: Api, slice: ResourceSlice) -> Result<Written, ApiError> {

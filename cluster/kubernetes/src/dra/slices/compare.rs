@@ -33,13 +33,11 @@ fn without_times(spec: &mut ResourceSliceSpec) {
     }
 }
 
-/// A slice that the server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub version: String,
     pub pool: String,
     pub generation: i64,
-    /// How many slices that has.
     pub count: i64,
     pub fingerprint: Fingerprint,
     /// Whether slots of a device are devices in it; none if it has no shared device.
@@ -47,7 +45,6 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// What of a slice is remembered.
     #[must_use]
     pub fn of(slice: &ResourceSlice) -> Listed {
         let pool = &slice.spec.pool;

@@ -16,20 +16,15 @@ pub const UNHEALTHY: &str = "onload.dev/unhealthy";
 pub const HELD: &str = "onload.dev/held";
 /// The most bytes of a text (`DeviceAttributeMaxValueLength`).
 const MOST_TEXT: usize = 64;
-/// The capacity that claims take of a device which they share.
 const SLOTS: &str = "slots";
 
-/// Why nobody is to get a device now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
-    /// It cannot be used.
     Unhealthy,
-    /// Somebody else has it.
     Held,
 }
 
 impl Trouble {
-    /// The key of its taint.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -50,18 +45,15 @@ pub fn trouble(offer: &Offer) -> Option<Trouble> {
     (beside != Health::Healthy).then_some(Trouble::Held)
 }
 
-/// Whether the scheduler knows of a lease.
 pub(super) fn is_of_a_claim(lease: &Lease) -> bool {
     lease.claim.is_some()
 }
 
-/// How claims have a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     One,
     /// So many at once.
     Shared(u32),
-    /// One has this slot of it.
     Slot(u32),
 }
 

@@ -56,9 +56,9 @@ impl fmt::Display for Features {
         ];
         let named = named.iter().filter(|(is_there, _)| *is_there);
         let named: Vec<&str> = named.map(|(_, name)| *name).collect();
-        match named.is_empty() {
-            true => f.write_str("none"),
-            false => f.write_str(&named.join(", ")),
+        if named.is_empty() {
+            return f.write_str("none");
         }
+        f.write_str(&named.join(", "))
     }
 }

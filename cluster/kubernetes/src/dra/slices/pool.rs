@@ -28,7 +28,6 @@ const MOST_NUMBERED: usize = 4096;
 /// The counter of a function that others are made of.
 const COUNTER: &str = "vfs";
 
-/// What slices are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub node: &'a NodeName,
@@ -39,8 +38,6 @@ pub struct Wanted<'a> {
     pub offers: &'a [Offer],
     /// How many claims share a device that nobody counts the holders of.
     pub slots: u32,
-    /// Devices whose health changes too often, which count as unhealthy.
-    pub unsteady: &'a BTreeSet<(Class, String)>,
 }
 
 #[derive(Debug)]
@@ -59,7 +56,6 @@ struct Entry<'a> {
     offer: &'a Offer,
     form: Form,
     trouble: Option<Trouble>,
-    /// What it takes of which counter set.
     takes: Option<(PciAddress, u32)>,
 }
 
@@ -111,10 +107,7 @@ impl<'a> Pool<'a> {
         held: Option<Trouble>,
         (features, most_slots): (Features, u32),
     ) {
-        let key = (offer.class, offer.name.to_string());
-        let unsteady = self.wanted.unsteady.contains(&key);
         let trouble = trouble(offer).or(held);
-        let trouble = trouble.or(unsteady.then_some(Trouble::Unhealthy));
         // What cannot be marked is not offered.
         if trouble.is_some() && !features.taints {
             return;
@@ -154,7 +147,6 @@ impl<'a> Pool<'a> {
         self.wanted.names.pool(self.class)
     }
 
-    /// How many devices it has.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.devices.len()
@@ -170,7 +162,6 @@ impl<'a> Pool<'a> {
         self.devices.len().div_ceil(self.per_slice)
     }
 
-    /// How many slices it has.
     #[must_use]
     pub fn slices(&self) -> usize {
         self.of_devices() + self.sets.len().div_ceil(MOST_SETS)
@@ -187,7 +178,6 @@ impl<'a> Pool<'a> {
         behind_node(self.wanted.node.as_str(), &end)
     }
 
-    /// One of them, of a generation.
     #[must_use]
     pub fn slice(&self, at: usize, generation: i64) -> ResourceSlice {
         let (devices, shared_counters) = match at.checked_sub(self.of_devices()) {
@@ -249,7 +239,6 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The metadata of a slice of a node.
 pub(super) fn metadata(name: String, node: &NodeName, uid: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -280,7 +269,6 @@ fn counters(number: u32) -> BTreeMap<String, Counter> {
 struct Families {
     /// The physical functions, with the number of those made of them.
     members: BTreeMap<PciAddress, u32>,
-    /// Those of them that somebody has, by lease.
     taken: BTreeSet<PciAddress>,
     /// Those of them that somebody has without a claim, which no counter knows.
     foreign: BTreeSet<PciAddress>,
@@ -290,9 +278,7 @@ struct Families {
     shared: BTreeSet<PciAddress>,
 }
 
-/// What becomes of an offer.
 enum Place {
-    /// It is of no family.
     Alone,
     /// It is counted: so many of that set.
     Guarded((PciAddress, u32)),

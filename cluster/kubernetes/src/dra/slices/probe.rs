@@ -12,7 +12,6 @@ use super::pool::metadata;
 use crate::dra::DRIVER;
 use crate::dra::names::{NodeName, behind_node};
 
-/// The slice of a node, with a device for each feature.
 #[must_use]
 pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
     let form = Form::Shared(2);

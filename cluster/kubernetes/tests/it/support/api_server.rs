@@ -21,13 +21,11 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::limits;
 
-/// The token that tests begin with.
 pub(crate) const TOKEN: &str = "token-1";
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/resourceclaims";
 const HEADS: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// The features that Kubernetes calls by these names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gates {
     pub(crate) partitionable: bool,
@@ -82,7 +80,6 @@ impl Release {
     }
 }
 
-/// A request as it came.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asked {
     /// The verb of the right that it needs: get, list, watch, patch, delete.
@@ -92,7 +89,6 @@ pub(crate) struct Asked {
     pub(crate) is_dry: bool,
 }
 
-/// What goes wrong for one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) verb: &'static str,
@@ -116,10 +112,8 @@ struct Kept {
     /// What each Node counts.
     allocatable: BTreeMap<String, String>,
     version: u64,
-    /// What happened, by version.
     history: Vec<(u64, &'static str, Value)>,
     class_history: Vec<(u64, &'static str, Value)>,
-    /// The version from which on history is known.
     known_from: u64,
     tokens: BTreeSet<String>,
     rights: BTreeSet<(&'static str, &'static str)>,
@@ -129,7 +123,6 @@ struct Kept {
     delay: Duration,
     asked: Vec<Asked>,
     watchers: Vec<Watcher>,
-    /// What an admission webhook does.
     webhook: Option<fn(&mut Value)>,
 }
 
@@ -218,7 +211,6 @@ impl ApiServer {
         }
     }
 
-    /// A kubeconfig whose token is elsewhere.
     pub(crate) fn kubeconfig_with(&self, token: &Path) -> String {
         kubeconfig_of(&self.address, token)
     }
@@ -236,7 +228,6 @@ impl ApiServer {
         self.kept().gates = gates;
     }
 
-    /// The slices, by name.
     pub(crate) fn slices(&self) -> BTreeMap<String, ResourceSlice> {
         let kept = self.kept();
         let slices = kept.slices.iter();
@@ -307,7 +298,6 @@ impl ApiServer {
         self.kept().asked.clone()
     }
 
-    /// How often each verb and resource was asked for.
     pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for asked in &self.kept().asked {
@@ -322,7 +312,6 @@ impl ApiServer {
         self.kept().asked.clear();
     }
 
-    /// The next request of that verb fails so.
     pub(crate) fn fail(&self, verb: &'static str, status: u16, retry_after: Option<u32>) {
         self.kept().faults.push_back(Fault {
             verb,
@@ -331,7 +320,6 @@ impl ApiServer {
         });
     }
 
-    /// Whether all faults were met.
     pub(crate) fn has_failed(&self) -> bool {
         self.kept().faults.is_empty()
     }
@@ -344,7 +332,6 @@ impl ApiServer {
         self.kept().webhook = Some(webhook);
     }
 
-    /// The token is no longer taken, and another is.
     pub(crate) fn replace_token(&self, token: &str) {
         self.kept().tokens = BTreeSet::from([token.to_owned()]);
     }
@@ -431,7 +418,6 @@ impl ApiServer {
         self.changed();
     }
 
-    /// What somebody with all rights does to a slice.
     pub(crate) fn put_slice(&self, name: &str, mut slice: Value) {
         let mut kept = self.kept();
         slice["metadata"]["name"] = name.into();
@@ -464,14 +450,12 @@ impl ApiServer {
         kept.class_history.clear();
     }
 
-    /// Whether a slice was ever so, also for a moment.
     pub(crate) fn was_ever(&self, is_so: impl Fn(&ResourceSlice) -> bool) -> bool {
         let kept = self.kept();
         let mut all = kept.history.iter();
         all.any(|(_, _, slice)| is_so(&serde_json::from_value(slice.clone()).unwrap()))
     }
 
-    /// How many watches of slices there are.
     pub(crate) fn watches(&self) -> usize {
         let mut kept = self.kept();
         kept.watchers.retain(|watcher| !watcher.sender.is_closed());
@@ -512,7 +496,6 @@ fn tell_class(kept: &mut Kept, kind: &'static str, class: &Value) {
         .retain(|watcher| watcher.node.is_some() || watcher.sender.send(line(kind, class)).is_ok());
 }
 
-/// An event with the whole object.
 fn line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
 }

@@ -22,9 +22,7 @@ struct Shared {
     claims: Mutex<BTreeMap<String, Value>>,
     /// How the next requests are answered, before the claims are looked at.
     odd: Mutex<VecDeque<Odd>>,
-    /// The names that were asked for.
     asked: Mutex<Vec<String>>,
-    /// How many answers may still be given.
     answers: Semaphore,
 }
 
@@ -64,7 +62,6 @@ impl ClaimServer {
         }
     }
 
-    /// Writes how it is reached.
     pub(crate) fn kubeconfig(&self, dir: &Path) -> PathBuf {
         let path = dir.join("kubeconfig");
         let config = json!({
@@ -93,7 +90,6 @@ impl ClaimServer {
         self.shared.claims.lock().unwrap().remove(&key).unwrap();
     }
 
-    /// The next request is answered so.
     pub(crate) fn answer_once(&self, odd: Odd) {
         self.shared.odd.lock().unwrap().push_back(odd);
     }
@@ -147,7 +143,6 @@ async fn claim(
     Err((StatusCode::NOT_FOUND, refused))
 }
 
-/// A claim with these results, and what is said of them.
 // json! takes references of what it is given.
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn claim_of(name: &str, uid: &str, results: Value, config: Value) -> Value {

@@ -28,7 +28,6 @@ impl Daemon {
         Daemon::with(host, |_| {})
     }
 
-    /// One that reads the specifications of the test's own directory.
     pub(crate) fn with(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
         let spec_dir = host.spec_dir();
         Daemon::made(host, Command::new(PROGRAM), |command| {
@@ -37,7 +36,6 @@ impl Daemon {
         })
     }
 
-    /// One that writes the specifications itself, into the host.
     pub(crate) fn that_writes(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
         Daemon::made(host, Command::new(PROGRAM), change)
     }
@@ -88,7 +86,6 @@ impl Daemon {
         }
     }
 
-    /// What the command of a probe says, and its status.
     pub(crate) fn health(&self, more: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(PROGRAM);
         command.env_clear().arg("health").args(more);
@@ -123,7 +120,6 @@ impl Daemon {
         }
     }
 
-    /// How many lines so far have these words.
     pub(crate) fn count(&mut self, words: &[&str]) -> usize {
         self.seen.extend(self.lines.try_iter());
         let is = |line: &&String| words.iter().all(|word| line.contains(word));
@@ -134,7 +130,6 @@ impl Daemon {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Ends it by SIGTERM.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.signal_term();
         self.child.wait().unwrap()
@@ -150,7 +145,6 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end, and returns what it said.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         self.seen.extend(self.lines.iter());

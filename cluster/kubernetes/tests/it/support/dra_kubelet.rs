@@ -7,18 +7,18 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use onload_kubernetes::wire::dra::dra_plugin_client::DraPluginClient;
 use onload_kubernetes::wire::dra::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
     NodeUnprepareResourcesRequest,
 };
+use onload_kubernetes::wire::dra_health::dra_resource_health_client::DraResourceHealthClient;
 use onload_kubernetes::wire::dra_health::{
     DeviceHealth, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
 };
+use onload_kubernetes::wire::dra_v1beta1::dra_plugin_client::DraPluginClient as BetaClient;
+use onload_kubernetes::wire::registration::registration_client::RegistrationClient;
 use onload_kubernetes::wire::registration::{InfoRequest, PluginInfo, RegistrationStatus};
-use onload_kubernetes::wire::services::dra_health::d_r_a_resource_health_client::DRAResourceHealthClient;
-use onload_kubernetes::wire::services::dra_v1::d_r_a_plugin_client::DRAPluginClient;
-use onload_kubernetes::wire::services::dra_v1beta1::d_r_a_plugin_client::DRAPluginClient as BetaClient;
-use onload_kubernetes::wire::services::plugin_registration::registration_client::RegistrationClient;
 use tokio::time::{sleep, timeout};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
@@ -28,21 +28,18 @@ use super::PATIENCE;
 /// How often the directory is looked at; kubelet has inotify.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The directory of a kubelet.
 pub(crate) struct KubeletDir(pub(crate) PathBuf);
 
-/// A driver that has registered.
 #[derive(Clone)]
 pub(crate) struct Registered {
     pub(crate) info: PluginInfo,
     registration: RegistrationClient<Channel>,
-    v1: DRAPluginClient<Channel>,
+    v1: DraPluginClient<Channel>,
     beta: BetaClient<Channel>,
-    health: DRAResourceHealthClient<Channel>,
+    health: DraResourceHealthClient<Channel>,
 }
 
 impl KubeletDir {
-    /// As kubelet makes it at its start.
     pub(crate) fn make(dir: &Path) -> Self {
         fs::create_dir_all(dir.join("plugins_registry")).unwrap();
         fs::create_dir_all(dir.join("plugins")).unwrap();
@@ -53,7 +50,6 @@ impl KubeletDir {
         self.0.join("plugins_registry")
     }
 
-    /// The sockets that are there, by name.
     pub(crate) fn sockets(&self) -> Vec<String> {
         let entries = fs::read_dir(self.registry()).unwrap();
         let entries = entries.filter_map(Result::ok);
@@ -64,7 +60,6 @@ impl KubeletDir {
         names
     }
 
-    /// Waits for so many sockets.
     pub(crate) async fn until_sockets(&self, count: usize) -> Vec<String> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -92,7 +87,6 @@ impl KubeletDir {
         info.into_inner()
     }
 
-    /// Waits for the driver, and takes it.
     pub(crate) async fn driver(&self) -> Registered {
         let sockets = self.until_sockets(1).await;
         self.register(&sockets[0]).await
@@ -106,9 +100,9 @@ impl KubeletDir {
         let mut registered = Registered {
             info,
             registration,
-            v1: DRAPluginClient::new(channel.clone()),
+            v1: DraPluginClient::new(channel.clone()),
             beta: BetaClient::new(channel.clone()),
-            health: DRAResourceHealthClient::new(channel),
+            health: DraResourceHealthClient::new(channel),
         };
         registered.notify(true, "").await;
         registered
@@ -158,7 +152,6 @@ impl Registered {
         answer.unwrap().into_inner().claims
     }
 
-    /// By the older version of the protocol.
     pub(crate) async fn prepare_beta(&self, claim: Claim) -> Result<Vec<Device>, String> {
         let request = NodePrepareResourcesRequest {
             claims: vec![claim],
@@ -171,7 +164,6 @@ impl Registered {
         one(self.prepare_all(vec![claim]).await)
     }
 
-    /// The CDI devices of a claim.
     pub(crate) async fn cdi(&self, claim: Claim) -> Result<Vec<String>, String> {
         let devices = self.prepare(claim).await?.into_iter();
         Ok(devices.flat_map(|device| device.cdi_device_ids).collect())
@@ -210,7 +202,6 @@ fn one(mut claims: BTreeMap<String, NodePrepareResourceResponse>) -> Result<Vec<
 pub(crate) struct Health(Streaming<NodeWatchResourcesResponse>);
 
 impl Health {
-    /// Waits for a list in which a device is as wanted.
     pub(crate) async fn until(
         &mut self,
         device: &str,

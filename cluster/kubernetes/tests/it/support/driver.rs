@@ -12,7 +12,7 @@ use onload_kubernetes::dra::amounts::Amounts;
 use onload_kubernetes::dra::api::{Access, Api};
 use onload_kubernetes::dra::classes::Told;
 use onload_kubernetes::dra::engine::{Engine, Offered, REFUSED, SETTLE};
-use onload_kubernetes::dra::publish::{Published, Publisher};
+use onload_kubernetes::dra::publish::{Published, Publisher, WRITE_INTERVAL};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::observe::metrics::Metrics;
 use tokio::sync::watch;
@@ -33,7 +33,6 @@ pub(crate) struct Driver {
     pub(crate) published: watch::Receiver<Published>,
     pub(crate) metrics: Arc<Metrics>,
     task: JoinHandle<()>,
-    /// The one that the engine looks at.
     kubelet: Option<ListeningKubelet>,
 }
 
@@ -43,7 +42,6 @@ pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<Metrics>) -> Api {
 }
 
 impl Driver {
-    /// One that kubelet knows.
     pub(crate) fn start(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
         let driver = Driver::unregistered(server, node, offers);
         driver.register();
@@ -56,9 +54,8 @@ impl Driver {
         driver
     }
 
-    /// One that asks the server whether classes are its.
     pub(crate) fn deciding(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let mut driver = Driver::undecided(server, node, offers);
+        let mut driver = Driver::undecided_with(server, node, offers, WRITE_INTERVAL);
         let kubelet = ListeningKubelet::start(&[]);
         let engine = Engine {
             api: api(&server.kubeconfig, &driver.metrics),
@@ -96,6 +93,28 @@ impl Driver {
 
     /// One of which nobody has said yet what it offers; kubelet knows it not.
     pub(crate) fn undecided(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
+        Driver::undecided_with(server, node, offers, Duration::ZERO)
+    }
+
+    /// One that kubelet knows, and that writes slices at most so often.
+    pub(crate) fn writing_each(
+        server: &ApiServer,
+        node: &str,
+        offers: Vec<Offer>,
+        interval: Duration,
+    ) -> Driver {
+        let driver = Driver::undecided_with(server, node, offers, interval);
+        driver.classes(&Class::ALL);
+        driver.register();
+        driver
+    }
+
+    fn undecided_with(
+        server: &ApiServer,
+        node: &str,
+        offers: Vec<Offer>,
+        write_interval: Duration,
+    ) -> Driver {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
         let (registered, of_registered) = watch::channel(Registered::default());
         let (classes, of_classes) = watch::channel(BTreeSet::new());
@@ -113,6 +132,7 @@ impl Driver {
             undecided: of_undecided,
             device_classes: device_classes.subscribe(),
             metrics: Arc::clone(&metrics),
+            write_interval,
             stop: stopped,
         };
         Driver {
@@ -164,7 +184,6 @@ impl Driver {
         is.unwrap().unwrap();
     }
 
-    /// As SIGTERM does.
     pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
         let ended = tokio::time::timeout(PATIENCE, self.task).await;

@@ -92,7 +92,6 @@ impl GoKubelet {
         })
     }
 
-    /// Has it do something, and returns what it answers.
     #[track_caller]
     pub(crate) fn does(&mut self, command: &str, answer: &str) -> Value {
         writeln!(self.commands, "{command}").unwrap();
@@ -107,7 +106,6 @@ impl GoKubelet {
         assert_eq!(started["error"], Value::Null);
     }
 
-    /// Waits for an event, and returns it.
     #[track_caller]
     pub(crate) fn tells(&mut self, event: &str, is: impl Fn(&Value) -> bool) -> Value {
         let wanted = |told: &Value| told["event"] == event && is(told);
@@ -133,7 +131,6 @@ impl GoKubelet {
         self.tells("registered", |told| told["resource"] == resource)
     }
 
-    /// Waits for a list of devices of a resource.
     #[track_caller]
     pub(crate) fn lists(&mut self, resource: &str, is: impl Fn(&Value) -> bool) -> Value {
         self.tells("devices", |told| told["resource"] == resource && is(told))

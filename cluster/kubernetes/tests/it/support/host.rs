@@ -114,7 +114,6 @@ impl TestHost {
         self.dir.path().join("kubelet")
     }
 
-    /// Takes a device out of a specification.
     pub(crate) fn remove_from_spec(&self, class: &str, device: &str) {
         let path = self.spec_dir().join(format!("onload.dev-{class}.json"));
         let mut spec: serde_json::Value = serde_json::from_str(&read(&path)).unwrap();

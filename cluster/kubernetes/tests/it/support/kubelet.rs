@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onload_kubernetes::wire::messages::{
+use onload_kubernetes::wire::device_plugin::device_plugin_client::DevicePluginClient;
+use onload_kubernetes::wire::device_plugin::registration_server::{
+    Registration, RegistrationServer,
+};
+use onload_kubernetes::wire::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest,
     ContainerPreferredAllocationRequest, Device, DevicePluginOptions, Empty,
     PreferredAllocationRequest, RegisterRequest,
 };
-use onload_kubernetes::wire::services::device_plugin_client::DevicePluginClient;
-use onload_kubernetes::wire::services::registration_server::{Registration, RegistrationServer};
 use tokio::net::UnixSocket;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -27,7 +29,6 @@ use tonic::{Request, Response, Status};
 
 use super::PATIENCE;
 
-/// Kubelet's own limit for Register's dial.
 const DIAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -37,7 +38,6 @@ pub(crate) struct Plugin {
     pub(crate) client: DevicePluginClient<Channel>,
     /// The devices that were sent last, and how many lists there were.
     pub(crate) devices: (Vec<Device>, usize),
-    /// Which of all attempts to register it was.
     pub(crate) attempt: usize,
 }
 
@@ -164,7 +164,6 @@ impl MockKubelet {
         self.shared.plugins.borrow().keys().cloned().collect()
     }
 
-    /// Forgets a resource, and the stream of its devices ends.
     pub(crate) fn forget(&self, resource: &str) {
         self.shared.plugins.send_modify(|plugins| {
             plugins.remove(resource);
@@ -268,7 +267,6 @@ impl Plugin {
         Ok(client.allocate(allocation(&[ids])).await?.into_inner())
     }
 
-    /// The CDI devices for some ids.
     pub(crate) async fn cdi(&self, ids: &[&str]) -> Vec<String> {
         let answer = self.allocate(ids).await.unwrap();
         let devices = answer.container_responses.into_iter();
@@ -280,14 +278,14 @@ impl Plugin {
         let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
         let request = PreferredAllocationRequest {
             container_requests: vec![ContainerPreferredAllocationRequest {
-                available_device_ids: owned(available),
-                must_include_device_ids: Vec::new(),
+                available_device_i_ds: owned(available),
+                must_include_device_i_ds: Vec::new(),
                 allocation_size: size,
             }],
         };
         let mut client = self.client.clone();
         let answer = client.get_preferred_allocation(request).await.unwrap();
         let mut containers = answer.into_inner().container_responses;
-        containers.remove(0).device_ids
+        containers.remove(0).device_i_ds
     }
 }

@@ -8,7 +8,6 @@ use onload_kubernetes::dra::kubelet::KubeletFiles;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 
-/// A kubelet that listens and answers nothing.
 pub(crate) struct ListeningKubelet {
     dir: TempDir,
     _listener: UnixListener,
@@ -52,7 +51,6 @@ pub(crate) fn runs_with(host_root: &Path, arguments: &[&str]) {
     fs::write(process.join("cmdline"), arguments.join("\0") + "\0").unwrap();
 }
 
-/// The recorded one, with other resources.
 fn checkpoint(resources: &[&str]) -> String {
     let recorded = include_str!("../../recorded/kubelet-1.36.2/checkpoint.json");
     let mut checkpoint: serde_json::Value = serde_json::from_str(recorded).unwrap();

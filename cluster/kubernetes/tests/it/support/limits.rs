@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
 
-/// What is wrong with a slice.
 pub(crate) fn problems(slice: &ResourceSlice) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |is_good: bool, what: String| {

@@ -16,7 +16,6 @@ use onload_kubernetes::resources::Plan;
 
 use super::sources;
 
-/// A device as discovery describes it.
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
     let attributes = Attributes::from([
         ("kind", Attribute::Text(class.to_string())),
@@ -48,7 +47,6 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
     }
 }
 
-/// A virtual function of a physical one.
 pub(crate) fn vf(name: &str, pf: &str) -> Offer {
     let mut offer = offer(Class::Vfio, name);
     let pf = Attribute::Text(pf.to_owned());
@@ -72,7 +70,6 @@ pub(crate) fn unhealthy(mut offer: Offer) -> Offer {
     offer
 }
 
-/// One that a container has which nobody knows.
 pub(crate) fn held(mut offer: Offer) -> Offer {
     offer.leases.push(Held {
         slot: 0,
@@ -113,7 +110,6 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
     offer
 }
 
-/// What a captured host offers, with the specifications that it gets.
 pub(crate) fn captured(host: &str) -> Vec<Offer> {
     let root = Host::open(&sources().join("tests/hosts").join(host)).unwrap();
     let specs = sources().join("tests/golden").join(host);
@@ -121,7 +117,6 @@ pub(crate) fn captured(host: &str) -> Vec<Offer> {
     survey.offers()
 }
 
-/// A look at a host that offers these.
 pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
     offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     Arc::new(Snapshot {

@@ -12,12 +12,9 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
-/// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// By a response.
     Headers,
-    /// By the end of the stream, with this error code.
     Reset(u32),
 }
 

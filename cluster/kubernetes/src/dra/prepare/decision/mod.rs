@@ -1,0 +1,301 @@
+//! What containers of a claim get. Nothing is read or written here.
+
+mod address;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, anyhow, bail};
+use onload_cdi::DeviceName;
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::ResourceName;
+use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use onload_core::text::{Listed, Quoted};
+use onload_host::offers::{Health, Offer, Sharing};
+
+use super::allocation::{Allocated, Allocation};
+use super::own_spec::{Leased, Variables, own_name, request_name};
+use super::parameters::misplaced;
+use crate::dra::names::DraNames;
+use crate::dra::slices::pf_of;
+use crate::host_state::Snapshot;
+use crate::resources::{Function, no_spec, variables};
+use crate::wire::dra::Device;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) names: &'a DraNames,
+    pub(crate) snapshot: &'a Snapshot,
+    /// The CDI devices that specifications on disk have now.
+    pub(crate) specs: &'a BTreeSet<String>,
+}
+
+/// What kubelet is answered, and what has to be done before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) leased: Vec<Leased>,
+    /// What nobody else may have then: the physical function of a virtual one, and those made of a physical one.
+    pub(crate) beside: Vec<Leased>,
+    /// What containers are told that asked for resources.
+    pub(crate) variables: Variables,
+}
+
+/// Decides for each device of an allocation: one that cannot be given refuses all.
+pub(crate) fn decide(
+    allocation: Allocation,
+    uid: &ClaimUid,
+    around: Surroundings<'_>,
+) -> Result<Decision> {
+    let mut decision = Decision {
+        variables: around.variables(&allocation.devices)?,
+        ..Decision::default()
+    };
+    for allocated in allocation.devices {
+        let request = allocated.request.clone();
+        let given = around.give(&allocated, uid).and_then(|given| {
+            address::refuse_twice(&decision.leased, &given.leased)?;
+            Ok(given)
+        });
+        let given = given.with_context(|| of_request(&request))?;
+        decision.leased.extend(given.leased);
+        decision.beside.extend(given.beside);
+        let mut cdi_device_ids = given.ids;
+        if decision.variables.contains_key(&allocated.request) {
+            cdi_device_ids.push(request_name(uid, &allocated.request));
+        }
+        decision.devices.push(Device {
+            request_names: vec![allocated.request],
+            pool_name: allocated.pool,
+            device_name: allocated.device,
+            cdi_device_ids,
+            share_id: allocated.share_id,
+        });
+    }
+    Ok(decision)
+}
+
+fn of_request(request: &str) -> String {
+    format!("request {}", Quoted(request))
+}
+
+#[derive(Default)]
+struct Given {
+    ids: Vec<String>,
+    leased: Vec<Leased>,
+    beside: Vec<Leased>,
+}
+
+impl Surroundings<'_> {
+    fn give(&self, allocated: &Allocated, uid: &ClaimUid) -> Result<Given> {
+        let offer = self.offer(allocated)?;
+        let class = class(offer, allocated)?;
+        let profile = profile(offer, allocated)?;
+        let addressed = address::addressed(self.snapshot, offer, allocated)?;
+        let is_leased = self.snapshot.lease_hooks.contains_key(&class);
+        if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
+            // Who only watches takes a device away from nobody, also where no hook leases it.
+            return Ok(Given::default());
+        }
+        let own = self.cdi_devices(offer, class)?;
+        let mut given = Given::default();
+        if is_leased {
+            let leased = |name| leased(&allocated.request, offer, class, name);
+            given.leased = own.iter().map(leased).collect();
+            // An interface is one CDI device.
+            if let Some(only) = given.leased.first_mut() {
+                only.addressed = addressed;
+            }
+            given.beside = self.family(&allocated.request, offer);
+        }
+        // The hook of the claim has to come before the device's own, which then finds that the container has the
+        // device already.
+        let of_claim = given.leased.iter();
+        given.ids = of_claim
+            .map(|leased| own_name(uid, &leased.device))
+            .collect();
+        given.ids.extend(own.iter().map(|name| cdi(class, name)));
+        given.ids.extend(self.profile(profile)?);
+        Ok(given)
+    }
+
+    fn offer(&self, allocated: &Allocated) -> Result<&Offer> {
+        let (pool, device) = (&allocated.pool, &allocated.device);
+        let offers = &self.snapshot.offers;
+        let found = self.names.find(pool, device).and_then(|found| {
+            let key = |offer: &Offer| (offer.class, offer.name.clone());
+            let at = offers.binary_search_by_key(&(found.class, found.name), key);
+            offers.get(at.ok()?)
+        });
+        found.ok_or_else(|| {
+            let quoted = Quoted(device);
+            match self.why_not_offered(pool, device) {
+                Some(reason) => anyhow!("device {quoted} is not offered: {reason}"),
+                None => anyhow!(
+                    "this node has no device {quoted} in pool {}; delete the pod, so that its claim is allocated anew",
+                    Quoted(pool)
+                ),
+            }
+        })
+    }
+
+    /// What a device plugin tells of the functions of each request that is for a resource.
+    fn variables(&self, devices: &[Allocated]) -> Result<Variables> {
+        let mut requests: BTreeMap<&str, (&ResourceName, Vec<&Offer>)> = BTreeMap::new();
+        for allocated in devices {
+            let Some(resource) = &allocated.resource else {
+                continue;
+            };
+            let offer = self.offer(allocated);
+            let offer = offer.with_context(|| of_request(&allocated.request))?;
+            let request = requests.entry(&allocated.request);
+            request.or_insert((resource, Vec::new())).1.push(offer);
+        }
+        let told = requests.into_iter().map(|(request, (resource, offers))| {
+            let functions = offers.into_iter().map(|offer| self.function(offer));
+            (request.to_owned(), variables(resource, functions))
+        });
+        Ok(told
+            .filter(|(_, variables)| !variables.is_empty())
+            .collect())
+    }
+
+    fn function<'o>(&'o self, offer: &'o Offer) -> Function<'o> {
+        let nodes = self.snapshot.nodes.get(&(offer.class, offer.name.clone()));
+        Function {
+            class: offer.class,
+            name: offer.name.as_str(),
+            pci: offer.pci,
+            nodes: nodes.map_or(&[], Vec::as_slice),
+        }
+    }
+
+    /// The functions that exclude one: who has them may have the same hardware.
+    fn family(&self, request: &str, offer: &Offer) -> Vec<Leased> {
+        let is_of =
+            |child: &Offer, parent: &Offer| parent.pci.is_some() && pf_of(child) == parent.pci;
+        let others = self.snapshot.offers.iter();
+        let others =
+            others.filter(|other| offer.class == Class::Vfio && other.class == Class::Vfio);
+        let family = others.filter(|other| is_of(other, offer) || is_of(offer, other));
+        let all = family.flat_map(|other| {
+            let names = other.cdi.iter().filter_map(|name| name.split_once('='));
+            let names = names.filter_map(|(_, name)| DeviceName::try_from(name).ok());
+            names.chain([other.name.clone()])
+        });
+        let all: BTreeSet<DeviceName> = all.collect();
+        let device = |name| LeasedDevice {
+            class: Class::Vfio,
+            name,
+        };
+        let leased = all.into_iter().map(|name| Leased {
+            request: request.to_owned(),
+            device: device(name),
+            most: 1,
+            addressed: None,
+        });
+        leased.collect()
+    }
+
+    /// What discovery says of a device that has this name, or had it.
+    fn why_not_offered(&self, pool: &str, device: &str) -> Option<String> {
+        let not_offered = self.snapshot.not_offered.iter();
+        let mut reasons = not_offered.flat_map(|(name, reasons)| {
+            let reasons = reasons.iter();
+            reasons.map(move |(class, reason)| (*class, name, reason))
+        });
+        let is_it = |class: Class, name: &str| {
+            let name = DeviceName::try_from(name);
+            self.names.pool(class) == pool
+                && name.is_ok_and(|name| self.names.device(class, &name, None) == device)
+        };
+        let found = reasons.find(|(class, name, _)| is_it(*class, name));
+        found.map(|(_, _, reason)| reason.clone())
+    }
+
+    fn cdi_devices(&self, offer: &Offer, class: Class) -> Result<Vec<DeviceName>> {
+        let names = offer.cdi.iter();
+        let names = names.filter_map(|name| name.split_once('='));
+        let mut names: Vec<DeviceName> = names
+            .filter_map(|(_, name)| DeviceName::try_from(name).ok())
+            .collect();
+        if names.is_empty() {
+            names.push(offer.name.clone());
+        }
+        match names.iter().find(|name| !self.has(class, name)) {
+            None => Ok(names),
+            Some(name) => bail!(missing_spec(offer, class, name)),
+        }
+    }
+
+    fn has(&self, class: Class, name: &DeviceName) -> bool {
+        self.specs.contains(&cdi(class, name))
+    }
+
+    fn profile(&self, profile: Option<&DeviceName>) -> Result<Option<String>> {
+        let Some(name) = profile else {
+            return Ok(None);
+        };
+        let id = cdi(Class::Profile, name);
+        if self.specs.contains(&id) {
+            return Ok(Some(id));
+        }
+        let prefix = format!("{}=", Class::Profile.kind());
+        let there = self.specs.iter();
+        let there = there.filter_map(|id| id.strip_prefix(&prefix));
+        let there: Vec<String> = there.map(str::to_owned).collect();
+        let there = Listed(&there);
+        bail!("no CDI specification has {id}; this node has the profiles {there}")
+    }
+}
+
+fn cdi(class: Class, name: &DeviceName) -> String {
+    format!("{}={name}", class.kind())
+}
+
+fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leased {
+    let name = name.clone();
+    Leased {
+        request: request.to_owned(),
+        device: LeasedDevice { class, name },
+        most: offer.most().unwrap_or(u32::MAX),
+        addressed: None,
+    }
+}
+
+/// Why a container would not find the device, in the words of discovery where it has some.
+fn missing_spec(offer: &Offer, class: Class, name: &DeviceName) -> String {
+    match &offer.health {
+        Health::Unhealthy(reason) if class == offer.class => {
+            format!("{}: {reason}", cdi(class, name))
+        }
+        _ => no_spec(&cdi(class, name)),
+    }
+}
+
+/// The class whose edits a container gets: those of an interface without the preload are of a class of their own.
+fn class(offer: &Offer, allocated: &Allocated) -> Result<Class> {
+    let Some(preload) = &allocated.parameters.preload else {
+        return Ok(offer.class);
+    };
+    match (offer.class, preload.value) {
+        (Class::Nic, false) => Ok(Class::NicPlain),
+        (Class::Nic, true) | (Class::NicPlain | Class::NicNodes, false) => Ok(offer.class),
+        _ if preload.is_of_request => Err(misplaced("preload", "nic", offer)),
+        _ => Ok(offer.class),
+    }
+}
+
+fn profile<'a>(offer: &Offer, allocated: &'a Allocated) -> Result<Option<&'a DeviceName>> {
+    let Some(profile) = &allocated.parameters.profile else {
+        return Ok(None);
+    };
+    match offer.class {
+        Class::Nic | Class::NicPlain | Class::NicNodes => Ok(Some(&profile.value)),
+        _ if profile.is_of_request => {
+            Err(misplaced("profile", "nic, nic-plain or nic-nodes", offer))
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,436 @@
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use onload_cdi::Hook;
+use onload_core::kubernetes_settings::KubernetesSettings;
+use onload_host::offers::{Attribute, Sharing};
+use serde_json::json;
+
+use super::super::parameters::{Author, Parameters};
+use super::*;
+use crate::dra::test_offers::offer;
+use crate::resources::Plan;
+
+const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+
+/// A node with an interface, a function that is leased, an RDMA device and a profile.
+fn node() -> Snapshot {
+    let vfio = Offer {
+        sharing: Sharing::Exclusive,
+        ..offer(Class::Vfio, "0000:81:10.0")
+    };
+    let gone = Offer {
+        cdi: Vec::new(),
+        health: Health::Unhealthy("its specification has it no longer".to_owned()),
+        ..offer(Class::Nic, "ens9")
+    };
+    let reason = "bound to igbvf; bind it to vfio-pci".to_owned();
+    Snapshot {
+        plan: Plan::default(),
+        offers: vec![
+            offer(Class::Nic, "ens1"),
+            gone,
+            offer(Class::NicPlain, "ens1"),
+            offer(Class::Rdma, "mlx5_0"),
+            vfio,
+        ],
+        settings: KubernetesSettings::default(),
+        lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
+        nodes: BTreeMap::new(),
+        cni_pools: BTreeSet::new(),
+        not_offered: BTreeMap::from([(
+            "0000:81:10.7".to_owned(),
+            vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
+        )]),
+        taken: Instant::now(),
+    }
+}
+
+fn allocated(request: &str, pool: &str, device: &str, parameters: &serde_json::Value) -> Allocated {
+    let mut merged = Parameters::default();
+    merged.override_by(
+        &Parameters::parse(parameters, Author::Claim).unwrap(),
+        request != "any",
+    );
+    Allocated {
+        request: request.to_owned(),
+        pool: pool.to_owned(),
+        device: device.to_owned(),
+        resource: None,
+        share_id: None,
+        is_admin: false,
+        parameters: merged,
+    }
+}
+
+fn decided(devices: Vec<Allocated>) -> Result<Decision, String> {
+    decided_on(&node(), devices)
+}
+
+fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, String> {
+    let names = DraNames::of("n1", &snapshot.offers);
+    let specs = [
+        "onload.dev/nic=ens1",
+        "onload.dev/nic-plain=ens1",
+        "onload.dev/rdma=mlx5_0",
+        "onload.dev/vfio=0000:81:10.0",
+        "onload.dev/profile=latency",
+        "onload.dev/netdev=ens1v0",
+        "onload.dev/netdev=ens1v1",
+        "onload.dev/netdev=ens2v0",
+    ];
+    let around = Surroundings {
+        names: &names,
+        snapshot,
+        specs: &specs.map(str::to_owned).into_iter().collect(),
+    };
+    let decided = decide(Allocation { devices }, &UID.parse().unwrap(), around);
+    decided.map_err(|error| format!("{error:#}"))
+}
+
+fn ids(device: Allocated) -> Result<Vec<String>, String> {
+    let decision = decided(vec![device])?;
+    Ok(decision.devices.into_iter().next().unwrap().cdi_device_ids)
+}
+
+#[test]
+fn a_function_is_given_beside_nobody_who_has_its_family() {
+    let mut snapshot = node();
+    let function = |name: &str, pf: &str| Offer {
+        pci: name.parse().ok(),
+        sharing: Sharing::Exclusive,
+        attributes: [("pf", Attribute::Text(pf.to_owned()))]
+            .into_iter()
+            .collect(),
+        ..offer(Class::Vfio, name)
+    };
+    snapshot.offers.truncate(4);
+    snapshot.offers.extend([
+        function("0000:81:00.0", ""),
+        function("0000:81:10.0", "0000:81:00.0"),
+        function("0000:81:10.2", "0000:81:00.0"),
+        function("0000:82:00.0", ""),
+    ]);
+    let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
+    let names = |decision: &Decision| -> Vec<String> {
+        let beside = decision.beside.iter();
+        beside.map(|leased| leased.device.to_string()).collect()
+    };
+    let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
+    assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
+    let around = Surroundings {
+        names: &DraNames::of("n1", &snapshot.offers),
+        snapshot: &snapshot,
+        specs: &["onload.dev/vfio=0000:81:00.0".to_owned()]
+            .into_iter()
+            .collect(),
+    };
+    let pf = allocated("pf", "n1/vfio", "0000-81-00-0", &json!({}));
+    let devices = vec![pf];
+    let of_pf = decide(Allocation { devices }, &UID.parse().unwrap(), around).unwrap();
+    assert_eq!(names(&of_pf), ["vfio:0000:81:10.0", "vfio:0000:81:10.2"]);
+}
+
+#[test]
+fn a_shared_device_gives_its_own_cdi_device() {
+    let none = json!({});
+    let nic = ids(allocated("nic", "n1/nic", "ens1", &none)).unwrap();
+    assert_eq!(nic, ["onload.dev/nic=ens1"]);
+    let slot = ids(allocated("nic", "n1/nic", "ens1-slot-3", &none)).unwrap();
+    assert_eq!(slot, nic);
+    let rdma = ids(allocated("r", "n1/rdma", "mlx5-0", &none)).unwrap();
+    assert_eq!(rdma, ["onload.dev/rdma=mlx5_0"]);
+}
+
+#[test]
+fn the_answer_names_request_pool_device_and_share_as_the_allocation_does() {
+    let mut shared = allocated("nic", "n1/nic", "ens1", &json!({}));
+    shared.share_id = Some("s".to_owned());
+    let decision = decided(vec![shared]).unwrap();
+    let device = &decision.devices[0];
+    assert_eq!(device.request_names, ["nic"]);
+    assert_eq!(
+        (device.pool_name.as_str(), device.device_name.as_str()),
+        ("n1/nic", "ens1")
+    );
+    assert_eq!(device.share_id.as_deref(), Some("s"));
+    assert!(decision.leased.is_empty());
+}
+
+#[test]
+fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
+    let vfio = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
+    let decision = decided(vec![vfio]).unwrap();
+    let of_claim = format!("onload.dev/claim={UID}.vfio.0000:81:10.0");
+    let ids = [of_claim.as_str(), "onload.dev/vfio=0000:81:10.0"];
+    assert_eq!(decision.devices[0].cdi_device_ids, ids);
+    let leased = Leased {
+        request: "vf".to_owned(),
+        device: "vfio:0000:81:10.0".parse().unwrap(),
+        most: 1,
+        addressed: None,
+    };
+    assert_eq!(decision.leased, [leased]);
+}
+
+#[test]
+fn who_only_watches_takes_nothing_away() {
+    let admin = |pool, device| Allocated {
+        is_admin: true,
+        ..allocated("w", pool, device, &json!({}))
+    };
+    let decision = decided(vec![admin("n1/vfio", "0000-81-10-0")]).unwrap();
+    assert!(decision.devices[0].cdi_device_ids.is_empty());
+    assert!(decision.leased.is_empty());
+    assert_eq!(
+        ids(admin("n1/nic", "ens1")).unwrap(),
+        ["onload.dev/nic=ens1"]
+    );
+}
+
+#[test]
+fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
+    let mut node = node();
+    node.lease_hooks.clear();
+    let admin = Allocated {
+        is_admin: true,
+        ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({}))
+    };
+    let decision = decided_on(&node, vec![admin]).unwrap();
+    assert!(decision.devices[0].cdi_device_ids.is_empty());
+}
+
+#[test]
+fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
+    let mut node = node();
+    for (at, offer) in node.offers.iter_mut().enumerate() {
+        offer.pci = format!("0000:81:10.{at}").parse().ok();
+    }
+    let key = |name: &str| (Class::Vfio, DeviceName::try_from(name).unwrap());
+    let nodes = vec!["/dev/vfio/15".to_owned(), "/dev/vfio/vfio".to_owned()];
+    node.nodes.insert(key("0000:81:10.0"), nodes);
+    let of = |request: &str, pool: &str, device: &str, resource: &str| Allocated {
+        resource: Some(resource.to_owned().try_into().unwrap()),
+        ..allocated(request, pool, device, &json!({}))
+    };
+    let devices = vec![
+        of("r-0", "n1/nic", "ens1", "amd.com/onload"),
+        of("r-1", "n1/vfio", "0000-81-10-0", "onload.dev/vfio"),
+        of("r-0", "n1/rdma", "mlx5-0", "amd.com/onload"),
+        allocated("claimed", "n1/nic", "ens1", &json!({})),
+    ];
+    let decision = decided_on(&node, devices).unwrap();
+    let requests: Vec<&str> = decision.variables.keys().map(String::as_str).collect();
+    assert_eq!(requests, ["r-0", "r-1"]);
+    let of_nic = &decision.variables["r-0"]["PCIDEVICE_AMD_COM_ONLOAD"];
+    assert_eq!(of_nic, "0000:81:10.0,0000:81:10.3");
+    let info = &decision.variables["r-1"]["PCIDEVICE_ONLOAD_DEV_VFIO_INFO"];
+    assert!(info.contains(r#""dev-mount":"/dev/vfio/15""#), "{info}");
+    let last: Vec<Option<&String>> = decision
+        .devices
+        .iter()
+        .map(|device| device.cdi_device_ids.last())
+        .collect();
+    let of_request = |request: &str| format!("onload.dev/claim={UID}.request.{request}");
+    assert_eq!(last[0], Some(&of_request("r-0")));
+    assert_eq!(last[1], Some(&of_request("r-1")));
+    assert_eq!(last[2], Some(&of_request("r-0")));
+    assert_eq!(last[3].unwrap(), "onload.dev/nic=ens1");
+}
+
+#[test]
+fn without_the_preload_a_container_gets_the_plain_class() {
+    let off = json!({"preload": "off"});
+    let nic = ids(allocated("nic", "n1/nic", "ens1", &off)).unwrap();
+    assert_eq!(nic, ["onload.dev/nic-plain=ens1"]);
+    let plain = ids(allocated("nic", "n1/nic-plain", "ens1", &off)).unwrap();
+    assert_eq!(plain, nic);
+    let on = json!({"preload": "on"});
+    let nic = ids(allocated("nic", "n1/nic", "ens1", &on)).unwrap();
+    assert_eq!(nic, ["onload.dev/nic=ens1"]);
+}
+
+#[test]
+fn a_profile_is_one_more_cdi_device() {
+    let profile = json!({"profile": "latency"});
+    let nic = ids(allocated("nic", "n1/nic", "ens1", &profile)).unwrap();
+    assert_eq!(nic, ["onload.dev/nic=ens1", "onload.dev/profile=latency"]);
+}
+
+#[test]
+fn a_profile_that_is_not_there_is_refused_with_those_that_are() {
+    let profile = json!({"profile": "latencies"});
+    let line = ids(allocated("nic", "n1/nic", "ens1", &profile)).unwrap_err();
+    assert_eq!(
+        line,
+        "request \"nic\": no CDI specification has onload.dev/profile=latencies; this node has the profiles latency"
+    );
+}
+
+#[test]
+fn a_parameter_of_a_request_is_for_the_class_that_has_a_use_for_it() {
+    for (pool, device, parameters, says) in [
+        (
+            "n1/rdma",
+            "mlx5-0",
+            json!({"preload": "off"}),
+            "parameter preload is for devices of class nic, and mlx5_0 is of class rdma",
+        ),
+        (
+            "n1/nic-plain",
+            "ens1",
+            json!({"preload": "on"}),
+            "parameter preload is for devices of class nic, and ens1 is of class nic-plain",
+        ),
+        (
+            "n1/vfio",
+            "0000-81-10-0",
+            json!({"profile": "latency"}),
+            "parameter profile is for devices of class nic, nic-plain or nic-nodes, and 0000:81:10.0 is of class vfio",
+        ),
+    ] {
+        let line = ids(allocated("a", pool, device, &parameters)).unwrap_err();
+        assert_eq!(line, format!("request \"a\": {says}"));
+        // Said of all devices of a claim, it is for those that have a use for it.
+        ids(allocated("any", pool, device, &parameters)).unwrap();
+    }
+}
+
+/// The same node with two interfaces that may move, of which a plugin moves the second.
+fn node_with_interfaces() -> Snapshot {
+    let mut node = node();
+    let interface = |name: &str, pci: &str, pool: &str| Offer {
+        sharing: Sharing::Exclusive,
+        pci: pci.parse().ok(),
+        pools: vec![pool.to_owned()],
+        attributes: [("interface", Attribute::Text(name.to_owned()))].into(),
+        ..offer(Class::Netdev, name)
+    };
+    node.offers.extend([
+        interface("ens1v0", "0000:81:11.0", "fast"),
+        interface("ens1v1", "0000:81:11.1", "fast"),
+        interface("ens2v0", "0000:82:11.0", "sriov"),
+    ]);
+    node.offers
+        .sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    node.lease_hooks
+        .insert(Class::Netdev, vec![Hook::default()]);
+    node.cni_pools.insert("sriov".to_owned());
+    node.settings.addresses = vec!["192.0.2.0/24".parse().unwrap()];
+    node
+}
+
+fn moved(request: &str, device: &str, address: &str) -> Allocated {
+    allocated(request, "n1/netdev", device, &json!({"address": address}))
+}
+
+#[test]
+fn the_hook_of_a_claim_moves_an_interface_with_the_claim_s_address() {
+    let node = node_with_interfaces();
+    let decision = decided_on(&node, vec![moved("fast", "ens1v0", "192.0.2.10/24")]).unwrap();
+    let ids = &decision.devices[0].cdi_device_ids;
+    let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
+    assert_eq!(ids, &[of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
+    let addressed = decision.leased[0].addressed.as_ref().unwrap();
+    assert_eq!(addressed.interface.to_string(), "ens1v0@0000:81:11.0");
+    assert_eq!(addressed.addresses, ["192.0.2.10/24".parse().unwrap()]);
+    let none = allocated("fast", "n1/netdev", "ens1v0", &json!({}));
+    let decision = decided_on(&node, vec![none]).unwrap();
+    assert_eq!(decision.leased[0].addressed, None);
+}
+
+#[test]
+fn a_claim_sets_addresses_of_the_operator_s_networks_and_a_class_any() {
+    let node = node_with_interfaces();
+    let foreign = || moved("fast", "ens1v0", "198.51.100.1/24");
+    assert_eq!(
+        decided_on(&node, vec![foreign()]).unwrap_err(),
+        "request \"fast\": parameter address sets 198.51.100.1/24, which is in none of the networks that this node \
+         allows to claims (192.0.2.0/24); ask its operator for addresses under [kubernetes], or for a DeviceClass with it"
+    );
+    let mut of_class = foreign();
+    let said = of_class.parameters.address.as_mut().unwrap();
+    said.value.author = Author::Class;
+    decided_on(&node, vec![of_class]).unwrap();
+    let mut none = node_with_interfaces();
+    none.settings.addresses.clear();
+    let refused = decided_on(&none, vec![moved("fast", "ens1v0", "192.0.2.10/24")]);
+    assert!(refused.unwrap_err().contains("allows to claims (none)"));
+}
+
+#[test]
+fn an_address_is_for_one_interface_that_the_hook_moves() {
+    let node = node_with_interfaces();
+    let same = ["ens1v0", "ens1v1"].map(|device| moved("any", device, "192.0.2.10/24"));
+    let refused = decided_on(&node, same.to_vec()).unwrap_err();
+    assert!(
+        refused.contains("sets 192.0.2.10 for two devices of the claim"),
+        "{refused}"
+    );
+    let refused = decided_on(&node, vec![moved("a", "ens2v0", "192.0.2.10/24")]).unwrap_err();
+    assert!(refused.contains("a CNI plugin moves ens2v0"), "{refused}");
+    let of_nic = |request| {
+        allocated(
+            request,
+            "n1/nic",
+            "ens1",
+            &json!({"address": "192.0.2.10/24"}),
+        )
+    };
+    let refused = decided_on(&node, vec![of_nic("nic")]).unwrap_err();
+    assert!(
+        refused.contains("parameter address is for devices of class netdev"),
+        "{refused}"
+    );
+    // Said of all devices of a claim, it is for those that have a use for it.
+    let both = vec![of_nic("any"), moved("any", "ens1v0", "192.0.2.10/24")];
+    assert_eq!(decided_on(&node, both).unwrap().leased.len(), 1);
+}
+
+#[test]
+fn a_device_of_another_node_or_of_nobody_is_refused() {
+    for (pool, device) in [
+        ("n2/nic", "ens1"),
+        ("n1/nic", "ens2"),
+        ("n1/zf", "ens1"),
+        ("", ""),
+        ("../..", "a\nb"),
+    ] {
+        let line = ids(allocated("a", pool, device, &json!({}))).unwrap_err();
+        assert!(
+            line.starts_with("request \"a\": this node has no device \""),
+            "{line}"
+        );
+        assert!(!line.contains('\n'));
+    }
+}
+
+#[test]
+fn a_device_that_is_not_offered_any_more_is_refused_with_the_words_of_discovery() {
+    let line = ids(allocated("a", "n1/vfio", "0000-81-10-7", &json!({}))).unwrap_err();
+    assert_eq!(
+        line,
+        "request \"a\": device \"0000-81-10-7\" is not offered: bound to igbvf; bind it to vfio-pci"
+    );
+}
+
+#[test]
+fn a_device_without_a_specification_is_refused_with_the_words_of_discovery() {
+    let line = ids(allocated("a", "n1/nic", "ens9", &json!({}))).unwrap_err();
+    assert_eq!(
+        line,
+        "request \"a\": onload.dev/nic=ens9: its specification has it no longer"
+    );
+}
+
+#[test]
+fn one_device_that_cannot_be_given_refuses_the_claim() {
+    let good = allocated("a", "n1/nic", "ens1", &json!({}));
+    let bad = allocated("b", "n1/nic", "ens2", &json!({}));
+    assert!(
+        decided(vec![good, bad])
+            .unwrap_err()
+            .starts_with("request \"b\": ")
+    );
+    assert_eq!(decided(Vec::new()), Ok(Decision::default()));
+}
