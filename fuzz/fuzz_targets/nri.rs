@@ -9,7 +9,7 @@ use std::io::{self, Cursor, Read, Write};
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
-use onload_nri::create::create;
+use onload_nri::create::{create, line};
 use onload_nri::runtime::Runtime;
 use onload_nri::wire::messages::{ConfigureRequest, CreateContainerResponse};
 use onload_nri::wire::mux::Mux;
@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
                 CreateContainerResponse::decode(&*created.payload).expect("what we wrote is read");
             }
             Err(failure) => {
-                let line = failure.error.line();
+                let line = line(&failure.error);
                 assert!(!line.contains(char::is_control), "{line:?}");
             }
         }

@@ -30,7 +30,6 @@ use support::{Agent, TestHost};
 const DEVICES: usize = 4096;
 const ANSWERS: usize = 500;
 
-/// A host with its specifications.
 fn host() -> TestHost {
     let built = TestHost::empty();
     synthetic::build(&built.root(), DEVICES).unwrap();
@@ -61,7 +60,6 @@ fn each(all: Duration) -> Duration {
     all / u32::try_from(ANSWERS).unwrap()
 }
 
-/// One task after the other takes a device of these.
 async fn reserve(agent: &Agent, what: &str, ids: &[String]) {
     let begin = Instant::now();
     for answer in 0..ANSWERS {

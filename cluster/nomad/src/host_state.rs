@@ -4,60 +4,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use onload_cdi::{ContainerEdits, QualifiedName};
+use anyhow::{Context, Result, anyhow, bail};
+use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Device as Leased, Lease};
-use onload_core::text::{Chain, Listed};
+use onload_core::text::Listed;
 use onload_core::ticket::variable;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::offers::Health;
 
-use crate::devices::books::{self, Books, LookError};
+use crate::devices::books::{self, Books};
 use crate::devices::group::{self, Device, Group, Place};
 use crate::devices::id;
 use crate::devices::plan::{Plan, plan};
 use crate::devices::reservation::{Manner, Need, Reservation, needs};
 use crate::settings::{Runtime, Settings};
-use crate::tickets::{self, OwnTasks, ReserveTicketError};
+use crate::tickets::{self, OwnTasks};
 use crate::wire::device::{ContainerReservation, DeviceGroup};
 
 /// The variable that says what a task was not given.
 const NOT_GIVEN: &str = "ONLOAD_CTK_NOT_GIVEN";
 
-/// Why a task is not given its devices.
-#[derive(Debug, thiserror::Error)]
-pub enum ReserveError {
-    /// There is no such device.
-    #[error("reserving {id}: {why}; let Nomad place the task again")]
-    Gone {
-        id: String,
-        /// What is known of it.
-        why: String,
-    },
-    /// A task cannot use it now.
-    #[error("reserving {id}: {why}")]
-    Unhealthy { id: String, why: String },
-    /// No specification has it any more.
-    #[error("reserving {id}: {why}")]
-    Edits { id: String, why: String },
-    /// Nomad cannot carry what a task needs of it.
-    #[error(
-        "reserving {id}: it needs {needs}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
-    )]
-    NotCarried { id: String, needs: String },
-    /// There is no ticket for it.
-    #[error("reserving {0}")]
-    Ticket(String, #[source] Box<ReserveTicketError>),
-}
-
-/// A host at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The devices that are published.
     pub plan: Plan,
-    /// What of the configuration may be a mistake.
     pub warnings: BTreeSet<String>,
     /// How long a reservation waits for a device that a task of this client holds.
     pub reserve_wait: Duration,
@@ -70,17 +42,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Looks at a host, after an earlier look.
-    ///
-    /// # Errors
-    /// [`LookError`].
     pub fn of(
         host: &Host,
         config: &Config,
         settings: &Settings,
         dirs: &[PathBuf],
         earlier: Option<&Snapshot>,
-    ) -> Result<Snapshot, LookError> {
+    ) -> Result<Snapshot> {
         let look = books::look(host, config, settings, dirs)?;
         let leases = look.offers.iter().flat_map(|offer| {
             let device = Leased {
@@ -111,27 +79,19 @@ impl Snapshot {
         })
     }
 
-    /// As Nomad reads it.
     #[must_use]
     pub fn to_wire(&self) -> Vec<DeviceGroup> {
         self.plan.groups.iter().map(Group::to_wire).collect()
     }
 
-    /// What a task gets that is given some devices.
-    ///
-    /// # Errors
-    /// [`ReserveError`].
-    pub fn reserve(
-        &self,
-        host: &Host,
-        ids: &[String],
-    ) -> Result<ContainerReservation, ReserveError> {
+    pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
         let mut reservation = Reservation::default();
         let mut by_ticket = ByTicket::default();
         let mut not_given = BTreeSet::new();
         for (id, group, device) in self.devices(ids)? {
             for (class, names) in &device.members {
-                let edits = self.edits(host, *class, names, id)?;
+                let edits = self.books.edits(host, *class, names);
+                let edits = edits.with_context(|| format!("reserving {id}"))?;
                 // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
                 // merges what several blocks share.
                 if self.is_by_ticket(*class) {
@@ -150,10 +110,9 @@ impl Snapshot {
             reservation.set(NOT_GIVEN, words.join(","));
         }
         if !by_ticket.devices.is_empty() {
-            let failed = |error| ReserveError::Ticket(ids.join(", "), Box::new(error));
-            let (devices, exclusive) = (&by_ticket.devices, &by_ticket.exclusive);
-            let ticket =
-                tickets::write(host, devices, exclusive, &ids.join(", ")).map_err(failed)?;
+            let ids = ids.join(", ");
+            let ticket = tickets::write(host, &by_ticket.devices, &by_ticket.exclusive, &ids)
+                .with_context(|| format!("reserving {ids}"))?;
             let (name, value) = variable(&ticket);
             reservation.set(&name, value);
         }
@@ -161,10 +120,7 @@ impl Snapshot {
     }
 
     /// A task of this client that holds one of some devices now, for people. Its lease is looked for anew.
-    ///
-    /// # Errors
-    /// [`UnknownLeases`].
-    pub fn own_holder(&self, host: &Host, ids: &[String]) -> anyhow::Result<Option<String>> {
+    pub fn own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
         let places = ids.iter().filter_map(|id| self.by_id.get(id));
         let groups = places.filter_map(|(of, index)| {
             let group = self
@@ -193,10 +149,7 @@ impl Snapshot {
     }
 
     /// The devices of some ids, each once, with the first of its ids.
-    fn devices<'s>(
-        &'s self,
-        ids: &'s [String],
-    ) -> Result<Vec<(&'s str, &'s Group, &'s Device)>, ReserveError> {
+    fn devices<'s>(&'s self, ids: &'s [String]) -> Result<Vec<(&'s str, &'s Group, &'s Device)>> {
         let mut seen = BTreeSet::new();
         let mut devices = Vec::new();
         for id in ids {
@@ -209,9 +162,9 @@ impl Snapshot {
                     distinct(group, index, |index| seen.contains(&(of, index))),
                 ))
             });
-            let (of, group, index) = found.ok_or_else(|| ReserveError::Gone {
-                id: id.clone(),
-                why: self.why_gone(id),
+            let (of, group, index) = found.ok_or_else(|| {
+                let why = self.why_gone(id);
+                anyhow!("reserving {id}: {why}; let Nomad place the task again")
             })?;
             let Some(device) = group
                 .devices
@@ -221,8 +174,7 @@ impl Snapshot {
                 continue;
             };
             if let Health::Unhealthy(why) = &device.health {
-                let (id, why) = (id.clone(), why.clone());
-                return Err(ReserveError::Unhealthy { id, why });
+                bail!("reserving {id}: {why}");
             }
             devices.push((id.as_str(), group, device));
         }
@@ -245,20 +197,6 @@ impl Snapshot {
         }
     }
 
-    fn edits(
-        &self,
-        host: &Host,
-        class: Class,
-        names: &[QualifiedName],
-        id: &str,
-    ) -> Result<ContainerEdits, ReserveError> {
-        let edits = self.books.edits(host, class, names);
-        edits.map_err(|error| ReserveError::Edits {
-            id: id.to_owned(),
-            why: error.to_string(),
-        })
-    }
-
     fn manner(&self, class: Class) -> Manner {
         // Of these classes the device directory of nomad-onload is.
         let has_place = [
@@ -277,16 +215,16 @@ impl Snapshot {
 }
 
 /// Refuses a device that is of no use without something that Nomad cannot carry.
-fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<(), ReserveError> {
+fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<()> {
     let unbearable = needs.iter().filter(|need| !need.is_bearable());
     let unbearable: Vec<String> = unbearable.map(|need| need.as_str().to_owned()).collect();
-    match unbearable.is_empty() {
-        true => Ok(()),
-        false => Err(ReserveError::NotCarried {
-            id: id.to_owned(),
-            needs: Listed(&unbearable).to_string(),
-        }),
+    if !unbearable.is_empty() {
+        bail!(
+            "reserving {id}: it needs {}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
+            Listed(&unbearable)
+        );
     }
+    Ok(())
 }
 
 /// The device that one of a group stands for where some are taken: Nomad chooses slots, so a second one of a device
@@ -294,15 +232,14 @@ fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<(), ReserveError> {
 fn distinct(group: &Group, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
     let devices = group.devices.iter().enumerate();
     let mut others = devices.filter(|(_, device)| device.health == Health::Healthy);
-    match is_taken(index) {
-        true => others
-            .find(|(other, _)| !is_taken(*other))
-            .map_or(index, |(other, _)| other),
-        false => index,
+    if !is_taken(index) {
+        return index;
     }
+    others
+        .find(|(other, _)| !is_taken(*other))
+        .map_or(index, |(other, _)| other)
 }
 
-/// A device as leases know it.
 fn leased(device: &Device) -> impl Iterator<Item = Leased> + '_ {
     let members = device.members.iter();
     members.flat_map(|(class, names)| {
@@ -335,10 +272,4 @@ impl ByTicket {
         let noted = leased(device).filter(|leased| group.is_exclusive && is_asked(leased));
         self.exclusive.extend(noted);
     }
-}
-
-/// An error in one line, for Nomad's task event.
-#[must_use]
-pub fn one_line(error: &ReserveError) -> String {
-    Chain(error).to_string()
 }

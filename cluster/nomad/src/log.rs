@@ -1,71 +1,91 @@
 //! The log: lines of JSON on standard error, as go-plugin's hosts read them (hclog). They pass them on to the
 //! agent's log, with the level that they have here.
 
-use std::io::{self, Write};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::fmt::{self, Debug};
+use std::io;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::config::LogLevel;
 use onload_core::timestamp::rfc3339;
 use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::{LookupSpan, Registry};
+use tracing_subscriber::reload::{self, Handle};
 
-/// The least important level that is written, as a number.
-static LEVEL: AtomicU8 = AtomicU8::new(2);
+/// What is written; none before the log is started.
+static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
-/// How important a line is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Something does not work.
-    Error = 0,
-    Warn = 1,
-    Info = 2,
-    Debug = 3,
-}
-
-impl Level {
-    fn as_str(self) -> &'static str {
-        match self {
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        }
+/// Begins to write what this crate says from `info` on. A line that cannot be written is lost: a full pipe stops no
+/// task.
+pub fn start() {
+    let (filter, handle) = reload::Layer::new(from(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Hclog)
+        .with_writer(io::stderr)
+        .log_internal_errors(false);
+    let log = tracing_subscriber::registry().with(filter).with(lines);
+    if tracing::subscriber::set_global_default(log).is_ok() {
+        let _ = FILTER.set(handle);
     }
 }
 
 /// Sets what is written, by `[log] level` of the host's configuration.
 pub fn set_level(level: LogLevel) {
     let level = match level {
-        LogLevel::Error => Level::Error,
-        LogLevel::Warning => Level::Warn,
-        LogLevel::Info => Level::Info,
-        LogLevel::Debug => Level::Debug,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warning => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
     };
-    LEVEL.store(level as u8, Ordering::Relaxed);
-}
-
-/// Writes a line. One that cannot be written is lost: a full pipe stops no task.
-pub fn log(level: Level, message: &str) {
-    if level as u8 > LEVEL.load(Ordering::Relaxed) {
-        return;
+    if let Some(filter) = FILTER.get() {
+        // It fails only without a log.
+        let _ = filter.reload(from(level));
     }
-    let _ = io::stderr().write_all(line(level, message, SystemTime::now()).as_bytes());
 }
 
-pub fn error(message: &str) {
-    log(Level::Error, message);
+/// The libraries below say much that is no agent's business.
+fn from(level: LevelFilter) -> Targets {
+    Targets::new().with_target("onload_nomad", level)
 }
 
-pub fn warn(message: &str) {
-    log(Level::Warn, message);
+struct Hclog;
+
+impl<S, N> FormatEvent<S, N> for Hclog
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut to: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut message = Message::default();
+        event.record(&mut message);
+        to.write_str(&line(
+            *event.metadata().level(),
+            &message.0,
+            SystemTime::now(),
+        ))
+    }
 }
 
-pub fn info(message: &str) {
-    log(Level::Info, message);
-}
+#[derive(Default)]
+struct Message(String);
 
-pub fn debug(message: &str) {
-    log(Level::Debug, message);
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
 }
 
 fn line(level: Level, message: &str, now: SystemTime) -> String {
@@ -77,7 +97,7 @@ fn line(level: Level, message: &str, now: SystemTime) -> String {
         since.subsec_micros()
     );
     let line = json!({
-        "@level": level.as_str(),
+        "@level": level.as_str().to_ascii_lowercase(),
         "@message": message,
         "@module": "onload",
         "@timestamp": time,
@@ -94,7 +114,7 @@ mod tests {
     #[test]
     fn a_line_is_what_hclog_reads_whatever_stands_in_the_message() {
         let now = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042);
-        let line = line(Level::Warn, "a \"b\"\n{c}", now);
+        let line = line(Level::WARN, "a \"b\"\n{c}", now);
         assert_eq!(
             line,
             "{\"@level\":\"warn\",\"@message\":\"a \\\"b\\\"\\n{c}\",\"@module\":\"onload\",\"@timestamp\":\"2023-11-14T22:13:20.000042Z\"}\n"

@@ -1,12 +1,10 @@
 //! `onload-nomad-device`: parse, shake hands, serve, report errors.
 
 use std::env;
-use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use onload_core::text::Chain;
 use onload_nomad::cli::Cli;
 use onload_nomad::log;
 use onload_nomad::plugin::handshake::{self, Handshake};
@@ -14,15 +12,16 @@ use onload_nomad::plugin::serve::serve;
 use onload_nomad::surveyor::Surveyor;
 
 fn main() -> ExitCode {
+    log::start();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && is_plugin() => {
             let said = error.to_string();
             let said = said.lines().next().unwrap_or_default();
             let said = said.trim_start_matches("error: ");
-            log::error(&format!(
+            tracing::error!(
                 "{said}; correct args in the block of this plugin in the agent's configuration"
-            ));
+            );
             return ExitCode::from(2);
         }
         Err(error) => error.exit(),
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&Chain(error.as_ref()).to_string());
+            report(&error);
             ExitCode::FAILURE
         }
     }
@@ -41,15 +40,16 @@ fn is_plugin() -> bool {
 }
 
 /// The agent shows lines of its own form alone at their level.
-fn report(said: &str) {
+fn report(error: &anyhow::Error) {
     if is_plugin() {
-        return log::error(said);
+        tracing::error!("{error:#}");
+    } else {
+        // Nobody is left to be told that this failed.
+        let _ = writeln!(io::stderr(), "onload-nomad-device: {error:#}");
     }
-    // Nobody is left to be told that this failed.
-    let _ = writeln!(io::stderr(), "onload-nomad-device: {said}");
 }
 
-fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
+fn run(cli: Cli) -> anyhow::Result<()> {
     let handshake = Handshake::of(|name| env::var_os(name))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,5 +58,5 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let served = runtime.block_on(serve(&handshake, surveyor));
     // The thread that looks at the host is not waited for.
     runtime.shutdown_background();
-    Ok(served?)
+    served
 }

@@ -2,22 +2,20 @@
 //! then the plugin touches nothing.
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Result;
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
-use onload_core::text::Chain;
-use onload_host::host::{Host, HostError};
+use onload_host::host::Host;
 use onload_host::settings;
 use onload_host::specdir::given_or_engine_dirs;
 use onload_host::watch::{Failure, Renewed, Sources, Waker, Watcher};
 use tokio::sync::watch;
 
-use crate::devices::books::LookError;
 use crate::host_state::Snapshot;
 use crate::log;
 use crate::settings::Settings;
@@ -25,10 +23,8 @@ use crate::settings::Settings;
 /// The shortest time after which everything is looked at again: what changes is told anyway.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
-/// Where the host is.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its root directory.
     pub host_root: PathBuf,
     /// The configuration file, if it is not the host's own.
     pub config: Option<PathBuf>,
@@ -36,18 +32,6 @@ pub struct Options {
     pub spec_dirs: Vec<PathBuf>,
 }
 
-/// Why nothing is known of the host.
-#[derive(Debug, thiserror::Error)]
-enum SurveyError {
-    #[error(transparent)]
-    Host(#[from] HostError),
-    #[error(transparent)]
-    Settings(#[from] anyhow::Error),
-    #[error(transparent)]
-    Look(#[from] LookError),
-}
-
-/// Who looks at the host.
 #[derive(Debug)]
 pub struct Surveyor {
     options: Options,
@@ -63,7 +47,6 @@ struct Shared {
 }
 
 impl Surveyor {
-    /// Of a host, by the defaults.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Surveyor {
@@ -73,7 +56,6 @@ impl Surveyor {
         }
     }
 
-    /// The root directory of the host.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
@@ -83,7 +65,6 @@ impl Surveyor {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks by other settings from now on.
     pub fn set(&self, settings: Settings) {
         let mut shared = self.shared();
         shared.settings = settings;
@@ -103,9 +84,7 @@ impl Surveyor {
         sources.directories.extend(named);
         let watcher = Watcher::new(sources)?;
         for reason in watcher.without() {
-            log::warn(&format!(
-                "changes are found later, after fingerprint_period: {reason}"
-            ));
+            tracing::warn!("changes are found later, after fingerprint_period: {reason}");
         }
         self.shared().waker = Some(watcher.waker());
         Ok(watcher)
@@ -122,9 +101,9 @@ impl Surveyor {
                 .name("surveyor".to_owned())
                 .spawn(run);
             if let Err(error) = started {
-                log::error(&format!(
+                tracing::error!(
                     "starting the thread that looks at the host: {error}; no devices are published"
-                ));
+                );
                 self.snapshots.send_replace(Some(Arc::default()));
             }
         }
@@ -137,7 +116,6 @@ struct Loop<'s> {
     watch: Renewed,
     /// How often everything is looked at in any case.
     period: Duration,
-    /// What was said last, so that it is not said twice.
     said: String,
     left_out: BTreeSet<String>,
     warnings: BTreeSet<String>,
@@ -176,7 +154,7 @@ impl<'s> Loop<'s> {
         }
     }
 
-    fn look(&mut self, settings: &Settings) -> Result<Snapshot, SurveyError> {
+    fn look(&mut self, settings: &Settings) -> Result<Snapshot> {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
         let dirs = given_or_engine_dirs(&host, &options.spec_dirs)?;
@@ -189,13 +167,7 @@ impl<'s> Loop<'s> {
         let config = settings::load(&host, options.config.as_deref())?;
         log::set_level(config.log.level);
         let earlier = self.surveyor.snapshots.borrow().clone();
-        Ok(Snapshot::of(
-            &host,
-            &config,
-            settings,
-            &dirs,
-            earlier.as_deref(),
-        )?)
+        Snapshot::of(&host, &config, settings, &dirs, earlier.as_deref())
     }
 
     fn watch(&mut self, host: &Host, dirs: &[PathBuf], period: Duration) {
@@ -223,19 +195,17 @@ impl<'s> Loop<'s> {
 
     fn not_told(&self, failure: Failure) {
         if let Failure::New(error) = failure {
-            log::error(&format!(
+            tracing::error!(
                 "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
-            ));
+            );
         }
     }
 
     /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
-    fn failed(&mut self, error: &dyn Error) {
-        let said = Chain(error).to_string();
+    fn failed(&mut self, error: &anyhow::Error) {
+        let said = format!("{error:#}");
         if self.said != said {
-            log::error(&format!(
-                "looking at the host: {said}; what was found before stays published"
-            ));
+            tracing::error!("looking at the host: {said}; what was found before stays published");
             self.said = said;
         }
         self.surveyor.snapshots.send_if_modified(|snapshot| {
@@ -250,10 +220,10 @@ impl<'s> Loop<'s> {
     /// Says once what is offered and not published, and what may be a mistake.
     fn explain(&mut self, snapshot: &Snapshot) {
         for line in snapshot.plan.left_out.difference(&self.left_out) {
-            log::info(line);
+            tracing::info!("{line}");
         }
         for line in snapshot.warnings.difference(&self.warnings) {
-            log::warn(line);
+            tracing::warn!("{line}");
         }
         self.left_out.clone_from(&snapshot.plan.left_out);
         self.warnings.clone_from(&snapshot.warnings);

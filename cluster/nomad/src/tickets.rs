@@ -1,53 +1,32 @@
 //! Tickets of this plugin: what our OCI runtime gives a task that Nomad cannot.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::lease::{Device, Lease, Token};
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
-use onload_core::ticket::{NewTicket, TicketError, Tickets};
-use onload_host::host::{Host, HostError};
+use onload_core::ticket::{NewTicket, Tickets};
+use onload_host::host::Host;
 
-/// The engine, as tickets name it.
 const ENGINE: &str = "nomad";
 /// How long another program may have the lock of the tickets.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why there is no ticket.
-#[derive(Debug, thiserror::Error)]
-pub enum ReserveTicketError {
-    /// The host cannot be opened, or the directory not be made.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The directory cannot be used.
-    #[error("opening {path:?}")]
-    Directory { path: PathBuf, source: io::Error },
-    /// The ticket is not written.
-    #[error(transparent)]
-    Ticket(#[from] TicketError),
-}
-
 /// Writes a ticket for some devices; those of `exclusive` are good with no earlier one then.
-///
-/// # Errors
-/// [`ReserveTicketError`].
 pub fn write(
     host: &Host,
     devices: &BTreeSet<(Class, QualifiedName)>,
     exclusive: &[Device],
     description: &str,
-) -> Result<Token, ReserveTicketError> {
+) -> Result<Token> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let opened = host.create_directory(Path::new(RUN_DIR))?;
-    set_mode(&opened, RUN_DIR_MODE).map_err(|error| ReserveTicketError::Directory {
-        path: path.clone(),
-        source: error.into(),
-    })?;
+    set_mode(&opened, RUN_DIR_MODE).with_context(|| format!("opening {path:?}"))?;
     let run = RunDir::new(opened, &path);
     let tickets = Tickets::open(&run, processes(host))?;
     let new = NewTicket {
@@ -74,7 +53,6 @@ fn request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     words.collect::<Vec<_>>().join(";")
 }
 
-/// The tickets of Nomad's tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTasks {
     tickets: BTreeSet<String>,
@@ -112,10 +90,9 @@ impl OwnTasks {
         own
     }
 
-    /// Adds those of an earlier look that a lease still names. A task that runs is ours although a later
-    /// reservation took its ticket: an agent that was started again reserves anew for the tasks that it finds.
-    /// Once a task was started with the later ticket, who holds the device by the earlier one keeps it from a task
-    /// that has it in Nomad's books: that is nobody of ours.
+    /// Adds those of an earlier look that a lease still names: an agent that was started again reserves anew for tasks
+    /// that run, which takes their tickets. Once a task was started with the later ticket, whoever holds the device by
+    /// the earlier one is no task of Nomad's.
     #[must_use]
     pub fn and_earlier<'l>(
         mut self,
@@ -207,7 +184,6 @@ mod tests {
             (ticket.engine.as_str(), ticket.exclusive.len()),
             ("nomad", 1)
         );
-        // A later reservation of the device has it.
         let later = write(
             &host,
             &names(&["onload.dev/vfio=0000:81:10.0"]),

@@ -1,8 +1,10 @@
-//! What was decided, in the words of a runtime: pure. What the runtime cannot be told is refused by name,
-//! since a container that got a part would look like one that got all.
+//! What was decided, in the messages of NRI. What the runtime cannot be told is refused by name, since a container
+//! that got a part would look like one that got all.
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
+use onload_core::error::{Error, Result};
 use onload_core::request::Request;
+use onload_core::{bail, error};
 use onload_hooks::adjust::{Adjustment, Node};
 
 use crate::runtime::Runtime;
@@ -10,25 +12,6 @@ use crate::wire::messages::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
     LinuxDevice, LinuxResources, Mount, OptionalInt, OptionalU32, PosixRlimit,
 };
-
-/// Why the container is not created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No plugin can add a capability.
-    #[error(
-        "{0}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload"
-    )]
-    Capability(String),
-    /// This runtime does not take it.
-    #[error("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")]
-    Untold {
-        /// Where it is requested, for people.
-        keys: String,
-        runtime: String,
-        what: String,
-        remedy: &'static str,
-    },
-}
 
 const USE_DOCKER: &str = "use --device, or the runtime onload";
 const USE_HANDLER: &str = "use the runtime class onload";
@@ -38,26 +21,23 @@ const UPDATE_FOR_NAMES: &str =
     "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
 
 /// Refuses what no runtime can be told, before anything is decided or kept.
-///
-/// # Errors
-/// [`Refusal::Capability`].
-pub fn check(request: &Request) -> Result<(), Refusal> {
-    match &request.ipc_lock {
-        Some(asked) => Err(Refusal::Capability(asked.origin.to_string())),
-        None => Ok(()),
+pub fn check(request: &Request) -> Result<()> {
+    if let Some(asked) = &request.ipc_lock {
+        bail!(
+            "{}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload",
+            asked.origin
+        );
     }
+    Ok(())
 }
 
 /// Words what was decided. `held` are the names of devices that the runtime injects already.
-///
-/// # Errors
-/// [`Refusal::Untold`] names the annotations and what the runtime cannot be told.
 pub fn word(
     decided: &Adjustment,
     request: &Request,
     held: &[String],
     runtime: &Runtime,
-) -> Result<ContainerAdjustment, Refusal> {
+) -> Result<ContainerAdjustment> {
     let telling = Telling {
         decided,
         runtime,
@@ -85,17 +65,13 @@ struct Telling<'a> {
 }
 
 impl Telling<'_> {
-    fn refusal(&self, what: impl Into<String>, remedy: &'static str) -> Refusal {
-        Refusal::Untold {
-            keys: self.keys.clone(),
-            runtime: self.runtime.to_string(),
-            what: what.into(),
-            remedy,
-        }
+    fn refusal(&self, what: &str, remedy: &str) -> Error {
+        let (keys, runtime) = (&self.keys, self.runtime);
+        error!("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")
     }
 
     /// The devices by their names, and the limits. What the runtime has by name already it keeps.
-    fn names(&self, names: &[String], held: &[String]) -> Result<ContainerAdjustment, Refusal> {
+    fn names(&self, names: &[String], held: &[String]) -> Result<ContainerAdjustment> {
         let names = names.iter().filter(|name| !held.contains(name));
         let (rlimits, _) = self.limits()?;
         Ok(ContainerAdjustment {
@@ -106,24 +82,25 @@ impl Telling<'_> {
         })
     }
 
-    fn edits(&self) -> Result<ContainerAdjustment, Refusal> {
+    fn edits(&self) -> Result<ContainerAdjustment> {
         let edits = &self.decided.edits;
         if let Some(other) = edits.others.first() {
-            let remedy = match self.runtime.abilities.is_whole {
-                true => UPDATE_FOR_NAMES,
-                false => USE_DOCKER,
+            let remedy = if self.runtime.abilities.is_whole {
+                UPDATE_FOR_NAMES
+            } else {
+                USE_DOCKER
             };
-            return Err(self.refusal(format!("{other} of a specification"), remedy));
+            return Err(self.refusal(&format!("{other} of a specification"), remedy));
         }
         if !self.runtime.abilities.is_whole {
             return self.variables_and_mounts();
         }
         let devices = edits.nodes.iter().map(|node| self.device(node));
-        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let devices = devices.collect::<Result<_>>()?;
         let (rlimits, by_hooks) = self.limits()?;
         let more: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
         let hooks = hooks(edits.hooks.iter().chain(more))
-            .map_err(|stage| self.refusal(format!("hooks of stage {stage}"), USE_HANDLER))?;
+            .map_err(|stage| self.refusal(&format!("hooks of stage {stage}"), USE_HANDLER))?;
         Ok(ContainerAdjustment {
             mounts: edits.mounts.iter().map(mount).collect(),
             env: self.env(),
@@ -134,7 +111,7 @@ impl Telling<'_> {
         })
     }
 
-    fn variables_and_mounts(&self) -> Result<ContainerAdjustment, Refusal> {
+    fn variables_and_mounts(&self) -> Result<ContainerAdjustment> {
         let (decided, edits) = (self.decided, &self.decided.edits);
         let what = if let Some(node) = edits.nodes.first() {
             format!("device node {}", node.path)
@@ -152,11 +129,11 @@ impl Telling<'_> {
                 ..ContainerAdjustment::default()
             });
         };
-        Err(self.refusal(what, USE_DOCKER))
+        Err(self.refusal(&what, USE_DOCKER))
     }
 
     /// A bind mount with no option but `ro`.
-    fn plain_mount(&self, own: &CdiMount) -> Result<Mount, Refusal> {
+    fn plain_mount(&self, own: &CdiMount) -> Result<Mount> {
         const OF_BINDING: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
         let mount = mount(own);
         let options = &mount.options;
@@ -164,10 +141,10 @@ impl Telling<'_> {
             .iter()
             .find(|option| !OF_BINDING.contains(&option.as_str()));
         let is_read_only = options.iter().any(|option| option == "ro");
-        // What guards against the files of others is nothing to read-only files of the host's root.
+        // nosuid and nodev guard against files of others, not read-only ones of root.
         if mount.kind != "bind" || odd.is_some() || !is_read_only {
             let what = format!("the mount at {} with its options", own.container_path);
-            return Err(self.refusal(what, USE_DOCKER));
+            return Err(self.refusal(&what, USE_DOCKER));
         }
         Ok(Mount {
             options: vec!["ro".to_owned()],
@@ -185,7 +162,7 @@ impl Telling<'_> {
     }
 
     /// The limits; and whether a hook has to raise the one on locked memory instead.
-    fn limits(&self) -> Result<(Vec<PosixRlimit>, bool), Refusal> {
+    fn limits(&self) -> Result<(Vec<PosixRlimit>, bool)> {
         let limits = &self.decided.limits;
         if self.runtime.abilities.limits || limits.is_empty() {
             let limits = limits.iter().map(|limit| PosixRlimit {
@@ -198,7 +175,7 @@ impl Telling<'_> {
         let has_hook = !self.decided.edits.limit_hooks.is_empty();
         let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;
         match limits.iter().find(|limit| !by_hook(&limit.type_)) {
-            Some(limit) => Err(self.refusal(limit.type_.clone(), UPDATE_FOR_LIMITS)),
+            Some(limit) => Err(self.refusal(&limit.type_, UPDATE_FOR_LIMITS)),
             None => Ok((Vec::new(), true)),
         }
     }
@@ -220,14 +197,14 @@ impl Telling<'_> {
     }
 
     /// A node. The runtime makes a rule for reading and writing of it, whatever is said.
-    fn device(&self, node: &Node) -> Result<LinuxDevice, Refusal> {
+    fn device(&self, node: &Node) -> Result<LinuxDevice> {
         if !(node.access.contains('r') && node.access.contains('w')) {
             let remedy = match self.decided.names {
                 Some(_) => UPDATE_FOR_NAMES,
                 None => USE_HANDLER,
             };
             let what = format!("that {} is for {:?} only", node.path, node.access);
-            return Err(self.refusal(what, remedy));
+            return Err(self.refusal(&what, remedy));
         }
         let number = |value: u32| OptionalU32 { value };
         Ok(LinuxDevice {

@@ -1,14 +1,15 @@
-//! The command line, which is too short for a library: a plugin that a runtime launches has none at all.
+//! The command line, which is too short for a library.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use onload_core::error::Result;
 use onload_core::text::Quoted;
+use onload_core::{bail, error};
 
 use crate::connect::SOCKET;
 use crate::session::Identity;
 
-/// What `--help` prints.
 pub const HELP: &str = "\
 Gives the containers of pods what their annotations ask of onload.dev, as an NRI plugin of the container
 runtime
@@ -32,27 +33,20 @@ const NAME: &str = "onload";
 /// After most, so that it sees the variables that they set.
 const INDEX: &str = "50";
 
-/// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To serve.
     Run(Options),
-    /// The help.
     Help,
-    /// The version.
     Version,
 }
 
-/// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The runtime's socket.
     pub socket: PathBuf,
     /// Two digits.
     pub index: String,
     /// The root of another host.
     pub host_root: Option<PathBuf>,
-    /// Whether reasons are told too.
     pub verbose: bool,
 }
 
@@ -67,28 +61,7 @@ impl Default for Options {
     }
 }
 
-/// A command line that is not understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UsageError {
-    /// No such option.
-    #[error("{0} is no option; \"onload-nri --help\" lists them")]
-    Unknown(String),
-    /// Nothing behind an option.
-    #[error("{0} needs a value")]
-    NoValue(&'static str),
-    /// Not an index.
-    #[error("index {0}; want two digits")]
-    Index(String),
-    /// Not a name.
-    #[error("name {0}; want letters, digits, '_', '.', '+' and '-'")]
-    Name(String),
-}
-
-/// Reads the command line, without the program's name.
-///
-/// # Errors
-/// [`UsageError`].
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, UsageError> {
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked> {
     let mut words = words.into_iter();
     let mut options = Options::default();
     while let Some(word) = words.next() {
@@ -101,7 +74,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, UsageEr
             let value = joined.clone().or_else(|| words.next());
             value
                 .filter(|value| !value.is_empty())
-                .ok_or(UsageError::NoValue(option))
+                .ok_or_else(|| error!("{option} needs a value"))
         };
         match (name, &joined) {
             ("--socket", _) => options.socket = value("--socket")?.into(),
@@ -110,7 +83,10 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, UsageEr
             ("-v" | "--verbose", None) => options.verbose = true,
             ("-h" | "--help", None) => return Ok(Asked::Help),
             ("-V" | "--version", None) => return Ok(Asked::Version),
-            _ => return Err(UsageError::Unknown(Quoted(&text).to_string())),
+            _ => bail!(
+                "{} is no option; \"onload-nri --help\" lists them",
+                Quoted(&text)
+            ),
         }
     }
     Ok(Asked::Run(options))
@@ -122,19 +98,20 @@ fn value_of(word: &OsStr, name: &str) -> OsString {
     OsStr::from_bytes(&word.as_bytes()[name.len() + 1..]).to_owned()
 }
 
-/// Who the plugin says that it is: as the runtime that launched it wants it, or as the options say.
-///
-/// # Errors
-/// [`UsageError`] for what the runtime would not take (pkg/api/plugin.go).
+/// Who the plugin says that it is: as the runtime that launched it wants it, or as the options say. What the
+/// runtime would not take is refused (pkg/api/plugin.go).
 pub fn identity(
     name: Option<&str>,
     index_told: Option<&str>,
     options: &Options,
-) -> Result<Identity, UsageError> {
+) -> Result<Identity> {
     let name = name.unwrap_or(NAME);
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
     if name.is_empty() || !name.chars().all(legal) {
-        return Err(UsageError::Name(Quoted(name).to_string()));
+        bail!(
+            "name {}; want letters, digits, '_', '.', '+' and '-'",
+            Quoted(name)
+        );
     }
     Ok(Identity {
         name: name.to_owned(),
@@ -142,19 +119,18 @@ pub fn identity(
     })
 }
 
-fn index(text: &str) -> Result<String, UsageError> {
-    let is_one = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-    match is_one {
-        true => Ok(text.to_owned()),
-        false => Err(UsageError::Index(Quoted(text).to_string())),
+fn index(text: &str) -> Result<String> {
+    if text.len() != 2 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        bail!("index {}; want two digits", Quoted(text));
     }
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(words: &[&str]) -> Result<Asked, UsageError> {
+    fn parsed(words: &[&str]) -> Result<Asked> {
         parse(words.iter().map(OsString::from))
     }
 
@@ -176,11 +152,11 @@ mod tests {
             "/host",
             "--verbose",
         ];
-        assert_eq!(parsed(&joined), Ok(expected.clone()));
-        assert_eq!(parsed(&apart), Ok(expected));
-        assert_eq!(parsed(&[]), Ok(Asked::Run(Options::default())));
-        assert_eq!(parsed(&["--version"]), Ok(Asked::Version));
-        assert_eq!(parsed(&["-h"]), Ok(Asked::Help));
+        assert_eq!(parsed(&joined).unwrap(), expected);
+        assert_eq!(parsed(&apart).unwrap(), expected);
+        assert_eq!(parsed(&[]).unwrap(), Asked::Run(Options::default()));
+        assert_eq!(parsed(&["--version"]).unwrap(), Asked::Version);
+        assert_eq!(parsed(&["-h"]).unwrap(), Asked::Help);
     }
 
     #[test]

@@ -2,21 +2,21 @@
 //! hands to a plugin which it launches.
 
 use std::collections::hash_map::RandomState;
+use std::error::Error;
 use std::hash::BuildHasher;
-use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use onload_core::text::Chain;
+use onload_core::error;
+use onload_core::error::{Context, Result};
 use rustix::fs::{FileType, fstat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::journal::{Journal, Severity};
-use crate::session::{Decider, Identity, Session, SessionError};
+use crate::session::{Decider, Identity, Session};
 
-/// Where runtimes listen.
 pub const SOCKET: &str = "/var/run/nri/nri.sock";
 
 /// The variable with the number of the descriptor, for a plugin that the runtime launched.
@@ -25,64 +25,43 @@ pub const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
 pub const NAME_VARIABLE: &str = "NRI_PLUGIN_NAME";
 pub const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
 
-/// The first wait before another attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// The longest one: after a runtime has come back, annotated pods start without devices for as long.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The variable holds no number.
-    #[error("{SOCKET_VARIABLE}={0:?} is not the number of a descriptor")]
-    Number(String),
-    /// There is no such descriptor, or it is no socket.
-    #[error("taking descriptor {number} of {SOCKET_VARIABLE}")]
-    Descriptor { number: i32, source: io::Error },
-    #[error(
-        "connecting to {path:?}; is NRI on in the container runtime? \"onload-ctk runtime configure --nri\" turns it on"
-    )]
-    Socket { path: PathBuf, source: io::Error },
-}
-
 /// The connection to the runtime that launched this process. The descriptor is copied out of this process
 /// itself, and so it is known to be open (pidfd_getfd(2), Linux 5.6).
-///
-/// # Errors
-/// [`ConnectError`].
-pub fn launched(variable: &str) -> Result<UnixStream, ConnectError> {
-    let number: i32 = variable
-        .parse()
-        .ok()
-        .filter(|number| *number > 2)
-        .ok_or_else(|| ConnectError::Number(variable.to_owned()))?;
-    let failed = |source: io::Error| ConnectError::Descriptor { number, source };
-    let itself = pidfd_open(getpid(), PidfdFlags::empty());
-    let copy = itself.and_then(|itself| pidfd_getfd(itself, number, PidfdGetfdFlags::empty()));
-    let copy = copy.map_err(|error| failed(error.into()))?;
-    let stat = fstat(&copy).map_err(|error| failed(error.into()))?;
-    match FileType::from_raw_mode(stat.st_mode) {
+pub fn launched(variable: &str) -> Result<UnixStream> {
+    let number = variable.parse().ok().filter(|number| *number > 2);
+    let number: i32 = number.ok_or_else(|| {
+        error!("{SOCKET_VARIABLE}={variable:?} is not the number of a descriptor")
+    })?;
+    copy(number).with_context(|| format!("taking descriptor {number} of {SOCKET_VARIABLE}"))
+}
+
+fn copy(number: i32) -> Result<UnixStream, Box<dyn Error + Send + Sync>> {
+    let itself = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let copy = pidfd_getfd(itself, number, PidfdGetfdFlags::empty())?;
+    match FileType::from_raw_mode(fstat(&copy)?.st_mode) {
         FileType::Socket => Ok(UnixStream::from(copy)),
-        _ => Err(failed(io::Error::other("not a socket"))),
+        _ => Err("not a socket".into()),
     }
 }
 
-/// Serves the runtime that launched this process, until it closes the connection.
-///
-/// # Errors
-/// [`SessionError`], of a session that ended before the runtime took us.
+/// Serves the runtime that launched this process, until it closes the connection; an error if that was before it
+/// took us.
 pub fn serve_launched<D: Decider>(
     stream: UnixStream,
     identity: &Identity,
     decider: &D,
     journal: Journal,
-) -> Result<(), SessionError> {
+) -> Result<()> {
     let mut session = Session::new(stream, identity, decider, journal);
     let ended = session.run();
     if !session.is_synchronized() {
         return Err(ended);
     }
-    journal.say(Severity::Info, &Chain(&ended).to_string());
+    journal.say(Severity::Info, &format!("{ended:#}"));
     Ok(())
 }
 
@@ -112,18 +91,19 @@ fn attempt<D: Decider>(
     journal: Journal,
 ) -> (String, bool) {
     let began = Instant::now();
-    let stream = UnixStream::connect(socket).map_err(|source| ConnectError::Socket {
-        path: socket.to_owned(),
-        source,
+    let stream = UnixStream::connect(socket).with_context(|| {
+        format!(
+            "connecting to {socket:?}; is NRI on in the container runtime? \"onload-ctk runtime configure --nri\" turns it on"
+        )
     });
     match stream {
         Ok(stream) => {
             let mut session = Session::new(stream, identity, decider, journal);
             let ended = session.run();
             let was_taken = session.is_synchronized() && began.elapsed() > LONGEST_WAIT;
-            (Chain(&ended).to_string(), was_taken)
+            (format!("{ended:#}"), was_taken)
         }
-        Err(error) => (Chain(&error).to_string(), false),
+        Err(error) => (format!("{error:#}"), false),
     }
 }
 
@@ -150,8 +130,10 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io;
     use std::os::fd::AsRawFd;
+
+    use super::*;
 
     #[test]
     fn waits_grow_to_a_bound_and_differ_by_chance() {
@@ -194,7 +176,7 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         let refused = launched(&file.as_raw_fd().to_string()).unwrap_err();
-        assert!(Chain(&refused).to_string().ends_with("not a socket"));
+        assert!(format!("{refused:#}").ends_with("not a socket"));
         let refused = launched("1048500").unwrap_err();
         assert!(
             refused.to_string().contains("descriptor 1048500"),

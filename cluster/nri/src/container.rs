@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::container_id::{ContainerId, NotContainerId};
-use onload_core::request::{DOMAIN, Request, RequestError};
+use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::Result;
+use onload_core::request::{DOMAIN, Request};
 use serde_json::{Map, Value, json};
 
 use crate::runtime::Runtime;
@@ -18,39 +20,19 @@ use crate::wire::messages::{
 const NAME_KEY: &str = "io.kubernetes.cri.container-name";
 const ENGINE_PREFIX: &str = "io.kubernetes.";
 
-/// A container that asks for something.
 #[derive(Debug)]
 pub struct Asking {
     /// What its OCI runtime will call it.
     pub id: ContainerId,
     pub request: Request,
-    /// What there is of its configuration.
     pub config: String,
-    /// The CDI devices that it gets already.
     pub held_names: Vec<String>,
 }
 
-/// Why the container is not created.
-#[derive(Debug, thiserror::Error)]
-pub enum ContainerError {
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The runtime did not say which container.
-    #[error("the runtime's message names no container")]
-    None,
-    #[error(transparent)]
-    Id(#[from] NotContainerId),
-}
-
-/// Reads a container; `None` if it asks for nothing.
-///
-/// # Errors
-/// [`ContainerError`].
-pub fn read(
-    asked: CreateContainerRequest,
-    runtime: &Runtime,
-) -> Result<Option<Asking>, ContainerError> {
-    let container = asked.container.ok_or(ContainerError::None)?;
+pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<Asking>> {
+    let container = asked
+        .container
+        .ok_or_else(|| error!("the runtime's message names no container"))?;
     let pod = asked.pod.unwrap_or_default();
     let annotations = annotations(pod.annotations, &container, runtime);
     let Some(request) = Request::parse(&annotations)? else {
@@ -77,8 +59,8 @@ pub fn shown(asked: &CreateContainerRequest) -> String {
     }
 }
 
-/// Our annotations of the pod and of the container, which go before; and what engines say of it. What a
-/// pod says in the words of engines is no engine's.
+/// The onload.dev annotations of the pod and of the container, which take precedence, and what engines say of it.
+/// What a pod says with the keys of engines is ignored.
 fn annotations(
     pod: BTreeMap<String, String>,
     container: &Container,
@@ -234,7 +216,7 @@ mod tests {
                 ..Container::default()
             }),
         };
-        let read = read(asked, &runtime("containerd")).map_err(|error| error.to_string())?;
+        let read = read(asked, &runtime("containerd")).map_err(|error| format!("{error:#}"))?;
         Ok(read.map(|asking| {
             let devices = asking.request.devices.iter();
             let devices = devices.map(|(class, asked)| format!("{class}={}", asked.value[0]));
@@ -323,14 +305,17 @@ mod tests {
                 pod: None,
                 container: Some(container),
             };
-            read(asked, &runtime("docker")).map_err(|error| error.to_string())
+            read(asked, &runtime("docker")).map_err(|error| format!("{error:#}"))
         };
         assert!(with_id("c1").is_ok_and(|asking| asking.is_some()));
         for id in ["", "..", "a/b"] {
             assert!(with_id(id).unwrap_err().contains("is not a container id"));
         }
         let none = read(CreateContainerRequest::default(), &runtime("docker"));
-        assert!(matches!(none, Err(ContainerError::None)));
+        assert_eq!(
+            none.unwrap_err().to_string(),
+            "the runtime's message names no container"
+        );
     }
 
     #[test]

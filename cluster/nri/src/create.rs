@@ -1,46 +1,25 @@
 //! A container that is about to be created: the runtime's message to our answer.
 
 use memchr::memmem;
+use onload_core::error::{Context, Error, Result};
 use onload_core::request::DOMAIN;
-use onload_core::text::{Chain, one_line};
+use onload_core::text::one_line;
 use onload_hooks::adjust::adjust;
 use onload_hooks::decision::pools::{Pools, Reserved, or_give_back};
 use onload_hooks::host::HostView;
 use prost::Message;
 
-use crate::answer::{self, Refusal};
-use crate::container::{self, Asking, ContainerError};
+use crate::answer;
+use crate::container::{self, Asking};
 use crate::runtime::Runtime;
 use crate::wire::messages::{CreateContainerRequest, CreateContainerResponse};
 
-/// Why the container is not created.
-#[derive(Debug, thiserror::Error)]
-pub enum CreateError {
-    #[error("reading what the runtime says of the container")]
-    Message(#[from] prost::DecodeError),
-    /// The files of the host cannot be used.
-    #[error(transparent)]
-    Host(onload_core::error::Error),
-    /// What it asks for cannot be read.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// It does not get what it asks for.
-    #[error(transparent)]
-    Filter(#[from] Box<onload_core::error::Error>),
-    /// The runtime cannot be told.
-    #[error(transparent)]
-    Refusal(#[from] Refusal),
+/// One line for the pod's events.
+#[must_use]
+pub fn line(error: &Error) -> String {
+    format!("onload-nri: {}", one_line(&format!("{error:#}")))
 }
 
-impl CreateError {
-    /// One line for the pod's events.
-    #[must_use]
-    pub fn line(&self) -> String {
-        format!("onload-nri: {}", one_line(&Chain(self).to_string()))
-    }
-}
-
-/// What was decided of a container.
 #[derive(Debug, Default)]
 pub struct Created {
     pub payload: Vec<u8>,
@@ -52,35 +31,31 @@ pub struct Created {
     pub reasons: Vec<String>,
 }
 
-/// Why a container is not created, and which one, as far as that is known.
 #[derive(Debug)]
 pub struct Failure {
     pub of: String,
-    pub error: CreateError,
+    pub error: Error,
 }
 
-/// Decides with a host and its pools.
-pub type Decide<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<Created, CreateError>;
+pub type Decide<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<Created>;
 
 /// Decides what a container gets. One that asks for nothing is answered without being read, and nothing
-/// of the host is looked at; else `with_host` is called once with what decides.
-///
-/// # Errors
-/// [`Failure`]: the container is not created. Nothing is kept for it then.
+/// of the host is looked at; else `with_host` is called once with what decides. After an error nothing is kept for it.
 pub fn create(
     message: &[u8],
     runtime: &Runtime,
-    with_host: &dyn Fn(Decide<'_>) -> Result<Created, CreateError>,
+    with_host: &dyn Fn(Decide<'_>) -> Result<Created>,
 ) -> Result<Created, Failure> {
     // Text stands in protobuf as it is: no spelling of it escapes a letter.
     if memmem::find(message, DOMAIN.as_bytes()).is_none() {
         return Ok(Created::default());
     }
-    let unknown = |error| Failure {
-        of: "a container".to_owned(),
-        error,
-    };
-    let asked = CreateContainerRequest::decode(message).map_err(|error| unknown(error.into()))?;
+    let asked = CreateContainerRequest::decode(message)
+        .context("reading what the runtime says of the container")
+        .map_err(|error| Failure {
+            of: "a container".to_owned(),
+            error,
+        })?;
     let of = container::shown(&asked);
     let decided = || match container::read(asked, runtime)? {
         Some(asking) => {
@@ -101,8 +76,8 @@ fn decide(
     runtime: &Runtime,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Created, CreateError> {
-    let decided = adjust(asking.config.clone(), &asking.id, host, pools).map_err(Box::new)?;
+) -> Result<Created> {
+    let decided = adjust(asking.config.clone(), &asking.id, host, pools)?;
     let Some(decided) = decided else {
         return Ok(Created::default());
     };

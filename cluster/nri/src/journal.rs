@@ -10,17 +10,13 @@ use onload_core::text::one_line;
 pub enum Severity {
     /// A container is not created, or the program ends.
     Error = 3,
-    /// Something is not as it should be.
     Warning = 4,
-    /// What was done.
     Info = 6,
     Debug = 7,
 }
 
-/// Where lines go.
 #[derive(Clone, Copy, Debug)]
 pub struct Journal {
-    /// The least severe lines that are written.
     pub most: Severity,
 }
 

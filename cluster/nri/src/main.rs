@@ -15,12 +15,11 @@ use onload_nri::cli::{self, Asked, HELP, Options};
 use onload_nri::connect::{
     INDEX_VARIABLE, NAME_VARIABLE, SOCKET_VARIABLE, launched, serve, serve_launched,
 };
-use onload_nri::create::{CreateError, Created, Failure, create};
+use onload_nri::create::{Created, Failure, create};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::Runtime;
 use onload_nri::session::Decider;
 
-/// Says of a lease who asked for it.
 const ENTRY_POINT: &str = "onload-nri";
 
 fn main() -> ExitCode {
@@ -96,7 +95,7 @@ impl OfHost {
 impl Decider for OfHost {
     fn create(&self, message: &[u8], runtime: &Runtime) -> Result<Created, Failure> {
         create(message, runtime, &|decide| {
-            let host = self.look().map_err(CreateError::Host)?;
+            let host = self.look()?;
             decide(&host, &Keeper::before(&host, ENTRY_POINT))
         })
     }

@@ -7,7 +7,6 @@ use onload_core::text::Quoted;
 
 use crate::wire::messages::ConfigureRequest;
 
-/// A runtime that told who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
     name: String,
@@ -28,7 +27,6 @@ pub struct Abilities {
 type Version = (u32, u32, u32);
 
 impl Runtime {
-    /// By what it says of itself.
     #[must_use]
     pub fn new(said: &ConfigureRequest) -> Runtime {
         let version = parse(&said.runtime_version);
@@ -87,9 +85,10 @@ impl fmt::Display for Runtime {
         };
         for (at, text) in [&self.name, &self.version].into_iter().enumerate() {
             let space = if at > 0 { " " } else { "" };
-            match is_plain(text) {
-                true => write!(f, "{space}{text}")?,
-                false => write!(f, "{space}{}", Quoted(text))?,
+            if is_plain(text) {
+                write!(f, "{space}{text}")?;
+            } else {
+                write!(f, "{space}{}", Quoted(text))?;
             }
         }
         Ok(())

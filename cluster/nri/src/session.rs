@@ -4,17 +4,19 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use onload_core::text::{Chain, one_line};
+use onload_core::bail;
+use onload_core::error::{Context, Error, Result};
+use onload_core::text::one_line;
 use prost::Message as _;
 
-use crate::create::{Created, Failure};
+use crate::create::{Created, Failure, line};
 use crate::journal::{Journal, Severity};
 use crate::runtime::Runtime;
 use crate::wire::messages::{
     ConfigureRequest, ConfigureResponse, EVENTS, PLUGIN_SERVICE, RUNTIME_SERVICE,
     RegisterPluginRequest, SynchronizeRequest, SynchronizeResponse,
 };
-use crate::wire::mux::{Mux, MuxError, PLUGIN, RUNTIME, Received};
+use crate::wire::mux::{Mux, PLUGIN, RUNTIME, Received};
 use crate::wire::ttrpc::{self, MAX_MESSAGE, Message, REQUEST, RESPONSE, Request, Response};
 
 /// How long a runtime may take to answer the registration and to say who it is. It gives up on us after
@@ -29,17 +31,12 @@ const REGISTRATION: u32 = 1;
 
 /// What a session asks of the host: a value of its own for each container, since files change.
 pub trait Decider {
-    /// Decides what a container gets.
-    ///
-    /// # Errors
-    /// The container is not created.
+    /// What a container gets; after an error it is not created.
     fn create(&self, message: &[u8], runtime: &Runtime) -> Result<Created, Failure>;
 
-    /// Gives back what was kept for a container whose answer nobody got.
     fn give_back(&self, created: &Created);
 }
 
-/// Who we say that we are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Letters, digits, `_.+-`.
@@ -47,35 +44,8 @@ pub struct Identity {
     pub index: String,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The connection is of no more use.
-    #[error(transparent)]
-    Mux(#[from] MuxError),
-    /// The runtime takes no plugin like this one.
-    #[error("registering as {index}-{name}: the runtime says {says}")]
-    Refused {
-        name: String,
-        index: String,
-        says: String,
-    },
-    /// The connection cannot be set up.
-    #[error("setting up the connection")]
-    Setup(#[from] std::io::Error),
-    /// A message that cannot be read.
-    #[error("reading {what} of the runtime")]
-    Message {
-        what: &'static str,
-        source: prost::DecodeError,
-    },
-}
-
-/// A stream whose reads can be bounded in time.
 pub trait Stream: Read + Write {
     /// Bounds each read; none: for ever.
-    ///
-    /// # Errors
-    /// The kernel's.
     fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()>;
 }
 
@@ -111,16 +81,12 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         }
     }
 
-    /// Whether the runtime took us.
     pub fn is_synchronized(&self) -> bool {
         self.is_synchronized
     }
 
     /// Registers, and answers until the connection ends, which it always does by an error.
-    ///
-    /// # Errors
-    /// [`SessionError`].
-    pub fn run(&mut self) -> SessionError {
+    pub fn run(&mut self) -> Error {
         let ended = self.register().and_then(|()| {
             loop {
                 let received = self.mux.receive()?;
@@ -134,8 +100,11 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         }
     }
 
-    fn register(&mut self) -> Result<(), SessionError> {
-        self.mux.stream().set_patience(Some(PATIENCE))?;
+    fn register(&mut self) -> Result<()> {
+        self.mux
+            .stream()
+            .set_patience(Some(PATIENCE))
+            .context("setting up the connection")?;
         let plugin = RegisterPluginRequest {
             plugin_name: self.identity.name.clone(),
             plugin_idx: self.identity.index.clone(),
@@ -152,11 +121,11 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
             flags: 0,
             body: call.encode_to_vec(),
         };
-        Ok(self.mux.send(RUNTIME, &message)?)
+        self.mux.send(RUNTIME, &message)
     }
 
     /// The runtime may call us before it answers the registration.
-    fn take(&mut self, received: Received, came: Instant) -> Result<(), SessionError> {
+    fn take(&mut self, received: Received, came: Instant) -> Result<()> {
         let Received {
             connection,
             message,
@@ -170,28 +139,21 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         }
     }
 
-    fn registered(&self, message: &Message) -> Result<(), SessionError> {
-        let response = Response::decode(&*message.body);
-        let response = response.map_err(|source| SessionError::Message {
-            what: "the answer to the registration",
-            source,
-        })?;
+    fn registered(&self, message: &Message) -> Result<()> {
+        let response = Response::decode(&*message.body)
+            .context("reading the answer to the registration of the runtime")?;
         match response.status.filter(|status| status.code != 0) {
             None => Ok(()),
-            Some(status) => Err(SessionError::Refused {
-                name: self.identity.name.clone(),
-                index: self.identity.index.clone(),
-                says: one_line(&status.message),
-            }),
+            Some(status) => {
+                let Identity { name, index } = self.identity;
+                let says = one_line(&status.message);
+                bail!("registering as {index}-{name}: the runtime says {says}")
+            }
         }
     }
 
-    fn call(&mut self, message: &Message, came: Instant) -> Result<(), SessionError> {
-        let request = Request::decode(&*message.body);
-        let request = request.map_err(|source| SessionError::Message {
-            what: "a call",
-            source,
-        })?;
+    fn call(&mut self, message: &Message, came: Instant) -> Result<()> {
+        let request = Request::decode(&*message.body).context("reading a call of the runtime")?;
         if request.service != PLUGIN_SERVICE {
             return self.unknown(message.stream, &request.service);
         }
@@ -203,15 +165,13 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
             "Shutdown" => Response::done(Vec::new()),
             method => return self.unknown(message.stream, method),
         };
-        Ok(self
-            .mux
-            .send(PLUGIN, &response.to_message(message.stream))?)
+        self.mux.send(PLUGIN, &response.to_message(message.stream))
     }
 
-    fn unknown(&mut self, stream: u32, what: &str) -> Result<(), SessionError> {
+    fn unknown(&mut self, stream: u32, what: &str) -> Result<()> {
         let text = format!("onload-nri has no {}", one_line(what));
         let response = Response::refused(ttrpc::UNIMPLEMENTED, text);
-        Ok(self.mux.send(PLUGIN, &response.to_message(stream))?)
+        self.mux.send(PLUGIN, &response.to_message(stream))
     }
 
     fn configure(&mut self, payload: &[u8]) -> Response {
@@ -254,16 +214,11 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         Response::done(SynchronizeResponse { more }.encode_to_vec())
     }
 
-    fn create(
-        &mut self,
-        stream: u32,
-        request: &Request,
-        came: Instant,
-    ) -> Result<(), SessionError> {
+    fn create(&mut self, stream: u32, request: &Request, came: Instant) -> Result<()> {
         let Some(runtime) = &self.runtime else {
             let text = "onload-nri was asked of a container before Configure".to_owned();
             let response = Response::refused(ttrpc::FAILED_PRECONDITION, text);
-            return Ok(self.mux.send(PLUGIN, &response.to_message(stream))?);
+            return self.mux.send(PLUGIN, &response.to_message(stream));
         };
         let decided = self.decider.create(&request.payload, runtime);
         let wait = u64::try_from(request.timeout_nano)
@@ -273,10 +228,10 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         let mut created = match decided {
             Ok(created) => created,
             Err(Failure { of, error }) => {
-                let text = format!("{of}: {}", Chain(&error));
-                self.journal.say(Severity::Error, &text);
-                let response = Response::refused(ttrpc::FAILED_PRECONDITION, error.line());
-                return Ok(self.mux.send(PLUGIN, &response.to_message(stream))?);
+                self.journal
+                    .say(Severity::Error, &format!("{of}: {error:#}"));
+                let response = Response::refused(ttrpc::FAILED_PRECONDITION, line(&error));
+                return self.mux.send(PLUGIN, &response.to_message(stream));
             }
         };
         if came.elapsed() >= wait {
@@ -300,16 +255,16 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
             Ok(()) => self.log(&created),
             Err(_) => self.decider.give_back(&created),
         }
-        Ok(sent?)
+        sent
     }
 
-    fn too_long(&mut self, stream: u32, length: usize) -> Result<(), SessionError> {
+    fn too_long(&mut self, stream: u32, length: usize) -> Result<()> {
         let text = format!(
             "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
         );
         self.journal.say(Severity::Error, &text);
         let response = Response::refused(ttrpc::FAILED_PRECONDITION, text);
-        Ok(self.mux.send(PLUGIN, &response.to_message(stream))?)
+        self.mux.send(PLUGIN, &response.to_message(stream))
     }
 
     fn log(&self, created: &Created) {
@@ -317,15 +272,13 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
             return;
         };
         let say = |severity, text: &String| self.journal.say(severity, text);
-        created
-            .warnings
-            .iter()
-            .for_each(|line| say(Severity::Warning, line));
+        for line in &created.warnings {
+            say(Severity::Warning, line);
+        }
         say(Severity::Info, given);
-        created
-            .reasons
-            .iter()
-            .for_each(|line| say(Severity::Debug, line));
+        for line in &created.reasons {
+            say(Severity::Debug, line);
+        }
     }
 }
 

@@ -10,9 +10,9 @@ use onload_core::class::Class;
 use onload_core::pci::PciAddress;
 use onload_host::offers::{self, Offer};
 
-use crate::wire::structs::{Attribute, Value};
+use crate::wire::structs::Attribute;
+use crate::wire::structs::attribute::Value;
 
-/// Attributes by name.
 pub type Attributes = BTreeMap<String, Attribute>;
 
 /// Those that say what Nomad says anyway: the type and the name of the group. `onload` and `firmware` take the place
@@ -43,7 +43,6 @@ const CLOCK_NAME: &str = "clockName";
 /// Ids of four hexadecimal digits.
 const VENDOR_ID: &str = "vendor";
 const DEVICE_ID: &str = "deviceId";
-/// Whether a PCI function is a virtual one.
 const VIRTUAL: &str = "virtualFunction";
 /// Which one of its physical function it is.
 const VF_INDEX: &str = "vfIndex";
@@ -72,35 +71,36 @@ pub fn of(offer: &Offer) -> Attributes {
             _ => {}
         }
     }
-    let node = offer.numa_node.map(|node| Value::Int(i64::from(node)));
+    let node = offer.numa_node.map(|node| Value::IntVal(i64::from(node)));
     attributes.extend(node.map(|node| ("numa_node".to_owned(), plain(node))));
     let pci = offer.pci.as_ref().map(PciAddress::to_string);
-    attributes.extend(pci.map(|pci| ("pci_address".to_owned(), plain(Value::Text(pci)))));
+    attributes.extend(pci.map(|pci| ("pci_address".to_owned(), plain(Value::StringVal(pci)))));
     attributes
 }
 
-/// The value, if it is known.
 fn known(value: &offers::Attribute) -> Option<Value> {
     match value {
         offers::Attribute::Text(text) => Some(text.clone())
             .filter(|text| !text.is_empty())
-            .map(Value::Text),
+            .map(Value::StringVal),
         offers::Attribute::Version(version) => {
             let version = Some(version.clone()).filter(|version| version != "0.0.0");
-            version.map(Value::Text)
+            version.map(Value::StringVal)
         }
-        offers::Attribute::Int(number) => Some(Value::Int(*number)),
-        offers::Attribute::Bool(is) => Some(Value::Bool(*is)),
+        offers::Attribute::Int(number) => Some(Value::IntVal(*number)),
+        offers::Attribute::Bool(is) => Some(Value::BoolVal(*is)),
     }
 }
 
 /// An id or a version as Nomad takes it for no number.
 fn distinct(name: &str, value: Value) -> Value {
     match (name, value) {
-        (VENDOR_ID | DEVICE_ID, Value::Text(id)) => Value::Text(format!("0x{id}")),
-        (CLOCK_NAME, Value::Text(name)) if is_address(&name) => Value::Text(with_colons(&name)),
-        (ONLOAD | FIRMWARE, Value::Text(version)) if version.starts_with(is_digit) => {
-            Value::Text(format!("v{version}"))
+        (VENDOR_ID | DEVICE_ID, Value::StringVal(id)) => Value::StringVal(format!("0x{id}")),
+        (CLOCK_NAME, Value::StringVal(name)) if is_address(&name) => {
+            Value::StringVal(with_colons(&name))
+        }
+        (ONLOAD | FIRMWARE, Value::StringVal(version)) if version.starts_with(is_digit) => {
+            Value::StringVal(format!("v{version}"))
         }
         (_, value) => value,
     }
@@ -126,7 +126,6 @@ fn with_colons(address: &str) -> String {
     text
 }
 
-/// What all of some devices have in common.
 #[must_use]
 pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {
     let mut common = all.next().cloned().unwrap_or_default();
@@ -136,20 +135,19 @@ pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {
     common
 }
 
-/// A number, without a unit.
 #[must_use]
 pub fn number(number: usize) -> Attribute {
-    plain(Value::Int(i64::try_from(number).unwrap_or(i64::MAX)))
+    plain(Value::IntVal(i64::try_from(number).unwrap_or(i64::MAX)))
 }
 
 /// 25 Gbit/s are 3125 MB/s; some speeds are no whole number of these.
 fn speed(mbps: i64) -> Option<(String, Attribute)> {
     let value = match mbps {
         ..=0 => return None,
-        _ if mbps % 8 == 0 => Value::Int(mbps / 8),
+        _ if mbps % 8 == 0 => Value::IntVal(mbps / 8),
         // A link has fewer Mbit/s than a float has digits.
         #[allow(clippy::cast_precision_loss)]
-        _ => Value::Float(mbps as f64 / 8.0),
+        _ => Value::FloatVal(mbps as f64 / 8.0),
     };
     let attribute = Attribute {
         value: Some(value),
@@ -189,9 +187,9 @@ mod tests {
     #[test]
     fn a_speed_is_in_bytes_since_nomad_has_no_unit_of_bits() {
         let value = |mbps| speed(mbps).map(|(_, attribute)| attribute.value.unwrap());
-        assert_eq!(value(25_000), Some(Value::Int(3_125)));
-        assert_eq!(value(1_000), Some(Value::Int(125)));
-        assert_eq!(value(100), Some(Value::Float(12.5)));
+        assert_eq!(value(25_000), Some(Value::IntVal(3_125)));
+        assert_eq!(value(1_000), Some(Value::IntVal(125)));
+        assert_eq!(value(100), Some(Value::FloatVal(12.5)));
         assert_eq!(value(0), None);
         assert_eq!(speed(25_000).unwrap().1.unit, "MB/s");
     }
@@ -205,8 +203,8 @@ mod tests {
 
     #[test]
     fn ids_and_versions_are_no_numbers() {
-        let text = |name, text: &str| match distinct(name, Value::Text(text.to_owned())) {
-            Value::Text(text) => text,
+        let text = |name, text: &str| match distinct(name, Value::StringVal(text.to_owned())) {
+            Value::StringVal(text) => text,
             other => panic!("{other:?}"),
         };
         for (name, from, to) in [
@@ -243,6 +241,6 @@ mod tests {
     fn what_is_not_known_is_left_out() {
         assert_eq!(known(&offers::Attribute::Text(String::new())), None);
         assert_eq!(known(&offers::Attribute::Version("0.0.0".to_owned())), None);
-        assert_eq!(known(&offers::Attribute::Int(0)), Some(Value::Int(0)));
+        assert_eq!(known(&offers::Attribute::Int(0)), Some(Value::IntVal(0)));
     }
 }

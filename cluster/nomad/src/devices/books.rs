@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource, UnresolvableError};
+use anyhow::{Context, Result, anyhow, bail};
+use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::text::{Chain, Quoted};
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
 use onload_host::generate::{Specs, Surroundings, generate};
-use onload_host::host::{Host, HostError};
+use onload_host::host::Host;
 use onload_host::offers::{Attribute, Health, Offer, Survey, offers};
 use onload_host::pools;
 
@@ -32,31 +33,6 @@ const NAMED: [&str; 4] = [
     "/sys/class/pps",
 ];
 
-/// Why nothing is known of a host.
-#[derive(Debug, thiserror::Error)]
-pub enum LookError {
-    /// The leases cannot be read.
-    #[error(transparent)]
-    Leases(#[from] anyhow::Error),
-    /// What decides about specifications cannot be looked at.
-    #[error("writing what tasks get by the paths of the plugin's configuration")]
-    Surroundings(#[from] HostError),
-    /// There are no such specifications.
-    #[error("writing what tasks get by the paths of the plugin's configuration")]
-    Generate(#[source] anyhow::Error),
-}
-
-/// Why a task is given nothing of a specification.
-#[derive(Debug, thiserror::Error)]
-pub enum EditsError {
-    /// Somebody else than root could have written it.
-    #[error("{0}")]
-    Untrusted(String),
-    #[error("{}; run \"onload-ctk cdi generate\"", Chain(.0))]
-    Unresolvable(#[from] UnresolvableError),
-}
-
-/// The edits of all classes.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
     dirs: Vec<PathBuf>,
@@ -65,58 +41,42 @@ pub struct Books {
 }
 
 impl Books {
-    /// The edits of some devices of one class, from the specifications as they are now.
-    ///
-    /// # Errors
-    /// [`EditsError`].
     pub fn edits(
         &self,
         host: &Host,
         class: Class,
         names: &[QualifiedName],
-    ) -> Result<ContainerEdits, EditsError> {
+    ) -> Result<ContainerEdits> {
         let own = self
             .own
             .iter()
             .find(|(classes, _)| classes.contains(&class));
-        if let Some((_, registry)) = own {
-            return Ok(registry.edits_for(names)?);
-        }
-        match trust::refusal(host, &self.dirs) {
-            Some(why) => Err(EditsError::Untrusted(why)),
-            None => Ok(Registry::scan(&self.dirs).edits_for(names)?),
-        }
+        let edits = if let Some((_, registry)) = own {
+            registry.edits_for(names)
+        } else if let Some(why) = trust::refusal(host, &self.dirs) {
+            bail!(why);
+        } else {
+            Registry::scan(&self.dirs).edits_for(names)
+        };
+        edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", Chain(&error)))
     }
 
-    /// Whether the settings of the plugin have their own edits of a class.
     #[must_use]
     pub fn is_own(&self, class: Class) -> bool {
         self.own.iter().any(|(classes, _)| classes.contains(&class))
     }
 }
 
-/// A host at one moment.
 #[derive(Debug)]
 pub struct Look {
     pub offers: Vec<Offer>,
-    /// What the offers consist of.
     pub books: Books,
     /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
     pub not_offered: Vec<String>,
-    /// What of the settings may be a mistake.
     pub warnings: BTreeSet<String>,
 }
 
-/// Looks at a host.
-///
-/// # Errors
-/// [`LookError`].
-pub fn look(
-    host: &Host,
-    config: &Config,
-    settings: &Settings,
-    dirs: &[PathBuf],
-) -> Result<Look, LookError> {
+pub fn look(host: &Host, config: &Config, settings: &Settings, dirs: &[PathBuf]) -> Result<Look> {
     let survey = Survey::read(host, config, dirs)?;
     let mut offered = survey.offers();
     if let Some(why) = trust::refusal(host, dirs) {
@@ -176,12 +136,9 @@ fn ignored_in_vain(host: &Host, settings: &Settings, offers: &[Offer]) -> BTreeS
 }
 
 /// The specifications of another configuration, which stand in no file.
-fn own_registry(
-    host: &Host,
-    config: &Config,
-    inventory: &Inventory,
-) -> Result<Registry, LookError> {
-    let specs = specifications(host, config, inventory)?;
+fn own_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
+    let specs = specifications(host, config, inventory)
+        .context("writing what tasks get by the paths of the plugin's configuration")?;
     let sources = specs.into_values().map(|spec| SpecSource {
         path: Path::new(OWN_SOURCE).to_owned(),
         priority: 0,
@@ -207,7 +164,7 @@ fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
     obstacle.into_iter().chain(entries).collect()
 }
 
-fn specifications(host: &Host, config: &Config, inventory: &Inventory) -> Result<Specs, LookError> {
+fn specifications(host: &Host, config: &Config, inventory: &Inventory) -> Result<Specs> {
     let surroundings = Surroundings::of(host, config)?;
-    generate(inventory, &[], config, surroundings).map_err(LookError::Generate)
+    generate(inventory, &[], config, surroundings)
 }

@@ -14,36 +14,29 @@ use crate::wire::device::{DetectedDevice, DeviceGroup, DeviceLocality};
 /// The CDI devices that a task gets, by class, in the order in which their edits are applied.
 pub type Members = Vec<(Class, Vec<QualifiedName>)>;
 
-/// Devices as they are published.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     pub r#type: Type,
     pub vendor: &'static str,
     /// Their name in jobs, which constraints know as `${device.model}`.
     pub name: String,
-    /// What they are selected by.
     pub attributes: Attributes,
     /// Whether one task has each of them at a time.
     pub is_exclusive: bool,
     pub devices: Vec<Device>,
 }
 
-/// A device of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     pub key: String,
     /// How many tasks may have it at once.
     pub slots: u32,
     pub pci: Option<PciAddress>,
-    /// Whether a task can be given it.
     pub health: Health,
-    /// What a task gets of it.
     pub members: Members,
-    /// What can be counted of it.
     pub counted: Counted,
 }
 
-/// What can be counted of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub interface: Option<String>,
@@ -55,13 +48,11 @@ pub struct Counted {
 }
 
 impl Group {
-    /// The ids of the slots of a device.
     pub fn ids<'g>(&self, device: &'g Device) -> impl Iterator<Item = String> + use<'g> {
         let r#type = self.r#type;
         (0..device.slots).map(move |slot| id(r#type, &device.key, slot))
     }
 
-    /// As Nomad reads it.
     #[must_use]
     pub fn to_wire(&self) -> DeviceGroup {
         let devices = self.devices.iter().flat_map(|device| self.detected(device));

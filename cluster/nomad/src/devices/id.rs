@@ -12,11 +12,9 @@ pub enum Type {
     Ptp,
     Pps,
     Rdma,
-    /// A function bound to vfio.
     Vfio,
     /// An interface that moves into the task.
     Netdev,
-    /// Huge pages of one size.
     Hugepages,
     /// The settings of a profile of Onload.
     Profile,
@@ -61,7 +59,6 @@ impl fmt::Display for Type {
     }
 }
 
-/// The id of one slot of a device.
 #[must_use]
 pub fn id(r#type: Type, name: &str, slot: u32) -> String {
     format!("{type}-{name}-{slot}")

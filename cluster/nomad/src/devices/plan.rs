@@ -28,7 +28,6 @@ const ANY: &str = "any";
 /// attribute of its group changes, and not when its health does (nomad/structs/node_class.go).
 const UNHEALTHY: &str = "unhealthy";
 
-/// What is published, and what is not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The groups, sorted by type and name.
@@ -75,7 +74,6 @@ pub fn plan(
     plan
 }
 
-/// Groups in the making, by type, name and vendor.
 #[derive(Default)]
 struct Groups {
     groups: BTreeMap<(Type, String, &'static str), (Group, Vec<Attributes>)>,
@@ -143,11 +141,11 @@ impl<'p> Planning<'p> {
         self.offers.iter().filter(move |offer| offer.class == class)
     }
 
-    /// The class that gives Onload with or without the preload.
     fn onload_class(&self) -> Class {
-        match self.settings.set_preload {
-            true => Class::Nic,
-            false => Class::NicPlain,
+        if self.settings.set_preload {
+            Class::Nic
+        } else {
+            Class::NicPlain
         }
     }
 
@@ -161,12 +159,11 @@ impl<'p> Planning<'p> {
         let probe = self.settings.probe;
         let offers = self.of_class(class).filter(|offer| !is_loopback(offer));
         offers.filter(move |offer| {
-            let is_wanted = match is_by_xdp(offer) {
-                true => probe.xdp,
-                false => probe.nic,
-            };
-            is_wanted
-                && !self.is_ignored(interface_name(offer))
+            (if is_by_xdp(offer) {
+                probe.xdp
+            } else {
+                probe.nic
+            }) && !self.is_ignored(interface_name(offer))
                 && !self.is_ignored(offer.name.as_str())
         })
     }
@@ -206,7 +203,6 @@ impl<'p> Planning<'p> {
         both.collect()
     }
 
-    /// The devices of the other types.
     fn others(&self, r#type: Type) -> impl Iterator<Item = &'p Offer> {
         let probe = self.settings.probe;
         let class = match r#type {
@@ -392,9 +388,10 @@ fn published_name(offer: &Offer) -> &str {
 
 /// The name in ids, which is unique in its class.
 fn published_key(offer: &Offer) -> &str {
-    match is_loopback(offer) {
-        true => NONE,
-        false => offer.name.as_str(),
+    if is_loopback(offer) {
+        NONE
+    } else {
+        offer.name.as_str()
     }
 }
 

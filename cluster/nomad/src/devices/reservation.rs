@@ -10,7 +10,6 @@ use onload_core::onload::LIBRARY;
 
 use crate::wire::device::{self, ContainerReservation, DeviceSpec};
 
-/// The variable of the dynamic loader.
 const PRELOAD: &str = "LD_PRELOAD";
 /// What a node allows that says nothing: all.
 const ALL_PERMISSIONS: &str = "rwm";
@@ -21,7 +20,6 @@ pub enum Need {
     Memlock,
     /// A lease, by which the rest of the host knows who has a device.
     Lease,
-    /// A file system of its own.
     FileSystem,
     /// Something else: a hook of the operator's, an interface, a group.
     Other,
@@ -45,7 +43,6 @@ impl Need {
     }
 }
 
-/// What some edits need beyond what Nomad carries.
 #[must_use]
 pub fn needs(edits: &ContainerEdits) -> BTreeSet<Need> {
     let mut needs = BTreeSet::new();
@@ -92,7 +89,6 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Adds what edits say, but for what Nomad cannot carry.
     pub fn add(&mut self, edits: &ContainerEdits, manner: &Manner) {
         for assignment in &edits.env {
             if let Some((name, value)) = assignment.split_once('=') {
@@ -123,7 +119,6 @@ impl Reservation {
         self.envs.insert(name.to_owned(), value);
     }
 
-    /// As Nomad reads it.
     #[must_use]
     pub fn into_wire(self) -> ContainerReservation {
         ContainerReservation {

@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use onload_cdi::DEFAULT_DIRS;
-use onload_core::fs::trust::TrustError;
-use onload_core::text::Chain;
 use onload_host::host::Host;
 use onload_host::specdir::{FILE_PREFIX, engine_dirs};
 
@@ -18,10 +17,10 @@ const MAX_FILES: usize = 256;
 pub fn refusal(host: &Host, dirs: &[PathBuf]) -> Option<String> {
     let are_engines = engine_dirs(host).is_ok_and(|engines| engines == dirs);
     let judged = are_engines.then(|| judge(host))?;
-    judged.err().map(|error| Chain(&error).to_string())
+    judged.err().map(|error| format!("{error:#}"))
 }
 
-fn judge(host: &Host) -> Result<(), TrustError> {
+fn judge(host: &Host) -> Result<()> {
     let trusted = host.trusted()?;
     for dir in DEFAULT_DIRS {
         let dir = match trusted.open_dir(Path::new(dir)) {

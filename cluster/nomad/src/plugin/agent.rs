@@ -12,7 +12,6 @@ use tokio::sync::{oneshot, watch};
 
 #[derive(Debug)]
 pub struct Agent {
-    /// Is told of its end.
     end: oneshot::Receiver<()>,
 }
 
@@ -25,18 +24,16 @@ impl Agent {
         if let Some(process) = process {
             let wait = move || {
                 if wait_for_end(&process).is_ok() {
-                    // Nobody asks any more when the plugin ends itself.
                     let _ = told.send(());
                 }
             };
-            // Without the thread nobody is told.
             let _ = thread::Builder::new().name("agent".to_owned()).spawn(wait);
         }
         Agent { end }
     }
 
-    /// Ends when the agent has ended and leaves behind a plugin that no other agent will look for: Nomad writes
-    /// down, and finds again, the one whose configuration was taken.
+    /// Ends when the agent has ended and leaves behind a plugin that no other agent will look for: Nomad finds the one
+    /// again whose configuration was taken.
     pub async fn abandons(self, mut is_configured: watch::Receiver<bool>) {
         if self.end.await.is_err() {
             return pending().await;

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use onload_core::text::Chain;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::log;
 use crate::settings::{Settings, decode, schema};
 use crate::surveyor::Surveyor;
-use crate::wire::Empty;
-use crate::wire::base::{ConfigSchemaResponse, PluginInfoResponse, PluginType, SetConfigRequest};
-use crate::wire::services::base_plugin_server::BasePlugin;
+use crate::wire::base::base_plugin_server::BasePlugin;
+use crate::wire::base::{
+    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType,
+    SetConfigRequest, SetConfigResponse,
+};
 
 /// The version of the device plugins' protocol (plugins/device/versions.go).
 pub const API_VERSION: &str = "v0.1.0";
@@ -21,9 +21,7 @@ pub const NAME: &str = "onload";
 
 #[derive(Debug)]
 pub struct Base {
-    /// Who looks at the host by these settings.
     pub surveyor: Arc<Surveyor>,
-    /// Is told whether the last configuration was taken.
     pub is_configured: watch::Sender<bool>,
 }
 
@@ -31,7 +29,7 @@ pub struct Base {
 impl BasePlugin for Base {
     async fn plugin_info(
         &self,
-        _request: Request<Empty>,
+        _request: Request<PluginInfoRequest>,
     ) -> Result<Response<PluginInfoResponse>, Status> {
         Ok(Response::new(PluginInfoResponse {
             r#type: PluginType::Device.into(),
@@ -43,7 +41,7 @@ impl BasePlugin for Base {
 
     async fn config_schema(
         &self,
-        _request: Request<Empty>,
+        _request: Request<ConfigSchemaRequest>,
     ) -> Result<Response<ConfigSchemaResponse>, Status> {
         Ok(Response::new(ConfigSchemaResponse {
             spec: Some(schema()),
@@ -53,11 +51,11 @@ impl BasePlugin for Base {
     async fn set_config(
         &self,
         request: Request<SetConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
+    ) -> Result<Response<SetConfigResponse>, Status> {
         let settings = settings_of(&request.into_inner());
         self.is_configured.send_replace(settings.is_ok());
         self.surveyor.set(settings?);
-        Ok(Response::new(Empty {}))
+        Ok(Response::new(SetConfigResponse {}))
     }
 }
 
@@ -70,8 +68,8 @@ fn settings_of(request: &SetConfigRequest) -> Result<Settings, Status> {
         return Err(Status::invalid_argument(said));
     }
     decode(&request.msgpack_config).map_err(|error| {
-        let said = Chain(&error).to_string();
-        log::error(&said);
+        let said = format!("{error:#}");
+        tracing::error!("{said}");
         Status::invalid_argument(said)
     })
 }

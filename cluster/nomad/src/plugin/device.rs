@@ -12,27 +12,23 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::go_plugin::Messages;
-use crate::host_state::{Snapshot, one_line};
-use crate::log;
+use crate::host_state::Snapshot;
 use crate::statistics;
 use crate::surveyor::Surveyor;
-use crate::wire::Empty;
+use crate::wire::device::device_plugin_server::DevicePlugin;
 use crate::wire::device::{
-    ContainerReservation, FingerprintResponse, ReserveRequest, ReserveResponse, StatsRequest,
-    StatsResponse,
+    ContainerReservation, FingerprintRequest, FingerprintResponse, ReserveRequest, ReserveResponse,
+    StatsRequest, StatsResponse,
 };
-use crate::wire::services::device_plugin_server::DevicePlugin;
 
 /// How often statistics are sent where the agent does not say.
 const USUAL_INTERVAL: Duration = Duration::from_secs(1);
-/// The time between two looks at who holds a device.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Snapshots = watch::Receiver<Option<Arc<Snapshot>>>;
 
 #[derive(Debug)]
 pub struct Devices {
-    /// Who looks at the host.
     pub surveyor: Arc<Surveyor>,
 }
 
@@ -42,7 +38,7 @@ impl DevicePlugin for Devices {
 
     async fn fingerprint(
         &self,
-        _request: Request<Empty>,
+        _request: Request<FingerprintRequest>,
     ) -> Result<Response<Self::FingerprintStream>, Status> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(publish(self.surveyor.snapshots(), sender));
@@ -60,13 +56,13 @@ impl DevicePlugin for Devices {
         let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids)).await;
         let reserved = reserved.map_err(|error| Status::internal(error.to_string()))?;
         match &reserved {
-            Ok(given) => log::info(&format!(
+            Ok(given) => tracing::info!(
                 "reserved {words}: {} variables, {} mounts, {} device nodes",
                 given.envs.len(),
                 given.mounts.len(),
                 given.devices.len()
-            )),
-            Err(status) => log::error(status.message()),
+            ),
+            Err(status) => tracing::error!("{}", status.message()),
         }
         Ok(Response::new(ReserveResponse {
             container_res: Some(reserved?),
@@ -94,7 +90,6 @@ impl DevicePlugin for Devices {
     }
 }
 
-/// The first snapshot that there is.
 async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
     let first = snapshots.wait_for(Option::is_some).await;
     let first = first
@@ -103,9 +98,8 @@ async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
     first.ok_or_else(|| Status::internal("nobody looks at the host any more"))
 }
 
-/// What the host has once no task of this client holds what is asked for, or at the end of its patience: Nomad starts
-/// a task before the runtime is done with the one before, and a refusal is its last word to a batch job. Nothing is
-/// locked meanwhile, and who holds a device for longer is told by the runtime.
+/// What the host has once no task of this client holds what is asked for, or after `reserve_wait`: Nomad starts a task
+/// before the runtime is done with the one before, and never retries a batch job that was refused.
 async fn after_own_tasks(
     mut snapshots: Snapshots,
     root: &Path,
@@ -127,9 +121,7 @@ async fn after_own_tasks(
         };
         if !told {
             let ids = ids.join(", ");
-            log::info(&format!(
-                "reserving {ids}: waiting for a task of this client, {holder}"
-            ));
+            tracing::info!("reserving {ids}: waiting for a task of this client, {holder}");
             told = true;
         }
         sleep(PAUSE).await;
@@ -143,7 +135,7 @@ fn reserve(
 ) -> Result<ContainerReservation, Status> {
     let host = Host::open(root).map_err(|error| Status::internal(error.to_string()))?;
     let reserved = snapshot.reserve(&host, ids);
-    reserved.map_err(|error| Status::failed_precondition(one_line(&error)))
+    reserved.map_err(|error| Status::failed_precondition(format!("{error:#}")))
 }
 
 /// Sends the devices whenever they differ from those that were sent last. It never ends by itself: Nomad would
@@ -157,7 +149,7 @@ async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintRe
             .map(|snapshot| snapshot.to_wire());
         if now.is_some() && sent != now {
             let groups = now.clone().unwrap_or_default();
-            log::debug(&format!("{} groups of devices are published", groups.len()));
+            tracing::debug!("{} groups of devices are published", groups.len());
             let message = FingerprintResponse {
                 device_group: groups,
             };
@@ -173,7 +165,6 @@ async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintRe
     }
 }
 
-/// Sends statistics until nobody reads them.
 async fn count(
     mut snapshots: Snapshots,
     root: PathBuf,

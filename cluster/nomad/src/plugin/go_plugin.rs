@@ -7,22 +7,20 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::wire::Empty;
-use crate::wire::go_plugin::{ConnInfo, StdioData};
-use crate::wire::services::g_r_p_c_broker_server::GRPCBroker;
-use crate::wire::services::g_r_p_c_controller_server::GRPCController;
-use crate::wire::services::g_r_p_c_stdio_server::GRPCStdio;
+use crate::wire::go_plugin::grpc_broker_server::GrpcBroker;
+use crate::wire::go_plugin::grpc_controller_server::GrpcController;
+use crate::wire::go_plugin::grpc_stdio_server::GrpcStdio;
+use crate::wire::go_plugin::{ConnInfo, Empty, StdioData};
 
 pub type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Ends the plugin when the host says so.
 #[derive(Debug)]
 pub struct Controller {
     pub stop: mpsc::Sender<()>,
 }
 
 #[tonic::async_trait]
-impl GRPCController for Controller {
+impl GrpcController for Controller {
     async fn shutdown(&self, _request: Request<Empty>) -> Result<Response<Empty>, Status> {
         // Told already, if nobody takes it.
         let _ = self.stop.try_send(());
@@ -35,12 +33,12 @@ impl GRPCController for Controller {
 pub struct Stdio;
 
 #[tonic::async_trait]
-impl GRPCStdio for Stdio {
+impl GrpcStdio for Stdio {
     type StreamStdioStream = Messages<StdioData>;
 
     async fn stream_stdio(
         &self,
-        _request: Request<Empty>,
+        _request: Request<()>,
     ) -> Result<Response<Self::StreamStdioStream>, Status> {
         Ok(Response::new(open::<StdioData>()))
     }
@@ -51,7 +49,7 @@ impl GRPCStdio for Stdio {
 pub struct Broker;
 
 #[tonic::async_trait]
-impl GRPCBroker for Broker {
+impl GrpcBroker for Broker {
     type StartStreamStream = Messages<ConnInfo>;
 
     async fn start_stream(

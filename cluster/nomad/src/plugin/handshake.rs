@@ -4,9 +4,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Result, bail};
+
 /// How Nomad tells a plugin from a program that somebody started by hand (plugins/base/plugin.go).
 const COOKIE: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
-/// What it has to hold.
 const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
 /// The versions of Nomad's plugins that the host speaks, separated by commas.
 const VERSIONS: &str = "PLUGIN_PROTOCOL_VERSIONS";
@@ -15,72 +16,46 @@ const VERSION: &str = "2";
 /// A certificate of the host, if the connection is to be encrypted.
 const CLIENT_CERT: &str = "PLUGIN_CLIENT_CERT";
 const SOCKET_DIR: &str = "PLUGIN_UNIX_SOCKET_DIR";
-/// A group that may connect.
 const SOCKET_GROUP: &str = "PLUGIN_UNIX_SOCKET_GROUP";
 /// Whether the host knows multiplexing, which then is the seventh field.
 const MULTIPLEX: &str = "PLUGIN_MULTIPLEX_GRPC";
 
-/// Why this is not run as a plugin.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandshakeError {
-    /// It was started by hand.
-    #[error(
-        "this is a plugin of Nomad, which starts it; put it into the agent's plugin_dir, and write `plugin \"onload-nomad-device\" {{}}` in the agent's configuration"
-    )]
-    NotNomad,
-    /// It is of another version of Nomad's plugins.
-    #[error(
-        "Nomad speaks version {0} of its plugins' protocol, and this is a plugin of version {VERSION}; use a release of onload-ctk and one of Nomad that fit each other"
-    )]
-    Version(String),
-    /// The connection is to be encrypted.
-    #[error(
-        "the host wants an encrypted connection ({CLIENT_CERT}), which Nomad does not use and this plugin does not have; turn AutoMTLS off in the host"
-    )]
-    Encrypted,
-    /// Another group is to connect.
-    #[error(
-        "the host wants the socket for a group ({SOCKET_GROUP}), which Nomad does not use and this plugin does not have; run the host as the user of the plugin"
-    )]
-    Group,
-}
-
-/// What a host has said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// The directory of the socket.
     pub socket_dir: PathBuf,
-    /// Whether the line has the field of multiplexing.
     multiplex: bool,
 }
 
-/// Whether Nomad has started this program.
 #[must_use]
 pub fn is_by_nomad(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     variable(COOKIE).is_some_and(|cookie| cookie == COOKIE_VALUE)
 }
 
 impl Handshake {
-    /// Reads the variables.
-    ///
-    /// # Errors
-    /// [`HandshakeError`].
-    pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, HandshakeError> {
+    pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         if !is_by_nomad(variable) {
-            return Err(HandshakeError::NotNomad);
+            bail!(
+                "this is a plugin of Nomad, which starts it; put it into the agent's plugin_dir, and write `plugin \"onload-nomad-device\" {{}}` in the agent's configuration"
+            );
         }
         if let Some(versions) = variable(VERSIONS) {
             let versions = versions.to_string_lossy();
             if !versions.split(',').any(|version| version == VERSION) {
-                return Err(HandshakeError::Version(versions.into_owned()));
+                bail!(
+                    "Nomad speaks version {versions} of its plugins' protocol, and this is a plugin of version {VERSION}; use a release of onload-ctk and one of Nomad that fit each other"
+                );
             }
         }
         if variable(CLIENT_CERT).is_some() {
-            return Err(HandshakeError::Encrypted);
+            bail!(
+                "the host wants an encrypted connection ({CLIENT_CERT}), which Nomad does not use and this plugin does not have; turn AutoMTLS off in the host"
+            );
         }
         if variable(SOCKET_GROUP).is_some() {
-            return Err(HandshakeError::Group);
+            bail!(
+                "the host wants the socket for a group ({SOCKET_GROUP}), which Nomad does not use and this plugin does not have; run the host as the user of the plugin"
+            );
         }
         let temporary = || variable("TMPDIR").unwrap_or_else(|| OsString::from("/tmp"));
         Ok(Handshake {
@@ -93,10 +68,7 @@ impl Handshake {
     /// empty certificate. Old hosts read no seventh field.
     #[must_use]
     pub fn line(&self, socket: &Path) -> String {
-        let multiplex = match self.multiplex {
-            true => "|false",
-            false => "",
-        };
+        let multiplex = if self.multiplex { "|false" } else { "" };
         format!("1|{VERSION}|unix|{}|grpc|{multiplex}\n", socket.display())
     }
 }
@@ -105,7 +77,7 @@ impl Handshake {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Handshake, HandshakeError> {
+    fn read(variables: &[(&str, &str)]) -> Result<Handshake> {
         let all = [(COOKIE, COOKIE_VALUE)]
             .into_iter()
             .chain(variables.iter().copied());
@@ -119,8 +91,13 @@ mod tests {
     #[test]
     fn a_plugin_knows_its_host_by_the_cookie() {
         assert!(read(&[]).is_ok());
-        assert_eq!(read(&[(COOKIE, "other")]), Err(HandshakeError::NotNomad));
-        assert_eq!(read(&[(COOKIE, "")]), Err(HandshakeError::NotNomad));
+        for cookie in ["other", ""] {
+            let refused = read(&[(COOKIE, cookie)]).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("this is a plugin of Nomad, "),
+                "{refused}"
+            );
+        }
     }
 
     #[test]
@@ -144,9 +121,10 @@ mod tests {
     #[test]
     fn another_version_is_refused() {
         assert!(read(&[(VERSIONS, "1,2,3")]).is_ok());
-        assert_eq!(
-            read(&[(VERSIONS, "3,22")]),
-            Err(HandshakeError::Version("3,22".to_owned()))
+        let refused = read(&[(VERSIONS, "3,22")]).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("Nomad speaks version 3,22 of "),
+            "{refused}"
         );
     }
 

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
@@ -16,41 +17,24 @@ use super::base::Base;
 use super::device::Devices;
 use super::go_plugin::{Broker, Controller, Stdio};
 use super::handshake::Handshake;
-use super::socket::{self, SocketError};
-use crate::log;
+use super::socket;
 use crate::surveyor::Surveyor;
-use crate::wire::services::base_plugin_server::BasePluginServer;
-use crate::wire::services::device_plugin_server::DevicePluginServer;
-use crate::wire::services::g_r_p_c_broker_server::GRPCBrokerServer;
-use crate::wire::services::g_r_p_c_controller_server::GRPCControllerServer;
-use crate::wire::services::g_r_p_c_stdio_server::GRPCStdioServer;
+use crate::wire::base::base_plugin_server::BasePluginServer;
+use crate::wire::device::device_plugin_server::DevicePluginServer;
+use crate::wire::go_plugin::grpc_broker_server::GrpcBrokerServer;
+use crate::wire::go_plugin::grpc_controller_server::GrpcControllerServer;
+use crate::wire::go_plugin::grpc_stdio_server::GrpcStdioServer;
 
 /// The service whose health go-plugin asks for.
 const HEALTH: &str = "plugin";
 /// How long the answer to `Shutdown` may take to reach the host, which kills the plugin after two seconds.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    #[error("starting the plugin")]
-    Start(#[source] io::Error),
-    /// The host does not read.
-    #[error("telling the host where the plugin listens")]
-    Line(#[source] io::Error),
-    #[error("serving the plugin")]
-    Serve(#[from] tonic::transport::Error),
-}
-
 /// Serves until the host ends the plugin. The streams of devices stay open to the end.
-///
-/// # Errors
-/// [`ServeError`].
-pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<(), ServeError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Start)?;
+pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("starting the plugin")?;
     // ^C at the agent reaches all of its processes: the agent ends the plugin when it is done with it.
-    let _interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Start)?;
+    let _interrupt = signal(SignalKind::interrupt()).context("starting the plugin")?;
     let agent = Agent::of_this_process();
     let (listener, place) = socket::bind(&handshake.socket_dir)?;
     let (stop, mut stopped) = mpsc::channel(1);
@@ -70,14 +54,14 @@ pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<(), Serv
             is_configured,
         }))
         .add_service(DevicePluginServer::new(devices))
-        .add_service(GRPCControllerServer::new(Controller { stop }))
-        .add_service(GRPCStdioServer::new(Stdio))
-        .add_service(GRPCBrokerServer::new(Broker));
-    tell(&handshake.line(&place.path())).map_err(ServeError::Line)?;
+        .add_service(GrpcControllerServer::new(Controller { stop }))
+        .add_service(GrpcStdioServer::new(Stdio))
+        .add_service(GrpcBrokerServer::new(Broker));
+    tell(&handshake.line(&place.path())).context("telling the host where the plugin listens")?;
     tokio::select! {
-        served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served?,
+        served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served.context("serving the plugin")?,
         _ = terminate.recv() => {}
-        () = agent.abandons(configured) => log::info("the agent has ended without this plugin, which ends too"),
+        () = agent.abandons(configured) => tracing::info!("the agent has ended without this plugin, which ends too"),
         _ = stopped.recv() => sleep(FAREWELL).await,
     }
     Ok(())

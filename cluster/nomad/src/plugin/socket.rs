@@ -7,22 +7,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::UnixListener;
 
-/// How often a name is looked for that nobody has.
 const ATTEMPTS: usize = 8;
 
-/// Why there is no socket.
-#[derive(Debug, thiserror::Error)]
-#[error("making a socket in {}", .dir.display())]
-pub struct SocketError {
-    dir: PathBuf,
-    source: io::Error,
-}
-
-/// How the directory of a socket is called.
 const PREFIX: &str = "onload-nomad-";
 /// The socket. It has this name once it is listened at.
 const SOCKET: &str = "plugin.sock";
@@ -36,7 +27,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join(SOCKET)
@@ -51,20 +41,16 @@ impl Drop for Place {
     }
 }
 
-/// Listens at a new socket.
-///
-/// # Errors
-/// [`SocketError`].
-pub fn bind(above: &Path) -> Result<(UnixListener, Place), SocketError> {
-    let failed = |source| SocketError {
-        dir: above.to_owned(),
-        source,
-    };
+pub fn bind(above: &Path) -> Result<(UnixListener, Place)> {
     remove_abandoned(above);
-    let place = make_dir(above).map_err(failed)?;
+    listen(above).with_context(|| format!("making a socket in {}", above.display()))
+}
+
+fn listen(above: &Path) -> io::Result<(UnixListener, Place)> {
+    let place = make_dir(above)?;
     let new = place.dir.join(NEW);
-    let listener = UnixListener::bind(&new).map_err(failed)?;
-    fs::rename(new, place.path()).map_err(failed)?;
+    let listener = UnixListener::bind(&new)?;
+    fs::rename(new, place.path())?;
     Ok((listener, place))
 }
 
@@ -107,8 +93,6 @@ fn make_dir(above: &Path) -> io::Result<Place> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use onload_core::text::Chain;
-
     use super::*;
 
     #[tokio::test]
@@ -150,7 +134,7 @@ mod tests {
         let long = above.path().join("a".repeat(100));
         fs::create_dir(&long).unwrap();
         for dir in [above.path().join("absent"), long] {
-            let said = Chain(&bind(&dir).unwrap_err()).to_string();
+            let said = format!("{:#}", bind(&dir).unwrap_err());
             let begins = format!("making a socket in {}: ", dir.display());
             assert!(said.starts_with(&begins), "{said}");
         }

@@ -2,9 +2,11 @@
 //! schema; what a type does not say is checked here.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Error, Result, anyhow};
 use onload_core::text::Quoted;
 use serde::Deserialize;
 
@@ -14,32 +16,8 @@ use super::values::{Paths, Place, Probe, Runtime, Settings, Slots, Way};
 /// The most tasks that may have one device: a host with a hundred devices lists them in one message of gRPC.
 const MAX_SLOTS: u32 = 1000;
 
-/// Why a configuration is not taken.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// It is not what Nomad sends.
-    #[error("reading the plugin's configuration")]
-    Encoding(#[source] rmp_serde::decode::Error),
-    /// A setting is of another type.
-    #[error("setting {name} of the plugin is {found}; give it {wanted}")]
-    Type {
-        /// The setting.
-        name: &'static str,
-        /// What it is.
-        found: String,
-        /// What it is to be.
-        wanted: &'static str,
-    },
-    /// A setting has a value that means nothing.
-    #[error("setting {name} of the plugin is {value}; {remedy}")]
-    Value {
-        /// The setting.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// What to write.
-        remedy: &'static str,
-    },
+fn refusal(name: &str, value: impl Display, remedy: &str) -> Error {
+    anyhow!("setting {name} of the plugin is {value}; {remedy}")
 }
 
 /// A value of MessagePack that go-cty writes for the types of the schema.
@@ -55,22 +33,19 @@ enum Value {
 }
 
 /// The settings; without a configuration the defaults.
-///
-/// # Errors
-/// [`SettingsError`].
-pub fn decode(bytes: &[u8]) -> Result<Settings, SettingsError> {
+pub fn decode(bytes: &[u8]) -> Result<Settings> {
     if bytes.is_empty() {
         return Ok(Settings::default());
     }
     let values: Option<BTreeMap<String, Value>> =
-        rmp_serde::from_slice(bytes).map_err(SettingsError::Encoding)?;
+        rmp_serde::from_slice(bytes).context("reading the plugin's configuration")?;
     Values(values.unwrap_or_default()).settings()
 }
 
 struct Values(BTreeMap<String, Value>);
 
 impl Values {
-    fn settings(&self) -> Result<Settings, SettingsError> {
+    fn settings(&self) -> Result<Settings> {
         let usual = Settings::default();
         Ok(Settings {
             set_preload: self.bool("set_preload", usual.set_preload)?,
@@ -96,7 +71,7 @@ impl Values {
         })
     }
 
-    fn probe(&self, usual: Probe) -> Result<Probe, SettingsError> {
+    fn probe(&self, usual: Probe) -> Result<Probe> {
         Ok(Probe {
             nic: self.bool("probe_nic", usual.nic)?,
             xdp: self.bool("probe_xdp", usual.xdp)?,
@@ -110,7 +85,7 @@ impl Values {
         })
     }
 
-    fn slots(&self, usual: Slots) -> Result<Slots, SettingsError> {
+    fn slots(&self, usual: Slots) -> Result<Slots> {
         Ok(Slots {
             nic: self.number("num_nic", usual.nic)?,
             ptp: self.number("num_ptp", usual.ptp)?,
@@ -121,8 +96,8 @@ impl Values {
         })
     }
 
-    fn paths(&self) -> Result<Paths, SettingsError> {
-        let way = |host, task| {
+    fn paths(&self) -> Result<Paths> {
+        let way = |host, task| -> Result<Way> {
             Ok(Way {
                 host: self.place(host)?,
                 task: self.place(task)?,
@@ -138,20 +113,20 @@ impl Values {
         })
     }
 
-    fn runtime(&self) -> Result<Runtime, SettingsError> {
+    fn runtime(&self) -> Result<Runtime> {
         let name = "runtime";
         match self.text(name)? {
             None | Some("") => Ok(Runtime::Unknown),
             Some("onload") => Ok(Runtime::Onload),
-            Some(other) => Err(SettingsError::Value {
+            Some(other) => Err(refusal(
                 name,
-                value: Quoted(other).to_string(),
-                remedy: "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
-            }),
+                Quoted(other),
+                "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
+            )),
         }
     }
 
-    fn place(&self, name: &'static str) -> Result<Place, SettingsError> {
+    fn place(&self, name: &str) -> Result<Place> {
         let Some(text) = self.text(name)? else {
             return Ok(Place::Found);
         };
@@ -162,11 +137,11 @@ impl Values {
         let path = Path::new(text);
         let is_clear = path.components().all(|part| part != Component::ParentDir);
         if !path.is_absolute() || !is_clear {
-            return Err(SettingsError::Value {
+            return Err(refusal(
                 name,
-                value: Quoted(text).to_string(),
-                remedy: "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
-            });
+                Quoted(text),
+                "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
+            ));
         }
         // Without a slash at its end, and without empty parts.
         Ok(Place::At(path.components().collect::<PathBuf>()))
@@ -178,7 +153,7 @@ impl Values {
         value.filter(|value| !matches!(value, Value::Null(())))
     }
 
-    fn bool(&self, name: &'static str, usual: bool) -> Result<bool, SettingsError> {
+    fn bool(&self, name: &str, usual: bool) -> Result<bool> {
         match self.get(name) {
             None => Ok(usual),
             Some(Value::Bool(value)) => Ok(*value),
@@ -186,7 +161,7 @@ impl Values {
         }
     }
 
-    fn text(&self, name: &'static str) -> Result<Option<&str>, SettingsError> {
+    fn text(&self, name: &str) -> Result<Option<&str>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
@@ -194,7 +169,7 @@ impl Values {
         }
     }
 
-    fn texts(&self, name: &'static str) -> Result<Vec<String>, SettingsError> {
+    fn texts(&self, name: &str) -> Result<Vec<String>> {
         let list = match self.get(name) {
             None => return Ok(Vec::new()),
             Some(Value::List(list)) => list,
@@ -208,7 +183,7 @@ impl Values {
     }
 
     /// A number of tasks. A negative one is none, as in nomad-onload.
-    fn number(&self, name: &'static str, usual: u32) -> Result<u32, SettingsError> {
+    fn number(&self, name: &str, usual: u32) -> Result<u32> {
         let number = match self.get(name) {
             None => return Ok(usual),
             Some(Value::Int(number)) => (*number).max(0),
@@ -217,16 +192,12 @@ impl Values {
         let slots = u32::try_from(number).ok();
         slots
             .filter(|slots| *slots <= MAX_SLOTS)
-            .ok_or_else(|| SettingsError::Value {
-                name,
-                value: number.to_string(),
-                remedy: "write a number up to 1000",
-            })
+            .ok_or_else(|| refusal(name, number, "write a number up to 1000"))
     }
 }
 
 impl Value {
-    fn refused(&self, name: &'static str, wanted: &'static str) -> SettingsError {
+    fn refused(&self, name: &str, wanted: &str) -> Error {
         let found = match self {
             Value::Null(()) => "null".to_owned(),
             Value::Bool(value) => value.to_string(),
@@ -235,36 +206,24 @@ impl Value {
             Value::Text(text) => Quoted(text).to_string(),
             Value::List(_) => "a list".to_owned(),
         };
-        SettingsError::Type {
-            name,
-            found,
-            wanted,
-        }
+        refusal(name, found, &format!("give it {wanted}"))
     }
 }
 
-fn period(text: &str) -> Result<Duration, SettingsError> {
+fn period(text: &str) -> Result<Duration> {
     let (name, remedy) = (
         "fingerprint_period",
         "write a time such as \"1m\" or \"30s\"",
     );
     // In no time, everything would be looked at all the time.
     match time(name, text, remedy)? {
-        Duration::ZERO => Err(no_time(name, text, remedy)),
+        Duration::ZERO => Err(refusal(name, Quoted(text), remedy)),
         period => Ok(period),
     }
 }
 
-fn time(name: &'static str, text: &str, remedy: &'static str) -> Result<Duration, SettingsError> {
-    duration::parse(text).ok_or_else(|| no_time(name, text, remedy))
-}
-
-fn no_time(name: &'static str, text: &str, remedy: &'static str) -> SettingsError {
-    SettingsError::Value {
-        name,
-        value: Quoted(text).to_string(),
-        remedy,
-    }
+fn time(name: &str, text: &str, remedy: &str) -> Result<Duration> {
+    duration::parse(text).ok_or_else(|| refusal(name, Quoted(text), remedy))
 }
 
 #[cfg(test)]
@@ -278,11 +237,11 @@ mod tests {
         rmp_serde::to_vec(config).unwrap()
     }
 
-    fn read(config: &Json) -> Result<Settings, SettingsError> {
+    fn read(config: &Json) -> Result<Settings> {
         decode(&packed(config))
     }
 
-    fn refusal(config: &Json) -> String {
+    fn said(config: &Json) -> String {
         read(config).unwrap_err().to_string()
     }
 
@@ -342,15 +301,18 @@ mod tests {
                 Kind::Number => json!(1.5),
                 Kind::Texts => json!("ens1"),
             };
-            let said = refusal(&json!({ setting.name: wrong }));
+            let said = said(&json!({ setting.name: wrong }));
             let begins = format!("setting {} of the plugin is ", setting.name);
             assert!(said.starts_with(&begins), "{said}");
         }
         assert_eq!(
-            refusal(&json!({"num_nic": "ten"})),
+            said(&json!({"num_nic": "ten"})),
             "setting num_nic of the plugin is \"ten\"; give it a whole number"
         );
-        assert!(matches!(decode(b"\xc1"), Err(SettingsError::Encoding(_))));
+        assert_eq!(
+            decode(b"\xc1").unwrap_err().to_string(),
+            "reading the plugin's configuration"
+        );
     }
 
     #[test]
@@ -373,7 +335,7 @@ mod tests {
         );
         assert_eq!(of(""), Place::Nowhere);
         for bad in ["usr/lib64", "/usr/../etc", "~"] {
-            let said = refusal(&json!({"task_zf_bin_path": bad}));
+            let said = said(&json!({"task_zf_bin_path": bad}));
             assert!(said.contains("absolute path without"), "{said}");
         }
     }
@@ -398,7 +360,7 @@ mod tests {
         let settings = read(&json!({"fingerprint_period": "20ms"})).unwrap();
         assert_eq!(settings.fingerprint_period, Duration::from_millis(20));
         for bad in ["", "0s", "-1m", "often"] {
-            let said = refusal(&json!({"fingerprint_period": bad}));
+            let said = said(&json!({"fingerprint_period": bad}));
             assert!(
                 said.ends_with("write a time such as \"1m\" or \"30s\""),
                 "{said}"
@@ -423,7 +385,7 @@ mod tests {
             read(&json!({"runtime": ""})).unwrap().runtime,
             Runtime::Unknown
         );
-        let said = refusal(&json!({"runtime": "runc"}));
+        let said = said(&json!({"runtime": "runc"}));
         assert!(
             said.starts_with("setting runtime of the plugin is \"runc\"; write \"onload\""),
             "{said}"

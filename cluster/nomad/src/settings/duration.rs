@@ -13,7 +13,6 @@ const UNITS: [(&str, f64); 8] = [
     ("m", 60e9),
     ("h", 3600e9),
 ];
-/// The longest time that Go has, in nanoseconds.
 const MOST: f64 = 9_223_372_036_854_775_807.0;
 
 /// A time that is not negative, such as `1m`, `1h30m` or `1.5s`.

@@ -7,6 +7,6 @@ mod schema;
 pub mod table;
 mod values;
 
-pub use decode::{SettingsError, decode};
+pub use decode::decode;
 pub use schema::schema;
 pub use values::{Paths, Place, Probe, Runtime, Settings, Slots, Way};

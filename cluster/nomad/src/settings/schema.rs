@@ -1,18 +1,36 @@
 //! The schema by which Nomad checks the `config` block: it refuses wrong types and unknown names.
 
 use super::table::TABLE;
-use crate::wire::hclspec::Spec;
+use crate::wire::hclspec::spec::Block;
+use crate::wire::hclspec::{Attr, Default, Literal, Object, Spec};
 
-/// The schema of [`TABLE`].
 #[must_use]
 pub fn schema() -> Spec {
     let attributes = TABLE.iter().map(|setting| {
-        let attribute = Spec::attribute(setting.name, setting.kind.expression());
+        let attribute = spec(Block::Attr(Attr {
+            name: setting.name.to_owned(),
+            r#type: setting.kind.expression().to_owned(),
+            required: false,
+        }));
         let attribute = match setting.default {
-            Some(literal) => attribute.or(literal),
+            Some(literal) => with_default(attribute, literal.to_owned()),
             None => attribute,
         };
         (setting.name.to_owned(), attribute)
     });
-    Spec::object(attributes.collect())
+    spec(Block::Object(Object {
+        attributes: attributes.collect(),
+    }))
+}
+
+fn with_default(attribute: Spec, value: String) -> Spec {
+    let literal = spec(Block::Literal(Literal { value }));
+    spec(Block::Default(Box::new(Default {
+        primary: Some(Box::new(attribute)),
+        default: Some(Box::new(literal)),
+    })))
+}
+
+fn spec(block: Block) -> Spec {
+    Spec { block: Some(block) }
 }

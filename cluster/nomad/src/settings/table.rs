@@ -1,31 +1,22 @@
 //! Every setting, with its type, its default and what it means.
 
-/// A setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name.
     pub name: &'static str,
-    /// Its type.
     pub kind: Kind,
     /// What it is where it is left out, as an expression of HCL; none where it is null then.
     pub default: Option<&'static str>,
 }
 
-/// The type of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `true` or `false`.
     Bool,
-    /// A whole number.
     Number,
-    /// A text.
     Text,
-    /// Texts.
     Texts,
 }
 
 impl Kind {
-    /// The type as an expression of HCL.
     #[must_use]
     pub fn expression(self) -> &'static str {
         match self {

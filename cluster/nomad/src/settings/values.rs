@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Preload libonload.so.
@@ -35,36 +34,26 @@ pub struct Probe {
     pub nic: bool,
     /// Interfaces that Onload reaches by AF_XDP.
     pub xdp: bool,
-    /// PTP clocks.
     pub ptp: bool,
-    /// PPS sources.
     pub pps: bool,
-    /// RDMA devices.
     pub rdma: bool,
     /// Functions bound to vfio.
     pub vfio: bool,
     /// Interfaces that move into a task.
     pub netdev: bool,
-    /// Huge pages.
     pub hugepages: bool,
-    /// Profiles of Onload.
     pub profile: bool,
 }
 
 /// How many tasks may have one device, unless the host's configuration counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// An interface.
     pub nic: u32,
-    /// A PTP clock.
     pub ptp: u32,
-    /// A PPS source.
     pub pps: u32,
-    /// An RDMA device.
     pub rdma: u32,
     /// A size of huge pages.
     pub hugepages: u32,
-    /// A profile.
     pub profile: u32,
 }
 
@@ -76,33 +65,23 @@ pub enum Place {
     Found,
     /// Nowhere: tasks do not get what would be there.
     Nowhere,
-    /// This one.
     At(PathBuf),
 }
 
 /// A directory of the host and the one of the task where its content appears.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Way {
-    /// On the host.
     pub host: Place,
-    /// In the task.
     pub task: Place,
 }
 
-/// Where things are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
-    /// Device nodes.
     pub device: Way,
-    /// Onload's libraries.
     pub onload_lib: Way,
-    /// Onload's tools.
     pub onload_bin: Way,
-    /// Onload's profiles.
     pub profile_dir: Way,
-    /// TCPDirect's libraries.
     pub zf_lib: Way,
-    /// TCPDirect's tools.
     pub zf_bin: Way,
 }
 
@@ -116,7 +95,6 @@ pub enum Runtime {
 }
 
 impl Place {
-    /// The directory, if one is named.
     #[must_use]
     pub fn named(&self) -> Option<&PathBuf> {
         match self {

@@ -1,12 +1,18 @@
-//! What goes over the wire: go-plugin's services and those of Nomad's device plugins (its plugins/base,
-//! plugins/device, plugins/shared/hclspec and plugins/shared/structs).
+//! What goes over the wire, made of the files in `proto/` (tests/generated.rs): go-plugin's services and those of
+//! Nomad's device plugins.
 
-pub mod base;
-pub mod device;
-pub mod go_plugin;
-pub mod hclspec;
-pub mod services;
-pub mod structs;
+#[allow(
+    unreachable_pub,
+    unused_qualifications,
+    clippy::all,
+    clippy::pedantic,
+    clippy::needless_pass_by_value
+)]
+mod generated {
+    include!("../../generated/mod.rs");
+}
 
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Empty {}
+pub use generated::hashicorp::nomad::plugins::base::proto as base;
+pub use generated::hashicorp::nomad::plugins::device;
+pub use generated::hashicorp::nomad::plugins::shared::{hclspec, structs};
+pub use generated::plugin as go_plugin;

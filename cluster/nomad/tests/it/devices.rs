@@ -12,7 +12,8 @@ use std::fs;
 
 use crate::support::{Agent, TestHost, parse, sources};
 use onload_nomad::wire::device::{ContainerReservation, DeviceGroup, ReserveRequest};
-use onload_nomad::wire::structs::{Attribute, Value};
+use onload_nomad::wire::structs::Attribute;
+use onload_nomad::wire::structs::attribute::Value;
 use serde_json::json;
 
 const NIC: &str = "enp101s0f0np0";
@@ -39,7 +40,7 @@ fn value<'g>(group: &'g DeviceGroup, attribute: &str) -> &'g Attribute {
 
 fn text(group: &DeviceGroup, attribute: &str) -> String {
     match &value(group, attribute).value {
-        Some(Value::Text(text)) => text.clone(),
+        Some(Value::StringVal(text)) => text.clone(),
         other => panic!("{attribute}: {other:?}"),
     }
 }
@@ -109,7 +110,7 @@ async fn attributes_have_the_units_that_nomad_knows() {
     let speed = value(group, "speed");
     assert_eq!(
         (speed.value.clone(), speed.unit.as_str()),
-        (Some(Value::Int(3125)), "MB/s")
+        (Some(Value::IntVal(3125)), "MB/s")
     );
     assert_eq!(text(group, "driver"), "sfc");
     assert_eq!(text(group, "datapath"), "ef10");
@@ -119,11 +120,11 @@ async fn attributes_have_the_units_that_nomad_knows() {
     assert_eq!(text(group, "pci_vendor"), "0x1924");
     assert!(matches!(
         value(group, "numa_node").value,
-        Some(Value::Int(_))
+        Some(Value::IntVal(_))
     ));
     assert_eq!(
         value(&groups["amd/onload/enp101s0f0v0"], "virtual_function").value,
-        Some(Value::Bool(true))
+        Some(Value::BoolVal(true))
     );
     // Nomad ends a plugin for a unit that it does not know, a value that is none, or an empty name.
     for (name, group) in &groups {
@@ -156,9 +157,13 @@ async fn no_text_looks_like_a_number_to_nomad() {
             let agent = Agent::configured(&host, &settings).await;
             for (group, published) in agent.published().await {
                 for (attribute, value) in published.attributes {
-                    if let Some(Value::Text(text)) = value.value {
+                    if let Some(Value::StringVal(text)) = value.value {
                         let read = parse(&text).value;
-                        assert_eq!(read, Some(Value::Text(text)), "{name}: {group} {attribute}");
+                        assert_eq!(
+                            read,
+                            Some(Value::StringVal(text)),
+                            "{name}: {group} {attribute}"
+                        );
                         texts += 1;
                     }
                 }
@@ -179,10 +184,10 @@ fn texts_are_read_as_nomad_reads_them() {
         let (kind, value) = read.trim_start().split_once(' ').unwrap();
         let ours = parse(text);
         let is_same = match ours.value.unwrap() {
-            Value::Int(number) => kind == "int" && value == format!("{number} [{}]", ours.unit),
-            Value::Float(_) => kind == "float",
-            Value::Bool(is) => kind == "bool" && value == is.to_string(),
-            Value::Text(text) => kind == "text" && value == text,
+            Value::IntVal(number) => kind == "int" && value == format!("{number} [{}]", ours.unit),
+            Value::FloatVal(_) => kind == "float",
+            Value::BoolVal(is) => kind == "bool" && value == is.to_string(),
+            Value::StringVal(text) => kind == "text" && value == text,
         };
         assert!(is_same, "{line}");
     }

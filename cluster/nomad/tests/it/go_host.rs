@@ -10,19 +10,18 @@
 use std::fs;
 
 use crate::support::{GoHost, TestHost, config, go_program};
-use onload_nomad::wire::Empty;
-use onload_nomad::wire::base::{ConfigSchemaResponse, PluginInfoResponse};
+use onload_nomad::wire::base::{ConfigSchemaResponse, PluginInfoResponse, SetConfigResponse};
 use onload_nomad::wire::device::{
     FingerprintResponse, ReserveRequest, ReserveResponse, StatsRequest, StatsResponse,
 };
-use onload_nomad::wire::hclspec::Block;
+use onload_nomad::wire::hclspec::spec::Block;
 use serde_json::{Value, json};
 
 const BASE: &str = "/hashicorp.nomad.plugins.base.proto.BasePlugin";
 const DEVICE: &str = "/hashicorp.nomad.plugins.device.DevicePlugin";
 const NIC: &str = "enp101s0f0np0";
 
-fn set(host: &mut GoHost, settings: &Value) -> Result<Empty, String> {
+fn set(host: &mut GoHost, settings: &Value) -> Result<SetConfigResponse, String> {
     host.call("call", &format!("{BASE}/SetConfig"), &config(settings))
 }
 
@@ -34,7 +33,7 @@ fn reserve(host: &mut GoHost, id: &str) -> Result<ReserveResponse, String> {
 }
 
 fn fingerprint(host: &mut GoHost) -> FingerprintResponse {
-    host.call("read", &format!("{DEVICE}/Fingerprint"), &Empty {})
+    host.call("read", &format!("{DEVICE}/Fingerprint"), &())
         .unwrap()
 }
 
@@ -46,11 +45,11 @@ fn nomads_library_takes_it_through_all_of_its_lives() {
     let mut first = GoHost::start(program, &host).unwrap();
     first.command("ping").unwrap();
     let info: PluginInfoResponse = first
-        .call("call", &format!("{BASE}/PluginInfo"), &Empty {})
+        .call("call", &format!("{BASE}/PluginInfo"), &())
         .unwrap();
     assert_eq!((info.name.as_str(), info.r#type), ("onload", 3));
     let schema: ConfigSchemaResponse = first
-        .call("call", &format!("{BASE}/ConfigSchema"), &Empty {})
+        .call("call", &format!("{BASE}/ConfigSchema"), &())
         .unwrap();
     assert!(matches!(schema.spec.unwrap().block, Some(Block::Object(_))));
     first.command("end").unwrap();

@@ -8,6 +8,7 @@
 )]
 
 mod devices;
+mod generated;
 mod go_host;
 mod nomad_onload;
 mod packaging;

@@ -14,12 +14,11 @@ use std::fs;
 use crate::support::{Agent, TestHost, sources};
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::device::{ContainerReservation, DeviceGroup};
-use onload_nomad::wire::structs::Value;
+use onload_nomad::wire::structs::attribute::Value;
 use serde_json::{Value as Json, json};
 
 const NIC: &str = "enp101s0f0np0";
 const LIB: &str = "/usr/lib/x86_64-linux-gnu";
-/// The settings of its README.
 const README: [&str; 23] = [
     "set_preload",
     "mount_onload",
@@ -216,7 +215,7 @@ async fn a_job_finds_the_devices_that_its_readme_names() {
         assert!(
             matches!(
                 &groups[name].attributes["onload_version"].value,
-                Some(Value::Text(_))
+                Some(Value::StringVal(_))
             ),
             "{name}"
         );

@@ -13,12 +13,12 @@ use std::process::Command;
 
 use crate::support::{Agent, TestHost, config, start};
 use onload_nomad::settings::table::TABLE;
-use onload_nomad::wire::Empty;
 use onload_nomad::wire::base::SetConfigRequest;
 use onload_nomad::wire::go_plugin::ConnInfo;
-use onload_nomad::wire::hclspec::{Attr, Block, Literal};
-use onload_nomad::wire::services::g_r_p_c_broker_client::GRPCBrokerClient;
-use onload_nomad::wire::services::g_r_p_c_stdio_client::GRPCStdioClient;
+use onload_nomad::wire::go_plugin::grpc_broker_client::GrpcBrokerClient;
+use onload_nomad::wire::go_plugin::grpc_stdio_client::GrpcStdioClient;
+use onload_nomad::wire::hclspec::spec::Block;
+use onload_nomad::wire::hclspec::{Attr, Literal};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::json;
 use tonic_health::pb::HealthCheckRequest;
@@ -120,13 +120,13 @@ async fn the_services_of_go_plugin_answer() {
         health.check(check("other")).await.unwrap_err().code(),
         tonic::Code::NotFound
     );
-    let stdio = GRPCStdioClient::new(agent.channel.clone())
-        .stream_stdio(Empty {})
+    let stdio = GrpcStdioClient::new(agent.channel.clone())
+        .stream_stdio(())
         .await;
     let mut stdio = stdio.unwrap().into_inner();
     let (offer, offers) = tokio::sync::mpsc::channel::<ConnInfo>(1);
     let offers = tokio_stream::wrappers::ReceiverStream::new(offers);
-    let broker = GRPCBrokerClient::new(agent.channel.clone())
+    let broker = GrpcBrokerClient::new(agent.channel.clone())
         .start_stream(offers)
         .await;
     let mut broker = broker.unwrap().into_inner();
@@ -138,7 +138,6 @@ async fn the_services_of_go_plugin_answer() {
         "it ends with the host's side"
     );
     agent.shutdown().await;
-    // It was open to the end, and had nothing to say.
     assert!(!matches!(stdio.message().await, Ok(Some(_))));
 }
 

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::support::{Agent, TestHost, sources};
-use onload_nomad::wire::structs::{Attribute, Value};
+use onload_nomad::wire::structs::Attribute;
+use onload_nomad::wire::structs::attribute::Value;
 use serde_json::json;
 
 fn recorded(name: &str) -> String {
@@ -29,13 +30,12 @@ async fn agent(host: &TestHost, runtime: &str) -> Agent {
     Agent::configured(host, &settings).await
 }
 
-/// As Nomad prints it.
 fn shown(attribute: &Attribute) -> String {
     let value = match attribute.value.as_ref().unwrap() {
-        Value::Float(number) => number.to_string(),
-        Value::Int(number) => number.to_string(),
-        Value::Text(text) => text.clone(),
-        Value::Bool(is) => is.to_string(),
+        Value::FloatVal(number) => number.to_string(),
+        Value::IntVal(number) => number.to_string(),
+        Value::StringVal(text) => text.clone(),
+        Value::BoolVal(is) => is.to_string(),
     };
     format!("{value} {}", attribute.unit).trim_end().to_owned()
 }

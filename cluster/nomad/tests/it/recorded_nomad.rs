@@ -11,14 +11,16 @@
 use std::fs;
 
 use crate::support::{Agent, TestHost, sources};
-use onload_nomad::wire::Empty;
-use onload_nomad::wire::base::{ConfigSchemaResponse, PluginInfoResponse, SetConfigRequest};
+use onload_nomad::wire::base::{
+    ConfigSchemaResponse, PluginInfoResponse, SetConfigRequest, SetConfigResponse,
+};
 use onload_nomad::wire::device::{
     ContainerReservation, DetectedDevice, DeviceGroup, FingerprintResponse, ReserveRequest,
     ReserveResponse,
 };
-use onload_nomad::wire::hclspec::Block;
-use onload_nomad::wire::structs::{Attribute, Value};
+use onload_nomad::wire::hclspec::spec::Block;
+use onload_nomad::wire::structs::Attribute;
+use onload_nomad::wire::structs::attribute::Value;
 use prost::Message;
 use serde_json::json;
 
@@ -30,11 +32,9 @@ fn recorded(name: &str) -> String {
     fs::read_to_string(dir.join(name)).unwrap()
 }
 
-/// One line of `calls.jsonl`.
 struct Call(serde_json::Value);
 
 impl Call {
-    /// Those of each process of the plugin.
     fn by_process() -> Vec<Vec<Call>> {
         let mut processes: Vec<Vec<Call>> = Vec::new();
         for line in recorded("calls.jsonl").lines() {
@@ -80,7 +80,7 @@ impl Call {
                 let request: SetConfigRequest = self.message("request");
                 assert!(!request.msgpack_config.is_empty());
                 let answer = agent.base().set_config(request).await;
-                assert_eq!(answer.unwrap().into_inner(), Empty {});
+                assert_eq!(answer.unwrap().into_inner(), SetConfigResponse {});
             }
             "Fingerprint" => {
                 let answer: FingerprintResponse = self.message("answer");
@@ -146,20 +146,21 @@ fn as_now(mut group: DeviceGroup) -> DeviceGroup {
     let attributes = &mut group.attributes;
     // What is no virtual function has no index of one.
     let is_virtual = attributes.get("virtual_function");
-    if is_virtual.and_then(|is| is.value.clone()) != Some(Value::Bool(true)) {
+    if is_virtual.and_then(|is| is.value.clone()) != Some(Value::BoolVal(true)) {
         attributes.remove("vf_index");
     }
     // Ids look like no number. The version of this host does not, as it is.
     for name in ["pci_vendor", "pci_device"] {
-        if let Some(Value::Text(text)) = attributes.get_mut(name).and_then(|is| is.value.as_mut()) {
+        if let Some(Value::StringVal(text)) =
+            attributes.get_mut(name).and_then(|is| is.value.as_mut())
+        {
             text.insert_str(0, "0x");
         }
     }
-    if let Some(Value::Text(text)) = attributes
+    if let Some(Value::StringVal(text)) = attributes
         .get_mut("clock_name")
         .and_then(|is| is.value.as_mut())
     {
-        // These are hardware addresses.
         assert_eq!(text.len(), 12);
         for place in [10, 8, 6, 4, 2] {
             text.insert(place, ':');
@@ -171,7 +172,7 @@ fn as_now(mut group: DeviceGroup) -> DeviceGroup {
         attributes.extend(value.map(|value| (format!("unique.{name}"), value)));
     }
     let healthy = Attribute {
-        value: Some(Value::Int(0)),
+        value: Some(Value::IntVal(0)),
         unit: String::new(),
     };
     attributes.insert("unhealthy".to_owned(), healthy);

@@ -22,7 +22,6 @@ pub struct RegisterPluginRequest {
     pub plugin_idx: String,
 }
 
-/// Says who the runtime is.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ConfigureRequest {
     /// `containerd`, `cri-o`, `docker`.
@@ -39,10 +38,8 @@ pub struct ConfigureRequest {
     pub nri_version: String,
 }
 
-/// Says what we want to be asked.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ConfigureResponse {
-    /// [`EVENTS`].
     #[prost(int32, tag = "2")]
     pub events: i32,
 }
@@ -55,14 +52,12 @@ pub struct SynchronizeRequest {
     pub more: bool,
 }
 
-/// Says that more may come.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct SynchronizeResponse {
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
 
-/// Asks what a container is to get.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateContainerRequest {
     #[prost(message, optional, tag = "1")]
@@ -81,13 +76,11 @@ pub struct PodSandbox {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A container that is about to be created.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Container {
     /// What its OCI runtime will call it.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
     /// Those that its configuration will have.
@@ -95,20 +88,16 @@ pub struct Container {
     pub annotations: BTreeMap<String, String>,
     #[prost(string, repeated, tag = "7")]
     pub args: Vec<String>,
-    /// `NAME=VALUE` each.
     #[prost(string, repeated, tag = "8")]
     pub env: Vec<String>,
     #[prost(message, repeated, tag = "9")]
     pub mounts: Vec<Mount>,
     #[prost(message, optional, tag = "10")]
     pub hooks: Option<Hooks>,
-    /// What only Linux has.
     #[prost(message, optional, tag = "11")]
     pub linux: Option<LinuxContainer>,
-    /// The limits of its process.
     #[prost(message, repeated, tag = "13")]
     pub rlimits: Vec<PosixRlimit>,
-    /// The CDI devices that it gets already.
     #[prost(message, repeated, tag = "20")]
     pub cdi_devices: Vec<CdiDevice>,
     /// The user of its process; absent in older runtimes.
@@ -118,7 +107,6 @@ pub struct Container {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Mount {
-    /// Where, in the container.
     #[prost(string, tag = "1")]
     pub destination: String,
     /// Of which file system; `bind` for what the host has.
@@ -130,25 +118,18 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
-/// OCI hooks by stage.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Hooks {
-    /// Stage `prestart`.
     #[prost(message, repeated, tag = "1")]
     pub prestart: Vec<Hook>,
-    /// Stage `createRuntime`.
     #[prost(message, repeated, tag = "2")]
     pub create_runtime: Vec<Hook>,
-    /// Stage `createContainer`.
     #[prost(message, repeated, tag = "3")]
     pub create_container: Vec<Hook>,
-    /// Stage `startContainer`.
     #[prost(message, repeated, tag = "4")]
     pub start_container: Vec<Hook>,
-    /// Stage `poststart`.
     #[prost(message, repeated, tag = "5")]
     pub poststart: Vec<Hook>,
-    /// Stage `poststop`.
     #[prost(message, repeated, tag = "6")]
     pub poststop: Vec<Hook>,
 }
@@ -168,10 +149,8 @@ pub struct Hook {
     pub timeout: Option<OptionalInt>,
 }
 
-/// What only Linux has.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LinuxContainer {
-    /// Namespaces that it creates or joins.
     #[prost(message, repeated, tag = "1")]
     pub namespaces: Vec<LinuxNamespace>,
     #[prost(message, repeated, tag = "2")]
@@ -194,7 +173,6 @@ pub struct LinuxNamespace {
 /// (pkg/api/device.go, `AccessString`).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LinuxDevice {
-    /// In the container.
     #[prost(string, tag = "1")]
     pub path: String,
     /// `c` or `b`.
@@ -238,7 +216,6 @@ pub struct LinuxDeviceCgroup {
     pub access: String,
 }
 
-/// A limit on huge pages of one size.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HugepageLimit {
     /// `2MB`.
@@ -249,7 +226,6 @@ pub struct HugepageLimit {
     pub limit: u64,
 }
 
-/// A limit of a process.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PosixRlimit {
     /// `RLIMIT_MEMLOCK`.
@@ -291,7 +267,6 @@ pub struct OptionalU32 {
     pub value: u32,
 }
 
-/// Says what a container is to get.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateContainerResponse {
     /// Absent: nothing.
@@ -299,7 +274,6 @@ pub struct CreateContainerResponse {
     pub adjust: Option<ContainerAdjustment>,
 }
 
-/// What a container is to get.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerAdjustment {
     /// Each takes the place of one with its destination.
@@ -310,7 +284,6 @@ pub struct ContainerAdjustment {
     pub env: Vec<KeyValue>,
     #[prost(message, optional, tag = "5")]
     pub hooks: Option<Hooks>,
-    /// What only Linux has.
     #[prost(message, optional, tag = "6")]
     pub linux: Option<LinuxContainerAdjustment>,
     /// They are added; the last one of a kind counts.
@@ -329,7 +302,6 @@ pub struct KeyValue {
     pub value: String,
 }
 
-/// What only Linux has.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LinuxContainerAdjustment {
     /// Each takes the place of one with its path.

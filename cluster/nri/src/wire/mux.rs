@@ -3,6 +3,9 @@
 
 use std::io::{self, Read, Write};
 
+use onload_core::bail;
+use onload_core::error::{Context, Result};
+
 use super::ttrpc::{self, HEADER, MAX_MESSAGE, Message};
 
 /// The connection on which the runtime calls us (pkg/net/multiplex/ttrpc.go).
@@ -17,38 +20,12 @@ pub const MAX_SENT: usize = 4096;
 /// The most bytes that a frame may bring: a whole message. The runtime cuts there.
 const MAX_RECEIVED: usize = HEADER + MAX_MESSAGE;
 
-/// Bytes of a frame before its content.
 const FRAME_HEADER: usize = 8;
 
-/// Bytes that are read at once.
 const PIECE: usize = 64 * 1024;
 
-/// Why a connection is of no more use.
-#[derive(Debug, thiserror::Error)]
-pub enum MuxError {
-    /// The other end closed it.
-    #[error("the runtime closed the connection")]
-    Closed,
-    #[error("{action} the runtime")]
-    Stream {
-        /// What was being done.
-        action: &'static str,
-        source: io::Error,
-    },
-    /// A frame longer than any message.
-    #[error(
-        "the runtime sent a frame of {0} bytes, and the protocol allows {MAX_RECEIVED}; is something else behind the socket?"
-    )]
-    LongFrame(usize),
-    /// A message that the protocol does not have.
-    #[error(transparent)]
-    Message(#[from] ttrpc::Violation),
-}
-
-/// What came on which connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// [`PLUGIN`] or [`RUNTIME`].
     pub connection: u32,
     pub message: Message,
 }
@@ -61,7 +38,6 @@ pub struct Mux<S> {
 }
 
 impl<S: Read + Write> Mux<S> {
-    /// Over a stream of bytes.
     pub fn new(stream: S) -> Self {
         Mux {
             stream,
@@ -73,11 +49,8 @@ impl<S: Read + Write> Mux<S> {
         &self.stream
     }
 
-    /// The next message of either connection.
-    ///
-    /// # Errors
-    /// [`MuxError`]; nothing can be read after it.
-    pub fn receive(&mut self) -> Result<Received, MuxError> {
+    /// The next message of either connection. Nothing can be read after an error.
+    pub fn receive(&mut self) -> Result<Received> {
         loop {
             for (connection, begun) in &mut self.begun {
                 if let Some(message) = ttrpc::take(begun)? {
@@ -91,14 +64,16 @@ impl<S: Read + Write> Mux<S> {
         }
     }
 
-    fn read_frame(&mut self) -> Result<(), MuxError> {
+    fn read_frame(&mut self) -> Result<()> {
         let mut header = [0; FRAME_HEADER];
         self.read_exact(&mut header)?;
         let [a, b, c, d, e, f, g, h] = header;
         let connection = u32::from_be_bytes([a, b, c, d]);
         let length = usize::try_from(u32::from_be_bytes([e, f, g, h])).unwrap_or(usize::MAX);
         if length > MAX_RECEIVED {
-            return Err(MuxError::LongFrame(length));
+            bail!(
+                "the runtime sent a frame of {length} bytes, and the protocol allows {MAX_RECEIVED}; is something else behind the socket?"
+            );
         }
         let mut left = length;
         while left > 0 {
@@ -114,46 +89,35 @@ impl<S: Read + Write> Mux<S> {
         Ok(())
     }
 
-    fn read_exact(&mut self, into: &mut [u8]) -> Result<(), MuxError> {
-        self.stream
-            .read_exact(into)
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => MuxError::Closed,
-                _ => MuxError::Stream {
-                    action: "reading from",
-                    source,
-                },
-            })
+    fn read_exact(&mut self, into: &mut [u8]) -> Result<()> {
+        let done = self.stream.read_exact(into);
+        if_open(done, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
     }
 
-    /// Sends a message. It begins a frame of its own, since the runtime's reader of the message before
-    /// has no room for more.
-    ///
-    /// # Errors
-    /// [`MuxError`]; nothing can be sent after it.
-    pub fn send(&mut self, connection: u32, message: &Message) -> Result<(), MuxError> {
+    /// Sends a message, after which an error leaves nothing to be sent. It begins a frame of its own, since the
+    /// runtime's reader of the message before has no room for more.
+    pub fn send(&mut self, connection: u32, message: &Message) -> Result<()> {
         let bytes = ttrpc::encode(message)?;
         for content in bytes.chunks(MAX_SENT) {
             let mut frame = Vec::with_capacity(FRAME_HEADER + content.len());
             frame.extend(connection.to_be_bytes());
-            frame.extend(
-                u32::try_from(content.len())
-                    .unwrap_or(u32::MAX)
-                    .to_be_bytes(),
-            );
+            let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
+            frame.extend(length.to_be_bytes());
             frame.extend(content);
-            self.stream
-                .write_all(&frame)
-                .map_err(|source| match source.kind() {
-                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => MuxError::Closed,
-                    _ => MuxError::Stream {
-                        action: "writing to",
-                        source,
-                    },
-                })?;
+            let done = self.stream.write_all(&frame);
+            if_open(done, io::ErrorKind::BrokenPipe)?.context("writing to the runtime")?;
         }
         Ok(())
     }
+}
+
+/// The result again, unless it says that the runtime closed the connection.
+fn if_open(done: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
+    let kind = done.as_ref().err().map(io::Error::kind);
+    if kind.is_some_and(|kind| kind == closed || kind == io::ErrorKind::ConnectionReset) {
+        bail!("the runtime closed the connection");
+    }
+    Ok(done)
 }
 
 #[cfg(test)]
@@ -161,7 +125,8 @@ mod tests {
     use super::*;
     use std::io::Cursor;
 
-    /// A stream that is read from one place and written to another.
+    const CLOSED: &str = "the runtime closed the connection";
+
     #[derive(Default)]
     struct Both {
         from: Cursor<Vec<u8>>,
@@ -238,23 +203,26 @@ mod tests {
         assert_eq!(next(), (RUNTIME, two.clone()));
         assert_eq!(next(), (RUNTIME, two));
         assert_eq!(next(), (PLUGIN, one));
-        assert!(matches!(mux.receive(), Err(MuxError::Closed)));
+        assert_eq!(mux.receive().unwrap_err().to_string(), CLOSED);
     }
 
     #[test]
     fn a_frame_longer_than_any_message_ends_the_connection() {
         let mut bytes = PLUGIN.to_be_bytes().to_vec();
         bytes.extend(u32::try_from(MAX_RECEIVED + 1).unwrap().to_be_bytes());
-        let refused = reading(&bytes).receive();
-        assert!(matches!(refused, Err(MuxError::LongFrame(length)) if length == MAX_RECEIVED + 1));
+        let refused = reading(&bytes).receive().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("the runtime sent a frame of 4194315 bytes"),
+            "{refused}"
+        );
     }
 
     #[test]
     fn a_frame_that_is_cut_short_is_a_closed_connection() {
         let bytes = frame(PLUGIN, b"0123456789");
         for length in 0..bytes.len() {
-            let refused = reading(&bytes[..length]).receive();
-            assert!(matches!(refused, Err(MuxError::Closed)), "{length}");
+            let refused = reading(&bytes[..length]).receive().unwrap_err();
+            assert_eq!(refused.to_string(), CLOSED, "{length}");
         }
     }
 

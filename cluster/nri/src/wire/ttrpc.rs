@@ -1,9 +1,10 @@
 //! ttrpc: a header of ten bytes (length, stream, type, flags; github.com/containerd/ttrpc, PROTOCOL.md)
 //! before a protobuf message. A client's streams have odd numbers, each one call.
 
+use onload_core::error::Result;
+use onload_core::{bail, error};
 use prost::Message as _;
 
-/// Bytes of a header.
 pub const HEADER: usize = 10;
 /// The longest message (channel.go, `messageLengthMax`).
 pub const MAX_MESSAGE: usize = 4 << 20;
@@ -11,49 +12,33 @@ pub const MAX_MESSAGE: usize = 4 << 20;
 pub const REQUEST: u8 = 1;
 pub const RESPONSE: u8 = 2;
 
-/// The answer could not be sent as it is too long, or means nothing (google.rpc.Code).
+/// These three are of google.rpc.Code.
 pub const INVALID_ARGUMENT: i32 = 3;
-/// The call is refused for the state of the system.
 pub const FAILED_PRECONDITION: i32 = 9;
-/// There is no such call.
 pub const UNIMPLEMENTED: i32 = 12;
 
-/// What the protocol does not have: the connection ends.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    #[error("a ttrpc message of {0} bytes, and {MAX_MESSAGE} are allowed")]
-    Long(usize),
-    /// Neither a request nor a response.
-    #[error("a ttrpc message of type {0}, which a plugin does not have")]
-    Kind(u8),
-}
-
-/// A message with what its header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub stream: u32,
     /// [`REQUEST`] or [`RESPONSE`].
     pub kind: u8,
-    /// None of them means anything for a call with one answer.
     pub flags: u8,
     pub body: Vec<u8>,
 }
 
-/// Takes the first message off the bytes that have come, if it is all there.
-///
-/// # Errors
-/// [`Violation`].
-pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>, Violation> {
+/// Takes the first message off the bytes that have come, if it is all there. After an error the connection is of no
+/// more use.
+pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>> {
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return Ok(None);
     };
     let [a, b, c, d, e, f, g, h, kind, flags] = *header;
     let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
     if length > MAX_MESSAGE {
-        return Err(Violation::Long(length));
+        bail!("{}", too_long(length));
     }
     if kind != REQUEST && kind != RESPONSE {
-        return Err(Violation::Kind(kind));
+        bail!("a ttrpc message of type {kind}, which a plugin does not have");
     }
     if bytes.len() < HEADER + length {
         return Ok(None);
@@ -69,14 +54,14 @@ pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>, Violation> {
     }))
 }
 
-/// A message as bytes.
-///
-/// # Errors
-/// [`Violation::Long`].
-pub fn encode(message: &Message) -> Result<Vec<u8>, Violation> {
+fn too_long(length: usize) -> String {
+    format!("a ttrpc message of {length} bytes, and {MAX_MESSAGE} are allowed")
+}
+
+pub fn encode(message: &Message) -> Result<Vec<u8>> {
     let length = message.body.len();
     let short = u32::try_from(length).ok().filter(|_| length <= MAX_MESSAGE);
-    let short = short.ok_or(Violation::Long(length))?;
+    let short = short.ok_or_else(|| error!("{}", too_long(length)))?;
     let mut bytes = Vec::with_capacity(HEADER + length);
     bytes.extend(short.to_be_bytes());
     bytes.extend(message.stream.to_be_bytes());
@@ -107,7 +92,7 @@ pub struct Response {
     pub payload: Vec<u8>,
 }
 
-/// Why a call was not done (google.rpc.Status).
+/// google.rpc.Status.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Status {
     /// 0: it was done.
@@ -134,7 +119,6 @@ impl Response {
         }
     }
 
-    /// As the answer to a call.
     #[must_use]
     pub fn to_message(&self, stream: u32) -> Message {
         Message {
@@ -162,11 +146,11 @@ mod tests {
         assert_eq!(bytes, b"\0\0\0\x03\x01\x02\x03\x04\x02\x01abc");
         for length in 0..bytes.len() {
             let mut part = bytes[..length].to_vec();
-            assert_eq!(take(&mut part), Ok(None));
+            assert_eq!(take(&mut part).unwrap(), None);
             assert_eq!(part.len(), length);
         }
         let mut more = [&bytes[..], b"rest"].concat();
-        assert_eq!(take(&mut more), Ok(Some(sent)));
+        assert_eq!(take(&mut more).unwrap(), Some(sent));
         assert_eq!(more, b"rest");
     }
 
@@ -178,12 +162,16 @@ mod tests {
             bytes
         };
         let long = u32::try_from(MAX_MESSAGE).unwrap() + 1;
+        let refusal = |mut header| take(&mut header).unwrap_err().to_string();
         assert_eq!(
-            take(&mut header(long, REQUEST)),
-            Err(Violation::Long(MAX_MESSAGE + 1))
+            refusal(header(long, REQUEST)),
+            "a ttrpc message of 4194305 bytes, and 4194304 are allowed"
         );
-        assert_eq!(take(&mut header(0, 3)), Err(Violation::Kind(3)));
-        assert_eq!(take(&mut header(long - 1, REQUEST)), Ok(None));
+        assert_eq!(
+            refusal(header(0, 3)),
+            "a ttrpc message of type 3, which a plugin does not have"
+        );
+        assert_eq!(take(&mut header(long - 1, REQUEST)).unwrap(), None);
     }
 
     #[test]
@@ -194,6 +182,9 @@ mod tests {
             flags: 0,
             body: vec![0; MAX_MESSAGE + 1],
         };
-        assert_eq!(encode(&message), Err(Violation::Long(MAX_MESSAGE + 1)));
+        assert_eq!(
+            encode(&message).unwrap_err().to_string(),
+            "a ttrpc message of 4194305 bytes, and 4194304 are allowed"
+        );
     }
 }

@@ -22,7 +22,6 @@ impl Node {
         Node { plugin, runtime }
     }
 
-    /// What a container gets for the annotations of its pod.
     fn create(&mut self, annotations: &[(&str, &str)], container: Proto) -> Result<Fields, Status> {
         self.runtime.create(&creation(pod(annotations), container))
     }
@@ -85,7 +84,6 @@ fn names(adjustment: &Fields) -> Vec<String> {
         .collect()
 }
 
-/// Type, hard and soft limit.
 fn limits(adjustment: &Fields) -> Vec<(String, u64, u64)> {
     let limits = adjustment.messages(7).into_iter();
     limits

@@ -9,17 +9,19 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use onload_nomad::wire::Empty;
-use onload_nomad::wire::base::{PluginInfoResponse, SetConfigRequest};
-use onload_nomad::wire::device::{
-    ContainerReservation, DeviceGroup, DeviceGroupStats, FingerprintResponse, ReserveRequest,
-    StatsRequest,
+use onload_nomad::wire::base::base_plugin_client::BasePluginClient;
+use onload_nomad::wire::base::{
+    ConfigSchemaRequest, PluginInfoRequest, PluginInfoResponse, SetConfigRequest,
 };
+use onload_nomad::wire::device::device_plugin_client::DevicePluginClient;
+use onload_nomad::wire::device::{
+    ContainerReservation, DeviceGroup, DeviceGroupStats, FingerprintRequest, FingerprintResponse,
+    ReserveRequest, StatsRequest,
+};
+use onload_nomad::wire::go_plugin::Empty;
+use onload_nomad::wire::go_plugin::grpc_controller_client::GrpcControllerClient;
 use onload_nomad::wire::hclspec::Spec;
-use onload_nomad::wire::services::base_plugin_client::BasePluginClient;
-use onload_nomad::wire::services::device_plugin_client::DevicePluginClient;
-use onload_nomad::wire::services::g_r_p_c_controller_client::GRPCControllerClient;
-use onload_nomad::wire::structs::Duration;
+use prost_types::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -30,7 +32,6 @@ use super::{PATIENCE, TestHost};
 
 const COOKIE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
 
-/// A plugin that runs, and a connection to it.
 pub(crate) struct Agent {
     child: Child,
     /// The line that it said, in fields.
@@ -41,7 +42,6 @@ pub(crate) struct Agent {
     pub(crate) channel: Channel,
 }
 
-/// The program as the agent starts it.
 pub(crate) fn start(host: &TestHost) -> Command {
     let mut command = start_at(host, env!("CARGO_BIN_EXE_onload-nomad-device"));
     command.arg("--spec-dir").arg(host.spec_dir());
@@ -69,7 +69,6 @@ fn start_at(host: &TestHost, program: &str) -> Command {
     command
 }
 
-/// A configuration as Nomad sends it.
 pub(crate) fn config(config: &Value) -> SetConfigRequest {
     SetConfigRequest {
         msgpack_config: rmp_serde::to_vec(config).unwrap(),
@@ -78,7 +77,6 @@ pub(crate) fn config(config: &Value) -> SetConfigRequest {
 }
 
 impl Agent {
-    /// Starts the plugin for a host.
     pub(crate) async fn start(host: &TestHost) -> Agent {
         Agent::run(start(host)).await
     }
@@ -142,7 +140,6 @@ impl Agent {
         PathBuf::from(&self.line[3])
     }
 
-    /// Another connection, as an agent makes that was started again.
     pub(crate) async fn dial_again(&mut self) {
         self.channel = dial(&self.socket()).await;
     }
@@ -157,14 +154,14 @@ impl Agent {
 
     pub(crate) async fn info(&self) -> PluginInfoResponse {
         self.base()
-            .plugin_info(Empty {})
+            .plugin_info(PluginInfoRequest {})
             .await
             .unwrap()
             .into_inner()
     }
 
     pub(crate) async fn schema(&self) -> Spec {
-        let answer = self.base().config_schema(Empty {}).await;
+        let answer = self.base().config_schema(ConfigSchemaRequest {}).await;
         answer.unwrap().into_inner().spec.unwrap()
     }
 
@@ -173,13 +170,12 @@ impl Agent {
     }
 
     pub(crate) async fn fingerprint(&self) -> Devices {
-        let stream = self.devices().fingerprint(Empty {}).await;
+        let stream = self.devices().fingerprint(FingerprintRequest {}).await;
         Devices {
             stream: stream.unwrap().into_inner(),
         }
     }
 
-    /// The devices that are published first.
     pub(crate) async fn published(&self) -> BTreeMap<String, DeviceGroup> {
         self.fingerprint().await.next().await
     }
@@ -209,9 +205,8 @@ impl Agent {
             .groups
     }
 
-    /// Asks it to end, as the agent does.
     pub(crate) async fn shutdown(&self) {
-        let mut client = GRPCControllerClient::new(self.channel.clone());
+        let mut client = GrpcControllerClient::new(self.channel.clone());
         client.shutdown(Empty {}).await.unwrap();
     }
 
@@ -321,7 +316,6 @@ impl Devices {
         groups.collect()
     }
 
-    /// Reads sets until one is as wanted.
     pub(crate) async fn until(
         &mut self,
         is: impl Fn(&BTreeMap<String, DeviceGroup>) -> bool,
@@ -334,7 +328,6 @@ impl Devices {
         }
     }
 
-    /// The error that ends the stream.
     pub(crate) async fn broken(mut self) -> Option<Status> {
         loop {
             match timeout(PATIENCE, self.stream.message()).await.unwrap() {

@@ -1,7 +1,8 @@
 //! A job's constraints, as Nomad's server holds them against attributes (plugins/shared/structs/attribute.go and units.go
 //! of 1.10.5). `recorded/parsed-1.10.5.txt` has what its own code makes of some texts.
 
-use onload_nomad::wire::structs::{Attribute, Value};
+use onload_nomad::wire::structs::Attribute;
+use onload_nomad::wire::structs::attribute::Value;
 
 const UNITS: [&str; 34] = [
     "KiB/s", "MiB/s", "GiB/s", "TiB/s", "PiB/s", "EiB/s", "kB/s", "KB/s", "MB/s", "GB/s", "TB/s",
@@ -24,15 +25,15 @@ pub(crate) fn parse(input: &str) -> Attribute {
         unit: unit.to_owned(),
     };
     if let Ok(number) = numeric.parse() {
-        return of(Value::Int(number), unit);
+        return of(Value::IntVal(number), unit);
     }
     if let Some(number) = float(numeric) {
-        return of(Value::Float(number), unit);
+        return of(Value::FloatVal(number), unit);
     }
     if TRUE.contains(&input) || FALSE.contains(&input) {
-        return of(Value::Bool(TRUE.contains(&input)), "");
+        return of(Value::BoolVal(TRUE.contains(&input)), "");
     }
-    of(Value::Text(input.to_owned()), "")
+    of(Value::StringVal(input.to_owned()), "")
 }
 
 /// `strconv.ParseFloat`: what Rust reads, and hexadecimal digits with an exponent.
@@ -54,8 +55,8 @@ pub(crate) fn meets(attribute: &Attribute, operator: &str, value: &str) -> bool 
     let wanted = parse(value);
     let number = |attribute: &Attribute| match attribute.value {
         #[allow(clippy::cast_precision_loss, reason = "the numbers are small")]
-        Some(Value::Int(number)) => Some(number as f64),
-        Some(Value::Float(number)) => Some(number),
+        Some(Value::IntVal(number)) => Some(number as f64),
+        Some(Value::FloatVal(number)) => Some(number),
         _ => None,
     };
     match (operator, number(attribute), number(&wanted)) {

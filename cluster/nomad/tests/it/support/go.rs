@@ -17,7 +17,6 @@ use super::{TestHost, sources, start};
 const GOPATH: &str = "/usr/share/gocode";
 const LIBRARIES: [&str; 2] = ["github.com/hashicorp/go-plugin", "google.golang.org/grpc"];
 
-/// The program; none where it cannot be built.
 pub(crate) fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     PROGRAM.get_or_init(build).as_deref()
@@ -56,7 +55,6 @@ fn build() -> Option<PathBuf> {
     Some(program)
 }
 
-/// The host, with a plugin that it has started.
 pub(crate) struct GoHost {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -122,7 +120,6 @@ impl GoHost {
         self.answer()
     }
 
-    /// A method with a message, and its answer.
     pub(crate) fn call<A: Message + Default>(
         &mut self,
         verb: &str,
@@ -133,12 +130,10 @@ impl GoHost {
         self.command(&line).map(|answer| decode(&answer))
     }
 
-    /// The next message of the stream.
     pub(crate) fn next<A: Message + Default>(&mut self) -> Result<A, String> {
         self.command("next").map(|answer| decode(&answer))
     }
 
-    /// Ends the host; all that it logged.
     pub(crate) fn ended(mut self) -> String {
         self.stdin.take();
         self.child.wait().unwrap();

@@ -35,12 +35,10 @@ impl TestHost {
         host
     }
 
-    /// The one with an X2.
     pub(crate) fn x2() -> TestHost {
         TestHost::captured(X2)
     }
 
-    /// A host without anything.
     pub(crate) fn empty() -> TestHost {
         let dir = tempfile::tempdir().unwrap();
         let host = TestHost { dir };
@@ -66,12 +64,10 @@ impl TestHost {
         self.dir.path().join("s")
     }
 
-    /// Writes a file of the host.
     pub(crate) fn write(&self, path: &str, text: &str) {
         replace(&self.root().join(path), text);
     }
 
-    /// Writes a file of the host that only its owner can read.
     pub(crate) fn write_private(&self, path: &str, text: &str) {
         let path = self.root().join(path);
         let new = path.with_extension("new~");
@@ -93,7 +89,6 @@ impl TestHost {
         replace(&path, &spec.to_string());
     }
 
-    /// Takes a device out of a specification.
     pub(crate) fn remove_from_spec(&self, class: &str, device: &str) {
         self.change_spec(class, |spec| {
             let devices = spec["devices"].as_array_mut().unwrap();

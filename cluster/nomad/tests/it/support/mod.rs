@@ -19,7 +19,6 @@ use std::time::Duration;
 /// How long anything may take. Tests wait for what they expect; only a failing one waits that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The root of the sources.
 pub(crate) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

@@ -13,7 +13,6 @@ use super::of_workspace;
 /// A host that was captured, of which these tests take the specifications.
 const CAPTURED: &str = "tests/golden/debian13-2numa-onload-rxe-vfio";
 
-/// Whether nodes can be made here.
 #[track_caller]
 pub fn can_make() -> bool {
     needs::root("making device nodes")
@@ -141,7 +140,6 @@ impl Tree {
         fs::set_permissions(self.path(path), Permissions::from_mode(0o644)).unwrap();
     }
 
-    /// What the kernel says below /sys/class.
     pub fn kernel(&self, path: &str, text: &str) {
         self.file(&format!("sys/class/{path}"), &format!("{text}\n"));
     }
@@ -160,7 +158,6 @@ impl Tree {
         fs::set_permissions(self.path(path), Permissions::from_mode(0o666)).unwrap();
     }
 
-    /// The devices that are leased or reserved.
     pub fn leased(&self) -> Vec<String> {
         let Ok(files) = fs::read_dir(self.path("run/onload-ctk/@leases")) else {
             return Vec::new();

@@ -79,7 +79,6 @@ impl Proto {
     }
 }
 
-/// A message that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(Vec<(u64, Value)>);
 
@@ -166,20 +165,17 @@ impl Fields {
     }
 }
 
-/// Why the plugin did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: u64,
     pub message: String,
 }
 
-/// The runtime's end of a connection.
 pub struct Runtime {
     stream: UnixStream,
     /// Bytes that came on each connection and are of no whole message.
     begun: [Vec<u8>; 2],
     last_call: u32,
-    /// How many bytes go into one frame.
     pub frame: usize,
 }
 
@@ -293,7 +289,6 @@ impl Runtime {
         self.last_call
     }
 
-    /// The answer to a call.
     pub fn answer(&mut self, stream: u32) -> Result<Fields, Status> {
         let (connection, answered, kind, body) = self.receive().expect("an answer");
         assert_eq!((connection, answered, kind), (PLUGIN, stream, 2));
@@ -358,7 +353,6 @@ pub fn creation(pod: Proto, container: Proto) -> Proto {
     Proto::new().message(1, pod).message(2, container)
 }
 
-/// The program as a process, which ends with the test.
 pub struct Plugin {
     child: Child,
     pub log: PathBuf,
@@ -425,12 +419,10 @@ impl Drop for Plugin {
     }
 }
 
-/// The next plugin at a socket.
 pub fn next(listener: &UnixListener) -> Runtime {
     Runtime::new(listener.accept().unwrap().0)
 }
 
-/// A file of this workspace.
 pub fn of_workspace(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")

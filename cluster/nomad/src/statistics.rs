@@ -1,15 +1,15 @@
-//! Reads the counters of devices from sysfs and procfs. A counter that the host does not have is left out.
+//! The counters of devices, from sysfs and procfs. One that the host does not have is left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_host::host::Host;
+use prost_types::Timestamp;
 
-use super::values::{count, part};
 use crate::devices::group::{Counted, Group};
 use crate::wire::device::{DeviceGroupStats, DeviceStats};
-use crate::wire::structs::{StatObject, StatValue, Timestamp};
+use crate::wire::structs::{StatObject, StatValue};
 
 /// Directories of counters, each with a file for each.
 const NET: &str = "/sys/class/net";
@@ -136,7 +136,6 @@ fn unit_of_port(name: &str) -> &'static str {
     }
 }
 
-/// The sum of two counters.
 fn traffic(
     values: &BTreeMap<String, StatValue>,
     received: &str,
@@ -149,7 +148,6 @@ fn traffic(
     Some(count(u64::try_from(sum).unwrap_or(0), unit, desc))
 }
 
-/// The counters of each port, and the traffic of the first.
 fn rdma_ports(host: &Host, device: &str) -> (Option<StatValue>, BTreeMap<String, StatObject>) {
     let dir = Path::new(RDMA).join(device).join("ports");
     let Ok(listing) = host.list(&dir) else {
@@ -201,6 +199,22 @@ fn count_stacks(text: &str) -> u64 {
         id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
     };
     u64::try_from(text.lines().filter(is_stack).count()).unwrap_or(u64::MAX)
+}
+
+fn count(number: u64, unit: &str, desc: &str) -> StatValue {
+    StatValue {
+        int_numerator_val: Some(i64::try_from(number).unwrap_or(i64::MAX)),
+        unit: unit.to_owned(),
+        desc: desc.to_owned(),
+        ..StatValue::default()
+    }
+}
+
+fn part(number: u64, of: u64, unit: &str, desc: &str) -> StatValue {
+    StatValue {
+        int_denominator_val: Some(i64::try_from(of).unwrap_or(i64::MAX)),
+        ..count(number, unit, desc)
+    }
 }
 
 #[cfg(test)]
