@@ -12,7 +12,8 @@ use clap::{
     ValueEnum, ValueHint,
 };
 use clap_complete::Shell;
-use onload_core::class::{Class, UnknownClass};
+use onload_core::class::Class;
+use onload_core::error::Error;
 use onload_host::specdir::Format;
 
 use crate::engine::Engine;
@@ -692,7 +693,7 @@ impl TypedValueParser for ClassWord {
         argument: Option<&Arg>,
         word: &OsStr,
     ) -> Result<Class, clap::Error> {
-        let parse = |word: &str| -> Result<Class, UnknownClass> { word.parse() };
+        let parse = |word: &str| -> Result<Class, Error> { word.parse() };
         parse.parse_ref(command, argument, word)
     }
 

@@ -6,12 +6,10 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::class::{Class, UnknownClass};
-use crate::cpu_list::{self, NotList};
-use crate::wanted::{MAX_NAMES, NotWanted, Wanted};
-
-/// The keys of a section `[bundles.NAME]`.
-pub const KEYS: [&str; 3] = ["devices", "cpus", "mems"];
+use crate::class::Class;
+use crate::cpu_list;
+use crate::error::{Error, Result, bail, error};
+use crate::wanted::{MAX_NAMES, Wanted};
 
 /// The classes whose devices are near no NUMA node.
 const WITHOUT_NODE: [Class; 2] = [Class::Profile, Class::Hugepages];
@@ -79,64 +77,10 @@ struct Written {
     mems: Option<String>,
 }
 
-/// A section that is no bundle.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotBundle {
-    /// Nothing in it.
-    #[error("a bundle needs devices, such as devices = [\"nic=ens1\", \"hugepages=2Mi\"]")]
-    NoDevices,
-    /// Too much in it.
-    #[error("a bundle has at most {MAX_NAMES} devices, and this one has more")]
-    TooMany,
-    /// No class and name.
-    #[error("expected a device as CLASS=NAME or CLASS=POOL*N, such as \"nic=ens1\", found {0:?}")]
-    NoPair(String),
-    /// No class.
-    #[error("{device:?}: {source}")]
-    Class {
-        /// The device.
-        device: String,
-        /// What is wrong with its class.
-        source: UnknownClass,
-    },
-    /// No name.
-    #[error("{device:?}: {source}")]
-    Name {
-        /// The device.
-        device: String,
-        /// What is wrong with its name.
-        source: NotWanted,
-    },
-    /// A bundle in a bundle.
-    #[error("{0:?}: a bundle cannot hold another one; name its devices")]
-    Nested(String),
-    /// The same device again.
-    #[error("{0:?} is there twice; name it once")]
-    Twice(String),
-    /// No CPUs.
-    #[error("cpus is \"numa\", \"isolated\" or a list such as \"0-3,8\", not {0:?}")]
-    Cpus(String),
-    /// No NUMA nodes.
-    #[error("mems is \"numa\" or a list of NUMA nodes such as \"0,1\", not {0:?}")]
-    Mems(String),
-    /// CPUs near nothing.
-    #[error(
-        "{key} = {value:?} needs a device that is near a NUMA node, and profiles and huge pages are near none; name a list, or add a device"
-    )]
-    NoNode {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-    },
-}
-
-impl crate::error::Typed for NotBundle {}
-
 impl TryFrom<Written> for Bundle {
-    type Error = NotBundle;
+    type Error = Error;
 
-    fn try_from(written: Written) -> Result<Self, NotBundle> {
+    fn try_from(written: Written) -> Result<Self> {
         let devices = devices(&written.devices)?;
         let cpus = written.cpus.map(|text| cpus(&text)).transpose()?;
         let mems = written.mems.map(|text| mems(&text)).transpose()?;
@@ -147,7 +91,9 @@ impl TryFrom<Written> for Bundle {
             _ => None,
         };
         match of_node.filter(|_| is_near_none) {
-            Some((key, value)) => Err(NotBundle::NoNode { key, value }),
+            Some((key, value)) => Err(error!(
+                "{key} = {value:?} needs a device that is near a NUMA node, and profiles and huge pages are near none; name a list, or add a device"
+            )),
             None => Ok(Bundle {
                 devices,
                 cpus,
@@ -157,9 +103,9 @@ impl TryFrom<Written> for Bundle {
     }
 }
 
-fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>, NotBundle> {
+fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>> {
     if written.is_empty() {
-        return Err(NotBundle::NoDevices);
+        bail!("a bundle needs devices, such as devices = [\"nic=ens1\", \"hugepages=2Mi\"]");
     }
     let mut devices: BTreeMap<Class, Vec<Wanted>> = BTreeMap::new();
     let mut total = 0;
@@ -167,52 +113,65 @@ fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>, NotBundle
         let (class, wanted) = device(text)?;
         total += wanted.count.unwrap_or(1);
         if total > MAX_NAMES {
-            return Err(NotBundle::TooMany);
+            bail!("a bundle has at most {MAX_NAMES} devices, and this one has more");
         }
         let known = devices.entry(class).or_default();
         if known.iter().any(|one| one.name == wanted.name) {
-            return Err(NotBundle::Twice(format!("{class}={}", wanted.name)));
+            bail!(
+                "{0:?} is there twice; name it once",
+                format!("{class}={}", wanted.name)
+            );
         }
         known.push(wanted);
     }
     Ok(devices)
 }
 
-fn device(text: &str) -> Result<(Class, Wanted), NotBundle> {
+fn device(text: &str) -> Result<(Class, Wanted)> {
     let device = || text.to_owned();
-    let (class, name) = text
-        .split_once('=')
-        .ok_or_else(|| NotBundle::NoPair(device()))?;
-    let class = class.parse().map_err(|source| NotBundle::Class {
-        device: device(),
-        source,
+    let (class, name) = text.split_once('=').ok_or_else(|| {
+        error!(
+            "expected a device as CLASS=NAME or CLASS=POOL*N, such as \"nic=ens1\", found {0:?}",
+            device()
+        )
     })?;
+    let class = class
+        .parse()
+        .map_err(|source| error!("{device:?}: {source}", device = device()))?;
     if class == Class::Bundle {
-        return Err(NotBundle::Nested(device()));
+        bail!(
+            "{0:?}: a bundle cannot hold another one; name its devices",
+            device()
+        );
     }
-    let wanted = name.parse().map_err(|source| NotBundle::Name {
-        device: device(),
-        source,
-    })?;
+    let wanted = name
+        .parse()
+        .map_err(|source| error!("{device:?}: {source}", device = device()))?;
     Ok((class, wanted))
 }
 
-fn cpus(text: &str) -> Result<Cpus, NotBundle> {
+fn cpus(text: &str) -> Result<Cpus> {
     match text {
         NUMA => Ok(Cpus::Numa),
         ISOLATED => Ok(Cpus::Isolated),
-        list => cpu_list::read(list)
-            .map(Cpus::List)
-            .map_err(|NotList(text)| NotBundle::Cpus(text)),
+        list => match cpu_list::read(list) {
+            Ok(cpus) => Ok(Cpus::List(cpus)),
+            Err(_) => {
+                bail!("cpus is \"numa\", \"isolated\" or a list such as \"0-3,8\", not {list:?}")
+            }
+        },
     }
 }
 
-fn mems(text: &str) -> Result<Mems, NotBundle> {
+fn mems(text: &str) -> Result<Mems> {
     match text {
         NUMA => Ok(Mems::Numa),
-        list => cpu_list::read(list)
-            .map(Mems::List)
-            .map_err(|NotList(text)| NotBundle::Mems(text)),
+        list => match cpu_list::read(list) {
+            Ok(nodes) => Ok(Mems::List(nodes)),
+            Err(_) => {
+                bail!("mems is \"numa\" or a list of NUMA nodes such as \"0,1\", not {list:?}")
+            }
+        },
     }
 }
 
@@ -220,7 +179,7 @@ fn mems(text: &str) -> Result<Mems, NotBundle> {
 mod tests {
     use super::*;
 
-    fn read(devices: &[&str], cpus: Option<&str>, mems: Option<&str>) -> Result<Bundle, NotBundle> {
+    fn read(devices: &[&str], cpus: Option<&str>, mems: Option<&str>) -> Result<Bundle> {
         Bundle::try_from(Written {
             devices: devices.iter().map(ToString::to_string).collect(),
             cpus: cpus.map(str::to_owned),

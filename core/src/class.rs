@@ -1,5 +1,6 @@
 //! The device classes: the part of `onload.dev/<class>` that says what is requested.
 
+use crate::error::{Error, Result, error};
 use std::fmt;
 use std::str::FromStr;
 
@@ -83,16 +84,6 @@ impl fmt::Display for Class {
     }
 }
 
-/// A word that is not the name of a class.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown class {word:?}; {}", remedy(word))]
-pub struct UnknownClass {
-    /// The word as given.
-    pub word: String,
-}
-
-impl crate::error::Typed for UnknownClass {}
-
 /// What to write: the class where the word is its kind.
 fn remedy(word: &str) -> String {
     let is_kind = |class: &Class| class.kind() == word;
@@ -110,22 +101,20 @@ pub(crate) fn list(classes: &[Class]) -> String {
 }
 
 impl FromStr for Class {
-    type Err = UnknownClass;
+    type Err = Error;
 
-    fn from_str(word: &str) -> Result<Self, UnknownClass> {
+    fn from_str(word: &str) -> Result<Self> {
         Class::ALL
             .into_iter()
             .find(|class| class.as_str() == word)
-            .ok_or_else(|| UnknownClass {
-                word: word.to_owned(),
-            })
+            .ok_or_else(|| error!("unknown class {word:?}; {}", remedy(word)))
     }
 }
 
 impl TryFrom<String> for Class {
-    type Error = UnknownClass;
+    type Error = Error;
 
-    fn try_from(word: String) -> Result<Self, UnknownClass> {
+    fn try_from(word: String) -> Result<Self> {
         word.parse()
     }
 }

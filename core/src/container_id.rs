@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, Result, error};
 use crate::text::Quoted;
 
 /// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
@@ -12,13 +13,6 @@ use crate::text::Quoted;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
-
-/// A text that cannot be a container id.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not a container id: want letters, digits, '_', '+', '-' and '.'")]
-pub struct NotContainerId(String);
-
-impl crate::error::Typed for NotContainerId {}
 
 impl ContainerId {
     /// The id as text.
@@ -35,23 +29,26 @@ impl fmt::Display for ContainerId {
 }
 
 impl FromStr for ContainerId {
-    type Err = NotContainerId;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotContainerId> {
+    fn from_str(text: &str) -> Result<Self> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
         let named = !matches!(text, "" | "." | "..") && text.len() <= 255;
         if named && text.chars().all(legal) {
             Ok(ContainerId(text.to_owned()))
         } else {
-            Err(NotContainerId(Quoted(text).to_string()))
+            Err(error!(
+                "{0} is not a container id: want letters, digits, '_', '+', '-' and '.'",
+                Quoted(text)
+            ))
         }
     }
 }
 
 impl TryFrom<String> for ContainerId {
-    type Error = NotContainerId;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotContainerId> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }

@@ -1,6 +1,7 @@
 //! Lists of CPUs and other numbers as the kernel writes them: `0-3,8,10-11`
 //! (Documentation/admin-guide/kernel-parameters.rst, "cpu lists").
 
+use crate::error::{Result, error};
 use std::collections::BTreeSet;
 
 /// Most CPUs that a kernel may be built for.
@@ -11,7 +12,7 @@ const MOST_CPUS: u32 = 65_536;
 ///
 /// # Errors
 /// [`NotList`]: a part of a list would be taken for all of it.
-pub fn parse(text: &str) -> Result<BTreeSet<u32>, NotList> {
+pub fn parse(text: &str) -> Result<BTreeSet<u32>> {
     let list = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
     match list {
         "" => Ok(BTreeSet::new()),
@@ -23,8 +24,13 @@ pub fn parse(text: &str) -> Result<BTreeSet<u32>, NotList> {
 ///
 /// # Errors
 /// [`NotList`].
-pub fn read(text: &str) -> Result<BTreeSet<u32>, NotList> {
-    let not = || NotList(text.to_owned());
+pub fn read(text: &str) -> Result<BTreeSet<u32>> {
+    let not = || {
+        error!(
+            "{0:?} is no list of numbers such as \"0-3,8\"",
+            text.to_owned()
+        )
+    };
     let mut numbers = BTreeSet::new();
     for range in text.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -41,13 +47,6 @@ pub fn read(text: &str) -> Result<BTreeSet<u32>, NotList> {
     }
     Ok(numbers)
 }
-
-/// A text that is no list of numbers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no list of numbers such as \"0-3,8\"")]
-pub struct NotList(pub String);
-
-impl crate::error::Typed for NotList {}
 
 #[must_use]
 pub fn text(numbers: &BTreeSet<u32>) -> String {
@@ -87,7 +86,14 @@ mod tests {
             "0-3,",
             "0-3\0,8",
         ] {
-            assert_eq!(parse(text), Err(NotList(text.to_owned())), "{text:?}");
+            assert_eq!(
+                parse(text),
+                Err(error!(
+                    "{0:?} is no list of numbers such as \"0-3,8\"",
+                    text.to_owned()
+                )),
+                "{text:?}"
+            );
         }
     }
 
@@ -98,7 +104,14 @@ mod tests {
         for text in [
             "", ",", "0,", "a", "3-1", "0-", "-1", "+1", "0 - 3", "0-65536", "0\n",
         ] {
-            assert_eq!(read(text), Err(NotList(text.to_owned())), "{text:?}");
+            assert_eq!(
+                read(text),
+                Err(error!(
+                    "{0:?} is no list of numbers such as \"0-3,8\"",
+                    text.to_owned()
+                )),
+                "{text:?}"
+            );
         }
     }
 

@@ -39,6 +39,13 @@ impl fmt::Display for Error {
     }
 }
 
+/// Two failures are the same if people read the same.
+impl PartialEq for Error {
+    fn eq(&self, other: &Self) -> bool {
+        format!("{self:#}") == format!("{other:#}")
+    }
+}
+
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0 {
@@ -87,3 +94,5 @@ macro_rules! bail {
 }
 
 impl Typed for onload_cdi::annotations::AnnotationError {}
+
+pub use {bail, error};

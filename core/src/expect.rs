@@ -8,7 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::pci::{NotPciAddress, PciAddress};
+use crate::error::{Error, Result, bail, error};
+use crate::pci::PciAddress;
 use crate::text::Quoted;
 
 /// What a node is expected to be.
@@ -149,58 +150,22 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// Not `MAJOR:MINOR` in decimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not MAJOR:MINOR")]
-pub struct NotNumbers;
-
-impl crate::error::Typed for NotNumbers {}
-
 impl FromStr for Numbers {
-    type Err = NotNumbers;
+    type Err = Error;
 
     /// Parses the format of the kernel's `print_dev_t` (include/linux/kdev_t.h).
-    fn from_str(text: &str) -> Result<Self, NotNumbers> {
+    fn from_str(text: &str) -> Result<Self> {
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             digits.then(|| text.parse().ok()).flatten()
         };
-        let (major, minor) = text.split_once(':').ok_or(NotNumbers)?;
-        Ok(Numbers {
-            major: number(major).ok_or(NotNumbers)?,
-            minor: number(minor).ok_or(NotNumbers)?,
-        })
+        let numbers = text
+            .split_once(':')
+            .and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+        let (major, minor) = numbers.ok_or_else(|| error!("not MAJOR:MINOR"))?;
+        Ok(Numbers { major, minor })
     }
 }
-
-/// Why an expectation cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExpectError {
-    #[error("{0} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]")]
-    Form(String),
-    /// The node is not a valid path.
-    #[error("{0} is not the absolute path of a device node")]
-    Node(String),
-    /// A class that has no expectations.
-    #[error(
-        "class {0} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc"
-    )]
-    Class(String),
-    /// It cannot be the name of a device.
-    #[error("{0} cannot be the name of an RDMA device")]
-    Name(String),
-    /// The class has no such device.
-    #[error("there is no {class} device {id} with a node")]
-    Id {
-        class: &'static str,
-        /// The ID, quoted.
-        id: String,
-    },
-    #[error(transparent)]
-    Pci(#[from] NotPciAddress),
-}
-
-impl crate::error::Typed for ExpectError {}
 
 impl Expect {
     /// The kernel's name of the node.
@@ -211,13 +176,18 @@ impl Expect {
 }
 
 impl FromStr for Expect {
-    type Err = ExpectError;
+    type Err = Error;
 
     /// NODE extends to the first `=`, CLASS to the first `:` after it. The last `#` starts the
     /// numbers, and before them the last `@` starts PCI, but only if what follows has the right
     /// form: the name of an RDMA device may contain both characters.
-    fn from_str(text: &str) -> Result<Self, ExpectError> {
-        let form = || ExpectError::Form(Quoted(text).to_string());
+    fn from_str(text: &str) -> Result<Self> {
+        let form = || {
+            error!(
+                "{0} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]",
+                Quoted(text).to_string()
+            )
+        };
         let (node, device) = text.split_once('=').ok_or_else(form)?;
         let (class, id) = device.split_once(':').ok_or_else(form)?;
         let (id, written) = behind(id, '#');
@@ -237,10 +207,12 @@ fn behind<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
     split.map_or((text, None), |(before, value)| (before, Some(value)))
 }
 
-fn expected(class: &str, id: &str) -> Result<Expected, ExpectError> {
-    let unknown = |class: &'static str| ExpectError::Id {
-        class,
-        id: Quoted(id).to_string(),
+fn expected(class: &str, id: &str) -> Result<Expected> {
+    let unknown = |class: &'static str| {
+        error!(
+            "there is no {class} device {id} with a node",
+            id = Quoted(id).to_string()
+        )
     };
     let clock = |class: &'static str| {
         let (name, pci) = behind(id, '@');
@@ -255,15 +227,18 @@ fn expected(class: &str, id: &str) -> Result<Expected, ExpectError> {
         "misc" => driver("misc"),
         "ptp" => clock("ptp"),
         "pps" => clock("pps"),
-        other => Err(ExpectError::Class(Quoted(other).to_string())),
+        other => Err(error!(
+            "class {0} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc",
+            Quoted(other)
+        )),
     }
 }
 
-fn rdma(id: &str) -> Result<Expected, ExpectError> {
+fn rdma(id: &str) -> Result<Expected> {
     let (ibdev, pci) = behind(id, '@');
     // The name becomes a file name below /sys.
     if matches!(ibdev, "" | "." | "..") || ibdev.contains(['/', '\0']) {
-        return Err(ExpectError::Name(Quoted(ibdev).to_string()));
+        bail!("{0} cannot be the name of an RDMA device", Quoted(ibdev));
     }
     Ok(Expected::Rdma {
         ibdev: ibdev.to_owned(),
@@ -271,11 +246,14 @@ fn rdma(id: &str) -> Result<Expected, ExpectError> {
     })
 }
 
-fn node_path(path: &str) -> Result<String, ExpectError> {
+fn node_path(path: &str) -> Result<String> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     match path.strip_prefix('/') {
         Some(rest) if rest.split('/').all(plain) => Ok(path.to_owned()),
-        _ => Err(ExpectError::Node(Quoted(path).to_string())),
+        _ => Err(error!(
+            "{0} is not the absolute path of a device node",
+            Quoted(path)
+        )),
     }
 }
 

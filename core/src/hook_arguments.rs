@@ -1,46 +1,241 @@
 //! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
-//! the hook reads them: `--memlock unlimited|BYTES`, `--token HEX` and `--claim UID` at most once, `--expect …`,
-//! `--lease CLASS:NAME`, `--take CLASS:POOL[*N]`, `--netdev IFNAME@PCI`, `--rdma-netns IBDEV@PCI` and
-//! `--address IFNAME=ADDRESS/PREFIX` any number of times.
+//! the hook reads them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
 
 use onload_cdi::DeviceName;
 
 use crate::class::Class;
-use crate::config::{Memlock, NotMemlock};
-use crate::expect::{Expect, ExpectError};
+use crate::config::Memlock;
+use crate::error::{Context as _, Error, Result, bail};
+use crate::expect::Expect;
 use crate::host_settings::Interface;
-use crate::lease::{ClaimUid, Device, NotClaimUid, NotDevice, NotToken, Token};
-use crate::netdev::address::{InterfaceAddress, NotAddress};
+use crate::lease::{ClaimUid, Device, Token};
+use crate::netdev::address::InterfaceAddress;
 use crate::pci::PciAddress;
 use crate::text::Quoted;
 
 /// The program, as the first word of its command line.
 pub const PROGRAM: &str = "onload-hook";
-
-const MEMLOCK: &str = "--memlock";
-/// What a node is expected to be.
-const EXPECT: &str = "--expect";
-/// A device that the container has for itself.
-const LEASE: &str = "--lease";
-/// What tells the reservation that the leases were made with.
-const TOKEN: &str = "--token";
-
-/// The claim of a cluster engine that the leases are for.
-const CLAIM: &str = "--claim";
-/// Members of a pool, one of which the hook chooses for the container.
-const TAKE: &str = "--take";
-/// An interface that moves into the container's network namespace.
-const NETDEV: &str = "--netdev";
-/// An RDMA device that moves there.
-const RDMA_NETNS: &str = "--rdma-netns";
-/// An address that an interface has there.
-const ADDRESS: &str = "--address";
 /// The most members of one pool that a container is given: as many as an annotation may name.
 pub const MAX_TAKE: u32 = 128;
+
+/// What a specification asks the hook to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HookArguments {
+    pub memlock: Option<Memlock>,
+    /// What nodes are expected to be.
+    pub expect: Vec<Expect>,
+    /// Devices that the container has for itself while it lives.
+    pub lease: Vec<Device>,
+    /// What tells the reservation that they were chosen with.
+    pub token: Option<Token>,
+    /// The claim of a cluster engine that the leases are for: its containers share them.
+    pub claim: Option<ClaimUid>,
+    /// Members of pools that the container has while it lives, which the hook chooses.
+    pub take: Vec<Take>,
+    /// Interfaces that move into the container's network namespace.
+    pub netdev: Vec<MovedInterface>,
+    /// RDMA devices that move there, or are there.
+    pub rdma_netns: Vec<MovedRdma>,
+    /// Addresses that interfaces have there. An interface that is named here has these and none that the
+    /// configuration says.
+    pub address: Vec<GivenAddress>,
+}
+
+struct Flag {
+    name: &'static str,
+    /// The form of its value.
+    value: &'static str,
+    /// Takes a value; `false` if the flag had one and may have one only.
+    read: fn(&mut HookArguments, &str) -> Result<bool>,
+    values: fn(&HookArguments) -> Vec<String>,
+}
+
+/// Every flag, in the order in which they are written.
+const FLAGS: [Flag; 9] = [
+    Flag {
+        name: "--memlock",
+        value: "unlimited|BYTES",
+        read: |of, value| once(&mut of.memlock, value),
+        values: |of| texts(&of.memlock),
+    },
+    Flag {
+        name: "--expect",
+        value: "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]",
+        read: |of, value| often(&mut of.expect, value),
+        values: |of| texts(&of.expect),
+    },
+    Flag {
+        name: "--lease",
+        value: "CLASS:NAME",
+        read: |of, value| often(&mut of.lease, value),
+        values: |of| texts(&of.lease),
+    },
+    Flag {
+        name: "--token",
+        value: "HEX",
+        read: |of, value| once(&mut of.token, value),
+        values: |of| {
+            of.token
+                .iter()
+                .map(|token| token.as_str().to_owned())
+                .collect()
+        },
+    },
+    Flag {
+        name: "--claim",
+        value: "UID",
+        read: |of, value| once(&mut of.claim, value),
+        values: |of| texts(&of.claim),
+    },
+    Flag {
+        name: "--take",
+        value: "CLASS:POOL[*N]",
+        read: |of, value| often(&mut of.take, value),
+        values: |of| texts(&of.take),
+    },
+    Flag {
+        name: "--netdev",
+        value: "IFNAME@PCI",
+        read: |of, value| often(&mut of.netdev, value),
+        values: |of| texts(&of.netdev),
+    },
+    Flag {
+        name: "--rdma-netns",
+        value: "IBDEV@PCI",
+        read: |of, value| often(&mut of.rdma_netns, value),
+        values: |of| texts(&of.rdma_netns),
+    },
+    Flag {
+        name: "--address",
+        value: "IFNAME=ADDRESS/PREFIX",
+        read: |of, value| often(&mut of.address, value),
+        values: |of| texts(&of.address),
+    },
+];
+
+fn once<T: FromStr<Err: Into<Error>>>(slot: &mut Option<T>, value: &str) -> Result<bool> {
+    let value = value.parse().map_err(Into::into)?;
+    Ok(slot.replace(value).is_none())
+}
+
+fn often<T: FromStr<Err: Into<Error>>>(list: &mut Vec<T>, value: &str) -> Result<bool> {
+    list.push(value.parse().map_err(Into::into)?);
+    Ok(true)
+}
+
+fn texts<'v, T: fmt::Display + 'v>(values: impl IntoIterator<Item = &'v T>) -> Vec<String> {
+    values.into_iter().map(ToString::to_string).collect()
+}
+
+/// The flags with the forms of their values, for a usage line.
+#[must_use]
+pub fn usage() -> String {
+    let is_often = |flag: &&Flag| !["--memlock", "--token", "--claim"].contains(&flag.name);
+    let flags = FLAGS.iter().map(|flag| {
+        let more = if is_often(&flag) { "…" } else { "" };
+        format!("[{} {}]{more}", flag.name, flag.value)
+    });
+    flags.collect::<Vec<_>>().join(" ")
+}
+
+impl HookArguments {
+    /// Whether there is nothing to do. Then the container's annotations count.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == HookArguments::default()
+    }
+
+    /// Parses the arguments after the stage. Anything unknown stops the container, since a check could be lost.
+    pub fn parse(args: &[OsString]) -> Result<HookArguments> {
+        let mut parsed = HookArguments::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let Some(flag) = FLAGS.iter().find(|flag| arg == flag.name) else {
+                bail!(
+                    "unknown option {}; known options are {}; is this onload-hook older than the specification?",
+                    Quoted(&arg.to_string_lossy()),
+                    known()
+                );
+            };
+            let Some(value) = args.next().and_then(|value| value.to_str()) else {
+                bail!("option {} needs a value", flag.name);
+            };
+            if !(flag.read)(&mut parsed, value).context(flag.name)? {
+                bail!("{} is given twice", flag.name);
+            }
+        }
+        parsed.check()?;
+        Ok(parsed)
+    }
+
+    /// Refuses what does not go together.
+    fn check(&self) -> Result<()> {
+        for (at, moved) in self.netdev.iter().enumerate() {
+            let mut rest = self.netdev[at + 1..].iter();
+            if rest.any(|other| other.name == moved.name || other.pci == moved.pci) {
+                bail!("--netdev is given twice");
+            }
+        }
+        for (at, moved) in self.rdma_netns.iter().enumerate() {
+            let mut rest = self.rdma_netns[at + 1..].iter();
+            if rest.any(|other| other.ibdev == moved.ibdev) {
+                bail!("--rdma-netns is given twice");
+            }
+        }
+        for given in &self.address {
+            if !self
+                .netdev
+                .iter()
+                .any(|moved| moved.name == given.interface)
+            {
+                bail!("--address {given} is for an interface that no --netdev names");
+            }
+        }
+        Ok(())
+    }
+
+    /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
+    /// another program or is rejected.
+    #[must_use]
+    pub fn of_command(words: &[String]) -> Option<(&str, HookArguments)> {
+        match words {
+            [program, stage, rest @ ..] if program == PROGRAM => {
+                let rest: Vec<OsString> = rest.iter().map(Into::into).collect();
+                Some((stage, HookArguments::parse(&rest).ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts these behind the program and the stage of a whole command line.
+    pub fn replace_in(&self, words: &mut Vec<String>) {
+        words.truncate(2);
+        words.extend(self.to_args());
+    }
+
+    /// The arguments in the form that [`HookArguments::parse`] reads.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        for flag in FLAGS {
+            for value in (flag.values)(self) {
+                args.extend([flag.name.to_owned(), value]);
+            }
+        }
+        args
+    }
+}
+
+/// The names of the flags as a list for people.
+fn known() -> String {
+    let names = FLAGS.map(|flag| flag.name);
+    let (last, others) = (names[8], &names[..8]);
+    format!("{} and {last}", others.join(", "))
+}
 
 /// Members of a pool that a container is to have, as `CLASS:POOL` or `CLASS:POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,30 +247,26 @@ pub struct Take {
     pub count: u32,
 }
 
-/// A text that is not `CLASS:POOL` or `CLASS:POOL*N`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_TAKE}")]
-pub struct NotTake(String);
-
-impl crate::error::Typed for NotTake {}
-
 impl FromStr for Take {
-    type Err = NotTake;
+    type Err = Error;
 
     /// CLASS reaches up to the first `:`; neither `*` nor a sign stands in a pool's name or a number.
-    fn from_str(text: &str) -> Result<Self, NotTake> {
-        let parsed = text.split_once(':').and_then(|(class, rest)| {
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let (class, rest) = text.split_once(':')?;
             let (pool, count) = match rest.split_once('*') {
                 None => (rest, 1),
                 Some((pool, count)) => (pool, parse_count(count)?),
             };
-            Some(Take {
-                class: class.parse().ok()?,
-                pool: DeviceName::try_from(pool).ok()?,
-                count,
-            })
-        });
-        parsed.ok_or_else(|| NotTake(Quoted(text).to_string()))
+            let (class, pool) = (class.parse().ok()?, DeviceName::try_from(pool).ok()?);
+            Some(Take { class, pool, count })
+        };
+        parse().ok_or_else(|| {
+            crate::error!(
+                "{} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_TAKE}",
+                Quoted(text)
+            )
+        })
     }
 }
 
@@ -105,24 +296,20 @@ pub struct MovedInterface {
     pub pci: PciAddress,
 }
 
-/// A text that is not `IFNAME@PCI`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")]
-pub struct NotMovedInterface(String);
-
-impl crate::error::Typed for NotMovedInterface {}
-
 impl FromStr for MovedInterface {
-    type Err = NotMovedInterface;
+    type Err = Error;
 
     /// The last `@` splits: the kernel allows one in the name of an interface.
-    fn from_str(text: &str) -> Result<Self, NotMovedInterface> {
+    fn from_str(text: &str) -> Result<Self> {
         let parsed = text.rsplit_once('@').and_then(|(name, pci)| {
             let name = Interface::try_from(name.to_owned()).ok()?;
             let pci = pci.parse().ok()?;
             Some(MovedInterface { name, pci })
         });
-        parsed.ok_or_else(|| NotMovedInterface(Quoted(text).to_string()))
+        parsed.ok_or_else(|| {
+            let text = Quoted(text);
+            crate::error!("{text} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")
+        })
     }
 }
 
@@ -141,35 +328,31 @@ pub struct MovedRdma {
     pub pci: PciAddress,
 }
 
-/// A text that is not `IBDEV@PCI`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one")]
-pub struct NotMovedRdma(String);
-
-impl crate::error::Typed for NotMovedRdma {}
-
 /// The bytes of an RDMA device's name with the null byte at its end (`IB_DEVICE_NAME_MAX` of
 /// include/uapi/rdma/ib_user_verbs.h).
 const IB_DEVICE_NAME_MAX: usize = 64;
 
 impl FromStr for MovedRdma {
-    type Err = NotMovedRdma;
+    type Err = Error;
 
     /// The last `@` splits.
-    fn from_str(text: &str) -> Result<Self, NotMovedRdma> {
+    fn from_str(text: &str) -> Result<Self> {
         let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
         let is_name = |name: &str| {
             let is_short = (1..IB_DEVICE_NAME_MAX).contains(&name.len());
             is_short && !name.contains(is_odd) && name != "." && name != ".."
         };
-        let parsed = text.rsplit_once('@').and_then(|(ibdev, pci)| {
-            let pci = pci.parse().ok()?;
-            is_name(ibdev).then(|| MovedRdma {
-                ibdev: ibdev.to_owned(),
-                pci,
-            })
-        });
-        parsed.ok_or_else(|| NotMovedRdma(Quoted(text).to_string()))
+        if let Some((ibdev, pci)) = text.rsplit_once('@')
+            && is_name(ibdev)
+            && let Ok(pci) = pci.parse()
+        {
+            let ibdev = ibdev.to_owned();
+            return Ok(MovedRdma { ibdev, pci });
+        }
+        bail!(
+            "{} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one",
+            Quoted(text)
+        )
     }
 }
 
@@ -187,28 +370,21 @@ pub struct GivenAddress {
     pub address: InterfaceAddress,
 }
 
-/// Why a text is not `IFNAME=ADDRESS/PREFIX`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotGivenAddress {
-    #[error("{0} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one")]
-    Form(String),
-    #[error(transparent)]
-    Address(#[from] NotAddress),
-}
-
-impl crate::error::Typed for NotGivenAddress {}
-
 impl FromStr for GivenAddress {
-    type Err = NotGivenAddress;
+    type Err = Error;
 
     /// The last `=` splits: the kernel allows one in the name of an interface.
-    fn from_str(text: &str) -> Result<Self, NotGivenAddress> {
-        let form = || NotGivenAddress::Form(Quoted(text).to_string());
-        let (name, address) = text.rsplit_once('=').ok_or_else(form)?;
-        Ok(GivenAddress {
-            interface: Interface::try_from(name.to_owned()).map_err(|_| form())?,
-            address: address.parse()?,
-        })
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.rsplit_once('=');
+        let parts = parts.and_then(|(name, address)| {
+            Some((Interface::try_from(name.to_owned()).ok()?, address))
+        });
+        let Some((interface, address)) = parts else {
+            let text = Quoted(text);
+            bail!("{text} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one");
+        };
+        let address = address.parse()?;
+        Ok(GivenAddress { interface, address })
     }
 }
 
@@ -216,214 +392,6 @@ impl fmt::Display for GivenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.interface, self.address)
     }
-}
-
-/// What a specification asks the hook to do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HookArguments {
-    pub memlock: Option<Memlock>,
-    /// What nodes are expected to be.
-    pub expect: Vec<Expect>,
-    /// Devices that the container has for itself while it lives.
-    pub lease: Vec<Device>,
-    /// What tells the reservation that they were chosen with.
-    pub token: Option<Token>,
-    /// The claim of a cluster engine that the leases are for: its containers share them.
-    pub claim: Option<ClaimUid>,
-    /// Members of pools that the container has while it lives, which the hook chooses.
-    pub take: Vec<Take>,
-    /// Interfaces that move into the container's network namespace.
-    pub netdev: Vec<MovedInterface>,
-    /// RDMA devices that move there, or are there.
-    pub rdma_netns: Vec<MovedRdma>,
-    /// Addresses that interfaces have there. An interface that is named here has these and none that the
-    /// configuration says.
-    pub address: Vec<GivenAddress>,
-}
-
-/// Why an argument list is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum HookArgumentsError {
-    /// An option that this version does not know; a newer one might have meant a check.
-    #[error(
-        "unknown option {0}; known options are --memlock, --expect, --lease, --token, --claim, --take, --netdev, --rdma-netns and --address; is this onload-hook older than the specification?"
-    )]
-    Unknown(String),
-    /// An option without its value.
-    #[error("option {0} needs a value")]
-    NoValue(&'static str),
-    #[error("{0} is given twice")]
-    Twice(&'static str),
-    #[error("--memlock")]
-    Memlock(#[from] NotMemlock),
-    #[error("--expect")]
-    Expect(#[from] ExpectError),
-    #[error("--lease")]
-    Lease(#[from] NotDevice),
-    #[error("--token")]
-    Token(#[from] NotToken),
-    /// Not the uid of a claim.
-    #[error("--claim")]
-    Claim(#[from] NotClaimUid),
-    /// Not members of a pool.
-    #[error("--take")]
-    Take(#[from] NotTake),
-    #[error("--netdev")]
-    Netdev(#[from] NotMovedInterface),
-    #[error("--rdma-netns")]
-    RdmaNetns(#[from] NotMovedRdma),
-    /// Not an address of an interface.
-    #[error("--address")]
-    Address(#[from] NotGivenAddress),
-    /// An address for an interface that does not move.
-    #[error("--address {address} is for an interface that no --netdev names")]
-    NoInterface { address: String },
-}
-
-impl crate::error::Typed for HookArgumentsError {}
-
-impl HookArguments {
-    /// Whether there is nothing to do. Then the container's annotations count.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == HookArguments::default()
-    }
-
-    /// Parses the arguments after the stage.
-    ///
-    /// # Errors
-    /// [`HookArgumentsError`]. Anything unknown stops the container, since a check could be lost.
-    pub fn parse(args: &[OsString]) -> Result<HookArguments, HookArgumentsError> {
-        let mut parsed = HookArguments::default();
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            match arg.to_str() {
-                Some(MEMLOCK) => {
-                    let text = value(args.next(), MEMLOCK)?;
-                    if parsed.memlock.replace(text.parse()?).is_some() {
-                        return Err(HookArgumentsError::Twice(MEMLOCK));
-                    }
-                }
-                Some(LEASE) => {
-                    let text = value(args.next(), LEASE)?;
-                    parsed.lease.push(text.parse()?);
-                }
-                Some(TOKEN) => {
-                    let text = value(args.next(), TOKEN)?;
-                    if parsed.token.replace(text.parse()?).is_some() {
-                        return Err(HookArgumentsError::Twice(TOKEN));
-                    }
-                }
-                Some(CLAIM) => {
-                    let text = value(args.next(), CLAIM)?;
-                    if parsed.claim.replace(text.parse()?).is_some() {
-                        return Err(HookArgumentsError::Twice(CLAIM));
-                    }
-                }
-                Some(EXPECT) => {
-                    let text = value(args.next(), EXPECT)?;
-                    parsed.expect.push(text.parse()?);
-                }
-                Some(TAKE) => {
-                    let text = value(args.next(), TAKE)?;
-                    parsed.take.push(text.parse()?);
-                }
-                Some(NETDEV) => {
-                    let text = value(args.next(), NETDEV)?;
-                    parsed.netdev.push(text.parse()?);
-                }
-                Some(RDMA_NETNS) => {
-                    let text = value(args.next(), RDMA_NETNS)?;
-                    parsed.rdma_netns.push(text.parse()?);
-                }
-                Some(ADDRESS) => {
-                    let text = value(args.next(), ADDRESS)?;
-                    parsed.address.push(text.parse()?);
-                }
-                _ => {
-                    let arg = Quoted(&arg.to_string_lossy()).to_string();
-                    return Err(HookArgumentsError::Unknown(arg));
-                }
-            }
-        }
-        parsed.check()
-    }
-
-    /// Refuses what does not go together.
-    fn check(self) -> Result<HookArguments, HookArgumentsError> {
-        for (at, moved) in self.netdev.iter().enumerate() {
-            let mut rest = self.netdev[at + 1..].iter();
-            if rest.any(|other| other.name == moved.name || other.pci == moved.pci) {
-                return Err(HookArgumentsError::Twice(NETDEV));
-            }
-        }
-        for (at, moved) in self.rdma_netns.iter().enumerate() {
-            let mut rest = self.rdma_netns[at + 1..].iter();
-            if rest.any(|other| other.ibdev == moved.ibdev) {
-                return Err(HookArgumentsError::Twice(RDMA_NETNS));
-            }
-        }
-        let is_stray = |given: &&GivenAddress| {
-            let mut netdev = self.netdev.iter();
-            !netdev.any(|moved| moved.name == given.interface)
-        };
-        if let Some(given) = self.address.iter().find(is_stray) {
-            let address = given.to_string();
-            return Err(HookArgumentsError::NoInterface { address });
-        }
-        Ok(self)
-    }
-
-    /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
-    /// another program or is rejected.
-    #[must_use]
-    pub fn of_command(words: &[String]) -> Option<(&str, HookArguments)> {
-        match words {
-            [program, stage, rest @ ..] if program == PROGRAM => {
-                let rest: Vec<OsString> = rest.iter().map(Into::into).collect();
-                Some((stage, HookArguments::parse(&rest).ok()?))
-            }
-            _ => None,
-        }
-    }
-
-    /// Puts these behind the program and the stage of a whole command line.
-    pub fn replace_in(&self, words: &mut Vec<String>) {
-        words.truncate(2);
-        words.extend(self.to_args());
-    }
-
-    /// The arguments in the form that [`HookArguments::parse`] reads.
-    #[must_use]
-    pub fn to_args(&self) -> Vec<String> {
-        let memlock = self.memlock.iter();
-        let memlock = memlock.flat_map(|limit| [MEMLOCK.to_owned(), limit.to_string()]);
-        let expect = self.expect.iter();
-        let expect = expect.flat_map(|expect| [EXPECT.to_owned(), expect.to_string()]);
-        let lease = self.lease.iter();
-        let lease = lease.flat_map(|device| [LEASE.to_owned(), device.to_string()]);
-        let token = self.token.iter();
-        let token = token.flat_map(|token| [TOKEN.to_owned(), token.as_str().to_owned()]);
-        let claim = self.claim.iter();
-        let claim = claim.flat_map(|claim| [CLAIM.to_owned(), claim.to_string()]);
-        let take = self.take.iter();
-        let take = take.flat_map(|take| [TAKE.to_owned(), take.to_string()]);
-        let netdev = self.netdev.iter();
-        let netdev = netdev.flat_map(|moved| [NETDEV.to_owned(), moved.to_string()]);
-        let rdma_netns = self.rdma_netns.iter();
-        let rdma_netns = rdma_netns.flat_map(|moved| [RDMA_NETNS.to_owned(), moved.to_string()]);
-        let address = self.address.iter();
-        let address = address.flat_map(|given| [ADDRESS.to_owned(), given.to_string()]);
-        let leases = lease.chain(token).chain(claim).chain(take);
-        let moves = netdev.chain(rdma_netns).chain(address);
-        memlock.chain(expect).chain(leases).chain(moves).collect()
-    }
-}
-
-fn value<'a>(arg: Option<&'a OsString>, of: &'static str) -> Result<&'a str, HookArgumentsError> {
-    arg.map(OsString::as_os_str)
-        .and_then(OsStr::to_str)
-        .ok_or(HookArgumentsError::NoValue(of))
 }
 
 #[cfg(test)]
@@ -437,6 +405,23 @@ mod tests {
 
     fn refusal(words: &[&str]) -> String {
         Chain(&HookArguments::parse(&args(words)).unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn usage_and_manual_page_have_every_flag() {
+        let page = include_str!("../../packaging/man/onload-hook.8").replace("\\-", "-");
+        let (synopsis, options) = page.split_once(".SH OPTIONS").unwrap();
+        for flag in FLAGS {
+            assert!(usage().contains(&format!("[{} {}]", flag.name, flag.value)));
+            assert!(
+                synopsis.contains(&format!("[ {}\n", flag.name)),
+                "{}",
+                flag.name
+            );
+            let own =
+                |line: &str| line.starts_with(".B") && line.contains(&format!(" {} ", flag.name));
+            assert!(options.lines().any(own), "{}", flag.name);
+        }
     }
 
     #[test]
@@ -511,9 +496,9 @@ mod tests {
             pool: pool.parse().unwrap(),
             count,
         };
-        assert_eq!(read("vfio:any"), Ok(take("any", 1)));
-        assert_eq!(read("vfio:any*1"), Ok(take("any", 1)));
-        assert_eq!(read("vfio:a:b*128"), Ok(take("a:b", 128)));
+        assert_eq!(read("vfio:any").unwrap(), take("any", 1));
+        assert_eq!(read("vfio:any*1").unwrap(), take("any", 1));
+        assert_eq!(read("vfio:a:b*128").unwrap(), take("a:b", 128));
         assert_eq!(take("fast", 1).to_string(), "vfio:fast");
         assert_eq!(take("fast", 2).to_string(), "vfio:fast*2");
     }

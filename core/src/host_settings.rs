@@ -6,12 +6,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::error::{Error, Result, error};
 use crate::pci::PciAddress;
 use crate::text::Quoted;
 
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case")]
 pub struct Sriov {
     /// The physical function.
     pub pf: PhysicalFunction,
@@ -32,7 +33,7 @@ pub struct Sriov {
 
 /// Section `[host]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
     /// Interfaces that are registered with Onload for AF_XDP.
     pub af_xdp: Vec<Interface>,
@@ -45,23 +46,8 @@ pub struct HostSettings {
     pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNode, u64>>,
 }
 
-/// A text that is no value of a setting.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, found {found}")]
-pub struct NotSetting {
-    expected: &'static str,
-    found: String,
-}
-
-impl crate::error::Typed for NotSetting {}
-
-impl NotSetting {
-    fn new(expected: &'static str, found: &str) -> Self {
-        NotSetting {
-            expected,
-            found: Quoted(found).to_string(),
-        }
-    }
+fn not(expected: &str, found: &str) -> Error {
+    error!("expected {expected}, found {}", Quoted(found))
 }
 
 /// The name of a network interface.
@@ -84,16 +70,16 @@ impl fmt::Display for Interface {
 }
 
 impl TryFrom<String> for Interface {
-    type Error = NotSetting;
+    type Error = Error;
 
     /// What the kernel takes (`dev_valid_name` in net/core/dev.c).
-    fn try_from(name: String) -> Result<Self, NotSetting> {
+    fn try_from(name: String) -> Result<Self> {
         let legal = |c: char| !c.is_whitespace() && !c.is_control() && !['/', ':'].contains(&c);
         let is_name = (1..16).contains(&name.len()) && name.chars().all(legal);
         if is_name && name != "." && name != ".." {
             return Ok(Interface(name));
         }
-        Err(NotSetting::new("the name of an interface", &name))
+        Err(not("the name of an interface", &name))
     }
 }
 
@@ -108,13 +94,13 @@ pub enum PhysicalFunction {
 }
 
 impl TryFrom<String> for PhysicalFunction {
-    type Error = NotSetting;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotSetting> {
+    fn try_from(text: String) -> Result<Self> {
         if let Ok(address) = text.parse() {
             return Ok(PhysicalFunction::Address(address));
         }
-        let not = |_| NotSetting::new("the name of an interface or a PCI address", &text);
+        let not = |_| not("the name of an interface or a PCI address", &text);
         let interface = Interface::try_from(text.clone()).map_err(not)?;
         Ok(PhysicalFunction::Interface(interface))
     }
@@ -153,11 +139,11 @@ impl Vlan {
 }
 
 impl TryFrom<u16> for Vlan {
-    type Error = NotSetting;
+    type Error = Error;
 
-    fn try_from(number: u16) -> Result<Self, NotSetting> {
+    fn try_from(number: u16) -> Result<Self> {
         let is_one = number <= 4094;
-        let not = || NotSetting::new("a VLAN from 1 to 4094, or 0 for none", &number.to_string());
+        let not = || not("a VLAN from 1 to 4094, or 0 for none", &number.to_string());
         is_one.then_some(Vlan(number)).ok_or_else(not)
     }
 }
@@ -192,9 +178,9 @@ impl MacAddress {
 }
 
 impl TryFrom<String> for MacAddress {
-    type Error = NotSetting;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotSetting> {
+    fn try_from(text: String) -> Result<Self> {
         const EXPECTED: &str =
             "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
         let byte = |part: &str| {
@@ -206,9 +192,7 @@ impl TryFrom<String> for MacAddress {
         // The lowest bit of the first byte is set in addresses of groups.
         let usable = |bytes: &[u8; 6]| bytes[0] & 1 == 0 && *bytes != [0; 6];
         let bytes = bytes.filter(usable);
-        bytes
-            .map(MacAddress)
-            .ok_or_else(|| NotSetting::new(EXPECTED, &text))
+        bytes.map(MacAddress).ok_or_else(|| not(EXPECTED, &text))
     }
 }
 
@@ -260,9 +244,9 @@ impl PageSize {
 }
 
 impl FromStr for PageSize {
-    type Err = NotSetting;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotSetting> {
+    fn from_str(text: &str) -> Result<Self> {
         let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)].into_iter();
         let mut read = units.filter_map(|(unit, shift)| {
             let number = text.strip_suffix(unit)?;
@@ -273,16 +257,15 @@ impl FromStr for PageSize {
                 .filter(|kib| kib.is_power_of_two())
         });
         let kib = read.next();
-        kib.map(PageSize::of_kib).ok_or_else(|| {
-            NotSetting::new("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text)
-        })
+        kib.map(PageSize::of_kib)
+            .ok_or_else(|| not("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text))
     }
 }
 
 impl TryFrom<String> for PageSize {
-    type Error = NotSetting;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotSetting> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }
@@ -304,14 +287,14 @@ impl fmt::Display for PageSize {
 pub struct NumaNode(pub u32);
 
 impl TryFrom<String> for NumaNode {
-    type Error = NotSetting;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotSetting> {
+    fn try_from(text: String) -> Result<Self> {
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = digits.then(|| text.parse().ok()).flatten();
         number
             .map(NumaNode)
-            .ok_or_else(|| NotSetting::new("the number of a NUMA node", &text))
+            .ok_or_else(|| not("the number of a NUMA node", &text))
     }
 }
 

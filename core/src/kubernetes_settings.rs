@@ -9,7 +9,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::class::{Class, UnknownClass};
+use crate::class::Class;
+use crate::error::{Error, Result, bail, error};
 use crate::netdev::address::Network;
 use crate::text::Quoted;
 
@@ -21,7 +22,7 @@ pub const MAX_IDS: u32 = 32_768;
 
 /// Section `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, rename_all = "kebab-case")]
 pub struct KubernetesSettings {
     /// By which of its interfaces Kubernetes is offered devices.
     pub offer: OfferBy,
@@ -128,44 +129,25 @@ impl Default for ResourceClasses {
     }
 }
 
-/// A class that cannot be a resource.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotCountable {
-    /// A word is no class.
-    #[error(transparent)]
-    Unknown(#[from] UnknownClass),
-    /// kubelet counts them.
-    #[error(
-        "hugepages is no resource of ours; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
-    )]
-    Hugepages,
-    /// It is no device.
-    #[error(
-        "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
-    )]
-    Profile,
-    /// It is several.
-    #[error(
-        "bundle is no resource, since it stands for devices of several classes; name their classes"
-    )]
-    Bundle,
-}
-
-impl crate::error::Typed for NotCountable {}
-
-fn countable(class: Class) -> Result<Class, NotCountable> {
+fn countable(class: Class) -> Result<Class> {
     match class {
-        Class::Hugepages => Err(NotCountable::Hugepages),
-        Class::Profile => Err(NotCountable::Profile),
-        Class::Bundle => Err(NotCountable::Bundle),
+        Class::Hugepages => Err(error!(
+            "hugepages is no resource of ours; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
+        )),
+        Class::Profile => Err(error!(
+            "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
+        )),
+        Class::Bundle => Err(error!(
+            "bundle is no resource, since it stands for devices of several classes; name their classes"
+        )),
         class => Ok(class),
     }
 }
 
 impl TryFrom<Vec<String>> for ResourceClasses {
-    type Error = NotCountable;
+    type Error = Error;
 
-    fn try_from(words: Vec<String>) -> Result<Self, NotCountable> {
+    fn try_from(words: Vec<String>) -> Result<Self> {
         let mut classes = Vec::new();
         for word in words {
             match word.trim() {
@@ -198,20 +180,16 @@ impl Default for Slots {
     }
 }
 
-/// A number that is no [`Slots`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a number of slots from 1 to {MAX_IDS}, found {0}")]
-pub struct NotSlots(i64);
-
-impl crate::error::Typed for NotSlots {}
-
 impl TryFrom<i64> for Slots {
-    type Error = NotSlots;
+    type Error = Error;
 
-    fn try_from(number: i64) -> Result<Self, NotSlots> {
+    fn try_from(number: i64) -> Result<Self> {
         let slots = u32::try_from(number).ok();
         let slots = slots.filter(|slots| (1..=MAX_IDS).contains(slots));
-        slots.map(Slots).ok_or(NotSlots(number))
+        slots.map(Slots).ok_or(error!(
+            "expected a number of slots from 1 to {MAX_IDS}, found {0}",
+            number
+        ))
     }
 }
 
@@ -232,7 +210,7 @@ impl ResourceName {
     ///
     /// # Errors
     /// [`NotResourceName`]: a resource cannot be called so.
-    pub fn own(word: &str) -> Result<ResourceName, NotResourceName> {
+    pub fn own(word: &str) -> Result<ResourceName> {
         format!("{OWN_PREFIX}/{word}").try_into()
     }
 }
@@ -243,23 +221,16 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Why a text is not the name of an extended resource.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no name of an extended resource: {why}", Quoted(.name))]
-pub struct NotResourceName {
-    name: String,
-    why: &'static str,
-}
-
-impl crate::error::Typed for NotResourceName {}
-
 impl TryFrom<String> for ResourceName {
-    type Error = NotResourceName;
+    type Error = Error;
 
-    fn try_from(name: String) -> Result<Self, NotResourceName> {
+    fn try_from(name: String) -> Result<Self> {
         match problem(&name) {
             None => Ok(ResourceName(name)),
-            Some(why) => Err(NotResourceName { name, why }),
+            Some(why) => Err(error!(
+                "{} is no name of an extended resource: {why}",
+                Quoted(&name)
+            )),
         }
     }
 }
@@ -299,7 +270,7 @@ fn problem(name: &str) -> Option<&'static str> {
 
 /// A resource that the operator named.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case")]
 pub struct ResourceSettings {
     /// It has the devices of this class.
     #[serde(default)]
@@ -311,9 +282,6 @@ pub struct ResourceSettings {
     #[serde(default)]
     pub slots: Option<Slots>,
 }
-
-/// The keys of a [`ResourceSettings`].
-pub const RESOURCE_KEYS: &[&str] = &["class", "pool", "slots"];
 
 /// What the devices of a resource are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -354,20 +322,10 @@ impl Default for Listen {
     }
 }
 
-/// A text that is no [`Listen`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected ADDRESS:PORT as \"127.0.0.1:9478\", unix:/PATH, or nothing for none, found {}",
-    Quoted(.0)
-)]
-pub struct NotListen(String);
-
-impl crate::error::Typed for NotListen {}
-
 impl std::str::FromStr for Listen {
-    type Err = NotListen;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotListen> {
+    fn from_str(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Ok(Listen::Nowhere);
         }
@@ -376,14 +334,14 @@ impl std::str::FromStr for Listen {
             return Ok(Listen::Unix(path));
         }
         let address = text.parse().map(Listen::Tcp);
-        address.map_err(|_| NotListen(text.to_owned()))
+        address.map_err(|_| error!("expected ADDRESS:PORT as \"127.0.0.1:9478\", unix:/PATH, or nothing for none, found {}", text.to_owned()))
     }
 }
 
 impl TryFrom<String> for Listen {
-    type Error = NotListen;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotListen> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }
@@ -398,42 +356,6 @@ impl fmt::Display for Listen {
     }
 }
 
-/// What is wrong with a resource that the operator named.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ResourceError {
-    /// Neither class nor pool, or both.
-    #[error("kubernetes.resources.\"{0}\" needs a class or a pool, and not both")]
-    Source(ResourceName),
-    /// The class is not one that can be counted.
-    #[error("kubernetes.resources.\"{name}\": {why}")]
-    Class {
-        /// The resource.
-        name: ResourceName,
-        /// Why.
-        why: NotCountable,
-    },
-    /// There is no such pool.
-    #[error("kubernetes.resources.\"{name}\": there is no section [pools.{pool}]")]
-    Pool {
-        /// The resource.
-        name: ResourceName,
-        /// The pool.
-        pool: String,
-    },
-    /// A number for a device of which there is one.
-    #[error(
-        "kubernetes.resources.\"{name}\": slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
-    )]
-    Slots {
-        /// The resource.
-        name: ResourceName,
-        /// The class.
-        class: Class,
-    },
-}
-
-impl crate::error::Typed for ResourceError {}
-
 impl KubernetesSettings {
     /// Checks the resources that the operator named.
     ///
@@ -446,24 +368,35 @@ impl KubernetesSettings {
         &self,
         pool: impl Fn(&str) -> Option<(Class, Option<u32>)>,
         share: impl Fn(Class) -> Option<u32>,
-    ) -> Result<(), ResourceError> {
+    ) -> Result<()> {
         for (name, resource) in &self.resources {
             let name = || name.clone();
             let (class, counted) = match resource.source() {
-                None => return Err(ResourceError::Source(name())),
+                None => {
+                    return Err(error!(
+                        "kubernetes.resources.\"{0}\" needs a class or a pool, and not both",
+                        name()
+                    ));
+                }
                 Some(Source::Class(class)) => (class, share(class)),
                 Some(Source::Pool(of)) => {
-                    let (class, own) = pool(of).ok_or_else(|| ResourceError::Pool {
-                        name: name(),
-                        pool: of.to_owned(),
+                    let (class, own) = pool(of).ok_or_else(|| {
+                        error!(
+                            "kubernetes.resources.\"{name}\": there is no section [pools.{pool}]",
+                            name = name(),
+                            pool = of.to_owned()
+                        )
                     })?;
                     (class, own.or_else(|| share(class)))
                 }
             };
-            countable(class).map_err(|why| ResourceError::Class { name: name(), why })?;
+            countable(class)
+                .map_err(|why| error!("kubernetes.resources.\"{name}\": {why}", name = name()))?;
             if resource.slots.is_some() && counted == Some(1) {
                 let name = name();
-                return Err(ResourceError::Slots { name, class });
+                bail!(
+                    "kubernetes.resources.\"{name}\": slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
+                );
             }
         }
         Ok(())
@@ -474,7 +407,7 @@ impl KubernetesSettings {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> Result<ResourceName, NotResourceName> {
+    fn name(text: &str) -> Result<ResourceName> {
         text.to_owned().try_into()
     }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::error::{Error, Result, error};
 use crate::text::Quoted;
 
 /// The address of a PCI function, `domain:bus:device.function`.
@@ -20,25 +21,23 @@ pub struct PciAddress {
     function: u8,
 }
 
-/// A text that is not a PCI address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not a PCI address; want one like 0000:3b:00.0")]
-pub struct NotPciAddress(String);
-
-impl crate::error::Typed for NotPciAddress {}
-
 impl FromStr for PciAddress {
-    type Err = NotPciAddress;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotPciAddress> {
-        parse(text).ok_or_else(|| NotPciAddress(Quoted(text).to_string()))
+    fn from_str(text: &str) -> Result<Self> {
+        parse(text).ok_or_else(|| {
+            error!(
+                "{0} is not a PCI address; want one like 0000:3b:00.0",
+                Quoted(text)
+            )
+        })
     }
 }
 
 impl TryFrom<String> for PciAddress {
-    type Error = NotPciAddress;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotPciAddress> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }

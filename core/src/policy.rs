@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::class::Class;
 use crate::config::{Annotations, Environment, RootWithOnload};
+use crate::error::{Result, bail};
 use crate::netdev::address::{InterfaceAddress, Network};
 use crate::request::{Origin, Request};
 use crate::text::Quoted;
@@ -35,83 +36,6 @@ pub enum HostRoot {
     /// It joins this user namespace, whose mappings cannot be read.
     Unseen(String),
 }
-
-/// Why the operator's policy refuses a request.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyViolation {
-    /// The operator does not allow the class.
-    #[error(
-        "{key} asks for class {class}, which the operator does not allow; {line} under [{section}] in {file} would allow it"
-    )]
-    NotAllowed {
-        /// Where it is requested, for people.
-        key: String,
-        class: Class,
-        /// The configuration line that would allow it.
-        line: String,
-        /// The section where that line belongs.
-        section: &'static str,
-        file: String,
-    },
-    /// CAP_IPC_LOCK without a class that needs it.
-    #[error(
-        "{key} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
-    )]
-    IpcLockAlone {
-        /// Where it is requested, for people.
-        key: String,
-    },
-    /// CAP_IPC_LOCK with classes that come another way, in a place where none of them may be requested.
-    #[error(
-        "{key}: the operator does not allow rdma, vfio, zf or hugepages there, whatever else gives the container one; {line} under [{section}] in {file} would allow it"
-    )]
-    IpcLockNotAllowed {
-        /// Where it is requested, for people.
-        key: String,
-        /// The configuration line that would allow it.
-        line: String,
-        /// The section where that line belongs.
-        section: &'static str,
-        file: String,
-    },
-    /// The preload without a class that has one.
-    #[error(
-        "{key} has no effect without onload.dev/nic, since there is nothing to preload; remove it"
-    )]
-    PreloadAlone {
-        /// Where it is requested, for people.
-        key: String,
-    },
-    /// An address that the operator does not allow.
-    #[error(
-        "{key} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {file} would allow it",
-        list(.allowed, .network)
-    )]
-    Address {
-        /// Where it is requested, for people.
-        key: String,
-        address: InterfaceAddress,
-        network: Network,
-        /// The networks that are allowed.
-        allowed: Vec<Network>,
-        file: String,
-    },
-    /// The host's root with Onload.
-    #[error(
-        "{key}: {}, which root-with-onload = \"refuse\" in {file} forbids since the host's user 0 can map every Onload stack of the host; {}",
-        .root.cause(),
-        .root.remedy()
-    )]
-    RootWithOnload {
-        /// Where it is requested, for people.
-        key: String,
-        /// How it is the host's user 0, or becomes it.
-        root: HostRoot,
-        file: String,
-    },
-}
-
-impl crate::error::Typed for PolicyViolation {}
 
 /// What the operator lets containers request.
 #[derive(Clone, Copy, Debug)]
@@ -149,11 +73,7 @@ pub fn allow_line(allow: &[Class], more: &[Class]) -> String {
 ///
 /// # Errors
 /// [`PolicyViolation`] names the annotation, the file and the remedy.
-pub fn check(
-    request: &Request,
-    policy: Policy<'_>,
-    root: &HostRoot,
-) -> Result<Vec<String>, PolicyViolation> {
+pub fn check(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
     if let Some(asked) = &request.bundles {
         allowed(Class::Bundle, &asked.origin, policy)?;
     }
@@ -171,16 +91,17 @@ pub fn check(
         && asked.value != crate::config::Preload::Off
         && !request.wants(&[Class::Nic])
     {
-        return Err(PolicyViolation::PreloadAlone {
-            key: asked.origin.to_string(),
-        });
+        bail!(
+            "{key} has no effect without onload.dev/nic, since there is nothing to preload; remove it",
+            key = asked.origin.to_string()
+        );
     }
     addresses_allowed(request, policy)?;
     root_with_onload(request, policy, root)
 }
 
 /// Who sets an address can be any machine of its network.
-fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<(), PolicyViolation> {
+fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<()> {
     let Some(asked) = &request.addresses else {
         return Ok(());
     };
@@ -190,13 +111,12 @@ fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<(), Policy
     let mut addresses = asked.value.iter().map(|one| one.address);
     match addresses.find(|address| !is_allowed(address)) {
         None => Ok(()),
-        Some(address) => Err(PolicyViolation::Address {
-            key: asked.origin.to_string(),
-            address,
-            network: address.network(),
-            allowed: allowed.clone(),
-            file: policy.file.display().to_string(),
-        }),
+        Some(address) => bail!(
+            "{} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {} would allow it",
+            asked.origin,
+            list(allowed, &address.network()),
+            policy.file.display()
+        ),
     }
 }
 
@@ -211,51 +131,38 @@ fn list(allowed: &[Network], more: &Network) -> String {
 
 /// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
 /// class gives no capability.
-fn ipc_lock_allowed(
-    request: &Request,
-    origin: &Origin,
-    policy: Policy<'_>,
-) -> Result<(), PolicyViolation> {
+fn ipc_lock_allowed(request: &Request, origin: &Origin, policy: Policy<'_>) -> Result<()> {
     let wanted: Vec<Class> = IPC_LOCK
         .into_iter()
         .filter(|class| request.wants(&[*class]))
         .collect();
     let Some(first) = wanted.first() else {
-        return Err(PolicyViolation::IpcLockAlone {
-            key: origin.to_string(),
-        });
+        bail!(
+            "{origin} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
+        );
     };
     match policy.list(origin) {
-        Some((allow, section)) if !wanted.iter().any(|class| allow.contains(class)) => {
-            Err(PolicyViolation::IpcLockNotAllowed {
-                key: origin.to_string(),
-                line: allow_line(allow, &[*first]),
-                section,
-                file: policy.file.display().to_string(),
-            })
-        }
+        Some((allow, section)) if !wanted.iter().any(|class| allow.contains(class)) => bail!(
+            "{origin}: the operator does not allow rdma, vfio, zf or hugepages there, whatever else gives the container one; {} under [{section}] in {} would allow it",
+            allow_line(allow, &[*first]),
+            policy.file.display()
+        ),
         _ => Ok(()),
     }
 }
 
-fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<(), PolicyViolation> {
+fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<()> {
     match policy.list(origin) {
-        Some((allow, section)) if !allow.contains(&class) => Err(PolicyViolation::NotAllowed {
-            key: origin.to_string(),
-            class,
-            line: allow_line(allow, &[class]),
-            section,
-            file: policy.file.display().to_string(),
-        }),
+        Some((allow, section)) if !allow.contains(&class) => bail!(
+            "{origin} asks for class {class}, which the operator does not allow; {} under [{section}] in {} would allow it",
+            allow_line(allow, &[class]),
+            policy.file.display()
+        ),
         _ => Ok(()),
     }
 }
 
-fn root_with_onload(
-    request: &Request,
-    policy: Policy<'_>,
-    root: &HostRoot,
-) -> Result<Vec<String>, PolicyViolation> {
+fn root_with_onload(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
     let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
@@ -265,11 +172,12 @@ fn root_with_onload(
             "{key}: this container's user 0 is the host's and can map every Onload stack of the host"
         )]),
         (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRoot::No) => Ok(Vec::new()),
-        (RootWithOnload::Refuse, root) => Err(PolicyViolation::RootWithOnload {
-            key,
-            root: root.clone(),
-            file: policy.file.display().to_string(),
-        }),
+        (RootWithOnload::Refuse, root) => bail!(
+            "{key}: {}, which root-with-onload = \"refuse\" in {} forbids since the host's user 0 can map every Onload stack of the host; {}",
+            root.cause(),
+            policy.file.display(),
+            root.remedy()
+        ),
     }
 }
 
@@ -343,7 +251,7 @@ mod tests {
         request: &Request,
         annotations: &Annotations,
         root: &HostRoot,
-    ) -> Result<Vec<String>, PolicyViolation> {
+    ) -> Result<Vec<String>> {
         let policy = Policy {
             annotations,
             environment: &Environment {

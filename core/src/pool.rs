@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use onload_cdi::{DeviceName, NameError};
+use onload_cdi::DeviceName;
 
+use crate::error::{Context as _, Result, bail, error};
 use crate::text::Quoted;
 
 /// The pool of all devices of a class.
@@ -41,59 +42,16 @@ pub struct Member {
     pub numa_node: Option<u32>,
 }
 
-/// Why annotations are no pool's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
-    /// One of the two is missing.
-    #[error("annotation {0} is missing")]
-    Missing(&'static str),
-    #[error("{MEMBERS} lists no device")]
-    Empty,
-    /// More members than are read.
-    #[error("{MEMBERS} lists more than {MAX_MEMBERS} devices")]
-    TooMany,
-    /// A word that does not name a device.
-    #[error("word {at} of {MEMBERS} is {word}")]
-    Name {
-        /// Where it stands; the first is 1.
-        at: usize,
-        /// The word, quoted.
-        word: String,
-        /// What is wrong with the name.
-        source: NameError,
-    },
-    /// A word whose node is no number.
-    #[error(
-        "word {at} of {MEMBERS} is {word}, with no number behind the \"@\"; want NAME or NAME@NODE"
-    )]
-    Node {
-        /// Where it stands; the first is 1.
-        at: usize,
-        /// The word, quoted.
-        word: String,
-    },
-    /// A device that is listed twice.
-    #[error("{MEMBERS} lists {0} twice")]
-    Twice(String),
-    /// Not a number of containers.
-    #[error("{SHARE} is a number of containers from 1, not {0}")]
-    Share(String),
-}
-
-impl crate::error::Typed for PoolError {}
-
 impl Pool {
     /// Reads the annotations of a device; `None` if it has neither, as a device that is no pool.
     ///
     /// # Errors
     /// [`PoolError`].
-    pub fn of_annotations(
-        annotations: &BTreeMap<String, String>,
-    ) -> Result<Option<Pool>, PoolError> {
+    pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Result<Option<Pool>> {
         match (annotations.get(MEMBERS), annotations.get(SHARE)) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(PoolError::Missing(MEMBERS)),
-            (Some(_), None) => Err(PoolError::Missing(SHARE)),
+            (None, Some(_)) => Err(error!("annotation {0} is missing", MEMBERS)),
+            (Some(_), None) => Err(error!("annotation {0} is missing", SHARE)),
             (Some(members), Some(share)) => Ok(Some(Pool {
                 members: parse_members(members)?,
                 share: parse_share(share)?,
@@ -119,45 +77,47 @@ impl fmt::Display for Member {
     }
 }
 
-fn parse_members(text: &str) -> Result<Vec<Member>, PoolError> {
+fn parse_members(text: &str) -> Result<Vec<Member>> {
     if text.is_empty() {
-        return Err(PoolError::Empty);
+        bail!("{MEMBERS} lists no device");
     }
     let mut members = Vec::new();
     for (index, word) in text.split(' ').enumerate() {
         if index == MAX_MEMBERS {
-            return Err(PoolError::TooMany);
+            bail!("{MEMBERS} lists more than {MAX_MEMBERS} devices");
         }
         members.push(parse_member(word, index + 1)?);
     }
     let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(PoolError::Twice(Quoted(pair[0]).to_string())),
+        Some(pair) => Err(error!("{MEMBERS} lists {0} twice", Quoted(pair[0]))),
         None => Ok(members),
     }
 }
 
-fn parse_member(word: &str, at: usize) -> Result<Member, PoolError> {
+fn parse_member(word: &str, at: usize) -> Result<Member> {
     let quoted = || Quoted(word).to_string();
     let (name, numa_node) = match word.split_once('@') {
         None => (word, None),
         Some((name, node)) => {
-            let node = decimal(node).ok_or_else(|| PoolError::Node { at, word: quoted() })?;
+            let node = decimal(node).ok_or_else(|| error!("word {at} of {MEMBERS} is {word}, with no number behind the \"@\"; want NAME or NAME@NODE", word = quoted()))?;
             (name, Some(node))
         }
     };
-    let name = DeviceName::try_from(name).map_err(|source| PoolError::Name {
-        at,
-        word: quoted(),
-        source,
-    })?;
+    let name = DeviceName::try_from(name)
+        .with_context(|| format!("word {at} of {MEMBERS} is {word}", word = quoted()))?;
     Ok(Member { name, numa_node })
 }
 
-fn parse_share(text: &str) -> Result<u32, PoolError> {
+fn parse_share(text: &str) -> Result<u32> {
     let share = decimal(text).filter(|share| *share > 0);
-    share.ok_or_else(|| PoolError::Share(Quoted(text).to_string()))
+    share.ok_or_else(|| {
+        error!(
+            "{SHARE} is a number of containers from 1, not {0}",
+            Quoted(text)
+        )
+    })
 }
 
 /// A number as it is written, without sign or leading zeros.

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::bundle::{Bundle, Cpus, Mems};
-use crate::class::{self, Class, UnknownClass};
+use crate::class::{self, Class};
 use crate::config::Preload;
+use crate::error::{Context as _, Error, Result, bail, error};
 use crate::lease::Numa;
-use crate::netdev::address::{InterfaceAddress, NotAddress};
+use crate::netdev::address::InterfaceAddress;
 use crate::text::{Listed, Quoted};
 use crate::wanted::number;
 pub use crate::wanted::{MAX_NAMES, Wanted};
@@ -261,207 +262,26 @@ impl HugepagesLimit {
     }
 }
 
-/// Why a request is refused. Each error names the annotation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    #[error("more than {MAX_KEYS} annotations of onload.dev")]
-    TooManyKeys,
-    /// Neither a class nor a setting, with a value.
-    #[error("{key} is not CLASS=NAME; want several separated by ';', such as nic=all;rdma=mlx5_0")]
-    NoValue {
-        /// Where, for people.
-        key: String,
-    },
-    #[error("{key} stands there twice; write the names of a class as one list, separated by ','")]
-    Twice {
-        /// Where, for people.
-        key: String,
-    },
-    /// A setting that only an annotation may hold.
-    #[error("{key} cannot be asked for there; {remedy}")]
-    AnnotationOnly {
-        /// Where, for people.
-        key: String,
-        remedy: &'static str,
-    },
-    /// A text that is too long.
-    #[error("{VARIABLE} has more than {MAX_VALUE_BYTES} bytes")]
-    TextTooLong,
-    /// A value that is too long.
-    #[error("{key} has more than {MAX_VALUE_BYTES} bytes")]
-    TooLong {
-        /// Where, for people.
-        key: String,
-    },
-    #[error("{key}: more than {MAX_NAMES} names are requested")]
-    TooManyNames {
-        /// Where the limit was exceeded, for people.
-        key: String,
-    },
-    #[error("{key} has a value that is not a string")]
-    NotText {
-        /// Where, for people.
-        key: String,
-    },
-    #[error(
-        "{key} names no class; write onload.dev/nic or another class of {}",
-        class::list(&Class::ALL)
-    )]
-    NoClass {
-        /// Where, for people.
-        key: String,
-    },
-    /// No class and no setting.
-    #[error("{key}: {error}; settings are preload, ipc-lock, hugepages-limit, numa, address")]
-    UnknownClass {
-        /// Where, for people.
-        key: String,
-        /// The error about the word.
-        error: UnknownClass,
-    },
-    /// A key for one container of a pod, outside a pod.
-    #[error(
-        "{key} is for one container of a pod, but this container has no name in a pod; remove {suffix}"
-    )]
-    NoName {
-        /// Where, for people.
-        key: String,
-        /// The dot and what follows it.
-        suffix: String,
-    },
-    /// An empty value, or nothing between two commas.
-    #[error("{key} asks for an empty name; want names separated by ','")]
-    EmptyName {
-        /// Where, for people.
-        key: String,
-    },
-    /// One pool with two numbers of members.
-    #[error("{key} names the pool of {name} twice, with different numbers of members")]
-    TwoCounts {
-        /// Where, for people.
-        key: String,
-        /// The second of them, quoted.
-        name: String,
-    },
-    #[error(
-        "{key}: {name} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
-    )]
-    BadName {
-        /// Where, for people.
-        key: String,
-        /// The name, quoted.
-        name: String,
-    },
-    /// The request of another class, behind a comma.
-    #[error("{key}: {request} is a request of its own; {remedy}")]
-    Comma {
-        /// Where, for people.
-        key: String,
-        /// What stands there, quoted.
-        request: String,
-        /// How requests are written there.
-        remedy: &'static str,
-    },
-    /// Not an address for an interface.
-    #[error(
-        "{key}: {text} is not WORD=ADDRESS/PREFIX, nor WORD#N=ADDRESS/PREFIX with N from 1 to {MAX_NAMES}, where WORD is what onload.dev/netdev asks for"
-    )]
-    BadWord {
-        /// Where, for people.
-        key: String,
-        /// What stands there, quoted.
-        text: String,
-    },
-    #[error("{key}")]
-    Address {
-        /// Where, for people.
-        key: String,
-        /// What is wrong with it.
-        source: NotAddress,
-    },
-    /// An address that is there twice.
-    #[error("{key} has the address {address} twice; one interface can have it")]
-    SameAddress {
-        /// Where, for people.
-        key: String,
-        address: std::net::IpAddr,
-    },
-    /// An address for an interface that the container does not request.
-    #[error(
-        "{key} has an address for {name}, which onload.dev/netdev does not ask for; write the name of the interface or pool as it stands there, and behind a pool #N for its Nth interface"
-    )]
-    NoInterface {
-        /// Where, for people.
-        key: String,
-        /// The word, quoted.
-        name: String,
-    },
-    #[error("{key}: there is no bundle {name}; the configuration has {known}")]
-    NoBundle {
-        /// Where, for people.
-        key: String,
-        /// The name, which is one of a device.
-        name: String,
-        /// The bundles that there are.
-        known: String,
-    },
-    /// A number of members behind a bundle.
-    #[error("{key}: {name} is a bundle and no pool; remove {count}")]
-    BundleCount {
-        /// Where, for people.
-        key: String,
-        name: String,
-        /// The star and what follows it, quoted.
-        count: String,
-    },
-    /// A bundle of the configuration that cannot be understood.
-    #[error(
-        "{key}: [bundles.{name}] of the configuration is not understood; \"onload-ctk discover\" says what is wrong with it"
-    )]
-    UnreadBundle {
-        /// Where, for people.
-        key: String,
-        name: String,
-    },
-    /// A setting with a value that it cannot have.
-    #[error("{key} is {value}; want {want}")]
-    BadValue {
-        /// Where, for people.
-        key: String,
-        /// The value, quoted.
-        value: String,
-        /// The values it can have.
-        want: &'static str,
-    },
-}
-
-impl crate::error::Typed for RequestError {}
-
 impl Request {
     /// Parses a container's annotations; `None` if they request nothing of onload.dev, or if the
     /// container only holds the namespaces of a pod.
-    ///
-    /// # Errors
-    /// [`RequestError`] names the annotation.
-    pub fn parse(annotations: &dyn AnnotationSource) -> Result<Option<Request>, RequestError> {
+    pub fn parse(annotations: &dyn AnnotationSource) -> Result<Option<Request>> {
         if is_sandbox(annotations) {
             return Ok(None);
         }
         if annotations.has(DOMAIN) {
-            return Err(RequestError::NoClass {
-                key: Origin::Annotation(DOMAIN.to_owned()).to_string(),
-            });
+            return Err(no_class(&Origin::Annotation(DOMAIN.to_owned())));
         }
         let ours = annotations.of(PREFIX, MAX_KEYS + 1);
         if ours.len() > MAX_KEYS {
-            return Err(RequestError::TooManyKeys);
+            bail!("more than {MAX_KEYS} annotations of onload.dev");
         }
         let mut request = Request::default();
         for (word, (key, value)) in choose(&ours, annotations)? {
             let origin = Origin::Annotation(key.clone());
-            let value = value.as_ref().ok_or_else(|| RequestError::NotText {
-                key: origin.to_string(),
-            })?;
+            let Some(value) = value else {
+                bail!("{origin} has a value that is not a string");
+            };
             request.add(word, &origin, value)?;
         }
         request.count_names()?;
@@ -475,53 +295,45 @@ impl Request {
     /// Parses the text that [`VARIABLE`] or a ticket holds: words as annotations have them behind
     /// [`PREFIX`], separated by `;`. A capability and limits are no part of it: engines have flags for
     /// these, and a ticket's holder is given them by its engine.
-    ///
-    /// # Errors
-    /// [`RequestError`] names the word.
-    pub fn of_text(text: &str, origin: fn(String) -> Origin) -> Result<Request, RequestError> {
+    pub fn of_text(text: &str, origin: fn(String) -> Origin) -> Result<Request> {
         if text.len() > MAX_VALUE_BYTES {
-            return Err(RequestError::TextTooLong);
+            bail!("{VARIABLE} has more than {MAX_VALUE_BYTES} bytes");
         }
         let mut request = Request::default();
         let mut known: Vec<&str> = Vec::new();
         for part in text.split(';') {
-            let (word, value) = part.split_once('=').ok_or_else(|| RequestError::NoValue {
-                key: origin(part.trim_matches(' ').to_owned()).to_string(),
-            })?;
-            let word = word.trim_matches(' ');
+            let (word, value) = match part.split_once('=') {
+                Some((word, value)) => (word.trim_matches(' '), Some(value)),
+                None => (part.trim_matches(' '), None),
+            };
             let origin = origin(word.to_owned());
-            let key = || origin.to_string();
-            if word.is_empty() {
-                return Err(RequestError::NoValue { key: key() });
-            }
+            let Some(value) = value.filter(|_| !word.is_empty()) else {
+                bail!(
+                    "{origin} is not CLASS=NAME; want several separated by ';', such as nic=all;rdma=mlx5_0"
+                );
+            };
             if known.contains(&word) {
-                return Err(RequestError::Twice { key: key() });
+                bail!(
+                    "{origin} stands there twice; write the names of a class as one list, separated by ','"
+                );
             }
             known.push(word);
-            match ANNOTATION_ONLY.iter().find(|(only, _)| *only == word) {
-                Some((_, remedy)) => {
-                    let (key, remedy) = (key(), *remedy);
-                    return Err(RequestError::AnnotationOnly { key, remedy });
-                }
-                None => request.add(word, &origin, value)?,
+            if let Some((_, remedy)) = ANNOTATION_ONLY.iter().find(|(only, _)| *only == word) {
+                bail!("{origin} cannot be asked for there; {remedy}");
             }
+            request.add(word, &origin, value)?;
         }
         request.count_names()?;
         Ok(request)
     }
 
-    fn add(&mut self, word: &str, origin: &Origin, value: &str) -> Result<(), RequestError> {
-        let quoted = || origin.to_string();
+    fn add(&mut self, word: &str, origin: &Origin, value: &str) -> Result<()> {
         if value.len() > MAX_VALUE_BYTES {
-            return Err(RequestError::TooLong { key: quoted() });
+            bail!("{origin} has more than {MAX_VALUE_BYTES} bytes");
         }
-        let bad = |want| RequestError::BadValue {
-            key: quoted(),
-            value: Quoted(value).to_string(),
-            want,
-        };
+        let bad = |want| error!("{origin} is {}; want {want}", Quoted(value));
         match word {
-            "" => return Err(RequestError::NoClass { key: quoted() }),
+            "" => return Err(no_class(origin)),
             "preload" => {
                 let value = match value.trim_matches(' ') {
                     "env" => Preload::Env,
@@ -571,10 +383,12 @@ impl Request {
             word => {
                 // Only the start of the key can be a class; the rest would fill the message.
                 let word: String = word.chars().take(MAX_WORD).collect();
-                let class: Class = word.parse().map_err(|error| RequestError::UnknownClass {
-                    key: quoted(),
-                    error,
-                })?;
+                let class: Class = match word.parse() {
+                    Ok(class) => class,
+                    Err(unknown) => bail!(
+                        "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, address"
+                    ),
+                };
                 let value = names(origin, value)?;
                 self.devices.insert(
                     class,
@@ -589,10 +403,7 @@ impl Request {
     }
 
     /// Adds what another ticket of the same container requests: of a class that both name, the devices of both.
-    ///
-    /// # Errors
-    /// [`RequestError::TwoCounts`] and [`RequestError::TooManyNames`].
-    pub fn add_ticket(&mut self, other: Request) -> Result<(), RequestError> {
+    pub fn add_ticket(&mut self, other: Request) -> Result<()> {
         for (class, asked) in &other.devices {
             if let Some(known) = self.devices.get_mut(class) {
                 merge(&mut known.value, &asked.value, &asked.origin)?;
@@ -603,13 +414,7 @@ impl Request {
 
     /// Puts devices in the place of the bundles that it names. They are those of the operator's configuration
     /// alone, so that policy sees each class that a container gets.
-    ///
-    /// # Errors
-    /// [`RequestError`] names where the bundle is requested.
-    pub fn open_bundles(
-        &mut self,
-        bundles: &BTreeMap<String, Option<Bundle>>,
-    ) -> Result<(), RequestError> {
+    pub fn open_bundles(&mut self, bundles: &BTreeMap<String, Option<Bundle>>) -> Result<()> {
         let Some(Requested { origin, value }) = self.devices.remove(&Class::Bundle) else {
             return Ok(());
         };
@@ -635,7 +440,7 @@ impl Request {
         &mut self,
         devices: &BTreeMap<Class, Vec<Wanted>>,
         origin: &Origin,
-    ) -> Result<(), RequestError> {
+    ) -> Result<()> {
         for (class, wanted) in devices {
             let own = self.devices.entry(*class).or_insert_with(|| Requested {
                 origin: Origin::Bundle(Box::new(origin.clone())),
@@ -646,23 +451,21 @@ impl Request {
         Ok(())
     }
 
-    fn count_names(&self) -> Result<(), RequestError> {
+    fn count_names(&self) -> Result<()> {
         let mut total = 0;
         for asked in self.devices.values() {
             let counts = asked.value.iter().map(|wanted| wanted.count.unwrap_or(1));
             // Each is at most MAX_NAMES, and an annotation has at most MAX_VALUE_BYTES.
             total += counts.sum::<u32>();
             if total > MAX_NAMES {
-                return Err(RequestError::TooManyNames {
-                    key: asked.origin.to_string(),
-                });
+                return Err(too_many_names(&asked.origin));
             }
         }
         Ok(())
     }
 
     /// Each address is for an interface that is requested where it stands.
-    fn check_addresses(&self) -> Result<(), RequestError> {
+    fn check_addresses(&self) -> Result<()> {
         let Some(asked) = &self.addresses else {
             return Ok(());
         };
@@ -673,20 +476,17 @@ impl Request {
         };
         let mut addresses = asked.value.iter();
         let stray = addresses.find(|one| !interfaces.iter().any(|wanted| is_for(one, wanted)));
-        match stray {
-            None => Ok(()),
-            Some(stray) => Err(RequestError::NoInterface {
-                key: asked.origin.to_string(),
-                name: Quoted(stray.to_string().split('=').next().unwrap_or_default()).to_string(),
-            }),
-        }
+        let Some(stray) = stray else { return Ok(()) };
+        let stray = stray.to_string();
+        bail!(
+            "{} has an address for {}, which onload.dev/netdev does not ask for; write the name of the interface or pool as it stands there, and behind a pool #N for its Nth interface",
+            asked.origin,
+            Quoted(stray.split('=').next().unwrap_or_default())
+        )
     }
 
     /// Adds what another place requests. What this one requests of a class, or sets, stays.
-    ///
-    /// # Errors
-    /// [`RequestError::TooManyNames`].
-    pub fn add_missing(&mut self, other: Request) -> Result<(), RequestError> {
+    pub fn add_missing(&mut self, other: Request) -> Result<()> {
         for (class, asked) in other.devices {
             self.devices.entry(class).or_insert(asked);
         }
@@ -711,41 +511,56 @@ fn find_bundle<'b>(
     wanted: &Wanted,
     bundles: &'b BTreeMap<String, Option<Bundle>>,
     origin: &Origin,
-) -> Result<&'b Bundle, RequestError> {
-    let (key, name) = (origin.to_string(), wanted.name.clone());
-    match (bundles.get(&name), wanted.count) {
+) -> Result<&'b Bundle> {
+    let name = &wanted.name;
+    match (bundles.get(name), wanted.count) {
         (None, _) => {
             let known: Vec<String> = bundles.keys().cloned().collect();
-            Err(RequestError::NoBundle {
-                key,
-                name,
-                known: match known.as_slice() {
-                    [] => "none".to_owned(),
-                    known => Listed(known).to_string(),
-                },
-            })
+            let known = match known.as_slice() {
+                [] => "none".to_owned(),
+                known => Listed(known).to_string(),
+            };
+            bail!("{origin}: there is no bundle {name}; the configuration has {known}")
         }
         (Some(_), Some(count)) => {
-            let count = Quoted(&format!("*{count}")).to_string();
-            Err(RequestError::BundleCount { key, name, count })
+            let count = format!("*{count}");
+            bail!(
+                "{origin}: {name} is a bundle and no pool; remove {}",
+                Quoted(&count)
+            )
         }
-        (Some(None), None) => Err(RequestError::UnreadBundle { key, name }),
+        (Some(None), None) => bail!(
+            "{origin}: [bundles.{name}] of the configuration is not understood; \"onload-ctk discover\" says what is wrong with it"
+        ),
         (Some(Some(bundle)), None) => Ok(bundle),
     }
 }
 
+fn no_class(origin: &Origin) -> Error {
+    error!(
+        "{origin} names no class; write onload.dev/nic or another class of {}",
+        class::list(&Class::ALL)
+    )
+}
+
+fn too_many_names(origin: &Origin) -> Error {
+    error!("{origin}: more than {MAX_NAMES} names are requested")
+}
+
+fn two_counts(origin: &Origin, name: &str) -> Error {
+    error!(
+        "{origin} names the pool of {} twice, with different numbers of members",
+        Quoted(name)
+    )
+}
+
 /// Adds devices to those of the same class, each once.
-fn merge(known: &mut Vec<Wanted>, more: &[Wanted], origin: &Origin) -> Result<(), RequestError> {
+fn merge(known: &mut Vec<Wanted>, more: &[Wanted], origin: &Origin) -> Result<()> {
     for wanted in more {
         match known.iter().find(|one| one.name == wanted.name) {
             None => known.push(wanted.clone()),
             Some(one) if one.count == wanted.count => {}
-            Some(_) => {
-                return Err(RequestError::TwoCounts {
-                    key: origin.to_string(),
-                    name: Quoted(&wanted.name).to_string(),
-                });
-            }
+            Some(_) => return Err(two_counts(origin, &wanted.name)),
         }
     }
     Ok(())
@@ -771,7 +586,7 @@ type OnloadAnnotation = (String, Option<String>);
 fn choose<'a>(
     ours: &'a [OnloadAnnotation],
     annotations: &dyn AnnotationSource,
-) -> Result<BTreeMap<&'a str, &'a OnloadAnnotation>, RequestError> {
+) -> Result<BTreeMap<&'a str, &'a OnloadAnnotation>> {
     let name = NAME_KEYS
         .iter()
         .find_map(|key| annotations.value(key))
@@ -785,10 +600,11 @@ fn choose<'a>(
             (Some((word, of)), Some(name)) if of == name => (word, true),
             (Some(_), Some(_)) => continue,
             (Some((_, of)), None) => {
-                return Err(RequestError::NoName {
-                    key: Origin::Annotation(key.clone()).to_string(),
-                    suffix: Quoted(&format!(".{of}")).to_string(),
-                });
+                bail!(
+                    "{} is for one container of a pod, but this container has no name in a pod; remove {}",
+                    Origin::Annotation(key.clone()),
+                    Quoted(&format!(".{of}"))
+                );
             }
         };
         let slot = chosen.entry(word).or_insert((own, annotation));
@@ -802,32 +618,25 @@ fn choose<'a>(
         .collect())
 }
 
-fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>, RequestError> {
+fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>> {
     let mut names: Vec<Wanted> = Vec::new();
     for text in value.split(',') {
         let text = text.trim_matches(' ');
-        let quoted = || (origin.to_string(), Quoted(text).to_string());
+        let quoted = Quoted(text);
         if text.is_empty() {
-            let (key, _) = quoted();
-            return Err(RequestError::EmptyName { key });
+            bail!("{origin} asks for an empty name; want names separated by ','");
         }
-        let wanted: Wanted = text.parse().map_err(|_| {
-            let (key, name) = quoted();
+        let Ok(wanted) = text.parse::<Wanted>() else {
             match comma(origin, text) {
-                Some(remedy) => RequestError::Comma {
-                    key,
-                    request: name,
-                    remedy,
-                },
-                None => RequestError::BadName { key, name },
+                Some(remedy) => bail!("{origin}: {quoted} is a request of its own; {remedy}"),
+                None => bail!(
+                    "{origin}: {quoted} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
+                ),
             }
-        })?;
+        };
         match names.iter().find(|known| known.name == wanted.name) {
             Some(known) if *known == wanted => {}
-            Some(_) => {
-                let (key, name) = quoted();
-                return Err(RequestError::TwoCounts { key, name });
-            }
+            Some(_) => return Err(two_counts(origin, text)),
             None => names.push(wanted),
         }
     }
@@ -846,31 +655,28 @@ fn comma(origin: &Origin, text: &str) -> Option<&'static str> {
 }
 
 /// The addresses in a list `WORD=ADDRESS/PREFIX`.
-fn addresses(origin: &Origin, value: &str) -> Result<Vec<WantedAddress>, RequestError> {
-    let key = || origin.to_string();
+fn addresses(origin: &Origin, value: &str) -> Result<Vec<WantedAddress>> {
     let mut addresses: Vec<WantedAddress> = Vec::new();
     for text in value.split(',') {
         if addresses.len() >= MAX_NAMES as usize {
-            return Err(RequestError::TooManyNames { key: key() });
+            return Err(too_many_names(origin));
         }
         let text = text.trim_matches(' ');
-        let bad = || RequestError::BadWord {
-            key: key(),
-            text: Quoted(text).to_string(),
+        let parts = text.split_once('=');
+        let parts = parts.and_then(|(word, address)| Some((member(word)?, address)));
+        let Some(((name, member), address)) = parts else {
+            bail!(
+                "{origin}: {} is not WORD=ADDRESS/PREFIX, nor WORD#N=ADDRESS/PREFIX with N from 1 to {MAX_NAMES}, where WORD is what onload.dev/netdev asks for",
+                Quoted(text)
+            );
         };
-        let (word, address) = text.split_once('=').ok_or_else(bad)?;
-        let (name, member) = member(word).ok_or_else(bad)?;
-        let address: InterfaceAddress = address.parse().map_err(|source| {
-            let key = key();
-            RequestError::Address { key, source }
-        })?;
+        let address: InterfaceAddress = address.parse().with_context(|| origin.to_string())?;
         let is_same = |known: &WantedAddress| known.address.address() == address.address();
         if addresses.iter().any(is_same) {
-            let address = address.address();
-            return Err(RequestError::SameAddress {
-                key: key(),
-                address,
-            });
+            bail!(
+                "{origin} has the address {} twice; one interface can have it",
+                address.address()
+            );
         }
         addresses.push(WantedAddress {
             name: name.to_owned(),
@@ -1046,14 +852,16 @@ mod tests {
 
     #[test]
     fn a_container_that_asks_for_nothing_has_no_request() {
-        assert_eq!(Request::parse(&annotations(&[])), Ok(None));
-        assert_eq!(
-            Request::parse(&annotations(&[("example.com/nic", "all")])),
-            Ok(None)
+        assert!(Request::parse(&annotations(&[])).unwrap().is_none());
+        assert!(
+            Request::parse(&annotations(&[("example.com/nic", "all")]))
+                .unwrap()
+                .is_none()
         );
-        assert_eq!(
-            Request::parse(&annotations(&[("xonload.dev/nic", "all")])),
-            Ok(None)
+        assert!(
+            Request::parse(&annotations(&[("xonload.dev/nic", "all")]))
+                .unwrap()
+                .is_none()
         );
     }
 
@@ -1078,11 +886,15 @@ mod tests {
         let own = [("onload.dev/.redis", "all"), (NAME, "redis")];
         assert_eq!(refusal(&own), says("onload.dev/.redis"));
         let other = [("onload.dev/.web", "all"), (NAME, "redis")];
-        assert_eq!(Request::parse(&annotations(&other)), Ok(None));
+        assert!(Request::parse(&annotations(&other)).unwrap().is_none());
         let pod = [("onload.dev", "all"), (SANDBOX_KEYS[0], "sandbox")];
-        assert_eq!(Request::parse(&annotations(&pod)), Ok(None));
+        assert!(Request::parse(&annotations(&pod)).unwrap().is_none());
         for foreign in ["onload.development/nic", "onload.device", "www.onload.dev"] {
-            assert_eq!(Request::parse(&annotations(&[(foreign, "all")])), Ok(None));
+            assert!(
+                Request::parse(&annotations(&[(foreign, "all")]))
+                    .unwrap()
+                    .is_none()
+            );
         }
     }
 
@@ -1277,7 +1089,7 @@ mod tests {
                 ("onload.dev/gpu", ""),
                 ("onload.dev/nic.x", "all"),
             ]);
-            assert_eq!(Request::parse(&pod), Ok(None));
+            assert!(Request::parse(&pod).unwrap().is_none());
             let container = annotations(&[(key, "container"), ("onload.dev/nic", "all")]);
             assert!(Request::parse(&container).unwrap().is_some());
         }
@@ -1293,14 +1105,22 @@ mod tests {
         };
         assert!(Request::parse(&many(MAX_KEYS, PREFIX)).unwrap().is_some());
         assert_eq!(
-            Request::parse(&many(MAX_KEYS + 1, PREFIX)),
-            Err(RequestError::TooManyKeys)
+            Request::parse(&many(MAX_KEYS + 1, PREFIX))
+                .unwrap_err()
+                .to_string(),
+            "more than 64 annotations of onload.dev"
         );
         assert_eq!(
-            Request::parse(&many(10_000, PREFIX)),
-            Err(RequestError::TooManyKeys)
+            Request::parse(&many(10_000, PREFIX))
+                .unwrap_err()
+                .to_string(),
+            "more than 64 annotations of onload.dev"
         );
-        assert_eq!(Request::parse(&many(10_000, "example.com/")), Ok(None));
+        assert!(
+            Request::parse(&many(10_000, "example.com/"))
+                .unwrap()
+                .is_none()
+        );
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
         assert!(refusal(&[("onload.dev/nic", &long)]).contains("more than 4096 bytes"));
         let names = |count: u32| {
@@ -1325,9 +1145,10 @@ mod tests {
 
     #[test]
     fn a_setting_turned_off_asks_for_nothing() {
-        assert_eq!(
-            Request::parse(&annotations(&[("onload.dev/ipc-lock", "false")])),
-            Ok(None)
+        assert!(
+            Request::parse(&annotations(&[("onload.dev/ipc-lock", "false")]))
+                .unwrap()
+                .is_none()
         );
     }
 
@@ -1477,7 +1298,7 @@ mod tests {
             .collect()
     }
 
-    fn opened(pairs: &[(&str, &str)], of: &[(&str, &str)]) -> Result<Request, RequestError> {
+    fn opened(pairs: &[(&str, &str)], of: &[(&str, &str)]) -> Result<Request> {
         let pairs = pairs.iter();
         let annotations: BTreeMap<String, String> = pairs
             .map(|(word, value)| (format!("{PREFIX}{word}"), (*value).to_owned()))

@@ -7,15 +7,16 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::de::{Error, IntoDeserializer, SeqAccess, Visitor};
+use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::error::{Error, Result, error};
 use crate::pci::PciAddress;
 use crate::text::Quoted;
 
 /// What a device must be to belong to a pool; without keys every device of the class does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, rename_all = "kebab-case")]
 pub struct Select {
     /// The vendor of its PCI function.
     #[serde(deserialize_with = "one_or_more")]
@@ -45,35 +46,9 @@ pub struct Select {
     pub addresses: Vec<PciAddress>,
 }
 
-/// The keys of [`Select`], as they are written.
-pub const KEYS: [&str; 9] = [
-    "vendor",
-    "device",
-    "driver",
-    "pf",
-    "vf",
-    "numa",
-    "interfaces",
-    "link-layer",
-    "addresses",
-];
-
-/// Text that is no word of a selector, and what would be one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {wanted}, found {found}")]
-pub struct NotWord {
-    wanted: &'static str,
-    /// The text, quoted.
-    found: String,
-}
-
-impl crate::error::Typed for NotWord {}
-
-impl NotWord {
-    fn new(wanted: &'static str, found: &str) -> NotWord {
-        let found = Quoted(found).to_string();
-        NotWord { wanted, found }
-    }
+/// A text that is no word of a selector, and what would be one.
+fn not(wanted: &str, found: &str) -> Error {
+    error!("expected {wanted}, found {}", Quoted(found))
 }
 
 /// The number of a PCI vendor or device.
@@ -82,16 +57,14 @@ impl NotWord {
 pub struct HexId(pub u16);
 
 impl FromStr for HexId {
-    type Err = NotWord;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotWord> {
+    fn from_str(text: &str) -> Result<Self> {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_id = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = is_id.then(|| u16::from_str_radix(digits, 16).ok());
         let wanted = "four hexadecimal digits such as \"15b3\"";
-        id.flatten()
-            .map(HexId)
-            .ok_or_else(|| NotWord::new(wanted, text))
+        id.flatten().map(HexId).ok_or_else(|| not(wanted, text))
     }
 }
 
@@ -112,9 +85,9 @@ pub enum PhysicalFunction {
 }
 
 impl FromStr for PhysicalFunction {
-    type Err = NotWord;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotWord> {
+    fn from_str(text: &str) -> Result<Self> {
         if let Ok(address) = text.parse() {
             return Ok(PhysicalFunction::Address(address));
         }
@@ -122,7 +95,7 @@ impl FromStr for PhysicalFunction {
             return Ok(PhysicalFunction::Interface(text.to_owned()));
         }
         let wanted = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
-        Err(NotWord::new(wanted, text))
+        Err(not(wanted, text))
     }
 }
 
@@ -171,14 +144,12 @@ impl VfRanges {
 }
 
 impl FromStr for VfRanges {
-    type Err = NotWord;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotWord> {
+    fn from_str(text: &str) -> Result<Self> {
         let ranges: Option<Vec<VfRange>> = text.split(',').map(|word| range(word.trim())).collect();
         let wanted = "indexes of virtual functions such as \"0,2-7\"";
-        ranges
-            .map(VfRanges)
-            .ok_or_else(|| NotWord::new(wanted, text))
+        ranges.map(VfRanges).ok_or_else(|| not(wanted, text))
     }
 }
 
@@ -208,13 +179,13 @@ impl fmt::Display for VfRange {
 pub struct Glob(String);
 
 impl FromStr for Glob {
-    type Err = NotWord;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotWord> {
+    fn from_str(text: &str) -> Result<Self> {
         let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(is_odd) {
             let wanted = "a name of an interface, in which only \"*\" stands for other characters";
-            return Err(NotWord::new(wanted, text));
+            return Err(not(wanted, text));
         }
         Ok(Glob(text.to_owned()))
     }
@@ -259,14 +230,14 @@ pub enum LinkLayer {
 }
 
 impl FromStr for LinkLayer {
-    type Err = NotWord;
+    type Err = Error;
 
     /// In capitals or not: the kernel writes `InfiniBand`, and people `infiniband`.
-    fn from_str(text: &str) -> Result<Self, NotWord> {
+    fn from_str(text: &str) -> Result<Self> {
         match text.to_ascii_lowercase().as_str() {
             "ethernet" => Ok(LinkLayer::Ethernet),
             "infiniband" => Ok(LinkLayer::InfiniBand),
-            _ => Err(NotWord::new("\"ethernet\" or \"infiniband\"", text)),
+            _ => Err(not("\"ethernet\" or \"infiniband\"", text)),
         }
     }
 }
@@ -283,9 +254,9 @@ impl fmt::Display for LinkLayer {
 macro_rules! of_string {
     ($($name:ident)*) => {$(
         impl TryFrom<String> for $name {
-            type Error = NotWord;
+            type Error = Error;
 
-            fn try_from(text: String) -> Result<Self, NotWord> {
+            fn try_from(text: String) -> Result<Self> {
                 text.parse()
             }
         }
@@ -307,11 +278,11 @@ where
             f.write_str("one value or an array of them")
         }
 
-        fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
             T::deserialize(text.into_deserializer()).map(|one| vec![one])
         }
 
-        fn visit_i64<E: Error>(self, number: i64) -> Result<Vec<T>, E> {
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
             T::deserialize(number.into_deserializer()).map(|one| vec![one])
         }
 
@@ -322,7 +293,7 @@ where
             }
             if words.is_empty() {
                 let empty = "the list is empty, so that no device would match; leave the key out";
-                return Err(A::Error::custom(empty));
+                return Err(<A::Error as de::Error>::custom(empty));
             }
             Ok(words)
         }
@@ -470,7 +441,7 @@ mod tests {
         assert_eq!("InfiniBand".parse(), Ok(LinkLayer::InfiniBand));
     }
 
-    fn refused<T: FromStr<Err = NotWord> + fmt::Debug>(texts: &[&str], wanted: &str) {
+    fn refused<T: FromStr<Err = Error> + fmt::Debug>(texts: &[&str], wanted: &str) {
         for text in texts {
             let said = text.parse::<T>().unwrap_err().to_string();
             assert_eq!(said, format!("expected {wanted}, found {}", Quoted(text)));

@@ -1,5 +1,6 @@
 //! A device, or members of a pool, as people name them.
 
+use crate::error::{Error, Result, bail};
 use std::fmt;
 use std::str::FromStr;
 
@@ -22,29 +23,26 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// A text that names no device and no pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected the name of a device or pool, or POOL*N with N from 1 to {MAX_NAMES}")]
-pub struct NotWanted;
-
-impl crate::error::Typed for NotWanted {}
-
 impl FromStr for Wanted {
-    type Err = NotWanted;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotWanted> {
+    fn from_str(text: &str) -> Result<Self> {
         let (name, count) = match text.split_once('*') {
-            None => (text, None),
+            None => (text, Some(None)),
             Some((name, count)) => {
                 let count = number(count).filter(|count| (1..=MAX_NAMES).contains(count));
-                (name, Some(count.ok_or(NotWanted)?))
+                (name, count.map(Some))
             }
         };
-        onload_cdi::DeviceName::try_from(name).map_err(|_| NotWanted)?;
-        Ok(Wanted {
-            name: name.to_owned(),
-            count,
-        })
+        match (onload_cdi::DeviceName::try_from(name), count) {
+            (Ok(_), Some(count)) => Ok(Wanted {
+                name: name.to_owned(),
+                count,
+            }),
+            _ => bail!(
+                "expected the name of a device or pool, or POOL*N with N from 1 to {MAX_NAMES}"
+            ),
+        }
     }
 }
 

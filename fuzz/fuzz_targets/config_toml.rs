@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::config::{Config, ConfigError, HookConfig};
+use onload_core::config::{Config, HookConfig};
 
 fuzz_target!(|text: &str| {
     let lines = text.split('\n').count();
@@ -23,10 +23,19 @@ fuzz_target!(|text: &str| {
             assert_eq!(HookConfig::parse(text), Ok(HookConfig::from(&config)));
         }
         Err(error) => {
-            if let ConfigError::UnknownKey { line, .. } | ConfigError::Parse { line, .. } = &error {
-                assert!((1..=lines).contains(line), "{error}");
+            let error = format!("{error:#}");
+            let line = error
+                .strip_prefix("line ")
+                .and_then(|rest| rest.split_once(':'));
+            if let Some((line, _)) = line {
+                assert!(
+                    (1..=lines).contains(&line.parse().expect("a number")),
+                    "{error}"
+                );
             }
-            assert!(!error.to_string().contains('\n'), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+            let (_, problems) = Config::parse_leniently(text);
+            assert!(!problems.is_empty(), "{error}");
         }
     }
 });

@@ -10,7 +10,7 @@ use onload_core::config::HookConfig;
 use onload_core::elf::Summary;
 use onload_core::error::Result;
 use onload_core::lease::{Token, take_unleased};
-use onload_core::ticket::{Ticket, TicketError};
+use onload_core::ticket::{self, Ticket};
 use onload_hooks::decision::subject::Identity;
 use onload_hooks::decision::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::host::{HostView, Privilege, Settings};
@@ -51,7 +51,7 @@ impl Pools for FakeHost {
         _: Identity<'_>,
         _: Option<&Path>,
     ) -> Result<Ticket> {
-        Err(TicketError::unknown(id).into())
+        Err(ticket::unknown(id))
     }
 }
 

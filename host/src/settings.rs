@@ -1,6 +1,6 @@
 //! The configuration file of a host, or the one named on the command line.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_core::config::{CONFIG_PATH, Config};
@@ -11,10 +11,28 @@ use crate::host::{Host, TEXT_LIMIT, not_text};
 /// Reads the named file, which must exist, or else the host's own, which need not.
 pub fn load(host: &Host, named: Option<&Path>) -> anyhow::Result<Config> {
     let text = read(host, named)?.unwrap_or_default();
-    Config::parse(&text).with_context(|| {
-        let path = named.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
-        reading(&path)
-    })
+    Config::parse(&text).with_context(|| reading(&path(host, named)))
+}
+
+/// As [`load`], for tools that only show something: what is wrong with the host's own file is left out, and said.
+pub fn load_leniently(
+    host: &Host,
+    named: Option<&Path>,
+) -> anyhow::Result<(Config, Vec<anyhow::Error>)> {
+    let text = match read(host, named) {
+        Ok(text) => text.unwrap_or_default(),
+        Err(error) if named.is_none() => return Ok((Config::default(), vec![error])),
+        Err(error) => return Err(error),
+    };
+    let (config, problems) = Config::parse_leniently(&text);
+    let reading = reading(&path(host, named));
+    let problems = problems.into_iter();
+    let problems = problems.map(|problem| anyhow::Error::new(problem).context(reading.clone()));
+    Ok((config, problems.collect()))
+}
+
+fn path(host: &Host, named: Option<&Path>) -> PathBuf {
+    named.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned)
 }
 
 /// The text of the named file, which must exist, or else of the host's own; `None` if the host has none.

@@ -6,9 +6,10 @@ use anstyle::Style;
 use onload_cdi::Registry;
 use onload_host::doctor::{Check, Examined, Family, Verdict, examine};
 use onload_host::pools::survey;
+use onload_host::settings;
 use serde_json::json;
 
-use super::{open_host, program_version, spec_dirs};
+use super::{program_version, spec_dirs, watched_host};
 use crate::cli::{Doctor, Global, Listing};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
@@ -18,7 +19,8 @@ const HANGING: &str = "           ";
 const WORD: usize = 7;
 
 pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, config) = open_host(global)?;
+    let host = watched_host(global)?;
+    let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     printer.progress("looking at this host");
     let (inventory, pools) = survey(&host, &config);
     let specs = Registry::scan(&spec_dirs(&host, &[])?);
@@ -27,6 +29,7 @@ pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Res
     let examined = Examined {
         host: &host,
         config: &config,
+        config_problems: &problems,
         inventory: &inventory,
         pools: &pools,
         specs: &specs,

@@ -15,6 +15,7 @@ use onload_hooks::host::sysfs::Sysfs;
 use onload_hooks::host::{HostView, Privilege, Settings, ThisHost};
 use onload_hooks::run::lease::Viewer;
 use onload_host::host::Host;
+use rustix::io::Errno;
 
 use super::inject::Nodes;
 use super::open_host;
@@ -49,14 +50,15 @@ pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Re
 }
 
 fn with_advice(error: anyhow::Error) -> anyhow::Error {
-    let is_missing = |cause: &io::Error| {
+    let of_io = |cause: &io::Error| {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         kinds.contains(&cause.kind())
     };
-    let is_missing = error
-        .chain()
-        .any(|e| e.downcast_ref().is_some_and(is_missing));
-    if is_missing {
+    let of_system = |cause: &Errno| [Errno::NOENT, Errno::NOTDIR].contains(cause);
+    let mut causes = error.chain();
+    if causes.any(|cause| {
+        cause.downcast_ref().is_some_and(of_io) || cause.downcast_ref().is_some_and(of_system)
+    }) {
         anyhow!("{error:#}; a bundle is the directory that holds the config.json of a container")
     } else {
         error

@@ -13,13 +13,13 @@ use onload_host::specdir::FILE_PREFIX;
 use onload_host::status::grantees;
 
 use super::generate::write_file;
-use super::{open_host, spec_dirs};
+use super::{open_host_of_incident, spec_dirs};
 use crate::cli::{Global, Metrics};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
 pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, config) = open_host(global)?;
+    let (host, config) = open_host_of_incident(global, printer)?;
     let (inventory, pools) = survey(&host, &config);
     let specs = Registry::scan(&spec_dirs(&host, &[])?);
     let listed = leases::list(&host);

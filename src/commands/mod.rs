@@ -57,6 +57,16 @@ fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
     Ok((host, config))
 }
 
+/// As [`open_host`], for the tools of an incident: they warn of what is wrong with the configuration, and use the rest.
+fn open_host_of_incident(global: &Global, printer: &mut Printer) -> anyhow::Result<(Host, Config)> {
+    let host = watched_host(global)?;
+    let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
+    for problem in problems {
+        printer.warning(format_args!("{problem:#}"));
+    }
+    Ok((host, config))
+}
+
 /// A host; with `--verbose` each file and directory that is read is told of on stderr.
 fn watched_host(global: &Global) -> anyhow::Result<Host> {
     let mut host = Host::open(&global.host_root)?;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use onload_cdi::{DeviceName, Registry, Resolved};
 use onload_core::class::Class;
+use onload_core::error::Result;
 use onload_core::lease::{Device, Listed as ListedLease};
-use onload_core::pool::{Member, Pool, PoolError, UNCOUNTED};
+use onload_core::pool::{Member, Pool, UNCOUNTED};
 use onload_core::text::{Chain, Listed, counted};
 use onload_host::host::Host;
 use onload_host::leases;
@@ -177,7 +178,7 @@ pub(super) fn print_pools(
 }
 
 /// `None` if it is none of ours.
-pub(super) fn of_device(device: &Resolved<'_>) -> Result<Option<(Class, Pool)>, PoolError> {
+pub(super) fn of_device(device: &Resolved<'_>) -> Result<Option<(Class, Pool)>> {
     let kind = device.name.kind();
     let class = Class::ALL
         .into_iter()

@@ -12,7 +12,7 @@ use onload_host::status::{Container, Evidence, Looked, State, Status, network, s
 use rustix::process::geteuid;
 use serde_json::json;
 
-use super::{open_host, process};
+use super::{open_host_of_incident, process};
 use crate::cli::{self, Global, Listing};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SHOWN: usize = 5;
 
 pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, config) = open_host(global)?;
+    let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
     let (inventory, _) = survey(&host, &config);
     let listed = leases::list(&host);

@@ -6,14 +6,14 @@ use onload_host::status::grantees;
 use onload_host::topology::{Kind, Line, Seen, Topology, draw, lines, read, svg};
 use serde::Serialize;
 
-use super::{advise, open_host};
+use super::{advise, open_host_of_incident};
 use crate::cli::{self, Global, Picture};
 use crate::exit::Answer;
 use crate::layout::paragraph;
 use crate::printer::{DIM, HEADING, Printer, harmless};
 
 pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, config) = open_host(global)?;
+    let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
     let (inventory, pools) = survey(&host, &config);
     let listed = leases::list(&host);

@@ -511,6 +511,44 @@ fn device_nodes_come_from_and_go_to_the_directories_that_are_set() {
 }
 
 #[test]
+fn tools_of_an_incident_warn_of_wrong_lines_and_use_the_rest() {
+    let tree = x3();
+    tree.generate();
+    tree.config(
+        "[annotations]\nallows = []\n[cdi]\npreload = \"yes\"\n[pools.fast]\nclass = \"nic\"\n",
+    );
+    for args in [&["topology"][..], &["metrics"], &["lease", "list"]] {
+        let run = tree.run(args).done();
+        let warnings = run.warnings();
+        for wanted in [
+            "config.toml: line 2: unknown key \"annotations.allows\"; did you mean \"annotations.allow\"?",
+            "config.toml: line 4: cdi.preload: unknown variant `yes`",
+        ] {
+            assert!(
+                warnings.iter().any(|line| line.contains(wanted)),
+                "{warnings:#?}"
+            );
+        }
+    }
+    let checks = tree
+        .run(&["doctor", "--format", "json"])
+        .answered_no()
+        .json();
+    let checks = checks["checks"].as_array().unwrap();
+    let wrong = checks.iter().filter(|check| check["name"] == "config");
+    let lines: Vec<String> = wrong
+        .map(|check| crate::common::text(&check["finding"]))
+        .collect();
+    assert!(
+        lines[0].contains("line 2: ") && lines[1].contains("line 4: "),
+        "{lines:?}"
+    );
+    tree.run(&["cdi", "generate"]).refused();
+    tree.config("not toml");
+    assert!(tree.run(&["topology"]).done().warnings()[0].contains("config.toml: line 1: "));
+}
+
+#[test]
 fn a_wrong_key_or_value_is_refused_with_the_file_and_the_line() {
     let cases = [
         (

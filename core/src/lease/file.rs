@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::moved::{Facts, Moved};
 use crate::class::Class;
 use crate::container_id::ContainerId;
+use crate::error::{Context as _, Error, Result, bail, error};
 use crate::processes::{Cgroup, Process};
 use crate::text::Quoted;
 use crate::timestamp::rfc3339;
@@ -20,6 +21,8 @@ pub const POD: &str = "pod";
 
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
+/// It is cut short, or damaged.
+const NO_LEASE: &str = "it is no lease";
 
 /// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
 #[must_use]
@@ -41,24 +44,17 @@ pub struct Device {
     pub name: DeviceName,
 }
 
-/// A text that is not `CLASS:NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not CLASS:NAME")]
-pub struct NotDevice(String);
-
-impl crate::error::Typed for NotDevice {}
-
 impl FromStr for Device {
-    type Err = NotDevice;
+    type Err = Error;
 
     /// CLASS reaches up to the first `:`.
-    fn from_str(text: &str) -> Result<Self, NotDevice> {
+    fn from_str(text: &str) -> Result<Self> {
         let parsed = text.split_once(':').and_then(|(class, name)| {
             let class = class.parse().ok()?;
             let name = DeviceName::try_from(name).ok()?;
             Some(Device { class, name })
         });
-        parsed.ok_or_else(|| NotDevice(Quoted(text).to_string()))
+        parsed.ok_or_else(|| error!("{0} is not CLASS:NAME", Quoted(text)))
     }
 }
 
@@ -69,9 +65,9 @@ impl fmt::Display for Device {
 }
 
 impl TryFrom<String> for Device {
-    type Error = NotDevice;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotDevice> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }
@@ -107,13 +103,6 @@ impl Device {
 #[serde(try_from = "String", into = "String")]
 pub struct Token(String);
 
-/// A text that is no token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a token has 32 lower-case hexadecimal digits")]
-pub struct NotToken;
-
-impl crate::error::Typed for NotToken {}
-
 impl Token {
     /// As text.
     #[must_use]
@@ -129,19 +118,21 @@ impl From<[u8; 16]> for Token {
 }
 
 impl TryFrom<String> for Token {
-    type Error = NotToken;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotToken> {
+    fn try_from(text: String) -> Result<Self> {
         let legal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let is_token = text.len() == 32 && text.bytes().all(legal);
-        is_token.then_some(Token(text)).ok_or(NotToken)
+        is_token
+            .then_some(Token(text))
+            .ok_or_else(|| error!("a token has 32 lower-case hexadecimal digits"))
     }
 }
 
 impl FromStr for Token {
-    type Err = NotToken;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotToken> {
+    fn from_str(text: &str) -> Result<Self> {
         text.to_owned().try_into()
     }
 }
@@ -158,15 +149,6 @@ impl From<Token> for String {
 #[serde(try_from = "String", into = "String")]
 pub struct ClaimUid(String);
 
-/// A text that is no uid of a claim.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it"
-)]
-pub struct NotClaimUid(String);
-
-impl crate::error::Typed for NotClaimUid {}
-
 impl ClaimUid {
     /// As text.
     #[must_use]
@@ -176,9 +158,9 @@ impl ClaimUid {
 }
 
 impl TryFrom<String> for ClaimUid {
-    type Error = NotClaimUid;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotClaimUid> {
+    fn try_from(text: String) -> Result<Self> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let is_uid = (1..=63).contains(&text.len())
             && text.bytes().all(legal)
@@ -186,15 +168,18 @@ impl TryFrom<String> for ClaimUid {
             && !text.ends_with('-');
         match is_uid {
             true => Ok(ClaimUid(text)),
-            false => Err(NotClaimUid(Quoted(&text).to_string())),
+            false => Err(error!(
+                "{0} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it",
+                Quoted(&text)
+            )),
         }
     }
 }
 
 impl FromStr for ClaimUid {
-    type Err = NotClaimUid;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotClaimUid> {
+    fn from_str(text: &str) -> Result<Self> {
         text.to_owned().try_into()
     }
 }
@@ -267,19 +252,6 @@ pub struct Lease {
     pub moved: Option<Moved<Facts>>,
 }
 
-/// Why the text of a lease file is not understood; the device counts as held.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotLease {
-    /// It is cut short, or damaged.
-    #[error("it is no lease")]
-    Form(#[from] serde_json::Error),
-    /// A newer version of this program wrote it.
-    #[error("it is of version {0}, and this program understands {VERSION}")]
-    Newer(u32),
-}
-
-impl crate::error::Typed for NotLease {}
-
 impl Lease {
     /// Whether it was made for a container of this id and bundle. A reservation without a bundle is told
     /// by its token, which the caller compares.
@@ -296,16 +268,16 @@ impl Lease {
     }
 
     /// Reads a file's text; fields that this version does not know are passed over.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Lease, NotLease> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Lease> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
-        let Version { version } = serde_json::from_slice(bytes)?;
+        let Version { version } = serde_json::from_slice(bytes).context(NO_LEASE)?;
         if version > VERSION {
-            return Err(NotLease::Newer(version));
+            bail!("it is of version {version}, and this program understands {VERSION}");
         }
-        Ok(serde_json::from_slice(bytes)?)
+        serde_json::from_slice(bytes).context(NO_LEASE)
     }
 
     /// The boot and the holder, of a file that is not understood as a whole.

@@ -17,9 +17,7 @@ mod test_host;
 
 pub use choice::Refusal;
 pub use claim::{Claim, Claimed};
-pub use file::{
-    ClaimUid, Device, Holder, Lease, NotClaimUid, NotDevice, NotToken, POD, Token, is_pod,
-};
+pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
 pub use moved::{Facts, InterfaceFacts, Moved, OtherKind, Queues, RdmaFacts, Registration, Spread};
 pub use pick::{NoneFree, Numa, Wish};
 pub use returning::Left;

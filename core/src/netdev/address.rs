@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::error::{Error, Result, error};
 use crate::text::Quoted;
 
 /// The address of one interface with the length of its network's prefix.
@@ -27,39 +28,6 @@ pub struct Network {
     address: IpAddr,
     prefix: u8,
 }
-
-/// Why a text is no address of an interface, or no network.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAddress {
-    /// Neither of IPv4 nor of IPv6, or without a prefix.
-    #[error("{0} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are")]
-    Form(String),
-    /// The prefix is longer than the address, or of no length.
-    #[error("{text}: a prefix is from 1 to {most} here")]
-    Prefix {
-        /// The text, quoted.
-        text: String,
-        /// The bits of an address.
-        most: u8,
-    },
-    /// No host may have it.
-    #[error("{text} is {what}, which no interface can have")]
-    Unusable {
-        /// The text, quoted.
-        text: String,
-        what: &'static str,
-    },
-    /// A network with bits of a host.
-    #[error("{text} is no network: its prefix ends before its last bit; write {network}")]
-    HostBits {
-        /// The text, quoted.
-        text: String,
-        /// The network that it is in.
-        network: Network,
-    },
-}
-
-impl crate::error::Typed for NotAddress {}
 
 /// The bits of an address: 32 or 128.
 fn bits(address: IpAddr) -> u8 {
@@ -96,22 +64,27 @@ fn masked(address: IpAddr, prefix: u8) -> IpAddr {
 }
 
 /// `ADDRESS/PREFIX`, each as it is usually written.
-fn split(text: &str) -> Result<(IpAddr, u8), NotAddress> {
+fn split(text: &str) -> Result<(IpAddr, u8)> {
     let quoted = || Quoted(text).to_string();
     let parts = text.split_once('/').and_then(|(address, prefix)| {
         let address: IpAddr = address.parse().ok()?;
         let number: u32 = prefix.parse().ok()?;
         (number.to_string() == prefix).then_some((address, number))
     });
-    let (address, prefix) = parts.ok_or_else(|| NotAddress::Form(quoted()))?;
+    let (address, prefix) = parts.ok_or_else(|| {
+        error!(
+            "{0} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are",
+            quoted()
+        )
+    })?;
     let most = bits(address);
     let prefix = u8::try_from(prefix).ok();
     match prefix.filter(|prefix| (1..=most).contains(prefix)) {
         Some(prefix) => Ok((address, prefix)),
-        None => Err(NotAddress::Prefix {
-            text: quoted(),
-            most,
-        }),
+        None => Err(error!(
+            "{text}: a prefix is from 1 to {most} here",
+            text = quoted()
+        )),
     }
 }
 
@@ -196,26 +169,26 @@ impl InterfaceAddress {
 }
 
 impl FromStr for InterfaceAddress {
-    type Err = NotAddress;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotAddress> {
+    fn from_str(text: &str) -> Result<Self> {
         let (address, prefix) = split(text)?;
         let parsed = InterfaceAddress { address, prefix };
         let reserved = || parsed.network().reserved(address);
         match unusable(address).or_else(reserved) {
             None => Ok(parsed),
-            Some(what) => Err(NotAddress::Unusable {
-                text: Quoted(text).to_string(),
-                what,
-            }),
+            Some(what) => Err(error!(
+                "{text} is {what}, which no interface can have",
+                text = Quoted(text)
+            )),
         }
     }
 }
 
 impl FromStr for Network {
-    type Err = NotAddress;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotAddress> {
+    fn from_str(text: &str) -> Result<Self> {
         let (address, prefix) = split(text)?;
         let network = Network {
             address: masked(address, prefix),
@@ -225,22 +198,24 @@ impl FromStr for Network {
             return Ok(network);
         }
         let text = Quoted(text).to_string();
-        Err(NotAddress::HostBits { text, network })
+        Err(error!(
+            "{text} is no network: its prefix ends before its last bit; write {network}"
+        ))
     }
 }
 
 impl TryFrom<String> for InterfaceAddress {
-    type Error = NotAddress;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotAddress> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }
 
 impl TryFrom<String> for Network {
-    type Error = NotAddress;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotAddress> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }

@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::address::{InterfaceAddress, Network, NotAddress};
+use super::address::{InterfaceAddress, Network};
+use crate::error::{Error, Result, bail, error};
 use crate::select::one_or_more;
 use crate::text::Quoted;
 
 /// What an interface has in a container; NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, rename_all = "kebab-case")]
 pub struct NetdevSettings {
     /// Its addresses, where the container's annotation names none.
     pub addresses: Vec<InterfaceAddress>,
@@ -27,9 +28,6 @@ pub struct NetdevSettings {
     pub af_xdp: bool,
 }
 
-/// The keys of [`NetdevSettings`], as they are written.
-pub const KEYS: [&str; 5] = ["addresses", "routes", "gateway", "mtu", "af-xdp"];
-
 /// A network that is reached through an interface, as `NETWORK` or `NETWORK via GATEWAY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -40,28 +38,10 @@ pub struct Route {
     pub via: Option<IpAddr>,
 }
 
-/// Why a text is no route.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotRoute {
-    /// The wrong form.
-    #[error(
-        "{0} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one"
-    )]
-    Form(String),
-    /// The network is none.
-    #[error(transparent)]
-    Network(#[from] NotAddress),
-    /// Two families.
-    #[error("{0}: the network and the gateway are one of IPv4 and one of IPv6")]
-    Family(String),
-}
-
-impl crate::error::Typed for NotRoute {}
-
 impl FromStr for Route {
-    type Err = NotRoute;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotRoute> {
+    fn from_str(text: &str) -> Result<Self> {
         let quoted = || Quoted(text).to_string();
         let mut words = text.split(' ');
         let parts = (words.next(), words.next(), words.next(), words.next());
@@ -69,23 +49,31 @@ impl FromStr for Route {
             (Some(network), None, ..) => (network, None),
             (Some(network), Some("via"), Some(via), None) => {
                 let via: Option<IpAddr> = via.parse().ok();
-                (network, Some(via.ok_or_else(|| NotRoute::Form(quoted()))?))
+                (network, Some(via.ok_or_else(|| error!("{0} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one", quoted()))?))
             }
-            _ => return Err(NotRoute::Form(quoted())),
+            _ => {
+                return Err(error!(
+                    "{0} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one",
+                    quoted()
+                ));
+            }
         };
         let network: Network = network.parse()?;
         let is_other = |via: IpAddr| via.is_ipv4() != network.address().is_ipv4();
         if via.is_some_and(is_other) {
-            return Err(NotRoute::Family(quoted()));
+            bail!(
+                "{0}: the network and the gateway are one of IPv4 and one of IPv6",
+                quoted()
+            );
         }
         Ok(Route { network, via })
     }
 }
 
 impl TryFrom<String> for Route {
-    type Error = NotRoute;
+    type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, NotRoute> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }
@@ -102,13 +90,6 @@ impl fmt::Display for Route {
 #[serde(try_from = "i64")]
 pub struct Mtu(u32);
 
-/// A number that is no MTU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a number of bytes from 68 to 65535, found {0}")]
-pub struct NotMtu(i64);
-
-impl crate::error::Typed for NotMtu {}
-
 impl Mtu {
     /// The number of bytes.
     #[must_use]
@@ -118,44 +99,38 @@ impl Mtu {
 }
 
 impl TryFrom<i64> for Mtu {
-    type Error = NotMtu;
+    type Error = Error;
 
-    fn try_from(number: i64) -> Result<Self, NotMtu> {
+    fn try_from(number: i64) -> Result<Self> {
         let bytes = u32::try_from(number).ok();
         let bytes = bytes.filter(|bytes| (68..=65_535).contains(bytes));
-        bytes.map(Mtu).ok_or(NotMtu(number))
+        bytes.map(Mtu).ok_or(error!(
+            "expected a number of bytes from 68 to 65535, found {0}",
+            number
+        ))
     }
 }
-
-/// Why the settings of one interface do not go together.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Contradiction {
-    /// An address that is there twice.
-    #[error("addresses has {0} twice")]
-    Twice(IpAddr),
-    /// More than one gateway of a family.
-    #[error("gateway has {0} and {1}; one of each of IPv4 and IPv6 is used")]
-    Gateways(IpAddr, IpAddr),
-}
-
-impl crate::error::Typed for Contradiction {}
 
 impl NetdevSettings {
     /// Looks at what belongs together.
     ///
     /// # Errors
     /// [`Contradiction`].
-    pub fn check(&self) -> Result<(), Contradiction> {
+    pub fn check(&self) -> Result<()> {
         for (at, one) in self.addresses.iter().enumerate() {
             let rest = &self.addresses[at + 1..];
             if rest.iter().any(|other| other.address() == one.address()) {
-                return Err(Contradiction::Twice(one.address()));
+                bail!("addresses has {0} twice", one.address());
             }
         }
         for (at, one) in self.gateway.iter().enumerate() {
             let mut rest = self.gateway[at + 1..].iter();
             if let Some(other) = rest.find(|other| other.is_ipv4() == one.is_ipv4()) {
-                return Err(Contradiction::Gateways(*one, *other));
+                bail!(
+                    "gateway has {0} and {1}; one of each of IPv4 and IPv6 is used",
+                    *one,
+                    *other
+                );
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::error::{Result, error};
 use crate::netlink;
 use crate::text::Quoted;
 
@@ -273,23 +274,19 @@ impl LinkAddress {
     }
 }
 
-/// A line of a [`Namespace`] as a text that is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {0} is neither a link nor an address nor a route")]
-pub struct NotNamespace(pub usize);
-
-impl crate::error::Typed for NotNamespace {}
-
 impl Namespace {
     /// Reads what [`Namespace::to_text`] writes.
     ///
     /// # Errors
     /// The number of the line that is not understood, from 1.
-    pub fn parse(text: &str) -> Result<Namespace, NotNamespace> {
+    pub fn parse(text: &str) -> Result<Namespace> {
         let mut namespace = Namespace::default();
         for (at, line) in text.lines().enumerate() {
             let words: Vec<&str> = line.split(' ').collect();
-            namespace.add(&words).ok_or(NotNamespace(at + 1))?;
+            namespace.add(&words).ok_or(error!(
+                "line {0} is neither a link nor an address nor a route",
+                at + 1
+            ))?;
         }
         Ok(namespace)
     }
@@ -546,7 +543,14 @@ mod tests {
             "rule 1",
         ] {
             let text = format!("link 1 a - - - -\n{line}\n");
-            assert_eq!(Namespace::parse(&text), Err(NotNamespace(2)), "{line:?}");
+            assert_eq!(
+                Namespace::parse(&text),
+                Err(error!(
+                    "line {0} is neither a link nor an address nor a route",
+                    2
+                )),
+                "{line:?}"
+            );
         }
     }
 

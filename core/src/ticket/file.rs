@@ -6,14 +6,17 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::container_id::ContainerId;
+use crate::error::{Context as _, Result, bail};
 use crate::lease::Device;
 use crate::processes::Process;
-use crate::request::{Origin, Request, RequestError};
+use crate::request::{Origin, Request};
 use crate::text::Quoted;
 use crate::timestamp::rfc3339;
 
 /// The newest version of the file that is understood.
 const VERSION: u32 = 1;
+/// It is cut short, or damaged.
+const NO_TICKET: &str = "it is no ticket";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,10 +25,8 @@ pub struct Ticket {
     pub boot: String,
     /// When it was made, in seconds after 1970, for people.
     pub since: u64,
-    /// The same in milliseconds after boot (CLOCK_BOOTTIME), which is judged by: the host's clock may be set. Earlier
-    /// versions did not write it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made_ms: Option<u64>,
+    /// The same in milliseconds after boot (CLOCK_BOOTTIME), which is judged by: the host's clock may be set.
+    pub made_ms: u64,
     /// What it is good for, as [`Request::of_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
     pub request: String,
     /// The devices of it that one task has for itself.
@@ -55,51 +56,31 @@ pub struct User {
     /// The directory of the host that its engine gave its task alone, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<PathBuf>,
-    /// When it was first seen to be gone, in seconds after 1970, which earlier versions judge by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<u64>,
-    /// The same in milliseconds after boot (CLOCK_BOOTTIME).
+    /// When it was first seen to be gone, in milliseconds after boot (CLOCK_BOOTTIME).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
 }
 
-/// Why the text of a ticket's file is not understood.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NotTicket {
-    /// It is cut short, or damaged.
-    #[error("it is no ticket")]
-    Form(#[from] serde_json::Error),
-    /// A newer version of this program wrote it.
-    #[error("it is of version {0}, and this program understands {VERSION}")]
-    Newer(u32),
-    /// It asks for something that this version does not know.
-    #[error("what it asks for is not understood")]
-    Request(#[from] RequestError),
-}
-
-impl crate::error::Typed for NotTicket {}
-
 impl Ticket {
     /// Reads a file's text; fields that this version does not know are passed over.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Ticket, NotTicket> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
-        let Version { version } = serde_json::from_slice(bytes)?;
+        let Version { version } = serde_json::from_slice(bytes).context(NO_TICKET)?;
         if version > VERSION {
-            return Err(NotTicket::Newer(version));
+            bail!("it is of version {version}, and this program understands {VERSION}");
         }
-        let ticket: Ticket = serde_json::from_slice(bytes)?;
-        ticket.asked()?;
+        let ticket: Ticket = serde_json::from_slice(bytes).context(NO_TICKET)?;
+        ticket
+            .asked()
+            .context("what it asks for is not understood")?;
         Ok(ticket)
     }
 
-    /// What it is good for.
-    ///
-    /// # Errors
-    /// [`RequestError`]. A ticket that [`super::Tickets`] gave out has none.
-    pub fn asked(&self) -> Result<Request, RequestError> {
+    /// What it is good for; a ticket that [`super::Tickets`] gave out is understood.
+    pub fn asked(&self) -> Result<Request> {
         Request::of_text(&self.request, Origin::Ticket)
     }
 
@@ -147,7 +128,7 @@ mod tests {
         Ticket {
             boot: "b".to_owned(),
             since: 1_700_000_000,
-            made_ms: Some(7_000),
+            made_ms: 7_000,
             request: "vfio=0000:81:10.0;nic=ens1".to_owned(),
             exclusive: vec!["vfio:0000:81:10.0".parse().unwrap()],
             engine: "nomad".to_owned(),
@@ -178,7 +159,6 @@ mod tests {
             },
             state: vec!["/run/runc/web".into()],
             task: Some("/nomad/alloc/1/web/secrets".into()),
-            ended: Some(1_700_000_001),
             ended_ms: Some(8_000),
         });
         for ticket in [ticket(), used] {

@@ -12,7 +12,7 @@ mod store;
 
 pub use file::{Ticket, User};
 pub use name::{WORD, beginning, variable};
-pub use store::{Listed, MAX_TICKETS, NewTicket, RESTART, Starting, TicketError, Tickets};
+pub use store::{Listed, MAX_TICKETS, NewTicket, RESTART, Starting, Tickets, unknown};
 
 /// Gives the parser of a ticket's file something foreign. It is private, so only a fuzzer sees it.
 ///

@@ -109,15 +109,13 @@ impl ListedNodes {
         if !entries.is_empty() {
             return NodeSource::Entries(entries);
         }
-        let covering = self.mounts.get(node);
-        match covering.and_then(|mount| Some((mount, below(node, &mount.destination)?))) {
-            Some((mount, rest)) if mount.is_bind() => match &mount.source {
-                Some(source) if rest.as_os_str().is_empty() => NodeSource::Mounted(source.clone()),
-                Some(source) => NodeSource::Mounted(source.join(rest)),
-                None => NodeSource::Missing,
-            },
-            _ => NodeSource::Missing,
-        }
+        let bind = self.mounts.get(node).filter(|mount| mount.is_bind());
+        let source = bind.and_then(|mount| {
+            let (source, rest) = (mount.source.clone()?, below(node, &mount.destination)?);
+            let is_node = rest.as_os_str().is_empty();
+            Some(if is_node { source } else { source.join(rest) })
+        });
+        source.map_or(NodeSource::Missing, NodeSource::Mounted)
     }
 }
 

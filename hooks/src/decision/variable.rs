@@ -207,7 +207,7 @@ fn not_allowed(values: &[String], settings: &Settings) -> String {
 mod tests {
     use super::*;
     use onload_core::config::HookConfig;
-    use onload_core::ticket::TicketError;
+    use onload_core::ticket::unknown;
 
     fn settings(allow: &[Class]) -> Settings {
         let mut config = HookConfig::default();
@@ -228,7 +228,7 @@ mod tests {
         let ticket = |request: &str, exclusive: &[&str]| Ticket {
             boot: "b".to_owned(),
             since: 0,
-            made_ms: None,
+            made_ms: 0,
             request: request.to_owned(),
             exclusive: exclusive.iter().map(|one| one.parse().unwrap()).collect(),
             engine: "nomad".to_owned(),
@@ -239,7 +239,7 @@ mod tests {
             zeros if zeros == "0".repeat(32) => Ok(ticket("vfio=a", &["vfio:a"])),
             twos if twos == "2".repeat(32) => Ok(ticket("vfio=b;rdma=r", &["vfio:b"])),
             threes if threes == "3".repeat(32) => Ok(ticket("rdma=r,s;hugepages=2Mi", &[])),
-            _ => Err(TicketError::unknown(id).into()),
+            _ => Err(unknown(id)),
         };
         read(&environment(entries), &settings(allow), &take).map_err(|error| format!("{error:#}"))
     }

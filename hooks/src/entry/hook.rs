@@ -9,7 +9,7 @@ use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Log, LogLevel};
 use onload_core::container_id::ContainerId;
 use onload_core::error::{Context, Error, Result};
-use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::hook_arguments::{self, HookArguments, PROGRAM};
 use onload_core::lease::Device;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Quoted;
@@ -37,7 +37,12 @@ use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
 use crate::state::State;
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX] [--claim UID] [--netdev IFNAME@PCI]… [--address IFNAME=ADDRESS/PREFIX]…, onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
+fn usage() -> String {
+    format!(
+        "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate {}, onload-hook [--config FILE] reapply ID, or onload-hook --version|--help",
+        hook_arguments::usage()
+    )
+}
 
 /// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
 /// specification or a configuration from another version may call for them.
@@ -96,11 +101,11 @@ fn parse(args: &[OsString]) -> Result<(PathBuf, Command)> {
         }
         match args.next().map(PathBuf::from) {
             Some(path) if path.is_absolute() => config = path,
-            _ => bail!("--config needs the absolute path of a file; {USAGE_TEXT}"),
+            _ => bail!("--config needs the absolute path of a file; {}", usage()),
         }
     }
     let [word, args @ ..] = rest.as_slice() else {
-        bail!("{USAGE_TEXT}");
+        bail!("{}", usage());
     };
     Ok((config, command(word, args)?))
 }
@@ -121,21 +126,22 @@ fn command(word: &OsStr, args: &[OsString]) -> Result<Command> {
         }
         "reapply" => match args {
             [id] => return Ok(Command::Reapply(id.to_string_lossy().parse()?)),
-            _ => bail!("reapply needs the id of one container; {USAGE_TEXT}"),
+            _ => bail!("reapply needs the id of one container; {}", usage()),
         },
         "precreate" => Command::Precreate,
         "--version" => Command::Version,
         "--help" => Command::Help,
         other => match OTHER_STAGES.into_iter().find(|stage| *stage == other) {
             Some(stage) => return Ok(Command::OtherStage(stage)),
-            None => bail!("{} is not a hook stage; {USAGE_TEXT}", Quoted(other)),
+            None => bail!("{} is not a hook stage; {}", Quoted(other), usage()),
         },
     };
     if let Some(arg) = args.first() {
         let arg = arg.to_string_lossy();
         bail!(
-            "{word} takes no argument, but was given {}; {USAGE_TEXT}",
-            Quoted(&arg)
+            "{word} takes no argument, but was given {}; {}",
+            Quoted(&arg),
+            usage()
         );
     }
     Ok(command)
@@ -164,7 +170,7 @@ fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<()
         Command::Version => {
             print(&format!("onload-hook {}", env!("CARGO_PKG_VERSION"))).context("--version")
         }
-        Command::Help => print(USAGE_TEXT).context("--help"),
+        Command::Help => print(&usage()).context("--help"),
     }
 }
 

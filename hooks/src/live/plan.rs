@@ -138,8 +138,7 @@ pub(crate) struct InjectionPlan {
     pub warnings: Vec<String>,
 }
 
-/// Something of the image or the user is at the path of the list, and this entry point cannot set the
-/// variable instead.
+/// This entry point cannot set the variable instead.
 pub(super) fn list_in_the_way(key: &str, problem: ListProblem) -> Error {
     let cause = match problem {
         ListProblem::OwnMount => format!("the container has its own mount at {LD_SO_PRELOAD}"),

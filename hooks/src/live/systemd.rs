@@ -138,10 +138,10 @@ impl Systemd {
     fn receive(&mut self) -> io::Result<Answer> {
         let mut fixed = [0; FIXED];
         self.stream.read_exact(&mut fixed)?;
-        let lengths = header_lengths(&fixed).ok_or_else(bad_message)?;
-        let mut fields = vec![0; lengths.fields];
+        let (length, body) = header_lengths(&fixed).ok_or_else(bad_message)?;
+        let mut fields = vec![0; length.next_multiple_of(8)];
         self.stream.read_exact(&mut fields)?;
-        let mut body = vec![0; lengths.body];
+        let mut body = vec![0; body];
         self.stream.read_exact(&mut body)?;
         let mut answer = Answer {
             kind: fixed[1],
@@ -150,7 +150,7 @@ impl Systemd {
             body,
         };
         answer
-            .read_fields(&fields[..lengths.fields_unpadded])
+            .read_fields(&fields[..length])
             .ok_or_else(bad_message)?;
         Ok(answer)
     }
@@ -281,13 +281,8 @@ impl Answer {
     }
 }
 
-struct Lengths {
-    fields: usize,
-    fields_unpadded: usize,
-    body: usize,
-}
-
-fn header_lengths(fixed: &[u8; FIXED]) -> Option<Lengths> {
+/// Bytes of the header fields, without what pads them to a multiple of 8, and of the body.
+fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
     if fixed[0] != b'l' {
         return None;
     }
@@ -296,12 +291,7 @@ fn header_lengths(fixed: &[u8; FIXED]) -> Option<Lengths> {
         usize::try_from(u32::from_le_bytes(bytes)).ok()
     };
     let (body, fields) = (number(4)?, number(12)?);
-    let lengths = Lengths {
-        fields: fields.next_multiple_of(8),
-        fields_unpadded: fields,
-        body,
-    };
-    (body <= MAX_MESSAGE && fields <= MAX_MESSAGE).then_some(lengths)
+    (body <= MAX_MESSAGE && fields <= MAX_MESSAGE).then_some((fields, body))
 }
 
 /// Values in wire format ("Marshaling").

@@ -76,12 +76,9 @@ pub(crate) fn check(
     };
     match check.program(program) {
         Ok(verdict) => verdict,
-        Err(Unseen(reason)) => check.root_file_system(&reason),
+        Err(reason) => check.root_file_system(&reason),
     }
 }
-
-/// Why the program itself reveals nothing.
-struct Unseen(String);
 
 struct LibcCheck<'a> {
     root: &'a ContainerRoot,
@@ -96,31 +93,28 @@ enum ProgramFormat {
 }
 
 impl LibcCheck<'_> {
-    fn program(&self, program: &Program) -> Result<Verdict, Unseen> {
+    /// Or why the program itself reveals nothing.
+    fn program(&self, program: &Program) -> Result<Verdict, String> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
             match self.open(&path)? {
                 ProgramFormat::Script(interpreter) => path = interpreter,
                 ProgramFormat::Elf(summary) => return Ok(self.elf(&path, &summary)),
                 ProgramFormat::Other => {
-                    return Err(Unseen(format!(
-                        "{path:?} is neither an ELF file nor a script"
-                    )));
+                    return Err(format!("{path:?} is neither an ELF file nor a script"));
                 }
             }
         }
-        Err(Unseen(format!(
+        Err(format!(
             "{path:?} is reached through more than {MAX_SCRIPTS} scripts"
-        )))
+        ))
     }
 
     /// The path in the container that the runtime will execute; not an init that the engine mounts and
     /// runs first, but the command after its `--`.
-    fn find(&self, program: &Program) -> Result<PathBuf, Unseen> {
+    fn find(&self, program: &Program) -> Result<PathBuf, String> {
         let mut words = program.args.iter();
-        let mut name = words
-            .next()
-            .ok_or_else(|| Unseen("args is empty".to_owned()))?;
+        let mut name = words.next().ok_or("args is empty")?;
         if name.starts_with('/')
             && (self.covered)(Path::new(name))
             && let [second, third, ..] = words.as_slice()
@@ -129,7 +123,7 @@ impl LibcCheck<'_> {
             name = third;
         }
         if name.len().max(program.cwd.len()) > PATH_MAX {
-            return Err(Unseen("args[0] or cwd is longer than a path".to_owned()));
+            return Err("args[0] or cwd is longer than a path".to_owned());
         }
         if name.contains('/') {
             return Ok(Path::new("/").join(&program.cwd).join(name));
@@ -137,9 +131,7 @@ impl LibcCheck<'_> {
         let dirs = program.path.as_deref().unwrap_or(DEFAULT_PATH).split(':');
         for dir in dirs.take(MAX_PATH_DIRS) {
             if dir.len() > PATH_MAX {
-                return Err(Unseen(
-                    "PATH has an entry that is longer than a path may be".to_owned(),
-                ));
+                return Err("PATH has an entry that is longer than a path may be".to_owned());
             }
             let candidate = Path::new("/").join(&program.cwd).join(dir).join(name);
             if (self.covered)(&candidate) {
@@ -149,21 +141,21 @@ impl LibcCheck<'_> {
                 Ok(_) => return Ok(candidate),
                 Err(FileError::NotRegular(_)) => {}
                 Err(error) if error.is_absent() => {}
-                Err(error) => return Err(Unseen(Chain(&error).to_string())),
+                Err(error) => return Err(Chain(&error).to_string()),
             }
         }
-        Err(Unseen(format!("{name:?} is in no directory of PATH")))
+        Err(format!("{name:?} is in no directory of PATH"))
     }
 
-    fn open(&self, path: &Path) -> Result<ProgramFormat, Unseen> {
+    fn open(&self, path: &Path) -> Result<ProgramFormat, String> {
         if (self.covered)(path) {
-            return Err(Unseen(format!("{path:?} is under a mount")));
+            return Err(format!("{path:?} is under a mount"));
         }
         let file = self
             .root
             .open_file(path)
-            .map_err(|error| Unseen(Chain(&error).to_string()))?;
-        classify(&file).map_err(|error| Unseen(format!("{path:?}: {error}")))
+            .map_err(|error| Chain(&error).to_string())?;
+        classify(&file).map_err(|error| format!("{path:?}: {error}"))
     }
 
     fn elf(&self, path: &Path, program: &Summary) -> Verdict {
@@ -203,18 +195,18 @@ impl LibcCheck<'_> {
         };
         match self.libc(loader) {
             Ok(libc) => compare(library, &libc),
-            Err(Unseen(reason)) => Verdict::Unknown(reason),
+            Err(reason) => Verdict::Unknown(reason),
         }
     }
 
     /// The libc beside a loader.
-    fn libc(&self, loader: &Path) -> Result<Summary, Unseen> {
+    fn libc(&self, loader: &Path) -> Result<Summary, String> {
         let beside = loader.parent().into_iter().map(Path::to_owned);
         let usual = LIBRARY_DIRS.iter().map(PathBuf::from);
         for dir in beside.chain(usual) {
             let path = dir.join("libc.so.6");
             if (self.covered)(&path) {
-                return Err(Unseen(format!("{path:?} is under a mount")));
+                return Err(format!("{path:?} is under a mount"));
             }
             let Ok(file) = self.root.open_file(&path) else {
                 continue;
@@ -223,12 +215,10 @@ impl LibcCheck<'_> {
                 // A library for another machine may be in a directory that both share.
                 Ok(summary) if self.is_same_machine(&summary) => return Ok(summary),
                 Ok(_) => {}
-                Err(error) => return Err(Unseen(format!("{path:?}: {error}"))),
+                Err(error) => return Err(format!("{path:?}: {error}")),
             }
         }
-        Err(Unseen(
-            "the image has no libc.so.6 where glibc keeps it".to_owned(),
-        ))
+        Err("the image has no libc.so.6 where glibc keeps it".to_owned())
     }
 
     fn is_same_machine(&self, other: &Summary) -> bool {

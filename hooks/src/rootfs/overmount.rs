@@ -18,15 +18,13 @@ const MAX_COPIES: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overmount {
     pub destination: String,
-    /// Whether it is a tmpfs that belongs to this container and starts empty.
-    pub is_fresh_tmpfs: bool,
     contents: Contents,
 }
 
 /// Whose links a mount contains. They decide where a mount inside it ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
-    /// It starts empty.
+    /// It is a tmpfs that belongs to this container and starts empty.
     Nothing,
     /// The image's files at that path.
     Image,
@@ -54,7 +52,6 @@ impl Overmount {
         };
         Overmount {
             destination: destination.to_owned(),
-            is_fresh_tmpfs: contents == Contents::Nothing,
             contents,
         }
     }
@@ -145,7 +142,7 @@ impl<'a> Overmounts<'a> {
             self.points.len() - 1
         });
         let known = &mut self.points[point];
-        if mount.is_fresh_tmpfs {
+        if mount.contents == Contents::Nothing {
             known.foreign = None;
         } else {
             known.foreign.get_or_insert(index);

@@ -20,7 +20,7 @@ use onload_core::lease::{
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::Quoted;
-use onload_core::ticket::{Starting, Ticket, TicketError, Tickets, User};
+use onload_core::ticket::{self, Starting, Ticket, Tickets, User};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -111,11 +111,10 @@ impl<'a> Keeper<'a> {
             maker: processes.find(own)?.ok_or_else(|| ended(own))?,
             state: made_by::state_directories(root, id_of_container.as_str()).collect(),
             task: task.map(Path::to_owned),
-            ended: None,
             ended_ms: None,
         };
         let tickets = Tickets::open(&run, processes)?;
-        Ok(tickets.take(id, user, START_PATIENCE)?)
+        tickets.take(id, user, START_PATIENCE)
     }
 
     fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>> {
@@ -312,14 +311,14 @@ impl Pools for Viewer {
 
     fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
-        let tickets = tickets.ok_or_else(|| TicketError::unknown(id))?;
+        let tickets = tickets.ok_or_else(|| ticket::unknown(id))?;
         let starting = Starting {
             container: container.id.ok_or_else(no_id)?,
             bundle: &canonical(container.bundle)?,
             maker: None,
             task,
         };
-        Ok(tickets.would_take(id, starting)?)
+        tickets.would_take(id, starting)
     }
 }
 

@@ -17,7 +17,7 @@ use onload_core::elf::Summary;
 use onload_core::error::Result;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::text::Chain;
-use onload_core::ticket::{Ticket, TicketError};
+use onload_core::ticket::{self, Ticket};
 use onload_hooks::decision::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::decision::subject::Identity;
 use onload_hooks::filter::{Container, Outcome, apply};
@@ -203,7 +203,7 @@ impl Pools for FakeHost {
     fn give_back(&self, _: &Reserved) {}
 
     fn ticket(&self, id: &Token, _: Identity<'_>, _: Option<&Path>) -> Result<Ticket> {
-        Err(TicketError::unknown(id).into())
+        Err(ticket::unknown(id))
     }
 }
 

@@ -78,11 +78,8 @@ fn run(sandbox: &Sandbox, id: &str) -> Output {
 /// A name that no other test has, nor this one in another run.
 fn unique() -> String {
     let thread = std::thread::current();
-    format!(
-        "onload-ctk-{}-{}",
-        std::process::id(),
-        thread.name().unwrap()
-    )
+    let test = thread.name().unwrap().replace("::", "-");
+    format!("onload-ctk-{}-{test}", std::process::id())
 }
 
 /// The host with everything that a container could leave on it: files, those of the image too,

@@ -17,6 +17,8 @@ pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
 pub struct Examined<'e> {
     pub host: &'e Host,
     pub config: &'e Config,
+    /// What of it is left out.
+    pub config_problems: &'e [anyhow::Error],
     pub inventory: &'e Inventory,
     pub pools: &'e Pools,
     pub specs: &'e Registry,

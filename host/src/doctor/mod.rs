@@ -42,6 +42,7 @@ enum Look {
 }
 
 const CHECKS: &[Entry] = &[
+    (Family::Host, "config", Look::Host(unread::configuration)),
     (Family::Host, "discovery", Look::Host(unread::discovery)),
     (Family::Host, "onload-modules", Look::Host(onload::modules)),
     (Family::Host, "onload-library", Look::Host(onload::library)),

@@ -1,7 +1,17 @@
-//! Whether discovery could read what decides.
+//! Whether what decides could be read: the configuration, and what discovery looks at.
+
+use onload_core::config::CONFIG_PATH;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
+
+pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
+    let problems = examined.config_problems.iter().map(|problem| {
+        let text = format!("{problem:#}; correct that line: until then commands that change something refuse the file");
+        Finding::fail(text, Remedy::run("onload-ctk discover")).at(CONFIG_PATH)
+    });
+    Ok(problems.collect())
+}
 
 pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
     let unread = &examined.inventory.unread;

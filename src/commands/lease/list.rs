@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::shown;
 use crate::cli::{Global, LeaseList, Listing};
 use crate::commands::pools::{Holders, Shown, of_specs, print_pools};
-use crate::commands::{open_host, scan, spec_dirs};
+use crate::commands::{open_host_of_incident, scan, spec_dirs};
 use crate::exit::Answer;
 use crate::layout::table;
 use crate::printer::{Printer, harmless};
 
 pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, _) = open_host(global)?;
+    let (host, _) = open_host_of_incident(global, printer)?;
     let listed = leases::list(&host)?;
     let registry = scan(&spec_dirs(&host, &[])?, printer);
     let (pools, holders) = (of_specs(&registry, printer), Holders::of(&listed));

@@ -1,4 +1,4 @@
-//! The protocols of kubelet, made of the files in `proto/` (tests/generated.rs): device plugins, the registration of
+//! The protocols of kubelet, made of the files in `proto/` (tests/it/generated.rs): device plugins, the registration of
 //! plugins that kubelet dials, and DRA drivers with the health of their devices.
 
 #![allow(

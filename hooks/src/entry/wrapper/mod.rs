@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use onload_core::bail;
-use onload_core::config::{CONFIG_PATH, ConfigError, Log, LogLevel, RootWithOnload};
+use onload_core::config::{self, CONFIG_PATH, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::error::{Context, Error, Result};
 use onload_core::fs::trust::TrustError;
@@ -49,7 +49,7 @@ pub const RUNTIMES: [&str; 5] = [
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
     #[serde(default)]
-    runtime: onload_core::config::Runtime,
+    runtime: config::Runtime,
 }
 
 /// Returns only if it could not execute the runtime.
@@ -365,7 +365,7 @@ fn named_runtime(host: &ThisHost) -> Result<PathBuf> {
         return Ok(PathBuf::new());
     };
     let parsed = toml::from_str::<RuntimeOnly>(&text)
-        .map_err(|error| ConfigError::of_toml(&text, &error))
+        .map_err(|error| config::of_toml(&text, &error))
         .with_context(|| format!("{:?}", host.config_path()))?;
     Ok(parsed.runtime.path)
 }
@@ -424,7 +424,7 @@ fn salvage(text: &str) -> Option<PathBuf> {
     let section: Vec<&str> = behind
         .take_while(|line| !code(line).starts_with('['))
         .collect();
-    let found: onload_core::config::Runtime = toml::from_str(&section.join("\n")).ok()?;
+    let found: config::Runtime = toml::from_str(&section.join("\n")).ok()?;
     Some(found.path)
 }
 

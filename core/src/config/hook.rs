@@ -1,0 +1,216 @@
+//! What hook and wrapper use of the file. They pass over every section, key and class that they do not know, and over
+//! values that are not theirs: beside a newer configuration an older hook goes on. `onload-ctk` says what is wrong with
+//! such a file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::read::{absolute, check_fdtable_size, check_netdev_share, check_netdevs, keys, unknown};
+use super::sections::{Annotations, Cdi, Config, Environment, Leases, Log};
+use super::toml_error::of_toml;
+use super::values::{Memlock, Share};
+use crate::bundle::Bundle;
+use crate::class::Class;
+use crate::error::{Result, bail};
+use crate::netdev::settings::NetdevSettings;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct HookConfig {
+    pub cdi: HookCdi,
+    pub annotations: Annotations,
+    pub environment: Environment,
+    pub leases: Leases,
+    #[serde(deserialize_with = "log")]
+    pub log: Log,
+    pub netdev: BTreeMap<String, NetdevSettings>,
+    /// `None` where this version does not understand one: only who asks for it is refused.
+    #[serde(deserialize_with = "bundles")]
+    pub bundles: BTreeMap<String, Option<Bundle>>,
+}
+
+/// What they use of section `[cdi]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct HookCdi {
+    pub hook_path: PathBuf,
+    pub fdtable_size: u32,
+    pub memlock: Memlock,
+}
+
+impl From<&Cdi> for HookCdi {
+    fn from(cdi: &Cdi) -> Self {
+        HookCdi {
+            hook_path: cdi.hook_path.clone(),
+            fdtable_size: cdi.fdtable_size,
+            memlock: cdi.memlock,
+        }
+    }
+}
+
+impl Default for HookCdi {
+    fn default() -> Self {
+        HookCdi::from(&Cdi::default())
+    }
+}
+
+impl From<&Config> for HookConfig {
+    fn from(config: &Config) -> Self {
+        let bundles = config.bundles.iter();
+        HookConfig {
+            cdi: HookCdi::from(&config.cdi),
+            annotations: config.annotations.clone(),
+            environment: config.environment.clone(),
+            leases: config.leases.clone(),
+            log: config.log.clone(),
+            netdev: config.netdev.clone(),
+            bundles: bundles
+                .map(|(name, bundle)| (name.clone(), Some(bundle.clone())))
+                .collect(),
+        }
+    }
+}
+
+/// A value that this version understands, or not.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Understood<T> {
+    Yes(T),
+    No(IgnoredAny),
+}
+
+impl<T> Understood<T> {
+    fn value(self) -> Option<T> {
+        match self {
+            Understood::Yes(value) => Some(value),
+            Understood::No(IgnoredAny) => None,
+        }
+    }
+}
+
+fn log<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Log, D::Error> {
+    let log = Understood::<Log>::deserialize(from)?.value();
+    Ok(log.filter(|log| log.file.is_absolute()).unwrap_or_default())
+}
+
+fn bundles<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<BTreeMap<String, Option<Bundle>>, D::Error> {
+    let read = BTreeMap::<String, Understood<Bundle>>::deserialize(from)?;
+    Ok(read
+        .into_iter()
+        .map(|(name, bundle)| (name, bundle.value()))
+        .collect())
+}
+
+impl Log {
+    /// Reads this section of a configuration file, whatever else is wrong with the file. A log that is
+    /// not understood is none: a container starts without it, and `onload-ctk` says what is wrong.
+    #[must_use]
+    pub fn read(text: &str) -> Log {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct LogOnly {
+            #[serde(deserialize_with = "log")]
+            log: Log,
+        }
+        toml::from_str(text).map_or_else(|_| Log::default(), |read: LogOnly| read.log)
+    }
+}
+
+impl HookConfig {
+    /// The error names the line where the text is no TOML, or a key that they use has a value that they do not
+    /// understand.
+    pub fn parse(text: &str) -> Result<HookConfig> {
+        let mut table = DeTable::parse(text).map_err(|error| of_toml(text, &error))?;
+        check_misspelled(text, table.get_ref())?;
+        leave_unknown_classes_out(table.get_mut())?;
+        let from = toml::de::Deserializer::from(table);
+        let config = HookConfig::deserialize(from).map_err(|error| of_toml(text, &error))?;
+        absolute("cdi.hook-path", &config.cdi.hook_path)?;
+        check_fdtable_size(config.cdi.fdtable_size)?;
+        check_netdev_share(&config.leases)?;
+        check_netdevs(&config.netdev)?;
+        Ok(config)
+    }
+}
+
+/// A key that is one of the hook's but for capitals, `_` and a final `s` belongs to no other version: to
+/// pass over it would leave a default in force where the operator wrote a policy.
+fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
+    let used = [
+        ("annotations", keys::<Annotations>()),
+        ("cdi", keys::<Cdi>()),
+        ("environment", keys::<Environment>()),
+        ("leases", keys::<Leases>()),
+    ];
+    let sections = used.map(|(section, _)| section);
+    let folded = |key: &str| {
+        let key = key.to_ascii_lowercase().replace('_', "-");
+        key.trim_end_matches('s').to_owned()
+    };
+    let is_meant = |key: &str, known: &[&str]| {
+        !known.contains(&key) && known.iter().any(|known| folded(known) == folded(key))
+    };
+    for (section, value) in file {
+        let (name, at) = (section.get_ref().as_ref(), section.span().start);
+        if is_meant(name, &sections) {
+            return Err(unknown(text, "", at, name, &sections));
+        }
+        let keys = used.iter().find(|(known, _)| *known == name);
+        if let (Some((_, keys)), DeValue::Table(table)) = (keys, Spanned::get_ref(value))
+            && let Some(key) = table.keys().find(|key| is_meant(key.get_ref(), keys))
+        {
+            return Err(unknown(text, name, key.span().start, key.get_ref(), keys));
+        }
+    }
+    Ok(())
+}
+
+/// Devices of a class that this version does not know cannot be asked for here, nor are they given.
+fn leave_unknown_classes_out(file: &mut DeTable<'_>) -> Result<()> {
+    let is_known = |word: &str| word.parse::<Class>().is_ok();
+    for (section, value) in file {
+        let DeValue::Table(section_table) = value.get_mut() else {
+            continue;
+        };
+        for (key, value) in section_table {
+            match (
+                section.get_ref().as_ref(),
+                key.get_ref().as_ref(),
+                value.get_mut(),
+            ) {
+                ("annotations" | "environment", "allow", DeValue::Array(classes)) => {
+                    let all = std::mem::replace(classes, DeArray::new()).into_iter();
+                    *classes = all
+                        .filter(|class| class.get_ref().as_str().is_none_or(is_known))
+                        .collect();
+                }
+                ("leases", "share", DeValue::Table(share)) => {
+                    let all = std::mem::take(share).into_iter();
+                    *share = all.filter(|(class, _)| is_known(class.get_ref())).collect();
+                    for (class, share) in share {
+                        let number = share.get_ref().as_integer();
+                        let number = number.and_then(|number| {
+                            i64::from_str_radix(number.as_str(), number.radix()).ok()
+                        });
+                        if number.is_none_or(|number| Share::try_from(number).is_err()) {
+                            bail!(
+                                "leases.share.{} must be a number of containers from 1 to {}",
+                                class.get_ref(),
+                                Share::MAX
+                            );
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,404 @@
+//! Reading the file: strictly, where a typing error must not leave a default in force, and leniently, for the tools of
+//! an incident.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::de::value::Error as Silent;
+use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::sections::{
+    Annotations, Cdi, Config, Discover, Environment, Leases, Log, Mover, PoolConfig, Runtime,
+};
+use super::toml_error::{at_line, of_toml};
+use super::values::Share;
+use crate::bundle::Bundle;
+use crate::class::Class;
+use crate::error::{Context as _, Error, Result, bail};
+use crate::host_settings::{HostSettings, Sriov};
+use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
+use crate::netdev::settings::NetdevSettings;
+use crate::select::Select;
+
+impl Config {
+    /// Reads the text of a configuration file. The error names the line and the key.
+    pub fn parse(text: &str) -> Result<Config> {
+        let table = DeTable::parse(text).map_err(|error| of_toml(text, &error))?;
+        if let Some(problem) = key_problems(text, table.get_ref()).into_iter().next() {
+            return Err(problem);
+        }
+        let from = toml::de::Deserializer::from(table);
+        let config = Config::deserialize(from).map_err(|error| of_toml(text, &error))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// As [`Config::parse`], for what only shows something: what is wrong is left out, and said.
+    #[must_use]
+    pub fn parse_leniently(text: &str) -> (Config, Vec<Error>) {
+        let mut table = match DeTable::parse(text) {
+            Ok(table) => table,
+            Err(error) => return (Config::default(), vec![of_toml(text, &error)]),
+        };
+        let mut problems = key_problems(text, table.get_ref());
+        loop {
+            let from = toml::de::Deserializer::from(table.clone());
+            let error = match Config::deserialize(from) {
+                Ok(config) => {
+                    problems.extend(config.check().err());
+                    return (config, problems);
+                }
+                Err(error) => error,
+            };
+            problems.push(of_toml(text, &error));
+            let at = error.span().map(|span| span.start);
+            if !at.is_some_and(|at| remove_at(table.get_mut(), at)) {
+                return (Config::default(), problems);
+            }
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let cdi = &self.cdi;
+        absolute("cdi.hook-path", &cdi.hook_path)?;
+        absolute("cdi.hugepages-dir", &cdi.hugepages_dir)?;
+        for dir in &cdi.host_library_dirs {
+            absolute("cdi.host-library-dirs", dir)?;
+        }
+        for dir in &cdi.container_library_dirs {
+            absolute("cdi.container-library-dirs", dir)?;
+        }
+        let may_be_empty = [
+            ("cdi.host-tool-dir", &cdi.host_tool_dir),
+            ("cdi.container-tool-dir", &cdi.container_tool_dir),
+            ("cdi.host-profile-dir", &cdi.host_profile_dir),
+            ("cdi.container-profile-dir", &cdi.container_profile_dir),
+            ("runtime.path", &Some(self.runtime.path.clone())),
+            ("log.file", &Some(self.log.file.clone())),
+        ];
+        for (key, path) in may_be_empty {
+            if let Some(path) = path.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+                absolute(key, path)?;
+            }
+        }
+        for (key, path) in [
+            ("cdi.host-device-dir", &cdi.host_device_dir),
+            ("cdi.container-device-dir", &cdi.container_device_dir),
+        ] {
+            if let Some(path) = path {
+                absolute(key, path)?;
+            }
+        }
+        check_fdtable_size(cdi.fdtable_size)?;
+        check_sriov(&self.sriov)?;
+        check_netdev_pools(&self.pools)?;
+        check_netdev_share(&self.leases)?;
+        self.check_bundles()?;
+        check_netdevs(&self.netdev)?;
+        let pool = |name: &str| {
+            let pool = self.pools.get(name)?;
+            Some((pool.class, pool.share.map(Share::get)))
+        };
+        let share = |class| self.leases.share(class);
+        self.kubernetes.check(pool, share)
+    }
+
+    /// A bundle is nothing that is counted: its devices are.
+    fn check_bundles(&self) -> Result<()> {
+        let mut pools = self.pools.iter();
+        let counted = match pools.find(|(_, pool)| pool.class == Class::Bundle) {
+            Some((name, _)) => format!("pools.{name}.class"),
+            None if self.leases.share.contains_key(&Class::Bundle) => {
+                "a class of leases.share".to_owned()
+            }
+            None => return Ok(()),
+        };
+        bail!(
+            "{counted} is bundle, which stands for devices of several classes; each of these is counted by itself: name their class"
+        )
+    }
+}
+
+fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<()> {
+    for (name, pool) in pools {
+        let class = pool.class;
+        if class != Class::Netdev && pool.mover != Mover::default() {
+            bail!(
+                "pools.{name}.move is for class netdev, and the pool is of class {class}; leave it out"
+            );
+        }
+        if pool.mover == Mover::Cni && !pool.select.interfaces.is_empty() {
+            bail!(
+                "pools.{name}.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf, by addresses or by driver where move is \"cni\""
+            );
+        }
+        if class == Class::Netdev {
+            one_container(&format!("pools.{name}.share"), pool.share)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_netdev_share(leases: &Leases) -> Result<()> {
+    let class = Class::Netdev;
+    one_container(
+        &format!("leases.share.{class}"),
+        leases.share.get(&class).copied(),
+    )
+}
+
+/// An interface is in one network namespace.
+fn one_container(key: &str, share: Option<Share>) -> Result<()> {
+    match share.map(Share::get) {
+        None | Some(1) => Ok(()),
+        Some(share) => bail!(
+            "{key} is {share}, and an interface is in one container at a time; leave it out: containers that share a network, as those of a pod do, share the interface"
+        ),
+    }
+}
+
+pub(super) fn check_netdevs(netdevs: &BTreeMap<String, NetdevSettings>) -> Result<()> {
+    for (name, settings) in netdevs {
+        settings.check().with_context(|| format!("netdev.{name}"))?;
+    }
+    Ok(())
+}
+
+fn check_sriov(sections: &[Sriov]) -> Result<()> {
+    for (index, section) in sections.iter().enumerate() {
+        let Sriov { pf, vfs, .. } = section;
+        if sections.iter().skip(index + 1).any(|other| other.pf == *pf) {
+            bail!("two sections [[sriov]] have the pf {pf}; make one of them");
+        }
+        let last = vfs.saturating_sub(1);
+        if let Some(mac) = section.mac.filter(|mac| mac.plus(last).is_none()) {
+            bail!(
+                "sriov.mac {mac} of {pf}: counting up to {vfs} virtual functions changes its first three bytes; begin lower"
+            );
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_fdtable_size(size: u32) -> Result<()> {
+    if (1..=16_777_216).contains(&size) {
+        return Ok(());
+    }
+    bail!(
+        "cdi.fdtable-size must be from 1 to 16777216, not {size}; a larger table cannot be allocated by every process"
+    )
+}
+
+pub(super) fn absolute(key: &str, path: &Path) -> Result<()> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    bail!("{key} must be an absolute path, not {path:?}")
+}
+
+/// The tables of the file with their keys. `*` stands for a name that the operator chooses; in tables of such names
+/// every key is one.
+pub(super) fn tables() -> [(&'static str, &'static [&'static str]); 15] {
+    [
+        ("discover", keys::<Discover>()),
+        ("cdi", keys::<Cdi>()),
+        ("annotations", keys::<Annotations>()),
+        ("environment", keys::<Environment>()),
+        ("leases", keys::<Leases>()),
+        ("runtime", keys::<Runtime>()),
+        ("log", keys::<Log>()),
+        ("host", keys::<HostSettings>()),
+        ("kubernetes", keys::<KubernetesSettings>()),
+        (LIST, keys::<Sriov>()),
+        ("pools.*", keys::<PoolConfig>()),
+        ("pools.*.select", keys::<Select>()),
+        ("netdev.*", keys::<NetdevSettings>()),
+        ("bundles.*", keys::<Bundle>()),
+        ("kubernetes.resources.*", keys::<ResourceSettings>()),
+    ]
+}
+
+/// The section of which there may be several.
+const LIST: &str = "sriov";
+
+/// The keys of a table, as its type tells them to a deserializer.
+pub(super) fn keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    struct Keys<'k>(&'k mut &'static [&'static str]);
+    impl<'de> Deserializer<'de> for Keys<'_> {
+        type Error = Silent;
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _name: &'static str,
+            keys: &'static [&'static str],
+            _visitor: V,
+        ) -> std::result::Result<V::Value, Silent> {
+            *self.0 = keys;
+            Err(Silent::custom(""))
+        }
+
+        fn deserialize_any<V: Visitor<'de>>(
+            self,
+            _visitor: V,
+        ) -> std::result::Result<V::Value, Silent> {
+            Err(Silent::custom(""))
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+            unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+    let mut keys: &[&str] = &[];
+    let _ = T::deserialize(Keys(&mut keys));
+    keys
+}
+
+/// Keys that no table has, and tables of another form, which serde would take for one whose keys are left out.
+fn key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
+    let mut reader = KeyReader {
+        text,
+        tables: &tables(),
+        problems: Vec::new(),
+    };
+    let mut sections: Vec<&str> = Vec::new();
+    for (table, _) in reader.tables {
+        let section = table.split('.').next().unwrap_or(table);
+        if !sections.contains(&section) {
+            sections.push(section);
+        }
+    }
+    for (key, value) in file {
+        let (name, at) = (key.get_ref().as_ref(), key.span().start);
+        if sections.contains(&name) {
+            reader.table(name, name, at, value);
+        } else {
+            reader.problems.push(unknown(text, "", at, name, &sections));
+        }
+    }
+    reader.problems
+}
+
+struct KeyReader<'t> {
+    text: &'t str,
+    tables: &'t [(&'static str, &'static [&'static str])],
+    problems: Vec<Error>,
+}
+
+impl KeyReader<'_> {
+    /// Reads a table of [`tables`], which messages call `name` and whose head is at that byte.
+    fn table(&mut self, pattern: &str, name: &str, at: usize, value: &Spanned<DeValue<'_>>) {
+        let table = match Spanned::get_ref(value) {
+            DeValue::Table(_) if pattern == LIST => {
+                let message = format!("expected an array of tables; write [[{name}]]");
+                return self.problem(at, name, &message);
+            }
+            DeValue::Table(table) => table,
+            DeValue::Array(entries) if pattern == LIST => {
+                for entry in entries {
+                    if let DeValue::Table(table) = Spanned::get_ref(entry) {
+                        self.keys(pattern, name, table);
+                    }
+                }
+                return;
+            }
+            DeValue::Array(_) => {
+                return self.problem(at, name, "expected a table, found an array");
+            }
+            // serde says what is wrong with it.
+            _ => return,
+        };
+        self.keys(pattern, name, table);
+        let any = format!("{pattern}.*");
+        let has_names = self.tables.iter().any(|(table, _)| *table == any);
+        for (key, value) in table {
+            let key_name = key.get_ref().as_ref();
+            let below = if has_names {
+                any.clone()
+            } else {
+                format!("{pattern}.{key_name}")
+            };
+            let is_table = |(table, _): &(&str, _)| {
+                table
+                    .strip_prefix(&*below)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            if self.tables.iter().any(is_table) {
+                let name = match pattern {
+                    "kubernetes.resources" => format!("{name}.{key_name:?}"),
+                    _ => format!("{name}.{key_name}"),
+                };
+                self.table(&below, &name, key.span().start, value);
+            }
+        }
+    }
+
+    fn keys(&mut self, pattern: &str, name: &str, table: &DeTable<'_>) {
+        let Some((_, keys)) = self.tables.iter().find(|(table, _)| *table == pattern) else {
+            return;
+        };
+        for key in table.keys() {
+            let word = key.get_ref().as_ref();
+            if !keys.contains(&word) {
+                let problem = unknown(self.text, name, key.span().start, word, keys);
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn problem(&mut self, at: usize, name: &str, message: &str) {
+        self.problems
+            .push(at_line(self.text, at, Some(name), message));
+    }
+}
+
+/// A key that is not known, with the known one that is spelled most alike: of the same table, or else of any.
+pub(super) fn unknown(text: &str, table: &str, at: usize, key: &str, known: &[&str]) -> Error {
+    let qualified = |table: &str, key: &str| match table {
+        "" => key.to_owned(),
+        table => format!("{table}.{key}"),
+    };
+    let most = key.chars().count().max(3) / 2;
+    let nearest_of = |table: &str, known: &[&str]| {
+        let near = known
+            .iter()
+            .map(|known| (strsim::damerau_levenshtein(known, key), *known));
+        let (distance, known) = near.min_by_key(|(distance, _)| *distance)?;
+        (distance <= most).then(|| (distance, qualified(table, known)))
+    };
+    let anywhere = || {
+        let tables = tables();
+        let tables = tables.iter().filter(|(table, _)| !table.contains('*'));
+        tables
+            .filter_map(|(table, keys)| nearest_of(table, keys))
+            .min_by_key(|(distance, _)| *distance)
+    };
+    let nearest = nearest_of(table, known).or_else(anywhere);
+    let suggestion = nearest.map(|(_, key)| format!("; did you mean {key:?}?"));
+    let key = qualified(table, key);
+    let message = format!("unknown key {key:?}{}", suggestion.unwrap_or_default());
+    at_line(text, at, None, &message)
+}
+
+/// Removes the key whose value stands at that byte of the text, and nothing around it.
+fn remove_at(table: &mut DeTable<'_>, at: usize) -> bool {
+    let here = table.iter_mut().find_map(|(key, value)| {
+        let is_here = key.span().contains(&at) || value.span().contains(&at);
+        let is_removed = match value.get_mut() {
+            DeValue::Table(table) => remove_at(table, at),
+            DeValue::Array(entries) => entries.iter_mut().any(|entry| match entry.get_mut() {
+                DeValue::Table(table) => remove_at(table, at),
+                _ => false,
+            }),
+            _ => false,
+        };
+        (is_here || is_removed).then(|| (key.clone(), is_removed))
+    });
+    match here {
+        Some((key, false)) => table.remove(&key).is_some(),
+        Some((_, true)) => true,
+        None => false,
+    }
+}

@@ -1,0 +1,105 @@
+//! What is wrong with a text of TOML, in words for people who edit it.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::Error;
+
+/// What a parser of TOML says of a text, with the line, counted from 1, and the key.
+#[must_use]
+pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
+    let at = error.span().map(|span| span.start);
+    let table = DeTable::parse(text);
+    let key = at.and_then(|at| key_at(table.as_ref().ok()?.get_ref(), at));
+    let mistake = at.filter(|_| table.is_err());
+    let mistake = mistake.and_then(|at| mistake_at(text, at));
+    let message =
+        mistake.unwrap_or_else(|| in_toml(error.message().lines().next().unwrap_or_default()));
+    at_line(text, at.unwrap_or_default(), key.as_deref(), &message)
+}
+
+/// A message about a key whose value stands at that byte of a text.
+pub(super) fn at_line(text: &str, at: usize, key: Option<&str>, message: &str) -> Error {
+    let before = text.as_bytes().iter().take(at);
+    let line = 1 + before.filter(|byte| **byte == b'\n').count();
+    match key {
+        Some(key) => crate::error!("line {line}: {key}: {message}"),
+        None => crate::error!("line {line}: {message}"),
+    }
+}
+
+/// The key, with its section, whose value stands at that place of a text.
+fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let name = key.get_ref();
+        // What is known of a section is where its head stands.
+        let below = match Spanned::get_ref(value) {
+            DeValue::Table(table) => key_at(table, at),
+            DeValue::Array(entries) => {
+                entries
+                    .iter()
+                    .find_map(|entry| match Spanned::get_ref(entry) {
+                        DeValue::Table(table) => key_at(table, at),
+                        _ => None,
+                    })
+            }
+            _ => None,
+        };
+        let is_here = || value.span().contains(&at) || key.span().contains(&at);
+        below
+            .map(|below| format!("{name}.{below}"))
+            .or_else(|| is_here().then(|| name.to_string()))
+    })
+}
+
+/// What people often write where the parser finds no TOML, and what to write; `None` if it is something else.
+fn mistake_at(text: &str, at: usize) -> Option<String> {
+    let (before, behind) = text.split_at_checked(at)?;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = text.get(start..)?.lines().next()?.trim();
+    let (key, rest) = line.split_once(':').unwrap_or_default();
+    let is_key = |key: &str| !key.is_empty() && !key.contains(['=', '[', '"', '\'', '#', ' ']);
+    let is_pair = is_key(key) && (rest.is_empty() || rest.starts_with(' '));
+    if is_pair || line == "---" || line.starts_with("- ") {
+        return Some(
+            "this is YAML, and the file is TOML: write [section], and key = value".to_owned(),
+        );
+    }
+    let is_of_word = |c: char| c.is_alphanumeric() || "-_./:*".contains(c);
+    let word = behind.split(|c| !is_of_word(c)).next()?;
+    let is_head = line.starts_with('[') && !line.contains('=');
+    let begins_value = before.trim_end().ends_with(['=', '[', ',']) && !is_head;
+    (begins_value && word.starts_with(char::is_alphabetic)).then(|| {
+        format!(
+            "{word} is no number, and neither true nor false; a string wants quotes: \"{word}\""
+        )
+    })
+}
+
+/// What serde says of a value, in the words of TOML.
+fn in_toml(message: &str) -> String {
+    let mismatch = ["invalid type: ", "invalid value: "];
+    let rest = mismatch.iter().find_map(|of| message.strip_prefix(of));
+    let Some((found, expected)) = rest.and_then(|rest| rest.rsplit_once(", expected ")) else {
+        return match message {
+            // Of an enumeration, no variant of which is a table.
+            "wanted string or table" => "expected a string".to_owned(),
+            other => other.to_owned(),
+        };
+    };
+    let expected = match expected {
+        "a sequence" => "an array",
+        "path string" => "a string",
+        "u16" | "u32" | "u64" | "i64" => "a whole number",
+        // Of the classes that `leases.share` counts and of the pools.
+        "a map" => "a table",
+        section if section.starts_with("struct ") => "a table",
+        other => other,
+    };
+    let found = match found {
+        "sequence" => "an array",
+        "map" => "a table",
+        other => other,
+    };
+    format!("expected {expected}, found {found}")
+}

@@ -1,0 +1,211 @@
+//! Values of the file that are more than a number or a text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::class::Class;
+use crate::error::{Error, Result, bail};
+
+/// A number of containers, from 1 to [`Share::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Share(u32);
+
+impl Share {
+    /// More than a host runs.
+    pub const MAX: u32 = 65_536;
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Share {
+    type Error = Error;
+
+    fn try_from(number: i64) -> Result<Self> {
+        match u32::try_from(number) {
+            Ok(share @ 1..=Share::MAX) => Ok(Share(share)),
+            _ => bail!(
+                "expected a number of containers from 1 to {}, found {number}",
+                Share::MAX
+            ),
+        }
+    }
+}
+
+/// How libonload.so gets into the processes of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preload {
+    /// `LD_PRELOAD` in the environment.
+    #[default]
+    Env,
+    /// A one-line file mounted at `/etc/ld.so.preload`.
+    File,
+    /// Not at all.
+    Off,
+}
+
+/// What to do about a container whose user 0 is the host's and that asks for Onload: it can map
+/// every Onload stack of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootWithOnload {
+    /// Nothing.
+    Allow,
+    /// Say so.
+    #[default]
+    Warn,
+    /// The container does not start.
+    Refuse,
+}
+
+/// What to do when libonload.so cannot be loaded by the container's libc.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnIncompatible {
+    /// The container does not start.
+    #[default]
+    Fail,
+    /// The container starts without the preload.
+    Skip,
+}
+
+/// A value of RLIMIT_MEMLOCK (getrlimit(2)), in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memlock {
+    /// RLIM_INFINITY.
+    #[default]
+    Unlimited,
+    /// That many bytes.
+    Bytes(u64),
+}
+
+impl Memlock {
+    /// Reads a limit as the configuration has it: `unlimited`, or a number of bytes, where `K`, `M`, `G`
+    /// and `T`, also with `i` behind them, stand for powers of 1024.
+    pub fn from_setting(text: &str) -> Result<Memlock> {
+        if text == "unlimited" {
+            return Ok(Memlock::Unlimited);
+        }
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit {
+            "" => Some(0),
+            "K" | "Ki" => Some(10),
+            "M" | "Mi" => Some(20),
+            "G" | "Gi" => Some(30),
+            "T" | "Ti" => Some(40),
+            _ => None,
+        };
+        let Some(shift) = shift.filter(|_| !number.is_empty()) else {
+            bail!(
+                "expected \"unlimited\" or a number of bytes, which may end in K, M, G or T (powers of 1024) as \"8G\" does, found {text:?}"
+            );
+        };
+        let number = number.parse::<u64>().ok();
+        match number.and_then(|number| number.checked_mul(1 << shift)) {
+            Some(bytes) => Ok(Memlock::Bytes(bytes)),
+            None => bail!("{text:?} is more than 64 bits can hold; say \"unlimited\""),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Memlock {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Setting;
+        impl Visitor<'_> for Setting {
+            type Value = Memlock;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an integer")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Memlock, E> {
+                Memlock::from_setting(text).map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Memlock, E> {
+                Ok(Memlock::Bytes(bytes))
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Memlock, E> {
+                match u64::try_from(bytes) {
+                    Ok(bytes) => Ok(Memlock::Bytes(bytes)),
+                    Err(_) => self.visit_str(&bytes.to_string()),
+                }
+            }
+        }
+        from.deserialize_any(Setting)
+    }
+}
+
+impl FromStr for Memlock {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "unlimited" {
+            return Ok(Memlock::Unlimited);
+        }
+        // u64::from_str takes a leading plus sign, which no limit is written with.
+        let is_number = text.starts_with(|c: char| c.is_ascii_digit());
+        match text.parse() {
+            Ok(bytes) if is_number => Ok(Memlock::Bytes(bytes)),
+            _ => bail!("memlock is \"unlimited\" or a number of bytes, not {text:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Memlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Memlock::Unlimited => f.write_str("unlimited"),
+            Memlock::Bytes(bytes) => write!(f, "{bytes}"),
+        }
+    }
+}
+
+/// The classes that `cdi generate` writes: the word `all`, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct Kinds(Vec<Class>);
+
+impl Kinds {
+    /// The classes, sorted, each once.
+    #[must_use]
+    pub fn classes(&self) -> &[Class] {
+        &self.0
+    }
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Kinds(Class::ALL.to_vec())
+    }
+}
+
+impl TryFrom<Vec<String>> for Kinds {
+    type Error = Error;
+
+    fn try_from(words: Vec<String>) -> Result<Self> {
+        if words.is_empty() {
+            bail!("the list of kinds is empty; say \"all\" or name classes");
+        }
+        let mut classes = Vec::new();
+        for word in words {
+            match word.trim() {
+                "all" => classes.extend(Class::ALL),
+                word => classes.push(word.parse()?),
+            }
+        }
+        classes.sort();
+        classes.dedup();
+        Ok(Kinds(classes))
+    }
+}
