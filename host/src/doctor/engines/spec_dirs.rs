@@ -20,7 +20,9 @@ pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findi
             Finding::pass(format!("looks into {}", said.dirs.join(", ")))
         } else {
             let [ours, _] = SPEC_DIRS;
-            let text = format!("does not look into {ours}, where specifications are written");
+            let text = format!(
+                "does not look into {ours}, where specifications are written: the line replaces the one that is there"
+            );
             Finding::fail(text, add_ours(engine.kind, settings, said))
         };
         Some(finding.at(&said.file).of(engine.kind.name()))
