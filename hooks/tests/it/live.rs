@@ -1489,7 +1489,7 @@ fn a_user_whose_image_could_make_itself_the_host_s_root_is_refused() {
 /// This program's own test, run once more without a runtime in reach.
 #[test]
 fn without_runc_a_test_fails_where_it_is_required_and_says_elsewhere_that_it_checked_nothing() {
-    let name = "a_read_only_root_and_a_restart_work";
+    let name = "live::a_read_only_root_and_a_restart_work";
     let run = |require: &str| {
         let mut test = Command::new(std::env::current_exe().unwrap());
         test.args(["--exact", name, "--test-threads=2"]);
