@@ -8,10 +8,8 @@ use std::collections::BTreeSet;
 const MOST_CPUS: u32 = 65_536;
 
 /// Reads a list of the kernel's, which may be empty. Linux 5.16 and its next ones end it with a null byte
-/// (`cpumap_print_list_to_buf` in lib/cpumask.c).
-///
-/// # Errors
-/// [`NotList`]: a part of a list would be taken for all of it.
+/// (`cpumap_print_list_to_buf` in lib/cpumask.c). A list that is only partly readable is an error: a part
+/// would be taken for all of it.
 pub fn parse(text: &str) -> Result<BTreeSet<u32>> {
     let list = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
     match list {
@@ -21,9 +19,6 @@ pub fn parse(text: &str) -> Result<BTreeSet<u32>> {
 }
 
 /// Reads a list that a person wrote: not empty, and without anything else in it.
-///
-/// # Errors
-/// [`NotList`].
 pub fn read(text: &str) -> Result<BTreeSet<u32>> {
     let not = || {
         error!(

@@ -207,9 +207,6 @@ impl ResourceName {
     }
 
     /// The resource of ours with that word behind the slash.
-    ///
-    /// # Errors
-    /// [`NotResourceName`]: a resource cannot be called so.
     pub fn own(word: &str) -> Result<ResourceName> {
         format!("{OWN_PREFIX}/{word}").try_into()
     }
@@ -361,9 +358,6 @@ impl KubernetesSettings {
     ///
     /// `pool` gives the class of a pool, and how many containers may have one of its devices; `share` gives
     /// that number for a class.
-    ///
-    /// # Errors
-    /// [`ResourceError`].
     pub(crate) fn check(
         &self,
         pool: impl Fn(&str) -> Option<(Class, Option<u32>)>,

@@ -70,9 +70,6 @@ pub fn allow_line(allow: &[Class], more: &[Class]) -> String {
 }
 
 /// Checks a request against the operator's policy, and returns warnings.
-///
-/// # Errors
-/// [`PolicyViolation`] names the annotation, the file and the remedy.
 pub fn check(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
     if let Some(asked) = &request.bundles {
         allowed(Class::Bundle, &asked.origin, policy)?;

@@ -44,9 +44,6 @@ pub struct Member {
 
 impl Pool {
     /// Reads the annotations of a device; `None` if it has neither, as a device that is no pool.
-    ///
-    /// # Errors
-    /// [`PoolError`].
     pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Result<Option<Pool>> {
         match (annotations.get(MEMBERS), annotations.get(SHARE)) {
             (None, None) => Ok(None),

@@ -113,9 +113,6 @@ impl TryFrom<i64> for Mtu {
 
 impl NetdevSettings {
     /// Looks at what belongs together.
-    ///
-    /// # Errors
-    /// [`Contradiction`].
     pub fn check(&self) -> Result<()> {
         for (at, one) in self.addresses.iter().enumerate() {
             let rest = &self.addresses[at + 1..];
