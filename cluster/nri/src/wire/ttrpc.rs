@@ -5,7 +5,7 @@ use onload_core::error::Result;
 use onload_core::{bail, error};
 use prost::Message as _;
 
-use super::generated::google::rpc::Status;
+pub use super::generated::google::rpc::Status;
 pub use super::generated::ttrpc::{Request, Response};
 
 pub const HEADER: usize = 10;
