@@ -216,6 +216,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "layout",
             "config_file",
             "engine",
+            "files",
             "capture",
             "cli",
             "commands",
