@@ -24,7 +24,7 @@ const ORDERS: [&str; 8] = [
         dra changes cli run",
     "cluster/nomad/src: wire log settings devices tickets host_state surveyor statistics plugin cli",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
-    "src: exit rights printer layout config_file engine capture cli commands",
+    "src: exit rights printer layout config_file engine files capture cli commands",
 ];
 /// The only files with unsafe code: system calls that no library has, and what begins and ends a program.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs hooks/src/bpf.rs
