@@ -118,6 +118,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "settings",
             "discover",
             "leases",
+            "devices",
             "pools",
             "spec_name",
             "generate",
