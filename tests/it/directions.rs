@@ -16,7 +16,7 @@ const ORDERS: [&str; 8] = [
     "core/src: text error timestamp onload cpu_list wanted elf mountinfo class bundle pci expect netlink
         container_id fs run_dir processes pool lease select host_settings netdev kubernetes_settings config
         hook_arguments request policy ticket",
-    "host/src: netlink host bundles pci_link settings discover leases pools spec_name generate specdir drift boot
+    "host/src: netlink host bundles pci_link settings discover leases devices pools spec_name generate specdir drift boot
         offers watch status metrics doctor topology",
     "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf ethtool
         netlink netns giving returning netdev rdma live entry",

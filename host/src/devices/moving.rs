@@ -8,11 +8,13 @@ use onload_core::config::{Config, Mover, PoolConfig};
 use onload_core::lease::Facts;
 use onload_core::pci::PciAddress;
 
-use super::candidate::{Candidate, Places};
+use super::device::Device;
+use super::inventory::Inventory;
+use super::netdev::device;
+use super::places::Places;
 use super::selection::select;
 use super::unknown_leases::leave_unread;
-use crate::discover::inventory::Inventory;
-use crate::discover::movable::{Movable, Netdev, is_wanted};
+use crate::discover::movable::{Netdev, is_wanted};
 use crate::discover::names::Names;
 use crate::discover::nic::Nic;
 use crate::discover::not_offered::NotOffered;
@@ -223,22 +225,14 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     if pools.is_empty() {
         return BTreeSet::new();
     }
-    let places = Places::of(inventory);
     let has_interface = |function: &&PciFunction| {
         let driver = function.driver.as_deref();
         function.class >> 16 == NETWORK && driver.is_some_and(|driver| driver != VFIO)
     };
     let functions = inventory.functions.iter().filter(has_interface);
     let netdevs: Vec<Netdev> = functions.map(with_plugin).collect();
-    let candidates = netdevs.iter().filter_map(|netdev| places.netdev(netdev));
-    let candidates: Vec<Candidate<'_>> = candidates.collect();
-    let mut left = BTreeSet::new();
-    for pool in pools {
-        let chosen = select(&candidates, &pool.select, &places).chosen;
-        let chosen = netdevs.iter().zip(chosen).filter(|(_, chosen)| *chosen);
-        left.extend(chosen.map(|(netdev, _)| netdev.pci_address));
-    }
-    left
+    let chosen = selected_by(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory);
+    chosen.iter().map(|netdev| netdev.pci_address).collect()
 }
 
 fn selected(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
@@ -247,16 +241,26 @@ fn selected(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
     if pools.is_empty() {
         return BTreeSet::new();
     }
+    let netdevs = inventory.movable.iter().map(|movable| &movable.netdev);
+    let chosen = selected_by(&pools, &netdevs.collect::<Vec<_>>(), inventory);
+    chosen.iter().map(|netdev| netdev.name.clone()).collect()
+}
+
+fn selected_by<'n>(
+    pools: &[&PoolConfig],
+    netdevs: &[&'n Netdev],
+    inventory: &Inventory,
+) -> Vec<&'n Netdev> {
     let places = Places::of(inventory);
-    let movable = inventory.movable.iter();
-    let (names, candidates): (Vec<&str>, Vec<Candidate<'_>>) = movable
-        .filter_map(|Movable { netdev, .. }| Some((netdev.name.as_str(), places.netdev(netdev)?)))
-        .unzip();
-    let mut selected = BTreeSet::new();
+    let devices = netdevs.iter();
+    let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &places)?)));
+    let devices: Vec<(&Netdev, Device)> = devices.collect();
+    let candidates: Vec<Vec<&Device>> = devices.iter().map(|(_, device)| vec![device]).collect();
+    let mut selected = Vec::new();
     for pool in pools {
         let chosen = select(&candidates, &pool.select, &places).chosen;
-        let chosen = names.iter().zip(chosen).filter(|(_, chosen)| *chosen);
-        selected.extend(chosen.map(|(name, _)| (*name).to_owned()));
+        let chosen = devices.iter().zip(chosen).filter(|(_, chosen)| *chosen);
+        selected.extend(chosen.map(|((netdev, _), _)| *netdev));
     }
     selected
 }
@@ -280,7 +284,7 @@ mod tests {
     use onload_core::lease::Listed;
 
     use super::*;
-    use crate::discover::discover;
+    use crate::devices::discover;
     use crate::discover::nic::Datapath;
     use crate::discover::test_tree::{TestTree, sample};
     use crate::generate::{Surroundings, generate};

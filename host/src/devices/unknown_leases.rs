@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use onload_core::class::Class;
 use onload_core::run_dir::RUN_DIR;
 
-use crate::discover::inventory::Inventory;
+use super::inventory::Inventory;
 use crate::discover::unread::Unread;
 
 /// Nothing of the class is removed. `what` they are is for people.

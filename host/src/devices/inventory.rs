@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use onload_core::class::Class;
 use serde::Serialize;
 
+use super::device::Device;
 use crate::discover::clock::Clock;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
@@ -36,8 +37,7 @@ pub struct Inventory {
     #[serde(skip)]
     pub vhost_net: Vec<Node>,
     pub hugepages: Vec<Hugepages>,
-    /// Interfaces that may move into a container. The configuration's pools decide with it which they are, so
-    /// only a survey ([`crate::pools::survey`]) has them.
+    /// Interfaces that may move into a container.
     pub netdevs: Vec<Netdev>,
     pub ptp: Vec<Clock>,
     pub pps: Vec<Clock>,
@@ -50,6 +50,9 @@ pub struct Inventory {
     /// Sorted. They go to stderr and not into the object.
     #[serde(skip)]
     pub warnings: Vec<String>,
+    /// All that is offered, by class; those of a class in the order of its array.
+    #[serde(skip)]
+    pub devices: Vec<Device>,
     #[serde(skip)]
     pub(crate) movable: Vec<Movable>,
     /// The accelerated interfaces that are not in this network namespace.
@@ -62,9 +65,26 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    #[must_use]
     pub fn undecided(&self) -> BTreeSet<Class> {
         let kinds = self.unread.iter().flat_map(|unread| &unread.kinds);
         kinds.copied().collect()
+    }
+
+    pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = &Device> {
+        self.devices
+            .iter()
+            .filter(move |device| device.class == class)
+    }
+
+    /// Onload, if it is offered.
+    pub(crate) fn usable_onload(&self) -> Option<&Onload> {
+        self.onload
+            .as_ref()
+            .filter(|onload| onload.obstacle.is_none())
+    }
+
+    /// Whether an RDMA device is in one network namespace at a time.
+    pub(crate) fn is_rdma_exclusive(&self) -> bool {
+        self.rdma_netns_mode == Some(NetnsMode::Exclusive)
     }
 }

@@ -1,6 +1,20 @@
 //! The values of attributes, with what stands for the unknown.
 
-use super::offer::Attribute;
+use std::collections::BTreeMap;
+
+/// The attributes of a device. All devices of one class have the same keys: what is not known is an empty
+/// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
+/// of them.
+pub type Attributes = BTreeMap<&'static str, Attribute>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    Text(String),
+    Int(i64),
+    Bool(bool),
+    /// A version of three numbers (`MAJOR.MINOR.PATCH` of Semantic Versioning 2.0.0).
+    Version(String),
+}
 
 /// Empty if it is not known.
 pub(super) fn text(text: Option<&str>) -> Attribute {

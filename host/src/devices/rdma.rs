@@ -1,47 +1,60 @@
 //! The class rdma.
 
 use onload_core::class::Class;
+use onload_core::expect::Expected;
 
 use super::attributes::{count, int, text, version};
-use super::found::Found;
-use super::offer::Attributes;
+use super::device::{Device, DeviceNode, Health};
 use super::places::Places;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
-pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
-    let devices = places.inventory.rdma.iter();
-    let found = devices.map(|device| Found {
-        names: vec![device.device.clone()],
-        aliases: Vec::new(),
-        pci: device.pci_address,
-        numa_node: device.numa_node,
-        attributes: attributes(&device.name, Some(device), places),
-        trouble: trouble(&device.ports),
+pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
+    let device = |device: &RdmaDevice| {
+        let ports = device.ports.iter();
+        let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
+        Some(Device {
+            interfaces: device.netdevs.clone(),
+            link_layers: layers.collect(),
+            nodes: nodes(device),
+            health: Health::of(trouble(&device.ports)),
+            ..made(&device.device, &device.name, Some(device), places)?
+        })
+    };
+    places.inventory.rdma.iter().filter_map(device).collect()
+}
+
+pub(super) fn gone(name: &str, places: &Places<'_>) -> Option<Device> {
+    made(name, name, None, places)
+}
+
+fn nodes(device: &RdmaDevice) -> Vec<DeviceNode> {
+    let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
+    let own = own.map(|node| (&device.name, node));
+    let companions = device.companions.iter().map(|(name, node)| (name, node));
+    let own = own.chain(companions).map(|(ibdev, node)| {
+        let (ibdev, pci) = (ibdev.clone(), device.pci_address);
+        DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
     });
-    found.collect()
+    let shared = device.connection_manager.iter().map(DeviceNode::shared);
+    own.chain(shared).collect()
 }
 
-pub(super) fn gone(name: &str, places: &Places<'_>) -> Found {
-    Found {
-        names: vec![name.to_owned()],
-        attributes: attributes(name, None, places),
-        ..Found::default()
-    }
-}
-
-fn attributes(name: &str, device: Option<&RdmaDevice>, places: &Places<'_>) -> Attributes {
-    let port = device.and_then(|device| first_active(&device.ports));
-    let netdevs = device.map(|device| device.netdevs.as_slice());
-    let interface = netdevs.and_then(<[String]>::first);
-    let joined = netdevs.unwrap_or_default().join(",");
-    let firmware = device.and_then(|device| device.firmware.as_deref());
+fn made(
+    device: &str,
+    name: &str,
+    read: Option<&RdmaDevice>,
+    places: &Places<'_>,
+) -> Option<Device> {
+    let pci = read.and_then(|read| read.pci_address);
+    let port = read.and_then(|read| first_active(&read.ports));
+    let netdevs = read.map_or(&[][..], |read| read.netdevs.as_slice());
+    let firmware = read.and_then(|read| read.firmware.as_deref());
     let rate = port.and_then(|port| port.rate.as_deref());
-    let mut attributes = places.attributes(device.and_then(|device| device.pci_address));
-    attributes.extend([
-        ("kind", text(Some(Class::Rdma.as_str()))),
+    let made = places.put(Device::new(Class::Rdma, device)?, pci);
+    Some(made.with(places.attributes(pci)).with([
         ("name", text(Some(name))),
-        ("interface", text(interface.map(String::as_str))),
-        ("netdevs", text(Some(&joined))),
+        ("interface", text(netdevs.first().map(String::as_str))),
+        ("netdevs", text(Some(&netdevs.join(",")))),
         (
             "linkLayer",
             text(port.and_then(|port| port.link_layer.as_deref())),
@@ -51,22 +64,15 @@ fn attributes(name: &str, device: Option<&RdmaDevice>, places: &Places<'_>) -> A
             "linkState",
             text(port.and_then(|port| port.state.as_deref())),
         ),
-        (
-            "ports",
-            count(device.map_or(0, |device| device.ports.len())),
-        ),
-        (
-            "transport",
-            text(device.and_then(|device| device.transport)),
-        ),
+        ("ports", count(read.map_or(0, |read| read.ports.len()))),
+        ("transport", text(read.and_then(|read| read.transport))),
         (
             "nodeGuid",
-            text(device.and_then(|device| device.node_guid.as_deref())),
+            text(read.and_then(|read| read.node_guid.as_deref())),
         ),
         ("firmwareVersion", version(firmware)),
         ("firmware", text(firmware)),
-    ]);
-    attributes
+    ]))
 }
 
 /// The first port that can be used, or else the first.

@@ -4,17 +4,13 @@
 use onload_core::class::Class;
 use onload_core::lease::{Facts, Listed, RdmaFacts};
 
+use super::inventory::Inventory;
 use super::unknown_leases::leave_unread;
-use crate::discover::inventory::Inventory;
-use crate::discover::rdma::{NetnsMode, RdmaDevice};
+use crate::discover::rdma::RdmaDevice;
 use crate::leases::Around;
 
-pub(super) fn is_exclusive(inventory: &Inventory) -> bool {
-    inventory.rdma_netns_mode == Some(NetnsMode::Exclusive)
-}
-
 pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inventory) {
-    if !is_exclusive(inventory) {
+    if !inventory.is_rdma_exclusive() {
         return;
     }
     match leases {
