@@ -18,36 +18,34 @@ quick base="main": fmt clippy && doc
     # shellcheck disable=SC2086 # several words
     [ -z "$crates" ] || cargo test --lib --locked $crates
 
-# The guest takes half of the time, on one core. It begins as early as it can, and the rest runs beside it and gives way.
+# The guest takes more than half of the time, on one core: it is built and begins as early as it can, and the tests give way.
 
-# Everything: first what fails fast, then the programs, then the guest beside the tests
+# Everything: what fails fast first, the guest beside it
 ci:
     #!/usr/bin/env bash
     set -euo pipefail
-    just() { "{{ just_executable() }}" --justfile "{{ justfile() }}" "$@"; }
-    title() { printf '\n== %s (%s s) ==\n' "$*" "$SECONDS"; }
-    step() {
-        title "$1: $(just --list --unsorted | sed -n "s/^ *$1 [^#]*# //p")"
-        nice -n 5 "{{ just_executable() }}" --justfile "{{ justfile() }}" "$1"
-    }
+    just() { nice -n "$nice" "{{ just_executable() }}" --justfile "{{ justfile() }}" "$@"; }
+    title() { printf '\n== %s (%s s) ==\n' "$1: $(just --list --unsorted | sed -n "s/^ *$1 [^#]*# //p")" "$SECONDS"; }
+    nice=0
     log=$(mktemp)
     jobs=()
     trap 'for job in "${jobs[@]}"; do kill -- "-$job" 2>/dev/null || true; done; rm -f "$log"' EXIT
     # A process group each, which ends as a whole.
     beside() { set -m; just "$@" >>"$log" 2>&1 & jobs+=($!); set +m; }
 
+    title fmt
+    just fmt
     beside machine --build-guest
-    for recipe in fmt subjects spelling doc clippy deny package release hooks-budget; do
-        step "$recipe"
-    done
     beside machine
-    for recipe in test first-command syscalls fuzz; do
-        step "$recipe"
+    for recipe in subjects spelling doc clippy deny package release hooks-budget test first-command syscalls fuzz; do
+        [ "$recipe" != release ] || nice=5
+        title "$recipe"
+        just "$recipe"
     done
-    title "machine, begun after hooks-budget: $(just --list --unsorted | sed -n "s/^ *machine [^#]*# //p")"
+    title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
-    title "done"
+    printf '\n== done (%s s) ==\n' "$SECONDS"
 
 # Every test that needs no virtual machine, by the README's own command
 test:
@@ -95,7 +93,7 @@ machine what="--quick":
     elif [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         echo "skipped: building its guest needs root and Debian's apt"
     else
-        tests/machine/install-deps
+        flock justfile tests/machine/install-deps
         tests/machine/run {{ what }}
     fi
 
