@@ -29,8 +29,8 @@ use crate::decision::{self, Decision};
 use crate::device::{Access, Device, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{HostView, Privilege, Settings};
+use crate::moves::{self, Node};
 use crate::preload::ListProblem;
-use crate::rdma::{self, Node};
 use crate::run::record::Live;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
@@ -452,7 +452,7 @@ impl Planner<'_> {
                 HookArguments::of_command(&hook.args)
                 && !asked.lease.is_empty()
             {
-                let (claim, moving) = rdma::split(&asked);
+                let (claim, moving) = moves::split(&asked);
                 claims.push(claim);
                 moves.push(moving);
             }

@@ -13,8 +13,8 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::kernel;
-use crate::netlink::socket::Socket;
-use crate::netns::Netns;
+use crate::moves::netlink::socket::Socket;
+use crate::moves::netns::Netns;
 
 /// Where the kernel lists the devices, below the root of sysfs.
 const CLASS: &str = "class/infiniband";
@@ -42,7 +42,7 @@ pub struct StandIn {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(crate) struct RdmaDevice {
     pub(super) index: u32,
     /// Its name; what a container has called it need be no text.
     pub(super) name: String,
@@ -80,7 +80,7 @@ impl Devices {
         Ok(Some(NetnsMode::Exclusive))
     }
 
-    pub(super) fn of(&self, netns: &Netns) -> io::Result<Vec<Found>> {
+    pub(super) fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
         if !self.stand_ins.is_empty() {
             return self.stand_ins_of(netns);
         }
@@ -89,7 +89,7 @@ impl Devices {
             return Ok(Vec::new());
         }
         let sysfs = sysfs_of(netns)?;
-        let found = links.into_iter().map(|link| Found {
+        let found = links.into_iter().map(|link| RdmaDevice {
             index: link.index,
             pci: function(&sysfs, &link.name),
             name: String::from_utf8_lossy(&link.name).into_owned(),
@@ -111,7 +111,7 @@ impl Devices {
         if self.stand_ins.is_empty() {
             return kernel::rename(&socket_in(netns)?, index, name);
         }
-        let change = crate::netlink::link::Change::Name(name.as_bytes());
+        let change = crate::moves::netlink::link::Change::Name(name.as_bytes());
         netns.change(self.link_of(netns, index)?, &change)
     }
 
@@ -147,12 +147,12 @@ impl Devices {
         found.ok_or_else(|| Errno::INVAL.into())
     }
 
-    fn stand_ins_of(&self, netns: &Netns) -> io::Result<Vec<Found>> {
+    fn stand_ins_of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
         let links = netns.links().map_err(io::Error::other)?;
         let found = links.iter().filter_map(|link| {
             let end = link.lower.filter(|_| link.kind == b"veth")?;
             let stand_in = self.stand_in(end).ok()?;
-            Some(Found {
+            Some(RdmaDevice {
                 index: end,
                 name: link.shown(),
                 pci: Some(stand_in.pci),
@@ -164,8 +164,9 @@ impl Devices {
     /// The number that a stand-in has as an interface.
     fn link_of(&self, netns: &Netns, index: u32) -> io::Result<u32> {
         let links = netns.links().map_err(io::Error::other)?;
-        let is_it =
-            |link: &&crate::netlink::link::Link| link.kind == b"veth" && link.lower == Some(index);
+        let is_it = |link: &&crate::moves::netlink::link::Link| {
+            link.kind == b"veth" && link.lower == Some(index)
+        };
         let found = links.iter().find(is_it).map(|link| link.index);
         found.ok_or_else(|| Errno::INVAL.into())
     }

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use onload_core::lease::{InterfaceFacts, Queues, Spread};
 use rustix::io::Errno;
 
-use crate::ethtool::{self, Ethtool};
-use crate::netlink::link::Link;
-use crate::netns::Netns;
+use super::ethtool::{self, Ethtool};
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::Netns;
 
 const CLASS: &str = "/sys/class/net";
 /// Of the interface. The first two are always written, which sets them for each of its NAPI instances too: a container can
@@ -250,7 +250,7 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::test_namespace::{self, Child};
+    use crate::moves::netns::test_namespace::{self, Child};
 
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

@@ -7,8 +7,11 @@ use onload_core::bail;
 use onload_core::error::Result;
 use onload_core::pci::PciAddress;
 
-use crate::netlink::link::Link;
-use crate::netns::Netns;
+use crate::moves::journey;
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::Netns;
+
+pub(super) type Home<'a> = journey::Home<'a, Identity>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
@@ -31,12 +34,17 @@ impl Identity {
         link.function.or_else(stand_in)
     }
 
-    pub(crate) fn is_function(&self, link: &Link) -> bool {
+    pub(super) fn is_function(&self, link: &Link) -> bool {
         self.function(link).is_some()
     }
 
     /// The interface of a function in a namespace, if it has one there; `name` is for messages.
-    pub(crate) fn find(&self, netns: &Netns, pci: PciAddress, name: &str) -> Result<Option<Link>> {
+    pub(super) fn interface_of(
+        &self,
+        netns: &Netns,
+        pci: PciAddress,
+        name: &str,
+    ) -> Result<Option<Link>> {
         let (links, is_whole) = netns.look()?;
         let mut own = links
             .into_iter()

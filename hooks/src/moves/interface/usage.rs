@@ -7,8 +7,8 @@ use onload_core::error::Result;
 use onload_core::netdev::usage::{Beside, Link as Used, LinkAddress, LinkRoute, Namespace, Use};
 
 use super::{leftovers, programs};
-use crate::netlink::link::Link;
-use crate::netns::{Depth, Netns};
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::{Depth, Netns};
 
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
@@ -47,7 +47,7 @@ fn namespace(netns: &Netns) -> Result<Namespace> {
     let links = netns.links()?;
     let addresses = netns.addresses()?;
     let routes = netns.routes()?;
-    let route = |route: crate::netlink::route::Route| {
+    let route = |route: crate::moves::netlink::route::Route| {
         let (destination, prefix) = route.destination;
         route.interfaces.into_iter().map(move |index| LinkRoute {
             index,

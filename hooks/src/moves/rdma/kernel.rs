@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use onload_core::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
 use rustix::io::Errno;
 
-use crate::netlink::message::{ACKNOWLEDGE, DUMP};
-use crate::netlink::socket::Socket;
+use crate::moves::netlink::message::{ACKNOWLEDGE, DUMP};
+use crate::moves::netlink::socket::Socket;
 
 /// Asks the kernel, and reads the payloads of the answers to their end.
 pub(super) trait Exchange {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     /// See the head of the file for where it comes from.
-    const EXCHANGE: &str = include_str!("../../../core/tests/nldev-exchange.txt");
+    const EXCHANGE: &str = include_str!("../../../../core/tests/nldev-exchange.txt");
     const SEQUENCE: u32 = 7;
 
     fn bytes(name: &str) -> Vec<u8> {

@@ -12,8 +12,8 @@ use crate::bpf::{
     Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
     descriptor, number,
 };
-use crate::netlink::link::Link;
-use crate::netlink::message::until_null;
+use crate::moves::netlink::link::Link;
+use crate::moves::netlink::message::until_null;
 
 const PROG_GET_NEXT_ID: libc::c_long = 11;
 const LINK_GET_FD_BY_ID: libc::c_long = 30;
@@ -223,7 +223,7 @@ fn word(word: u32) -> Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::test_namespace::{self, Child};
+    use crate::moves::netns::test_namespace::{self, Child};
 
     const PROG_LOAD: libc::c_long = 5;
     const PROG_ATTACH: libc::c_long = 8;

@@ -10,8 +10,8 @@ use onload_core::text::Quoted;
 use rustix::io::Errno;
 
 use super::programs;
-use crate::netlink::link::Link;
-use crate::netns::{self, Depth, Netns, Unseen};
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::{self, Depth, Netns, Unseen};
 
 /// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
 /// anew.
@@ -144,7 +144,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::*;
-    use crate::netns::test_namespace::{self, Child};
+    use crate::moves::netns::test_namespace::{self, Child};
 
     #[test]
     fn what_the_host_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {

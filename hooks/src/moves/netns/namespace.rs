@@ -11,11 +11,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::cookie;
-use crate::netlink::address::{self, Address};
-use crate::netlink::link::{self, Change, Link};
-use crate::netlink::message::{CREATE, EXCLUSIVE};
-use crate::netlink::route::{self, Route};
-use crate::netlink::socket::Socket;
+use crate::moves::netlink::address::{self, Address};
+use crate::moves::netlink::link::{self, Change, Link};
+use crate::moves::netlink::message::{CREATE, EXCLUSIVE};
+use crate::moves::netlink::route::{self, Route};
+use crate::moves::netlink::socket::Socket;
 use crate::process::init::Init;
 
 const STACK: usize = 128 * 1024;

@@ -21,7 +21,7 @@ use onload_core::lease::{InterfaceFacts, Registration};
 use rustix::io::Errno;
 
 use super::programs;
-use crate::netns::Netns;
+use crate::moves::netns::Netns;
 
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 /// Where they are listed, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`). The names of these
@@ -158,8 +158,8 @@ fn listed_in(dir: &Path) -> Option<Vec<Listed>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netdev::facts;
-    use crate::netlink::link::Link;
+    use crate::moves::interface::facts;
+    use crate::moves::netlink::link::Link;
 
     fn listed(name: &str, address: &str, since: u64) -> Listed {
         let (name, address) = (name.to_owned(), address.to_owned());

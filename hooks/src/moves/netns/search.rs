@@ -329,7 +329,7 @@ mod tests {
     use std::process::{self, Command, Stdio};
 
     use super::*;
-    use crate::netns::test_namespace::Child;
+    use crate::moves::netns::test_namespace::Child;
 
     /// A process of a user that makes so many network namespaces, each with a user namespace as anybody may make it, keeps
     /// them open, and ends with this.

@@ -3,37 +3,21 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use onload_core::error::{Context as _, Result};
-use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::settings::NetdevSettings;
 use rustix::io::Errno;
 
-use crate::netlink::address::Address;
-use crate::netlink::link::{Change, Link, UP};
-use crate::netlink::route::New;
-use crate::netns::Netns;
+use crate::moves::journey::Request;
+use crate::moves::netlink::address::Address;
+use crate::moves::netlink::link::{Change, Link, UP};
+use crate::moves::netlink::route::New;
+use crate::moves::netns::Netns;
 
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
-    pub(crate) addresses: Vec<InterfaceAddress>,
-    /// What the operator's configuration says of it beside.
-    pub(crate) settings: NetdevSettings,
-}
-
-impl Wanted {
-    /// Its addresses, without their networks.
-    pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
-        let addresses = self.addresses.iter();
-        addresses.map(InterfaceAddress::address).collect()
-    }
-}
-
-pub(super) fn set(netns: &Netns, link: &Link, wanted: &Wanted) -> Result<()> {
+pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
     let index = link.index;
     let setting = |what: String| {
         let name = link.shown();
         move || format!("setting {what} of interface {name} in the container")
     };
-    if let Some(mtu) = wanted.settings.mtu {
+    if let Some(mtu) = request.settings.mtu {
         let set = netns.change(index, &Change::Mtu(mtu.get()));
         set.with_context(setting(format!("the MTU {}", mtu.get())))?;
     }
@@ -44,7 +28,7 @@ pub(super) fn set(netns: &Netns, link: &Link, wanted: &Wanted) -> Result<()> {
     netns
         .change(index, &up)
         .with_context(setting("the state".to_owned()))?;
-    for address in &wanted.addresses {
+    for address in &request.addresses {
         let added = netns.add_address(Address {
             index,
             address: address.address(),
@@ -52,7 +36,7 @@ pub(super) fn set(netns: &Netns, link: &Link, wanted: &Wanted) -> Result<()> {
         });
         added.with_context(setting(format!("the address {address}")))?;
     }
-    for route in &wanted.settings.routes {
+    for route in &request.settings.routes {
         let network = (route.network.address(), route.network.prefix());
         let via = route.via;
         let added = netns.add_route(New {
@@ -62,7 +46,7 @@ pub(super) fn set(netns: &Netns, link: &Link, wanted: &Wanted) -> Result<()> {
         });
         added.with_context(setting(format!("the route {route}")))?;
     }
-    for via in &wanted.settings.gateway {
+    for via in &request.settings.gateway {
         let everywhere = match via {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

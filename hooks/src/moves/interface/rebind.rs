@@ -4,14 +4,19 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{Lease, Listed};
+use onload_core::error::Result;
+use onload_core::lease::{InterfaceFacts, Lease, Listed};
 use onload_core::pci::PciAddress;
 use onload_core::processes::Processes;
 
+use super::identity::Home;
 use super::usage::names;
+use crate::moves::journey::PAUSE;
+use crate::moves::netlink::link::Link;
 
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";
@@ -28,6 +33,10 @@ const NODES: [(&str, &str); 3] = [
 const NO_OVERRIDE: &str = "(null)";
 /// How long is looked who has another device of the function open.
 const OPENERS: Duration = Duration::from_secs(2);
+/// How long a driver that is bound anew has to make its interface, and udev to see it.
+const BINDING: Duration = Duration::from_secs(10);
+/// Where udev listens, and where it keeps what it knows of each interface.
+const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 
 pub(super) struct Function {
     bus: PathBuf,
@@ -161,6 +170,21 @@ impl Function {
     fn names(&self, class: &str) -> Vec<String> {
         names(&self.dir.join(class))
     }
+}
+
+/// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
+pub(super) fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<()> {
+    let [control, known] = UDEV.map(Path::new);
+    let until = Instant::now() + BINDING;
+    while Instant::now() < until {
+        let is_seen =
+            |link: &Link| !control.exists() || known.join(format!("n{}", link.index)).exists();
+        if home.find(facts)?.as_ref().is_some_and(is_seen) {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
