@@ -72,8 +72,7 @@ impl<'a> Recipient<'a> {
     /// Why a device that is not on the host cannot be had: its holder, or what `away` finds.
     pub(crate) fn held_elsewhere(&self, device: &Device, away: impl FnOnce() -> Error) -> Error {
         match self.leases.holders(device, START_PATIENCE) {
-            Err(error) => error.into(),
-            Ok(Some(refused)) => refused.into(),
+            Err(error) | Ok(Some(error)) => error,
             Ok(None) => away(),
         }
     }
@@ -90,13 +89,13 @@ impl<'a> Recipient<'a> {
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
         let kept = self.leases.returning(device, START_PATIENCE)?;
         bring(&kept.unwrap_or_else(|| self.moved(facts, Vec::new(), true)))?;
-        Ok(self.leases.returned(device, START_PATIENCE)?)
+        self.leases.returned(device, START_PATIENCE)
     }
 
     /// Ends the lease of a device that stays where it is, unless no other container of its namespace has it.
     pub(crate) fn abandon(&self, device: &Device) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        Ok(self.leases.abandon(device, id, &bundle, START_PATIENCE)?)
+        self.leases.abandon(device, id, &bundle, START_PATIENCE)
     }
 
     fn moved<F>(&self, facts: F, addresses: Vec<IpAddr>, returning: bool) -> Moved<F> {

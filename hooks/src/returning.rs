@@ -153,9 +153,7 @@ pub(crate) fn restore(
     let mut restored = Vec::new();
     for device in devices {
         let moving = leases.lock_moving(&device, MOVING_PATIENCE);
-        let settled = moving
-            .map_err(Error::from)
-            .and_then(|_moving| settle(&device));
+        let settled = moving.and_then(|_moving| settle(&device));
         if !matches!(settled, Ok(false)) {
             let result = settled.map(drop);
             restored.push(Restored { device, result });

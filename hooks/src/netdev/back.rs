@@ -43,7 +43,7 @@ struct Lease<'a> {
 
 impl Lease<'_> {
     fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
-        Ok(self.leases.amend(self.device, START_PATIENCE, change)?)
+        self.leases.amend(self.device, START_PATIENCE, change)
     }
 }
 

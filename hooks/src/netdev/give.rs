@@ -195,7 +195,7 @@ impl<'a> Mover<'a> {
                 facts.onload = registration;
             }
         };
-        Ok(self.to.leases.amend(device, START_PATIENCE, &say)?)
+        self.to.leases.amend(device, START_PATIENCE, &say)
     }
 
     /// The interface is not on the host: another container of the same namespace may have it.
