@@ -68,7 +68,6 @@ impl fmt::Display for Mems {
 const NUMA: &str = "numa";
 const ISOLATED: &str = "isolated";
 
-/// As the configuration has it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Written {
@@ -84,22 +83,22 @@ impl TryFrom<Written> for Bundle {
         let devices = devices(&written.devices)?;
         let cpus = written.cpus.map(|text| cpus(&text)).transpose()?;
         let mems = written.mems.map(|text| mems(&text)).transpose()?;
-        let is_near_none = devices.keys().all(|class| WITHOUT_NODE.contains(class));
-        let of_node = match (&cpus, &mems) {
-            (Some(cpus @ (Cpus::Numa | Cpus::Isolated)), _) => Some(("cpus", cpus.to_string())),
-            (_, Some(Mems::Numa)) => Some(("mems", NUMA.to_owned())),
-            _ => None,
+        let (key, value) = match (&cpus, &mems) {
+            (Some(Cpus::Numa), _) => ("cpus", NUMA),
+            (Some(Cpus::Isolated), _) => ("cpus", ISOLATED),
+            (_, Some(Mems::Numa)) => ("mems", NUMA),
+            _ => ("", ""),
         };
-        match of_node.filter(|_| is_near_none) {
-            Some((key, value)) => Err(error!(
+        if !key.is_empty() && devices.keys().all(|class| WITHOUT_NODE.contains(class)) {
+            bail!(
                 "{key} = {value:?} needs a device that is near a NUMA node, and profiles and huge pages are near none; name a list, or add a device"
-            )),
-            None => Ok(Bundle {
-                devices,
-                cpus,
-                mems,
-            }),
+            );
         }
+        Ok(Bundle {
+            devices,
+            cpus,
+            mems,
+        })
     }
 }
 
@@ -117,10 +116,8 @@ fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>> {
         }
         let known = devices.entry(class).or_default();
         if known.iter().any(|one| one.name == wanted.name) {
-            bail!(
-                "{0:?} is there twice; name it once",
-                format!("{class}={}", wanted.name)
-            );
+            let device = format!("{class}={}", wanted.name);
+            bail!("{device:?} is there twice; name it once");
         }
         known.push(wanted);
     }
@@ -128,51 +125,34 @@ fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>> {
 }
 
 fn device(text: &str) -> Result<(Class, Wanted)> {
-    let device = || text.to_owned();
-    let (class, name) = text.split_once('=').ok_or_else(|| {
-        error!(
-            "expected a device as CLASS=NAME or CLASS=POOL*N, such as \"nic=ens1\", found {0:?}",
-            device()
-        )
-    })?;
-    let class = class
-        .parse()
-        .map_err(|source| error!("{device:?}: {source}", device = device()))?;
-    if class == Class::Bundle {
+    let Some((class, name)) = text.split_once('=') else {
         bail!(
-            "{0:?}: a bundle cannot hold another one; name its devices",
-            device()
+            "expected a device as CLASS=NAME or CLASS=POOL*N, such as \"nic=ens1\", found {text:?}"
         );
+    };
+    let class = class.parse().map_err(|error| error!("{text:?}: {error}"))?;
+    if class == Class::Bundle {
+        bail!("{text:?}: a bundle cannot hold another one; name its devices");
     }
-    let wanted = name
-        .parse()
-        .map_err(|source| error!("{device:?}: {source}", device = device()))?;
+    let wanted = name.parse().map_err(|error| error!("{text:?}: {error}"))?;
     Ok((class, wanted))
 }
 
 fn cpus(text: &str) -> Result<Cpus> {
-    match text {
-        NUMA => Ok(Cpus::Numa),
-        ISOLATED => Ok(Cpus::Isolated),
-        list => match cpu_list::read(list) {
-            Ok(cpus) => Ok(Cpus::List(cpus)),
-            Err(_) => {
-                bail!("cpus is \"numa\", \"isolated\" or a list such as \"0-3,8\", not {list:?}")
-            }
-        },
-    }
+    Ok(match (text, cpu_list::read(text)) {
+        (NUMA, _) => Cpus::Numa,
+        (ISOLATED, _) => Cpus::Isolated,
+        (_, Ok(cpus)) => Cpus::List(cpus),
+        _ => bail!("cpus is \"numa\", \"isolated\" or a list such as \"0-3,8\", not {text:?}"),
+    })
 }
 
 fn mems(text: &str) -> Result<Mems> {
-    match text {
-        NUMA => Ok(Mems::Numa),
-        list => match cpu_list::read(list) {
-            Ok(nodes) => Ok(Mems::List(nodes)),
-            Err(_) => {
-                bail!("mems is \"numa\" or a list of NUMA nodes such as \"0,1\", not {list:?}")
-            }
-        },
-    }
+    Ok(match (text, cpu_list::read(text)) {
+        (NUMA, _) => Mems::Numa,
+        (_, Ok(nodes)) => Mems::List(nodes),
+        _ => bail!("mems is \"numa\" or a list of NUMA nodes such as \"0,1\", not {text:?}"),
+    })
 }
 
 #[cfg(test)]

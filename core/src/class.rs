@@ -1,10 +1,11 @@
 //! The device classes: the part of `onload.dev/<class>` that says what is requested.
 
-use crate::error::{Error, Result, error};
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+
+use crate::error::{Error, Result, bail, read_as_text};
 
 /// The vendor of every onload.dev kind, and the prefix of every onload.dev annotation.
 pub(crate) const VENDOR: &str = "onload.dev";
@@ -99,6 +100,28 @@ impl Class {
 
     fn row(self) -> &'static Row {
         &ROWS[self as usize]
+    }
+
+    pub fn named(word: &str) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| class.as_str() == word)
+    }
+
+    /// The classes of a list that people write, sorted, each once; the word `all` stands for `all`.
+    pub(crate) fn listed(
+        words: &[String],
+        all: &[Class],
+        check: fn(Class) -> Result<Class>,
+    ) -> Result<Vec<Class>> {
+        let mut classes = Vec::new();
+        for word in words {
+            match word.trim() {
+                "all" => classes.extend(all),
+                word => classes.push(check(word.parse()?)?),
+            }
+        }
+        classes.sort();
+        classes.dedup();
+        Ok(classes)
     }
 
     /// The CDI kind of the class, `onload.dev/<class>`.
@@ -217,39 +240,26 @@ impl fmt::Display for Class {
     }
 }
 
-/// What to write: the class where the word is its kind.
-fn remedy(word: &str) -> String {
-    let is_kind = |class: &Class| class.kind() == word;
-    match Class::ALL.into_iter().find(is_kind) {
-        Some(class) => format!("write {class}"),
-        None => format!("known are {}", list(&Class::ALL)),
-    }
-}
-
-/// The classes as a comma-separated list for messages.
-pub(crate) fn list(classes: &[Class]) -> String {
-    let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
-    names.join(", ")
+pub(crate) fn list() -> String {
+    Class::ALL.map(Class::as_str).join(", ")
 }
 
 impl FromStr for Class {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        Class::ALL
-            .into_iter()
-            .find(|class| class.as_str() == word)
-            .ok_or_else(|| error!("unknown class {word:?}; {}", remedy(word)))
+        if let Some(class) = Class::named(word) {
+            return Ok(class);
+        }
+        let kind = Class::ALL.into_iter().find(|class| class.kind() == word);
+        match kind {
+            Some(class) => bail!("unknown class {word:?}; write {class}"),
+            None => bail!("unknown class {word:?}; known are {}", list()),
+        }
     }
 }
 
-impl TryFrom<String> for Class {
-    type Error = Error;
-
-    fn try_from(word: String) -> Result<Self> {
-        word.parse()
-    }
-}
+read_as_text!(Class);
 
 #[cfg(test)]
 mod tests {
@@ -268,12 +278,8 @@ mod tests {
             assert_eq!(class as usize, at, "{class}");
         }
         let of = |is: fn(Class) -> bool| {
-            list(
-                &Class::ALL
-                    .into_iter()
-                    .filter(|class| is(*class))
-                    .collect::<Vec<_>>(),
-            )
+            let classes = Class::ALL.into_iter().filter(|class| is(*class));
+            classes.map(Class::as_str).collect::<Vec<_>>().join(", ")
         };
         assert_eq!(of(Class::is_onload), "nic, nic-plain, nic-nodes, zf");
         assert_eq!(of(Class::pins_memory), "rdma, vfio");

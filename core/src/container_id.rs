@@ -5,8 +5,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, error};
+use crate::error::{Error, Result, bail, read_as_text, written_as_text};
 use crate::text::Quoted;
+
+/// What of an id people type and engines show.
+pub fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
 
 /// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
 /// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
@@ -14,9 +19,10 @@ use crate::text::Quoted;
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
 
+read_as_text!(ContainerId);
+written_as_text!(ContainerId);
+
 impl ContainerId {
-    /// The id as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -35,26 +41,11 @@ impl FromStr for ContainerId {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
         let named = !matches!(text, "" | "." | "..") && text.len() <= 255;
         if named && text.chars().all(legal) {
-            Ok(ContainerId(text.to_owned()))
-        } else {
-            Err(error!(
-                "{0} is not a container id: want letters, digits, '_', '+', '-' and '.'",
-                Quoted(text)
-            ))
+            return Ok(ContainerId(text.to_owned()));
         }
-    }
-}
-
-impl TryFrom<String> for ContainerId {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl From<ContainerId> for String {
-    fn from(id: ContainerId) -> String {
-        id.0
+        bail!(
+            "{} is not a container id: want letters, digits, '_', '+', '-' and '.'",
+            Quoted(text)
+        )
     }
 }

@@ -1,8 +1,10 @@
 //! Lists of CPUs and other numbers as the kernel writes them: `0-3,8,10-11`
 //! (Documentation/admin-guide/kernel-parameters.rst, "cpu lists").
 
-use crate::error::{Result, error};
 use std::collections::BTreeSet;
+
+use crate::error::{Result, bail};
+use crate::text::digits;
 
 /// Most CPUs that a kernel may be built for.
 const MOST_CPUS: u32 = 65_536;
@@ -12,38 +14,27 @@ const MOST_CPUS: u32 = 65_536;
 /// would be taken for all of it.
 pub fn parse(text: &str) -> Result<BTreeSet<u32>> {
     let list = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
-    match list {
-        "" => Ok(BTreeSet::new()),
-        list => read(list),
+    if list.is_empty() {
+        return Ok(BTreeSet::new());
     }
+    read(list)
 }
 
 /// Reads a list that a person wrote: not empty, and without anything else in it.
 pub fn read(text: &str) -> Result<BTreeSet<u32>> {
-    let not = || {
-        error!(
-            "{0:?} is no list of numbers such as \"0-3,8\"",
-            text.to_owned()
-        )
-    };
     let mut numbers = BTreeSet::new();
     for range in text.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let number = |text: &str| {
-            let is_number = !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
-            text.parse::<u32>().ok().filter(|_| is_number)
-        };
-        let (first, last) = (number(first), number(last));
-        let range = first.zip(last).filter(|(first, last)| first <= last);
-        let (first, last) = range
-            .filter(|(_, last)| *last < MOST_CPUS)
-            .ok_or_else(not)?;
-        numbers.extend(first..=last);
+        match (digits::<u32>(first), digits(last)) {
+            (Some(first), Some(last)) if first <= last && last < MOST_CPUS => {
+                numbers.extend(first..=last);
+            }
+            _ => bail!("{text:?} is no list of numbers such as \"0-3,8\""),
+        }
     }
     Ok(numbers)
 }
 
-#[must_use]
 pub fn text(numbers: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -52,9 +43,11 @@ pub fn text(numbers: &BTreeSet<u32>) -> String {
             _ => ranges.push((*number, *number)),
         }
     }
-    let ranges = ranges.into_iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let ranges = ranges.into_iter().map(|(first, last)| {
+        if first == last {
+            return first.to_string();
+        }
+        format!("{first}-{last}")
     });
     ranges.collect::<Vec<_>>().join(",")
 }
@@ -81,13 +74,10 @@ mod tests {
             "0-3,",
             "0-3\0,8",
         ] {
+            let said = parse(text).unwrap_err().to_string();
             assert_eq!(
-                parse(text),
-                Err(error!(
-                    "{0:?} is no list of numbers such as \"0-3,8\"",
-                    text.to_owned()
-                )),
-                "{text:?}"
+                said,
+                format!("{text:?} is no list of numbers such as \"0-3,8\"")
             );
         }
     }
@@ -99,13 +89,10 @@ mod tests {
         for text in [
             "", ",", "0,", "a", "3-1", "0-", "-1", "+1", "0 - 3", "0-65536", "0\n",
         ] {
+            let said = read(text).unwrap_err().to_string();
             assert_eq!(
-                read(text),
-                Err(error!(
-                    "{0:?} is no list of numbers such as \"0-3,8\"",
-                    text.to_owned()
-                )),
-                "{text:?}"
+                said,
+                format!("{text:?} is no list of numbers such as \"0-3,8\"")
             );
         }
     }

@@ -50,14 +50,12 @@ pub struct Summary {
     pub needed: Vec<String>,
     /// The symbol versions that the file needs, by library.
     pub version_needs: BTreeSet<VersionNeed>,
-    /// The symbol versions that the file defines.
     pub version_definitions: BTreeSet<String>,
 }
 
 /// A symbol version that a file needs from a library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VersionNeed {
-    /// The library, by its soname.
     pub library: String,
     /// The version, for instance `GLIBC_2.38`.
     pub version: String,
@@ -65,19 +63,15 @@ pub struct VersionNeed {
     pub weak: bool,
 }
 
-/// A version of the GNU C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GlibcVersion {
-    /// The number before the first dot.
     pub major: u32,
-    /// The number after it.
     pub minor: u32,
 }
 
 impl GlibcVersion {
     /// Parses the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`; `None` for
     /// `GLIBC_PRIVATE`, `GLIBC_ABI_DT_RELR` and names of other libraries.
-    #[must_use]
     pub fn from_symbol_version(name: &str) -> Option<GlibcVersion> {
         let mut numbers = name.strip_prefix("GLIBC_")?.split('.');
         let major = numbers.next()?.parse().ok()?;
@@ -94,7 +88,6 @@ impl fmt::Display for GlibcVersion {
 
 impl Summary {
     /// The newest glibc whose symbols the file needs; `None` if it needs no versioned ones.
-    #[must_use]
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
         let strong = self.version_needs.iter().filter(|need| !need.weak);
         strong
@@ -103,7 +96,6 @@ impl Summary {
     }
 
     /// The newest glibc version that the file, a libc, defines.
-    #[must_use]
     pub fn glibc_defined(&self) -> Option<GlibcVersion> {
         self.version_definitions
             .iter()
@@ -112,7 +104,6 @@ impl Summary {
     }
 }
 
-/// Why a file cannot be interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// It does not begin as an ELF file does.
@@ -125,10 +116,11 @@ pub enum ElfError {
 
 impl crate::error::Typed for ElfError {}
 
+use ElfError::Malformed;
+
+const TOO_MANY: ElfError = Malformed("too many versions");
+
 /// Reads what the dynamic loader would learn from a file.
-///
-/// # Errors
-/// [`ElfError`] for a file that is not ELF, is truncated, or states counts that no real file has.
 pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
     let ident = data.read_bytes_at(0, 16).map_err(|()| ElfError::NotElf)?;
     if ident.get(..4) != Some(&elf::ELFMAG) {
@@ -143,9 +135,6 @@ pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
 
 /// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
 /// where that is in it.
-///
-/// # Errors
-/// [`ElfError`], also where it is not in what was read.
 pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
     if !beginning.starts_with(&elf::ELFMAG) {
         return Err(ElfError::NotElf);
@@ -159,9 +148,6 @@ pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
 
 /// Reads what the dynamic loader would learn from an open file of `length` bytes. It neither reads nor maps the whole
 /// file: if a mapped file is truncated, its reader is killed.
-///
-/// # Errors
-/// [`ElfError`], also for a file that makes the reader go back and forth more than a real one does.
 pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<Summary, ElfError> {
     summarize(&ReadCache::new(Blocks::new(file, length)))
 }
@@ -274,17 +260,14 @@ struct DynamicEntries {
 
 impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
     fn open(data: R) -> Result<Self, ElfError> {
-        let header = H::parse(data).map_err(|_| ElfError::Malformed("file header"))?;
-        let endian = header
-            .endian()
-            .map_err(|_| ElfError::Malformed("byte order"))?;
+        let header = H::parse(data).map_err(|_| Malformed("file header"))?;
+        let endian = header.endian().map_err(|_| Malformed("byte order"))?;
         let stated = usize::from(header.e_phnum(endian));
         if stated > MAX_PROGRAM_HEADERS {
-            return Err(ElfError::Malformed("too many program headers"));
+            return Err(Malformed("too many program headers"));
         }
-        let segments = header
-            .program_headers(endian, data)
-            .map_err(|_| ElfError::Malformed("program headers"))?;
+        let segments = header.program_headers(endian, data);
+        let segments = segments.map_err(|_| Malformed("program headers"))?;
         Ok(File {
             data,
             header,
@@ -332,14 +315,10 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         };
         let (offset, size) = segment.file_range(self.endian);
         if size > MAX_NAME_BYTES {
-            return Err(ElfError::Malformed(
-                "interpreter is longer than a path may be",
-            ));
+            return Err(Malformed("interpreter is longer than a path may be"));
         }
-        let bytes = self
-            .data
-            .read_bytes_at(offset, size)
-            .map_err(|()| ElfError::Malformed("interpreter"))?;
+        let bytes = self.data.read_bytes_at(offset, size);
+        let bytes = bytes.map_err(|()| Malformed("interpreter"))?;
         let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         text(name, "interpreter is not UTF-8").map(Some)
     }
@@ -349,14 +328,12 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             return Ok(None);
         };
         let (offset, size) = segment.file_range(self.endian);
-        let malformed = ElfError::Malformed("dynamic section");
+        let malformed = Malformed("dynamic section");
         if size > MAX_DYNAMIC_BYTES {
             return Err(malformed);
         }
-        let bytes = self
-            .data
-            .read_bytes_at(offset, size)
-            .map_err(|()| malformed)?;
+        let bytes = self.data.read_bytes_at(offset, size);
+        let bytes = bytes.map_err(|()| malformed)?;
         let count = bytes.len() / size_of::<H::Dyn>();
         let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
         let mut found = DynamicEntries::default();
@@ -377,7 +354,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
     }
 
     fn string(&self, dynamic: &DynamicEntries, at: u64) -> Result<String, ElfError> {
-        let malformed = ElfError::Malformed("string table");
+        let malformed = Malformed("string table");
         let table = dynamic.strings.ok_or(malformed)?;
         if at >= dynamic.strings_size {
             return Err(malformed);
@@ -403,24 +380,19 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
 
     /// The file offset of an address in the loaded image.
     fn file_offset(&self, address: u64) -> Result<u64, ElfError> {
-        let loaded = self
-            .segments
-            .iter()
-            .filter(|s| s.p_type(self.endian) == elf::PT_LOAD);
-        for segment in loaded {
+        let segments = self.segments.iter();
+        for segment in segments.filter(|s| s.p_type(self.endian) == elf::PT_LOAD) {
             let start: u64 = segment.p_vaddr(self.endian).into();
             let (offset, size) = segment.file_range(self.endian);
             if let Some(within) = address.checked_sub(start).filter(|within| *within < size) {
-                return offset
-                    .checked_add(within)
-                    .ok_or(ElfError::Malformed("segment"));
+                return offset.checked_add(within).ok_or(Malformed("segment"));
             }
         }
-        Err(ElfError::Malformed("address outside every segment"))
+        Err(Malformed("address outside every segment"))
     }
 
     fn record<T: Pod>(&self, address: u64) -> Result<&'d T, ElfError> {
-        let malformed = ElfError::Malformed("version table");
+        let malformed = Malformed("version table");
         let offset = self.file_offset(address)?;
         let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
         let bytes = self
@@ -444,9 +416,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             let library = self.string(dynamic, need.vn_file.get(self.endian).into())?;
             let mut at = advance(address, need.vn_aux.get(self.endian))?;
             for _ in 0..need.vn_cnt.get(self.endian) {
-                budget = budget
-                    .checked_sub(1)
-                    .ok_or(ElfError::Malformed("too many versions"))?;
+                budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
                 let aux: &elf::Vernaux<Endianness> = self.record(at)?;
                 needs.insert(VersionNeed {
                     library: library.clone(),
@@ -458,9 +428,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                     next => at = advance(at, next)?,
                 }
             }
-            budget = budget
-                .checked_sub(1)
-                .ok_or(ElfError::Malformed("too many versions"))?;
+            budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
             match need.vn_next.get(self.endian) {
                 0 => return Ok(needs),
                 next => address = advance(address, next)?,
@@ -489,14 +457,13 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 next => address = advance(address, next)?,
             }
         }
-        Err(ElfError::Malformed("too many versions"))
+        Err(TOO_MANY)
     }
 }
 
 fn advance(address: u64, by: u32) -> Result<u64, ElfError> {
-    address
-        .checked_add(by.into())
-        .ok_or(ElfError::Malformed("version table"))
+    let sum = address.checked_add(by.into());
+    sum.ok_or(Malformed("version table"))
 }
 
 /// The name before the first NUL; `None` if there is no NUL.
@@ -506,7 +473,7 @@ fn before_zero(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 fn text(bytes: &[u8], problem: &'static str) -> Result<String, ElfError> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| ElfError::Malformed(problem))
+    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed(problem))
 }
 
 #[cfg(test)]
@@ -543,7 +510,7 @@ mod tests {
         );
         assert_eq!(summarize(&b"\x7fELF"[..]), Err(ElfError::NotElf));
         let cut = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0";
-        assert_eq!(summarize(&cut[..]), Err(ElfError::Malformed("file header")));
+        assert_eq!(summarize(&cut[..]), Err(Malformed("file header")));
     }
 
     /// The program that runs this test is a static ELF file, so it needs nothing.

@@ -95,4 +95,29 @@ macro_rules! bail {
 
 impl Typed for onload_cdi::annotations::AnnotationError {}
 
+/// Types that serde reads as a text, by their `FromStr`.
+macro_rules! read_as_text {
+    ($($name:ty)*) => {$(
+        impl TryFrom<String> for $name {
+            type Error = $crate::error::Error;
+
+            fn try_from(text: String) -> $crate::error::Result<Self> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+/// Types that serde writes as a text, by their `Display`.
+macro_rules! written_as_text {
+    ($($name:ty)*) => {$(
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+    )*};
+}
+
 pub use {bail, error};
+pub(crate) use {read_as_text, written_as_text};

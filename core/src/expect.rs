@@ -10,15 +10,13 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result, bail, error};
 use crate::pci::PciAddress;
-use crate::text::Quoted;
+use crate::text::{Quoted, digits};
 
-/// What a node is expected to be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expect {
     /// The node's path in the container. For rdma and vfio, its last component is the kernel's name
     /// of the node.
     pub node: String,
-    /// The device that it must belong to.
     pub device: Expected,
     /// The numbers that the generator saw; `None` in a specification of version 0.1. They are not
     /// compared with the container's. They make the specification change when a number changes: a
@@ -33,7 +31,6 @@ pub enum Expected {
     /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and its PCI function if it has one.
     Rdma {
         ibdev: String,
-        /// The PCI function, if it has one.
         pci: Option<PciAddress>,
     },
     /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as its
@@ -48,7 +45,6 @@ pub enum Expected {
         class: &'static str,
         /// The kernel's name, for instance `ptp0`.
         name: String,
-        /// The PCI function, if it has one.
         pci: Option<PciAddress>,
     },
 }
@@ -56,7 +52,6 @@ pub enum Expected {
 /// A node that its driver has once per host.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriverNode {
-    /// The class in the expectation.
     pub class: &'static str,
     /// The ID, which is the kernel's name of the device.
     pub name: &'static str,
@@ -71,45 +66,37 @@ pub struct DriverNode {
 /// minor number when the module is loaded (`drivers/infiniband/core/ucma.c`,
 /// `drivers/iommu/iommufd/main.c`), and two of which have a reserved one (`include/linux/miscdevice.h`).
 static DRIVER_NODES: [DriverNode; 8] = [
-    driver_node("nic", "onload", "onload"),
-    driver_node("nic", "onload_epoll", "onload_epoll"),
-    driver_node("zf", "sfc_char", "sfc_char"),
-    driver_node("misc", "rdma_cm", "misc"),
-    driver_node("misc", "vfio", "misc"),
-    driver_node("misc", "iommu", "misc"),
-    reserved_node("vhost-net", 238),
-    reserved_node("tun", 200),
+    driver_node("nic", "onload", "onload", None),
+    driver_node("nic", "onload_epoll", "onload_epoll", None),
+    driver_node("zf", "sfc_char", "sfc_char", None),
+    driver_node("misc", "rdma_cm", "misc", None),
+    driver_node("misc", "vfio", "misc", None),
+    driver_node("misc", "iommu", "misc", None),
+    driver_node("misc", "vhost-net", "misc", misc(238)),
+    driver_node("misc", "tun", "misc", misc(200)),
 ];
-
-/// The major number of misc devices (`include/uapi/linux/major.h`).
-const MISC_MAJOR: u32 = 10;
 
 const fn driver_node(
     class: &'static str,
     name: &'static str,
     sysfs_class: &'static str,
+    reserved: Option<Numbers>,
 ) -> DriverNode {
     DriverNode {
         class,
         name,
         sysfs_class,
-        reserved: None,
+        reserved,
     }
 }
 
-const fn reserved_node(name: &'static str, minor: u32) -> DriverNode {
-    DriverNode {
-        reserved: Some(Numbers {
-            major: MISC_MAJOR,
-            minor,
-        }),
-        ..driver_node("misc", name, "misc")
-    }
+/// The major number is that of misc devices (`include/uapi/linux/major.h`).
+const fn misc(minor: u32) -> Option<Numbers> {
+    Some(Numbers { major: 10, minor })
 }
 
 impl Expected {
     /// The driver's node with this class and name, if there is one.
-    #[must_use]
     pub fn driver(class: &str, name: &str) -> Option<Expected> {
         let known = |node: &&DriverNode| node.class == class && node.name == name;
         DRIVER_NODES.iter().find(known).map(Expected::Driver)
@@ -117,19 +104,17 @@ impl Expected {
 
     /// The driver's node with this name in any class; `None` if no driver has one such node per
     /// host.
-    #[must_use]
     pub fn driver_node(name: &str) -> Option<Expected> {
         let known = |node: &&DriverNode| node.name == name;
         DRIVER_NODES.iter().find(known).map(Expected::Driver)
     }
 
     /// The clock with this class and name; `None` if it cannot be the name of a clock.
-    #[must_use]
     pub fn clock(class: &str, name: &str, pci: Option<PciAddress>) -> Option<Expected> {
         let class = ["ptp", "pps"].into_iter().find(|known| *known == class)?;
         let number = name.strip_prefix(class)?;
-        let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        numbered.then(|| Expected::Clock {
+        let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_numbered.then(|| Expected::Clock {
             class,
             name: name.to_owned(),
             pci,
@@ -137,7 +122,6 @@ impl Expected {
     }
 }
 
-/// The numbers of a character device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Numbers {
     pub major: u32,
@@ -155,21 +139,16 @@ impl FromStr for Numbers {
 
     /// Parses the format of the kernel's `print_dev_t` (include/linux/kdev_t.h).
     fn from_str(text: &str) -> Result<Self> {
-        let number = |text: &str| {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            digits.then(|| text.parse().ok()).flatten()
-        };
-        let numbers = text
-            .split_once(':')
-            .and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
-        let (major, minor) = numbers.ok_or_else(|| error!("not MAJOR:MINOR"))?;
-        Ok(Numbers { major, minor })
+        let numbers = text.split_once(':').and_then(|(major, minor)| {
+            let (major, minor) = (digits(major)?, digits(minor)?);
+            Some(Numbers { major, minor })
+        });
+        numbers.ok_or_else(|| error!("not MAJOR:MINOR"))
     }
 }
 
 impl Expect {
     /// The kernel's name of the node.
-    #[must_use]
     pub fn node_name(&self) -> &str {
         self.node.rsplit('/').next().unwrap_or_default()
     }
@@ -182,14 +161,11 @@ impl FromStr for Expect {
     /// numbers, and before them the last `@` starts PCI, but only if what follows has the right
     /// form: the name of an RDMA device may contain both characters.
     fn from_str(text: &str) -> Result<Self> {
-        let form = || {
-            error!(
-                "{0} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]",
-                Quoted(text).to_string()
-            )
+        let parts = text.split_once('=');
+        let parts = parts.and_then(|(node, device)| Some((node, device.split_once(':')?)));
+        let Some((node, (class, id))) = parts else {
+            bail!("{} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", Quoted(text));
         };
-        let (node, device) = text.split_once('=').ok_or_else(form)?;
-        let (class, id) = device.split_once(':').ok_or_else(form)?;
         let (id, written) = behind(id, '#');
         Ok(Expect {
             device: expected(class, id)?,
@@ -208,37 +184,27 @@ fn behind<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
 }
 
 fn expected(class: &str, id: &str) -> Result<Expected> {
-    let unknown = |class: &'static str| {
-        error!(
-            "there is no {class} device {id} with a node",
-            id = Quoted(id).to_string()
-        )
-    };
-    let clock = |class: &'static str| {
-        let (name, pci) = behind(id, '@');
-        Expected::clock(class, name, pci).ok_or_else(|| unknown(class))
-    };
-    let driver = |class: &'static str| Expected::driver(class, id).ok_or_else(|| unknown(class));
-    match class {
-        "rdma" => rdma(id),
-        "vfio" => Ok(Expected::Vfio { pci: id.parse()? }),
-        "nic" => driver("nic"),
-        "zf" => driver("zf"),
-        "misc" => driver("misc"),
-        "ptp" => clock("ptp"),
-        "pps" => clock("pps"),
-        other => Err(error!(
-            "class {0} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc",
+    let device = match class {
+        "rdma" => return rdma(id),
+        "vfio" => return Ok(Expected::Vfio { pci: id.parse()? }),
+        "nic" | "zf" | "misc" => Expected::driver(class, id),
+        "ptp" | "pps" => {
+            let (name, pci) = behind(id, '@');
+            Expected::clock(class, name, pci)
+        }
+        other => bail!(
+            "class {} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc",
             Quoted(other)
-        )),
-    }
+        ),
+    };
+    device.ok_or_else(|| error!("there is no {class} device {} with a node", Quoted(id)))
 }
 
 fn rdma(id: &str) -> Result<Expected> {
     let (ibdev, pci) = behind(id, '@');
     // The name becomes a file name below /sys.
     if matches!(ibdev, "" | "." | "..") || ibdev.contains(['/', '\0']) {
-        bail!("{0} cannot be the name of an RDMA device", Quoted(ibdev));
+        bail!("{} cannot be the name of an RDMA device", Quoted(ibdev));
     }
     Ok(Expected::Rdma {
         ibdev: ibdev.to_owned(),
@@ -250,20 +216,15 @@ fn node_path(path: &str) -> Result<String> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     match path.strip_prefix('/') {
         Some(rest) if rest.split('/').all(plain) => Ok(path.to_owned()),
-        _ => Err(error!(
-            "{0} is not the absolute path of a device node",
-            Quoted(path)
-        )),
+        _ => bail!("{} is not the absolute path of a device node", Quoted(path)),
     }
 }
 
 impl fmt::Display for Expect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.node, self.device)?;
-        match self.written {
-            Some(numbers) => write!(f, "#{numbers}"),
-            None => Ok(()),
-        }
+        self.written
+            .map_or(Ok(()), |numbers| write!(f, "#{numbers}"))
     }
 }
 
@@ -271,15 +232,12 @@ impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (class, name, pci) = match self {
             Expected::Vfio { pci } => return write!(f, "vfio:{pci}"),
-            Expected::Rdma { ibdev, pci } => ("rdma", ibdev.as_str(), pci),
-            Expected::Driver(node) => (node.class, node.name, &None),
-            Expected::Clock { class, name, pci } => (*class, name.as_str(), pci),
+            Expected::Rdma { ibdev, pci } => ("rdma", ibdev.as_str(), *pci),
+            Expected::Driver(node) => (node.class, node.name, None),
+            Expected::Clock { class, name, pci } => (*class, name.as_str(), *pci),
         };
         write!(f, "{class}:{name}")?;
-        match pci {
-            Some(pci) => write!(f, "@{pci}"),
-            None => Ok(()),
-        }
+        pci.map_or(Ok(()), |pci| write!(f, "@{pci}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
 //! the hook reads them.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,24 +9,22 @@ use onload_cdi::DeviceName;
 
 use crate::class::Class;
 use crate::config::Memlock;
-use crate::error::{Context as _, Error, Result, bail};
+use crate::error::{Context as _, Error, Result, bail, error, written_as_text};
 use crate::expect::Expect;
 use crate::host_settings::Interface;
 use crate::lease::{ClaimUid, Device, Token};
 use crate::netdev::address::InterfaceAddress;
 use crate::pci::PciAddress;
 use crate::text::Quoted;
+use crate::wanted::{MAX_NAMES, numbered};
 
 /// The program, as the first word of its command line.
 pub const PROGRAM: &str = "onload-hook";
-/// The most members of one pool that a container is given: as many as an annotation may name.
-pub const MAX_TAKE: u32 = 128;
 
 /// What a specification asks the hook to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
     pub memlock: Option<Memlock>,
-    /// What nodes are expected to be.
     pub expect: Vec<Expect>,
     /// Devices that the container has for itself while it lives.
     pub lease: Vec<Device>,
@@ -49,130 +47,112 @@ struct Flag {
     name: &'static str,
     /// The form of its value.
     value: &'static str,
-    /// Takes a value; `false` if the flag had one and may have one only.
-    read: fn(&mut HookArguments, &str) -> Result<bool>,
-    values: fn(&HookArguments) -> Vec<String>,
+    of: fn(&mut HookArguments) -> &mut dyn Values,
 }
 
 /// Every flag, in the order in which they are written.
 const FLAGS: [Flag; 9] = [
-    Flag {
-        name: "--memlock",
-        value: "unlimited|BYTES",
-        read: |of, value| once(&mut of.memlock, value),
-        values: |of| texts(&of.memlock),
-    },
-    Flag {
-        name: "--expect",
-        value: "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]",
-        read: |of, value| often(&mut of.expect, value),
-        values: |of| texts(&of.expect),
-    },
-    Flag {
-        name: "--lease",
-        value: "CLASS:NAME",
-        read: |of, value| often(&mut of.lease, value),
-        values: |of| texts(&of.lease),
-    },
-    Flag {
-        name: "--token",
-        value: "HEX",
-        read: |of, value| once(&mut of.token, value),
-        values: |of| {
-            of.token
-                .iter()
-                .map(|token| token.as_str().to_owned())
-                .collect()
-        },
-    },
-    Flag {
-        name: "--claim",
-        value: "UID",
-        read: |of, value| once(&mut of.claim, value),
-        values: |of| texts(&of.claim),
-    },
-    Flag {
-        name: "--take",
-        value: "CLASS:POOL[*N]",
-        read: |of, value| often(&mut of.take, value),
-        values: |of| texts(&of.take),
-    },
-    Flag {
-        name: "--netdev",
-        value: "IFNAME@PCI",
-        read: |of, value| often(&mut of.netdev, value),
-        values: |of| texts(&of.netdev),
-    },
-    Flag {
-        name: "--rdma-netns",
-        value: "IBDEV@PCI",
-        read: |of, value| often(&mut of.rdma_netns, value),
-        values: |of| texts(&of.rdma_netns),
-    },
-    Flag {
-        name: "--address",
-        value: "IFNAME=ADDRESS/PREFIX",
-        read: |of, value| often(&mut of.address, value),
-        values: |of| texts(&of.address),
-    },
+    flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
+    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| {
+        &mut of.expect
+    }),
+    flag("--lease", "CLASS:NAME", |of| &mut of.lease),
+    flag("--token", "HEX", |of| &mut of.token),
+    flag("--claim", "UID", |of| &mut of.claim),
+    flag("--take", "CLASS:POOL[*N]", |of| &mut of.take),
+    flag("--netdev", "IFNAME@PCI", |of| &mut of.netdev),
+    flag("--rdma-netns", "IBDEV@PCI", |of| &mut of.rdma_netns),
+    flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
 ];
 
-fn once<T: FromStr<Err: Into<Error>>>(slot: &mut Option<T>, value: &str) -> Result<bool> {
-    let value = value.parse().map_err(Into::into)?;
-    Ok(slot.replace(value).is_none())
+const fn flag(
+    name: &'static str,
+    value: &'static str,
+    of: fn(&mut HookArguments) -> &mut dyn Values,
+) -> Flag {
+    Flag { name, value, of }
 }
 
-fn often<T: FromStr<Err: Into<Error>>>(list: &mut Vec<T>, value: &str) -> Result<bool> {
-    list.push(value.parse().map_err(Into::into)?);
-    Ok(true)
+/// What was given with one flag: at most one value, or a list.
+trait Values {
+    /// Whether there may be several.
+    fn are_many(&self) -> bool;
+    /// Adds a value; `false` if there was one and may be one only.
+    fn add(&mut self, text: &str) -> Result<bool>;
+    fn texts(&self) -> Vec<String>;
 }
 
-fn texts<'v, T: fmt::Display + 'v>(values: impl IntoIterator<Item = &'v T>) -> Vec<String> {
-    values.into_iter().map(ToString::to_string).collect()
+impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Option<T> {
+    fn are_many(&self) -> bool {
+        false
+    }
+
+    fn add(&mut self, text: &str) -> Result<bool> {
+        Ok(self.replace(text.parse()?).is_none())
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.iter().cloned().map(Into::into).collect()
+    }
 }
+
+impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Vec<T> {
+    fn are_many(&self) -> bool {
+        true
+    }
+
+    fn add(&mut self, text: &str) -> Result<bool> {
+        self.push(text.parse()?);
+        Ok(true)
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.iter().cloned().map(Into::into).collect()
+    }
+}
+
+written_as_text!(Memlock Expect Take MovedInterface MovedRdma GivenAddress);
 
 /// The flags with the forms of their values, for a usage line.
-#[must_use]
 pub fn usage() -> String {
-    let is_often = |flag: &&Flag| !["--memlock", "--token", "--claim"].contains(&flag.name);
-    let flags = FLAGS.iter().map(|flag| {
-        let more = if is_often(&flag) { "…" } else { "" };
-        format!("[{} {}]{more}", flag.name, flag.value)
+    let mut none = HookArguments::default();
+    let flags = FLAGS.map(|Flag { name, value, of }| {
+        let more = if of(&mut none).are_many() { "…" } else { "" };
+        format!("[{name} {value}]{more}")
     });
-    flags.collect::<Vec<_>>().join(" ")
+    flags.join(" ")
 }
 
 impl HookArguments {
     /// Whether there is nothing to do. Then the container's annotations count.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == HookArguments::default()
     }
 
     /// Parses the arguments after the stage. Anything unknown stops the container, since a check could be lost.
-    pub fn parse(args: &[OsString]) -> Result<HookArguments> {
+    pub fn parse(args: &[impl AsRef<OsStr>]) -> Result<HookArguments> {
         let mut parsed = HookArguments::default();
-        let mut args = args.iter();
+        let mut args = args.iter().map(AsRef::as_ref);
         while let Some(arg) = args.next() {
-            let Some(flag) = FLAGS.iter().find(|flag| arg == flag.name) else {
+            let Some(Flag { name, of, .. }) = FLAGS.iter().find(|flag| arg == flag.name) else {
+                let [known @ .., last] = FLAGS.map(|flag| flag.name);
                 bail!(
-                    "unknown option {}; known options are {}; is this onload-hook older than the specification?",
+                    "unknown option {}; known options are {} and {last}; is this onload-hook older than the specification?",
                     Quoted(&arg.to_string_lossy()),
-                    known()
+                    known.join(", ")
                 );
             };
             let Some(value) = args.next().and_then(|value| value.to_str()) else {
-                bail!("option {} needs a value", flag.name);
+                bail!("option {name} needs a value");
             };
-            if !(flag.read)(&mut parsed, value).context(flag.name)? {
-                bail!("{} is given twice", flag.name);
+            if !of(&mut parsed).add(value).context(*name)? {
+                bail!("{name} is given twice");
             }
         }
         parsed.check()?;
         Ok(parsed)
     }
 
-    /// Refuses what does not go together.
     fn check(&self) -> Result<()> {
         for (at, moved) in self.netdev.iter().enumerate() {
             let mut rest = self.netdev[at + 1..].iter();
@@ -187,11 +167,8 @@ impl HookArguments {
             }
         }
         for given in &self.address {
-            if !self
-                .netdev
-                .iter()
-                .any(|moved| moved.name == given.interface)
-            {
+            let mut moved = self.netdev.iter();
+            if !moved.any(|moved| moved.name == given.interface) {
                 bail!("--address {given} is for an interface that no --netdev names");
             }
         }
@@ -200,12 +177,10 @@ impl HookArguments {
 
     /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
     /// another program or is rejected.
-    #[must_use]
     pub fn of_command(words: &[String]) -> Option<(&str, HookArguments)> {
         match words {
             [program, stage, rest @ ..] if program == PROGRAM => {
-                let rest: Vec<OsString> = rest.iter().map(Into::into).collect();
-                Some((stage, HookArguments::parse(&rest).ok()?))
+                Some((stage, HookArguments::parse(rest).ok()?))
             }
             _ => None,
         }
@@ -218,32 +193,24 @@ impl HookArguments {
     }
 
     /// The arguments in the form that [`HookArguments::parse`] reads.
-    #[must_use]
     pub fn to_args(&self) -> Vec<String> {
+        let mut own = self.clone();
         let mut args = Vec::new();
-        for flag in FLAGS {
-            for value in (flag.values)(self) {
-                args.extend([flag.name.to_owned(), value]);
+        for Flag { name, of, .. } in FLAGS {
+            for value in of(&mut own).texts() {
+                args.extend([name.to_owned(), value]);
             }
         }
         args
     }
 }
 
-/// The names of the flags as a list for people.
-fn known() -> String {
-    let names = FLAGS.map(|flag| flag.name);
-    let (last, others) = (names[8], &names[..8]);
-    format!("{} and {last}", others.join(", "))
-}
-
 /// Members of a pool that a container is to have, as `CLASS:POOL` or `CLASS:POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Take {
     pub class: Class,
-    /// The pool's name in that class.
     pub pool: DeviceName,
-    /// How many members, from 1 to [`MAX_TAKE`].
+    /// How many members, from 1 to [`MAX_NAMES`].
     pub count: u32,
 }
 
@@ -252,29 +219,16 @@ impl FromStr for Take {
 
     /// CLASS reaches up to the first `:`; neither `*` nor a sign stands in a pool's name or a number.
     fn from_str(text: &str) -> Result<Self> {
-        let parse = || {
-            let (class, rest) = text.split_once(':')?;
-            let (pool, count) = match rest.split_once('*') {
-                None => (rest, 1),
-                Some((pool, count)) => (pool, parse_count(count)?),
-            };
-            let (class, pool) = (class.parse().ok()?, DeviceName::try_from(pool).ok()?);
+        let taken = text.split_once(':').and_then(|(class, rest)| {
+            let (class, (pool, count)) = (Class::named(class)?, numbered(rest, '*')?);
+            let count = count.unwrap_or(1);
             Some(Take { class, pool, count })
-        };
-        parse().ok_or_else(|| {
-            crate::error!(
-                "{} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_TAKE}",
-                Quoted(text)
-            )
+        });
+        taken.ok_or_else(|| {
+            let text = Quoted(text);
+            error!("{text} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_NAMES}")
         })
     }
-}
-
-/// A number of members as it is written, without sign or leading zeros.
-fn parse_count(text: &str) -> Option<u32> {
-    let count: u32 = text.parse().ok()?;
-    let is_count = (1..=MAX_TAKE).contains(&count) && count.to_string() == text;
-    is_count.then_some(count)
 }
 
 impl fmt::Display for Take {
@@ -301,15 +255,13 @@ impl FromStr for MovedInterface {
 
     /// The last `@` splits: the kernel allows one in the name of an interface.
     fn from_str(text: &str) -> Result<Self> {
-        let parsed = text.rsplit_once('@').and_then(|(name, pci)| {
-            let name = Interface::try_from(name.to_owned()).ok()?;
-            let pci = pci.parse().ok()?;
-            Some(MovedInterface { name, pci })
-        });
-        parsed.ok_or_else(|| {
-            let text = Quoted(text);
-            crate::error!("{text} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")
-        })
+        if let Some((name, pci)) = text.rsplit_once('@')
+            && let (Ok(name), Ok(pci)) = (name.parse(), pci.parse())
+        {
+            return Ok(MovedInterface { name, pci });
+        }
+        let text = Quoted(text);
+        bail!("{text} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")
     }
 }
 
@@ -328,18 +280,14 @@ pub struct MovedRdma {
     pub pci: PciAddress,
 }
 
-/// The bytes of an RDMA device's name with the null byte at its end (`IB_DEVICE_NAME_MAX` of
-/// include/uapi/rdma/ib_user_verbs.h).
-const IB_DEVICE_NAME_MAX: usize = 64;
-
 impl FromStr for MovedRdma {
     type Err = Error;
 
-    /// The last `@` splits.
     fn from_str(text: &str) -> Result<Self> {
         let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
         let is_name = |name: &str| {
-            let is_short = (1..IB_DEVICE_NAME_MAX).contains(&name.len());
+            // IB_DEVICE_NAME_MAX (include/uapi/rdma/ib_user_verbs.h), with the null byte at its end.
+            let is_short = (1..64).contains(&name.len());
             is_short && !name.contains(is_odd) && name != "." && name != ".."
         };
         if let Some((ibdev, pci)) = text.rsplit_once('@')
@@ -349,10 +297,8 @@ impl FromStr for MovedRdma {
             let ibdev = ibdev.to_owned();
             return Ok(MovedRdma { ibdev, pci });
         }
-        bail!(
-            "{} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one",
-            Quoted(text)
-        )
+        let text = Quoted(text);
+        bail!("{text} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one")
     }
 }
 
@@ -375,16 +321,14 @@ impl FromStr for GivenAddress {
 
     /// The last `=` splits: the kernel allows one in the name of an interface.
     fn from_str(text: &str) -> Result<Self> {
-        let parts = text.rsplit_once('=');
-        let parts = parts.and_then(|(name, address)| {
-            Some((Interface::try_from(name.to_owned()).ok()?, address))
-        });
-        let Some((interface, address)) = parts else {
-            let text = Quoted(text);
-            bail!("{text} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one");
-        };
-        let address = address.parse()?;
-        Ok(GivenAddress { interface, address })
+        if let Some((name, address)) = text.rsplit_once('=')
+            && let Ok(interface) = name.parse()
+        {
+            let address = address.parse()?;
+            return Ok(GivenAddress { interface, address });
+        }
+        let text = Quoted(text);
+        bail!("{text} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one")
     }
 }
 
@@ -397,14 +341,9 @@ impl fmt::Display for GivenAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Chain;
-
-    fn args(words: &[&str]) -> Vec<OsString> {
-        words.iter().map(OsString::from).collect()
-    }
 
     fn refusal(words: &[&str]) -> String {
-        Chain(&HookArguments::parse(&args(words)).unwrap_err()).to_string()
+        format!("{:#}", HookArguments::parse(words).unwrap_err())
     }
 
     #[test]
@@ -426,43 +365,24 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let words = [
-            "--memlock",
-            "unlimited",
-            "--expect",
-            "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0",
-            "--expect",
-            "/dev/vfio/15=vfio:0000:81:10.0#241:0",
-            "--lease",
-            "vfio:0000:81:10.0",
-            "--token",
-            "0123456789abcdef0123456789abcdef",
-            "--claim",
-            "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11",
-            "--take",
-            "vfio:fast",
-            "--take",
-            "rdma:roce*2",
-            "--netdev",
-            "ens1f0v3@0000:3b:02.1",
-            "--netdev",
-            "a@b=c@10000:3b:02.2",
-            "--rdma-netns",
-            "mlx5_0@0000:3b:00.0",
-            "--address",
-            "ens1f0v3=192.0.2.10/24",
-            "--address",
-            "a@b=c=2001:db8::10/64",
-        ];
-        let parsed = HookArguments::parse(&args(&words)).unwrap();
+        let words = "--memlock unlimited \
+                     --expect /dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0 \
+                     --expect /dev/vfio/15=vfio:0000:81:10.0#241:0 --lease vfio:0000:81:10.0 \
+                     --token 0123456789abcdef0123456789abcdef \
+                     --claim 0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11 --take vfio:fast \
+                     --take rdma:roce*2 --netdev ens1f0v3@0000:3b:02.1 \
+                     --netdev a@b=c@10000:3b:02.2 --rdma-netns mlx5_0@0000:3b:00.0 \
+                     --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
+        let words: Vec<&str> = words.split(' ').collect();
+        let parsed = HookArguments::parse(&words).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
         assert_eq!(parsed.expect.len(), 2);
         assert_eq!(parsed.netdev[1].name.as_str(), "a@b=c");
         assert_eq!(parsed.address[1].interface.as_str(), "a@b=c");
         assert_eq!(parsed.to_args(), words);
-        assert!(HookArguments::parse(&[]).unwrap().is_empty());
+        assert!(HookArguments::parse(&[""; 0]).unwrap().is_empty());
         assert!(HookArguments::default().to_args().is_empty());
-        let bytes = HookArguments::parse(&args(&["--memlock", "65536"])).unwrap();
+        let bytes = HookArguments::parse(&["--memlock", "65536"]).unwrap();
         assert_eq!(bytes.memlock, Some(Memlock::Bytes(65536)));
     }
 

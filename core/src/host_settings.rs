@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, error};
+use crate::error::{Error, Result, error, read_as_text, written_as_text};
+use crate::netlink::link::{address_bytes, address_text};
 use crate::pci::PciAddress;
-use crate::text::Quoted;
+use crate::text::{Quoted, digits, kib};
 
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -46,18 +47,19 @@ pub struct HostSettings {
     pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNode, u64>>,
 }
 
-fn not(expected: &str, found: &str) -> Error {
+read_as_text!(Interface PhysicalFunction MacAddress PageSize NumaNode);
+written_as_text!(PhysicalFunction);
+
+/// That a text is not what it has to be.
+pub(crate) fn not(expected: &str, found: &str) -> Error {
     error!("expected {expected}, found {}", Quoted(found))
 }
 
-/// The name of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Interface(String);
 
 impl Interface {
-    /// As text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -69,40 +71,43 @@ impl fmt::Display for Interface {
     }
 }
 
-impl TryFrom<String> for Interface {
-    type Error = Error;
+impl FromStr for Interface {
+    type Err = Error;
 
     /// What the kernel takes (`dev_valid_name` in net/core/dev.c).
-    fn try_from(name: String) -> Result<Self> {
+    fn from_str(name: &str) -> Result<Self> {
         let legal = |c: char| !c.is_whitespace() && !c.is_control() && !['/', ':'].contains(&c);
         let is_name = (1..16).contains(&name.len()) && name.chars().all(legal);
         if is_name && name != "." && name != ".." {
-            return Ok(Interface(name));
+            return Ok(Interface(name.to_owned()));
         }
-        Err(not("the name of an interface", &name))
+        Err(not("the name of an interface", name))
     }
 }
 
 /// A physical function, by its interface or its PCI address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum PhysicalFunction {
-    /// By its PCI address.
     Address(PciAddress),
-    /// By the name of its interface.
     Interface(Interface),
 }
 
-impl TryFrom<String> for PhysicalFunction {
-    type Error = Error;
+impl PhysicalFunction {
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        let address = text.parse().map(PhysicalFunction::Address);
+        address
+            .or_else(|_| text.parse().map(PhysicalFunction::Interface))
+            .ok()
+    }
+}
 
-    fn try_from(text: String) -> Result<Self> {
-        if let Ok(address) = text.parse() {
-            return Ok(PhysicalFunction::Address(address));
-        }
-        let not = |_| not("the name of an interface or a PCI address", &text);
-        let interface = Interface::try_from(text.clone()).map_err(not)?;
-        Ok(PhysicalFunction::Interface(interface))
+impl FromStr for PhysicalFunction {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let expected = "the name of an interface or a PCI address";
+        PhysicalFunction::named(text).ok_or_else(|| not(expected, text))
     }
 }
 
@@ -131,8 +136,6 @@ pub enum VfDriver {
 pub struct Vlan(u16);
 
 impl Vlan {
-    /// The number.
-    #[must_use]
     pub fn number(self) -> u16 {
         self.0
     }
@@ -142,9 +145,13 @@ impl TryFrom<u16> for Vlan {
     type Error = Error;
 
     fn try_from(number: u16) -> Result<Self> {
-        let is_one = number <= 4094;
-        let not = || not("a VLAN from 1 to 4094, or 0 for none", &number.to_string());
-        is_one.then_some(Vlan(number)).ok_or_else(not)
+        if number <= 4094 {
+            return Ok(Vlan(number));
+        }
+        Err(not(
+            "a VLAN from 1 to 4094, or 0 for none",
+            &number.to_string(),
+        ))
     }
 }
 
@@ -155,20 +162,16 @@ pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
     /// The address that the kernel tells; it may be of any kind, all zeros among them.
-    #[must_use]
     pub fn told(bytes: [u8; 6]) -> Self {
         MacAddress(bytes)
     }
 
-    /// Its bytes.
-    #[must_use]
     pub fn bytes(self) -> [u8; 6] {
         self.0
     }
 
     /// The address that many after this one; none where that would be of another vendor's range (the
     /// first three bytes).
-    #[must_use]
     pub fn plus(self, count: u16) -> Option<MacAddress> {
         let [a, b, c, d, e, f] = self.0;
         let sum = u32::from_be_bytes([0, d, e, f]) + u32::from(count);
@@ -177,29 +180,23 @@ impl MacAddress {
     }
 }
 
-impl TryFrom<String> for MacAddress {
-    type Error = Error;
+impl FromStr for MacAddress {
+    type Err = Error;
 
-    fn try_from(text: String) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self> {
         const EXPECTED: &str =
             "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
-        let byte = |part: &str| {
-            let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-            digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
-        };
-        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
-        let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+        let bytes = address_bytes(text).and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
         // The lowest bit of the first byte is set in addresses of groups.
         let usable = |bytes: &[u8; 6]| bytes[0] & 1 == 0 && *bytes != [0; 6];
         let bytes = bytes.filter(usable);
-        bytes.map(MacAddress).ok_or_else(|| not(EXPECTED, &text))
+        bytes.map(MacAddress).ok_or_else(|| not(EXPECTED, text))
     }
 }
 
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        f.write_str(&address_text(&self.0))
     }
 }
 
@@ -222,7 +219,6 @@ impl fmt::Display for RdmaNetns {
     }
 }
 
-/// The size of a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PageSize {
@@ -230,14 +226,10 @@ pub struct PageSize {
 }
 
 impl PageSize {
-    /// A size in KiB.
-    #[must_use]
     pub fn of_kib(kib: u64) -> Self {
         PageSize { kib }
     }
 
-    /// The size in KiB.
-    #[must_use]
     pub fn kib(self) -> u64 {
         self.kib
     }
@@ -247,26 +239,9 @@ impl FromStr for PageSize {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)].into_iter();
-        let mut read = units.filter_map(|(unit, shift)| {
-            let number = text.strip_suffix(unit)?;
-            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
-            let number: u64 = is_number.then(|| number.parse().ok()).flatten()?;
-            number
-                .checked_mul(1 << shift)
-                .filter(|kib| kib.is_power_of_two())
-        });
-        let kib = read.next();
+        let kib = kib(text).filter(|kib| kib.is_power_of_two());
         kib.map(PageSize::of_kib)
             .ok_or_else(|| not("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text))
-    }
-}
-
-impl TryFrom<String> for PageSize {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
     }
 }
 
@@ -286,27 +261,18 @@ impl fmt::Display for PageSize {
 #[serde(try_from = "String")]
 pub struct NumaNode(pub u32);
 
-impl TryFrom<String> for NumaNode {
-    type Error = Error;
+impl FromStr for NumaNode {
+    type Err = Error;
 
-    fn try_from(text: String) -> Result<Self> {
-        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = digits.then(|| text.parse().ok()).flatten();
-        number
-            .map(NumaNode)
-            .ok_or_else(|| not("the number of a NUMA node", &text))
+    fn from_str(text: &str) -> Result<Self> {
+        let number = digits(text).map(NumaNode);
+        number.ok_or_else(|| not("the number of a NUMA node", text))
     }
 }
 
 impl fmt::Display for NumaNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
-    }
-}
-
-impl Serialize for PhysicalFunction {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

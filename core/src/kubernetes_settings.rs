@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::class::Class;
-use crate::error::{Error, Result, bail, error};
+use crate::error::{Error, Result, bail, error, read_as_text};
 use crate::netdev::address::Network;
 use crate::text::Quoted;
 
@@ -45,13 +46,10 @@ pub enum Interface {
     /// What the node's version and configuration are best served with.
     #[default]
     Auto,
-    /// The device plugin.
     DevicePlugin,
-    /// Dynamic resource allocation.
     Dra,
 }
 
-/// By which interface each class is offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OfferBy {
     usual: Interface,
@@ -59,8 +57,6 @@ pub struct OfferBy {
 }
 
 impl OfferBy {
-    /// By which interface a class is offered.
-    #[must_use]
     pub fn interface(&self, class: Class) -> Interface {
         self.by_class.get(&class).copied().unwrap_or(self.usual)
     }
@@ -116,8 +112,6 @@ const COUNTABLE: [Class; 9] = [
 ];
 
 impl ResourceClasses {
-    /// The classes, sorted, each once.
-    #[must_use]
     pub fn as_slice(&self) -> &[Class] {
         &self.0
     }
@@ -131,15 +125,15 @@ impl Default for ResourceClasses {
 
 fn countable(class: Class) -> Result<Class> {
     match class {
-        Class::Hugepages => Err(error!(
+        Class::Hugepages => bail!(
             "hugepages is no resource of ours; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
-        )),
-        Class::Profile => Err(error!(
+        ),
+        Class::Profile => bail!(
             "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
-        )),
-        Class::Bundle => Err(error!(
+        ),
+        Class::Bundle => bail!(
             "bundle is no resource, since it stands for devices of several classes; name their classes"
-        )),
+        ),
         class => Ok(class),
     }
 }
@@ -148,16 +142,7 @@ impl TryFrom<Vec<String>> for ResourceClasses {
     type Error = Error;
 
     fn try_from(words: Vec<String>) -> Result<Self> {
-        let mut classes = Vec::new();
-        for word in words {
-            match word.trim() {
-                "all" => classes.extend(COUNTABLE),
-                word => classes.push(countable(word.parse()?)?),
-            }
-        }
-        classes.sort();
-        classes.dedup();
-        Ok(ResourceClasses(classes))
+        Class::listed(&words, &COUNTABLE, countable).map(ResourceClasses)
     }
 }
 
@@ -167,8 +152,6 @@ impl TryFrom<Vec<String>> for ResourceClasses {
 pub struct Slots(u32);
 
 impl Slots {
-    /// The number.
-    #[must_use]
     pub fn get(self) -> u32 {
         self.0
     }
@@ -184,12 +167,10 @@ impl TryFrom<i64> for Slots {
     type Error = Error;
 
     fn try_from(number: i64) -> Result<Self> {
-        let slots = u32::try_from(number).ok();
-        let slots = slots.filter(|slots| (1..=MAX_IDS).contains(slots));
-        slots.map(Slots).ok_or(error!(
-            "expected a number of slots from 1 to {MAX_IDS}, found {0}",
-            number
-        ))
+        match u32::try_from(number) {
+            Ok(slots @ 1..=MAX_IDS) => Ok(Slots(slots)),
+            _ => bail!("expected a number of slots from 1 to {MAX_IDS}, found {number}"),
+        }
     }
 }
 
@@ -200,15 +181,13 @@ impl TryFrom<i64> for Slots {
 pub struct ResourceName(String);
 
 impl ResourceName {
-    /// As text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The resource of ours with that word behind the slash.
     pub fn own(word: &str) -> Result<ResourceName> {
-        format!("{OWN_PREFIX}/{word}").try_into()
+        format!("{OWN_PREFIX}/{word}").parse()
     }
 }
 
@@ -218,19 +197,18 @@ impl fmt::Display for ResourceName {
     }
 }
 
-impl TryFrom<String> for ResourceName {
-    type Error = Error;
+impl FromStr for ResourceName {
+    type Err = Error;
 
-    fn try_from(name: String) -> Result<Self> {
-        match problem(&name) {
-            None => Ok(ResourceName(name)),
-            Some(why) => Err(error!(
-                "{} is no name of an extended resource: {why}",
-                Quoted(&name)
-            )),
+    fn from_str(name: &str) -> Result<Self> {
+        if let Some(why) = problem(name) {
+            bail!("{} is no name of an extended resource: {why}", Quoted(name));
         }
+        Ok(ResourceName(name.to_owned()))
     }
 }
+
+read_as_text!(ResourceName Listen);
 
 fn problem(name: &str) -> Option<&'static str> {
     // A quota prefixes the name by this, and the whole has to be a name again.
@@ -270,28 +248,21 @@ fn problem(name: &str) -> Option<&'static str> {
 #[serde(rename_all = "kebab-case")]
 pub struct ResourceSettings {
     /// It has the devices of this class.
-    #[serde(default)]
     pub class: Option<Class>,
     /// It has the devices of this pool.
-    #[serde(default)]
     pub pool: Option<String>,
     /// How many containers may have one of its devices; unset: as for other resources.
-    #[serde(default)]
     pub slots: Option<Slots>,
 }
 
-/// What the devices of a resource are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source<'a> {
-    /// Those of a class.
     Class(Class),
-    /// Those of a pool.
     Pool(&'a str),
 }
 
 impl ResourceSettings {
     /// Where its devices come from; `None` where the configuration was not checked.
-    #[must_use]
     pub fn source(&self) -> Option<Source<'_>> {
         match (self.class, &self.pool) {
             (Some(class), None) => Some(Source::Class(class)),
@@ -305,11 +276,8 @@ impl ResourceSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Listen {
-    /// Nowhere.
     Nowhere,
-    /// At a TCP address.
     Tcp(SocketAddr),
-    /// At a Unix socket.
     Unix(PathBuf),
 }
 
@@ -319,7 +287,7 @@ impl Default for Listen {
     }
 }
 
-impl std::str::FromStr for Listen {
+impl FromStr for Listen {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -330,16 +298,12 @@ impl std::str::FromStr for Listen {
         if let Some(path) = path.filter(|path| path.is_absolute()) {
             return Ok(Listen::Unix(path));
         }
-        let address = text.parse().map(Listen::Tcp);
-        address.map_err(|_| error!("expected ADDRESS:PORT as \"127.0.0.1:9478\", unix:/PATH, or nothing for none, found {}", text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for Listen {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
+        match text.parse() {
+            Ok(address) => Ok(Listen::Tcp(address)),
+            Err(_) => bail!(
+                "expected ADDRESS:PORT as \"127.0.0.1:9478\", unix:/PATH, or nothing for none, found {text}"
+            ),
+        }
     }
 }
 
@@ -364,32 +328,19 @@ impl KubernetesSettings {
         share: impl Fn(Class) -> Option<u32>,
     ) -> Result<()> {
         for (name, resource) in &self.resources {
-            let name = || name.clone();
+            let key = format!("kubernetes.resources.\"{name}\"");
             let (class, counted) = match resource.source() {
-                None => {
-                    return Err(error!(
-                        "kubernetes.resources.\"{0}\" needs a class or a pool, and not both",
-                        name()
-                    ));
-                }
+                None => bail!("{key} needs a class or a pool, and not both"),
                 Some(Source::Class(class)) => (class, share(class)),
-                Some(Source::Pool(of)) => {
-                    let (class, own) = pool(of).ok_or_else(|| {
-                        error!(
-                            "kubernetes.resources.\"{name}\": there is no section [pools.{pool}]",
-                            name = name(),
-                            pool = of.to_owned()
-                        )
-                    })?;
-                    (class, own.or_else(|| share(class)))
-                }
+                Some(Source::Pool(name)) => match pool(name) {
+                    None => bail!("{key}: there is no section [pools.{name}]"),
+                    Some((class, own)) => (class, own.or_else(|| share(class))),
+                },
             };
-            countable(class)
-                .map_err(|why| error!("kubernetes.resources.\"{name}\": {why}", name = name()))?;
+            countable(class).map_err(|why| error!("{key}: {why}"))?;
             if resource.slots.is_some() && counted == Some(1) {
-                let name = name();
                 bail!(
-                    "kubernetes.resources.\"{name}\": slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
+                    "{key}: slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
                 );
             }
         }

@@ -41,10 +41,7 @@ pub struct MountsLine<'a> {
     pub options: &'a [u8],
 }
 
-/// Calls `see` for each line of a table, without the newline.
-///
-/// # Errors
-/// The errors of reading, and an error for a line longer than any real one.
+/// Calls `see` for each line of a table, without the newline. A line longer than any real one is an error.
 pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let mut from = BufReader::with_capacity(64 * 1024, from);
     let mut line = Vec::new();
@@ -72,10 +69,7 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
-/// The lines of the wanted mounts of a table.
-///
-/// # Errors
-/// The errors of reading, and an error if more would be kept than in any real case.
+/// The lines of the wanted mounts of a table; an error where that is more than in any real case.
 pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     each_line(from, &mut |line| {
@@ -119,11 +113,7 @@ pub struct MountSummary<'a> {
 }
 
 impl MountTable {
-    /// Reads a table.
-    ///
-    /// # Errors
-    /// The errors of reading, and an error for a table with more mounts than any real one: none is
-    /// truncated.
+    /// Reads a table, which has no more mounts than any real one: none is truncated.
     pub fn read(from: impl Read) -> io::Result<MountTable> {
         let mut table = MountTable::default();
         each_line(from, &mut |line| match mount(line) {
@@ -155,7 +145,6 @@ impl MountTable {
     }
 
     /// The mount with this id.
-    #[must_use]
     pub fn find(&self, id: u64) -> Option<MountSummary<'_>> {
         let known = self.mounts.iter().find(|known| known.id == id)?;
         Some(MountSummary {
@@ -186,7 +175,6 @@ fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
 }
 
 /// Parses a line of /proc/mounts; `None` if it is malformed.
-#[must_use]
 pub fn parse_mounts_line(line: &[u8]) -> Option<MountsLine<'_>> {
     let mut fields = fields(line).skip(1);
     Some(MountsLine {
@@ -201,7 +189,6 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A field with its octal escapes decoded (`\040` and so on, fs/proc_namespace.c, `mangle`).
-#[must_use]
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

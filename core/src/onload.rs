@@ -4,6 +4,15 @@
 /// in either of its default directories.
 pub const LIBRARY: &str = "libonload.so";
 
+/// The OCI runtimes that the wrapper looks for when the configuration names none.
+pub const RUNTIMES: [&str; 5] = [
+    "/usr/bin/runc",
+    "/usr/sbin/runc",
+    "/usr/local/sbin/runc",
+    "/usr/bin/crun",
+    "/usr/local/bin/crun",
+];
+
 /// The one-line file that is mounted at /etc/ld.so.preload; the package installs it.
 pub const PRELOAD_FILE: &str = "/usr/share/onload-ctk/ld.so.preload";
 

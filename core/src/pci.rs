@@ -3,17 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, error};
+use crate::error::{Error, Result, error, read_as_text, written_as_text};
 use crate::text::Quoted;
 
 /// The address of a PCI function, `domain:bus:device.function`.
 ///
 /// The domain has four or more hexadecimal digits: Intel VMD creates domains from 10000 up, Hyper-V
 /// its own (Linux, `drivers/pci/controller/vmd.c`, `pci-hyperv.c`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PciAddress {
     domain: u32,
     bus: u8,
@@ -21,24 +21,16 @@ pub struct PciAddress {
     function: u8,
 }
 
+read_as_text!(PciAddress);
+written_as_text!(PciAddress);
+
 impl FromStr for PciAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        parse(text).ok_or_else(|| {
-            error!(
-                "{0} is not a PCI address; want one like 0000:3b:00.0",
-                Quoted(text)
-            )
-        })
-    }
-}
-
-impl TryFrom<String> for PciAddress {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
+        let text = Quoted(text);
+        parse(text.0)
+            .ok_or_else(|| error!("{text} is not a PCI address; want one like 0000:3b:00.0"))
     }
 }
 
@@ -46,25 +38,19 @@ fn parse(text: &str) -> Option<PciAddress> {
     let (domain, rest) = text.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
-    let address = PciAddress {
+    let byte = |digits: &str, length| u8::try_from(hex(digits, length..=length)?).ok();
+    Some(PciAddress {
         domain: hex(domain, 4..=8).filter(|_| domain.len() == 4 || !domain.starts_with('0'))?,
-        bus: u8::try_from(hex(bus, 2..=2)?).ok()?,
-        device: u8::try_from(hex(device, 2..=2)?)
-            .ok()
-            .filter(|device| *device < 32)?,
-        function: u8::try_from(hex(function, 1..=1)?)
-            .ok()
-            .filter(|function| *function < 8)?,
-    };
-    Some(address)
+        bus: byte(bus, 2)?,
+        device: byte(device, 2).filter(|device| *device < 32)?,
+        function: byte(function, 1).filter(|function| *function < 8)?,
+    })
 }
 
 fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u32> {
     let lower_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if !length.contains(&digits.len()) || !digits.bytes().all(lower_hex) {
-        return None;
-    }
-    u32::from_str_radix(digits, 16).ok()
+    let is_number = length.contains(&digits.len()) && digits.bytes().all(lower_hex);
+    u32::from_str_radix(digits, 16).ok().filter(|_| is_number)
 }
 
 impl fmt::Display for PciAddress {
@@ -76,12 +62,6 @@ impl fmt::Display for PciAddress {
             function,
         } = self;
         f.pad(&format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
-    }
-}
-
-impl Serialize for PciAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -15,6 +15,9 @@ use crate::text::Quoted;
 /// (onload `efab_thr_user_can_access_stack`).
 pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
 
+/// Below this limit in bytes, not even the queues of one small program can be registered (RLIMIT_MEMLOCK).
+pub const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
+
 /// Classes whose users lock memory.
 pub const MEMLOCK: [Class; 2] = [Class::Rdma, Class::Vfio];
 
@@ -26,7 +29,6 @@ pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Cl
 pub enum HostRoot {
     /// It is another user and cannot become user 0.
     No,
-    /// It is the host's user 0.
     Is,
     /// A set-user-ID program makes it user 0: it has no `noNewPrivileges` (prctl(2),
     /// PR_SET_NO_NEW_PRIVS).
@@ -40,9 +42,7 @@ pub enum HostRoot {
 /// What the operator lets containers request.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
-    /// By annotation.
     pub annotations: &'a Annotations,
-    /// By a variable of their environment.
     pub environment: &'a Environment,
     pub file: &'a Path,
 }
@@ -61,7 +61,6 @@ impl<'a> Policy<'a> {
 }
 
 /// The line of a list of classes that allows some more.
-#[must_use]
 pub fn allow_line(allow: &[Class], more: &[Class]) -> String {
     let mut classes: Vec<Class> = allow.to_vec();
     classes.extend(more.iter().filter(|class| !allow.contains(class)));
@@ -89,8 +88,8 @@ pub fn check(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<V
         && !request.wants(&[Class::Nic])
     {
         bail!(
-            "{key} has no effect without onload.dev/nic, since there is nothing to preload; remove it",
-            key = asked.origin.to_string()
+            "{} has no effect without onload.dev/nic, since there is nothing to preload; remove it",
+            asked.origin
         );
     }
     addresses_allowed(request, policy)?;
@@ -163,7 +162,7 @@ fn root_with_onload(request: &Request, policy: Policy<'_>, root: &HostRoot) -> R
     let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
-    let key = asked.origin.to_string();
+    let key = &asked.origin;
     match (policy.annotations.root_with_onload, root) {
         (RootWithOnload::Warn, HostRoot::Is) => Ok(vec![format!(
             "{key}: this container's user 0 is the host's and can map every Onload stack of the host"

@@ -6,8 +6,8 @@ use std::fmt;
 
 use onload_cdi::DeviceName;
 
-use crate::error::{Context as _, Result, bail, error};
-use crate::text::Quoted;
+use crate::error::{Context as _, Result, bail};
+use crate::text::{Quoted, decimal};
 
 /// The pool of all devices of a class.
 pub const ANY: &str = "any";
@@ -15,7 +15,6 @@ pub const ANY: &str = "any";
 pub const MEMBERS: &str = "onload.dev/pool-members";
 /// The annotation that says how many containers may hold one member at once.
 pub const SHARE: &str = "onload.dev/pool-share";
-/// The most members of a pool.
 pub const MAX_MEMBERS: usize = 65_536;
 /// Bytes of all annotations of one device, keys and values (schema of CDI 1.1.0, and `TotalAnnotationSizeLimitB`
 /// of Kubernetes).
@@ -33,7 +32,6 @@ pub struct Pool {
     pub share: u32,
 }
 
-/// A member of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The name of the device in the pool's class.
@@ -47,8 +45,8 @@ impl Pool {
     pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Result<Option<Pool>> {
         match (annotations.get(MEMBERS), annotations.get(SHARE)) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(error!("annotation {0} is missing", MEMBERS)),
-            (Some(_), None) => Err(error!("annotation {0} is missing", SHARE)),
+            (None, Some(_)) => bail!("annotation {MEMBERS} is missing"),
+            (Some(_), None) => bail!("annotation {SHARE} is missing"),
             (Some(members), Some(share)) => Ok(Some(Pool {
                 members: parse_members(members)?,
                 share: parse_share(share)?,
@@ -56,8 +54,6 @@ impl Pool {
         }
     }
 
-    /// The annotations that [`Pool::of_annotations`] reads.
-    #[must_use]
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
         let members: Vec<String> = self.members.iter().map(ToString::to_string).collect();
         BTreeMap::from([
@@ -87,46 +83,42 @@ fn parse_members(text: &str) -> Result<Vec<Member>> {
     }
     let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(error!("{MEMBERS} lists {0} twice", Quoted(pair[0]))),
-        None => Ok(members),
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        bail!("{MEMBERS} lists {} twice", Quoted(pair[0]));
     }
+    Ok(members)
 }
 
 fn parse_member(word: &str, at: usize) -> Result<Member> {
-    let quoted = || Quoted(word).to_string();
-    let (name, numa_node) = match word.split_once('@') {
+    let quoted = Quoted(word);
+    let (name, node) = match word.split_once('@') {
         None => (word, None),
-        Some((name, node)) => {
-            let node = decimal(node).ok_or_else(|| error!("word {at} of {MEMBERS} is {word}, with no number behind the \"@\"; want NAME or NAME@NODE", word = quoted()))?;
-            (name, Some(node))
-        }
+        Some((name, node)) => (name, Some(decimal(node))),
     };
+    if node == Some(None) {
+        bail!(
+            "word {at} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
+        );
+    }
     let name = DeviceName::try_from(name)
-        .with_context(|| format!("word {at} of {MEMBERS} is {word}", word = quoted()))?;
+        .with_context(|| format!("word {at} of {MEMBERS} is {quoted}"))?;
+    let numa_node = node.flatten();
     Ok(Member { name, numa_node })
 }
 
 fn parse_share(text: &str) -> Result<u32> {
-    let share = decimal(text).filter(|share| *share > 0);
-    share.ok_or_else(|| {
-        error!(
-            "{SHARE} is a number of containers from 1, not {0}",
+    match decimal(text) {
+        Some(share @ 1..) => Ok(share),
+        _ => bail!(
+            "{SHARE} is a number of containers from 1, not {}",
             Quoted(text)
-        )
-    })
-}
-
-/// A number as it is written, without sign or leading zeros.
-fn decimal(text: &str) -> Option<u32> {
-    let number: u32 = text.parse().ok()?;
-    (number.to_string() == text).then_some(number)
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Chain;
 
     fn annotations(members: &str, share: &str) -> BTreeMap<String, String> {
         let entries = [(MEMBERS, members), (SHARE, share)];
@@ -136,7 +128,7 @@ mod tests {
 
     fn refusal(members: &str, share: &str) -> String {
         let read = Pool::of_annotations(&annotations(members, share));
-        Chain(&read.unwrap_err()).to_string()
+        format!("{:#}", read.unwrap_err())
     }
 
     fn member(name: &str, numa_node: Option<u32>) -> Member {

@@ -37,7 +37,6 @@ pub struct ProcessesError {
 
 impl crate::error::Typed for ProcessesError {}
 
-/// A process of one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
@@ -53,11 +52,9 @@ pub struct Process {
 pub struct Cgroup {
     /// Its directory, as the host names it.
     pub path: PathBuf,
-    /// The inode of that directory.
     pub inode: u64,
 }
 
-/// Where the kernel shows processes and cgroups.
 #[derive(Clone, Debug)]
 pub struct Processes {
     proc: PathBuf,
@@ -74,7 +71,6 @@ impl Default for Processes {
 
 impl Processes {
     /// Those below another root than `/`.
-    #[must_use]
     pub fn at(root: &Path) -> Self {
         Processes {
             proc: root.join("proc"),
@@ -85,15 +81,13 @@ impl Processes {
 
     /// What names this boot. systemd-nspawn and LXC mount a file of their own over the kernel's, which would make each
     /// other's containers those of another boot; then the kernel's is read where nothing can be mounted over it.
-    ///
-    /// # Errors
-    /// [`ProcessesError`].
     pub fn boot_id(&self) -> Result<String, ProcessesError> {
         let path = self.proc.join(BOOT_ID);
         let is_shown = is_on(&path, &self.proc).map_err(|error| failed(&path, error.into()))?;
-        let bytes = match is_shown {
-            true => read(&path)?,
-            false => kernel_boot_id().map_err(|error| failed(&path, covered(&error)))?,
+        let bytes = if is_shown {
+            read(&path)?
+        } else {
+            kernel_boot_id().map_err(|error| failed(&path, covered(&error)))?
         };
         Ok(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
     }
@@ -111,9 +105,6 @@ impl Processes {
     }
 
     /// The process that has a number now; none where nobody has it.
-    ///
-    /// # Errors
-    /// [`ProcessesError`].
     pub fn find(&self, pid: u32) -> Result<Option<Process>, ProcessesError> {
         let path = self.of(pid, "stat");
         let Some(stat) = read_if_there(&path)? else {
@@ -131,9 +122,6 @@ impl Processes {
     /// Whether a process has ended. A zombie has, unless other threads of it go on: a program may end
     /// its first thread alone (pthread_exit(3)). None for a process of another PID namespace, where the
     /// number means another process, or none.
-    ///
-    /// # Errors
-    /// [`ProcessesError`].
     pub fn has_ended(&self, process: Process) -> Result<Option<bool>, ProcessesError> {
         if self.own_namespace()? != process.pid_namespace {
             return Ok(None);
@@ -147,9 +135,6 @@ impl Processes {
 
     /// The directory of a process's cgroup, where it has one that `other` is not in: that of the
     /// hierarchy that judges devices.
-    ///
-    /// # Errors
-    /// [`ProcessesError`].
     pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessesError> {
         let directory = |pid: u32| {
             let lines = read_if_there(&self.of(pid, "cgroup"))?;
@@ -167,9 +152,6 @@ impl Processes {
 
     /// Whether a process is in a cgroup or below it. A cgroup that is gone has none; where no cgroups can be seen, or
     /// it is not one of theirs, there may be some.
-    ///
-    /// # Errors
-    /// [`ProcessesError`].
     pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessesError> {
         let Some(below) = below_cgroups(&cgroup.path) else {
             return Ok(true);
@@ -196,9 +178,7 @@ impl Processes {
     }
 
     /// A process that has a character device open, with the name of its program, as far as this process may look.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`]: there was no time to look at all, since any process may have very many files open.
+    /// [`ErrorKind::TimedOut`] where there was no time to look at all: any process may have very many files open.
     pub fn opener(&self, node: &Path, until: Instant) -> io::Result<Option<(u32, String)>> {
         let Some(wanted) = device(node) else {
             return Ok(None);
@@ -316,7 +296,6 @@ fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// When a process started, in clock ticks after boot: field 22 of its `stat` (proc_pid_stat(5)). None where `stat` is
 /// cut short.
-#[must_use]
 pub fn start_time(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(fields(stat).nth(19)?)
         .ok()?
@@ -326,7 +305,6 @@ pub fn start_time(stat: &[u8]) -> Option<u64> {
 
 /// Whether the state, field 3, is that of a process that has ended, and field 20 counts no thread but
 /// the first.
-#[must_use]
 pub fn is_zombie(stat: &[u8]) -> bool {
     let has_ended = matches!(fields(stat).next(), Some(b"Z" | b"X"));
     has_ended && matches!(fields(stat).nth(17), Some(b"0" | b"1"))

@@ -29,6 +29,10 @@ const CONTAINERS: &str = "containers";
 pub const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
 /// Nobody else may see, let alone open, locks and records.
 pub const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o700);
+const OPEN: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 
 /// An open [`RUN_DIR`].
 #[derive(Debug)]
@@ -44,7 +48,6 @@ impl AsFd for RunDir {
 }
 
 impl RunDir {
-    #[must_use]
     pub fn new(fd: OwnedFd, path: &Path) -> Self {
         let path = path.to_owned();
         RunDir { fd, path }
@@ -52,36 +55,23 @@ impl RunDir {
 
     /// Opens it if it exists. A user without access, which is anyone but root, has created nothing
     /// there.
-    ///
-    /// # Errors
-    /// The errors of open(2).
     pub fn find(path: &Path) -> Result<Option<Self>, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
+        match rustix::fs::open(path, OPEN, Mode::empty()) {
             Ok(fd) => Ok(Some(RunDir::new(fd, path))),
             Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Opens the directory of a container in it.
-    ///
-    /// # Errors
-    /// The errors of open(2).
     pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&self.fd, name, flags, Mode::empty())
+        openat(&self.fd, name, OPEN, Mode::empty())
     }
 
-    /// Takes the lock for all containers.
-    ///
-    /// # Errors
-    /// [`LockError`].
     pub fn lock(&self, kind: LockMode, patience: Duration) -> Result<Lock, LockError> {
         let (locks, path) = self.locks()?;
         Lock::take(locks, &path, CONTAINERS, kind, patience)
@@ -94,10 +84,7 @@ impl RunDir {
         Lock::if_free(locks, &path, CONTAINERS).ok()?
     }
 
-    /// Takes it, calling `wait` between attempts, which says whether to go on.
-    ///
-    /// # Errors
-    /// [`LockError`].
+    /// Takes it, calling `wait` between attempts, which says whether to go on: tests act while another waits.
     pub fn lock_while(
         &self,
         kind: LockMode,
@@ -119,12 +106,8 @@ impl RunDir {
 }
 
 /// Opens a directory that only its owner can enter, and creates it if necessary.
-///
-/// # Errors
-/// The errors of open(2) and mkdir(2).
 pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || openat(&dir, name, flags, Mode::empty());
+    let open = || openat(&dir, name, OPEN, Mode::empty());
     let opened = match open() {
         Err(Errno::NOENT) => {
             make_dir(&dir, OsStr::new(name), PRIVATE_MODE)?;
@@ -137,9 +120,6 @@ pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Creates a directory if it does not exist.
-///
-/// # Errors
-/// The errors of mkdir(2).
 pub fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     match mkdirat(dir, name, mode) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -148,12 +128,8 @@ pub fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
 }
 
 /// Sets a directory's mode, which an engine's umask may have changed at its creation.
-///
-/// # Errors
-/// The errors of fstat(2) and fchmod(2).
 pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
-    let now = Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777);
-    if now == mode {
+    if Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777) == mode {
         return Ok(());
     }
     fchmod(&dir, mode)

@@ -10,9 +10,10 @@ use std::str::FromStr;
 use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::error::{Error, Result, error};
+use crate::error::{Error, Result, read_as_text};
+use crate::host_settings::{self, not};
 use crate::pci::PciAddress;
-use crate::text::Quoted;
+use crate::text::digits;
 
 /// What a device must be to belong to a pool; without keys every device of the class does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -46,10 +47,7 @@ pub struct Select {
     pub addresses: Vec<PciAddress>,
 }
 
-/// A text that is no word of a selector, and what would be one.
-fn not(wanted: &str, found: &str) -> Error {
-    error!("expected {wanted}, found {}", Quoted(found))
-}
+read_as_text!(HexId PhysicalFunction VfRanges Glob LinkLayer);
 
 /// The number of a PCI vendor or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -77,42 +75,22 @@ impl fmt::Display for HexId {
 /// A physical function, by its address or its network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum PhysicalFunction {
-    /// Its PCI address.
-    Address(PciAddress),
-    /// The name of its network interface.
-    Interface(String),
-}
+pub struct PhysicalFunction(pub host_settings::PhysicalFunction);
 
 impl FromStr for PhysicalFunction {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        if let Ok(address) = text.parse() {
-            return Ok(PhysicalFunction::Address(address));
-        }
-        if is_interface(text) {
-            return Ok(PhysicalFunction::Interface(text.to_owned()));
-        }
         let wanted = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
-        Err(not(wanted, text))
+        let function = host_settings::PhysicalFunction::named(text).map(PhysicalFunction);
+        function.ok_or_else(|| not(wanted, text))
     }
 }
 
 impl fmt::Display for PhysicalFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PhysicalFunction::Address(address) => address.fmt(f),
-            PhysicalFunction::Interface(name) => f.write_str(name),
-        }
+        self.0.fmt(f)
     }
-}
-
-/// Whether the kernel takes it for the name of an interface (`dev_valid_name` in `net/core/dev.c`).
-fn is_interface(text: &str) -> bool {
-    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-    let is_short = (1..16).contains(&text.len());
-    is_short && !text.contains(is_odd) && text != "." && text != ".."
 }
 
 /// Indexes of virtual functions, such as `0,2-7`; without any, every index.
@@ -128,16 +106,12 @@ pub struct VfRange {
 }
 
 impl VfRange {
-    /// Whether the index is one of them.
-    #[must_use]
     pub fn contains(self, index: u32) -> bool {
         (u32::from(self.first)..=u32::from(self.last)).contains(&index)
     }
 }
 
 impl VfRanges {
-    /// The ranges, as they are written.
-    #[must_use]
     pub fn as_slice(&self) -> &[VfRange] {
         &self.0
     }
@@ -156,20 +130,17 @@ impl FromStr for VfRanges {
 /// `N` or `N-M`. A physical function has at most 65535 virtual ones (`TotalVFs` has 16 bits).
 fn range(word: &str) -> Option<VfRange> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
-    let index = |digits: &str| {
-        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse().ok().filter(|_| is_number)
-    };
-    let (first, last) = (index(first)?, index(last)?);
+    let (first, last) = (digits(first)?, digits(last)?);
     (first <= last).then_some(VfRange { first, last })
 }
 
 impl fmt::Display for VfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
         if self.first == self.last {
-            return write!(f, "{}", self.first);
+            return Ok(());
         }
-        write!(f, "{}-{}", self.first, self.last)
+        write!(f, "-{}", self.last)
     }
 }
 
@@ -192,8 +163,6 @@ impl FromStr for Glob {
 }
 
 impl Glob {
-    /// Whether it stands for that name.
-    #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let Some((start, rest)) = self.0.split_once('*') else {
             return self.0 == name;
@@ -250,19 +219,6 @@ impl fmt::Display for LinkLayer {
         })
     }
 }
-
-macro_rules! of_string {
-    ($($name:ident)*) => {$(
-        impl TryFrom<String> for $name {
-            type Error = Error;
-
-            fn try_from(text: String) -> Result<Self> {
-                text.parse()
-            }
-        }
-    )*};
-}
-of_string!(HexId PhysicalFunction VfRanges Glob LinkLayer);
 
 /// One value, or a list of them with at least one.
 pub(crate) fn one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
@@ -432,9 +388,15 @@ mod tests {
         for (text, written) in [("15b3", "15b3"), ("0x1924", "1924"), ("10EE", "10ee")] {
             assert_eq!(text.parse::<HexId>().unwrap().to_string(), written);
         }
-        let pf = |text: &str| text.parse::<PhysicalFunction>().unwrap();
-        assert!(matches!(pf("0000:3b:00.0"), PhysicalFunction::Address(_)));
-        assert!(matches!(pf("enp59s0f0np0"), PhysicalFunction::Interface(_)));
+        let pf = |text: &str| text.parse::<PhysicalFunction>().unwrap().0;
+        assert!(matches!(
+            pf("0000:3b:00.0"),
+            host_settings::PhysicalFunction::Address(_)
+        ));
+        assert!(matches!(
+            pf("enp59s0f0np0"),
+            host_settings::PhysicalFunction::Interface(_)
+        ));
         for text in ["Ethernet", "ethernet"] {
             assert_eq!(text.parse(), Ok(LinkLayer::Ethernet));
         }
@@ -444,7 +406,10 @@ mod tests {
     fn refused<T: FromStr<Err = Error> + fmt::Debug>(texts: &[&str], wanted: &str) {
         for text in texts {
             let said = text.parse::<T>().unwrap_err().to_string();
-            assert_eq!(said, format!("expected {wanted}, found {}", Quoted(text)));
+            assert_eq!(
+                said,
+                format!("expected {wanted}, found {}", crate::text::Quoted(text))
+            );
         }
     }
 

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::str::FromStr;
 
 /// Characters of an untrusted text that a message shows.
 const SHOWN: usize = 80;
@@ -48,6 +49,26 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
+/// A number in decimal digits alone: without a sign.
+pub fn digits<N: FromStr>(text: &str) -> Option<N> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
+/// As [`digits`], in the one way to write it: without leading zeros too.
+pub fn decimal(text: &str) -> Option<u32> {
+    digits(text).filter(|number: &u32| number.to_string() == text)
+}
+
+/// A size with a binary unit, in KiB: `2Mi` is 2048.
+pub(crate) fn kib(text: &str) -> Option<u64> {
+    let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)];
+    let (number, shift) = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))?;
+    digits::<u64>(number)?.checked_mul(1 << shift)
+}
+
 /// A number with its noun, and whatever else depends on there being one: `1 page is`, `3 pages are`.
 pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(
     number: N,
@@ -75,7 +96,6 @@ impl fmt::Display for Chain<'_> {
 
 /// Whether a character makes a terminal do something else than show it: control characters, and those that turn the
 /// direction of what follows, so that a line reads otherwise than it is (Unicode Standard Annex 9, CVE-2021-42574).
-#[must_use]
 pub fn steers(character: char) -> bool {
     let turns = matches!(
         character,
@@ -85,20 +105,19 @@ pub fn steers(character: char) -> bool {
 }
 
 /// Makes a message one line by escaping the characters that steer a terminal.
-#[must_use]
 pub fn one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());
     for character in message.chars() {
-        match steers(character) {
-            true => line.extend(character.escape_default()),
-            false => line.push(character),
+        if steers(character) {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
         }
     }
     line
 }
 
 /// As [`one_line`], of a text of several lines, which stay as they are.
-#[must_use]
 pub fn harmless(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(one_line).collect();
     lines.join("\n")
@@ -111,7 +130,6 @@ pub fn harmless(text: &str) -> String {
 /// shell that does not takes it for a text that names nothing, since no quote stands inside.
 ///
 /// The program still reads a word that begins with `-` as an option: callers put it where none is expected.
-#[must_use]
 pub fn shell_word(word: impl AsRef<OsStr>) -> String {
     let bytes = word.as_ref().as_bytes();
     let is_shown = |byte: &u8| *byte == b' ' || byte.is_ascii_graphic();
@@ -127,9 +145,10 @@ pub fn shell_word(word: impl AsRef<OsStr>) -> String {
     }
     let mut escaped = String::from("$'");
     for byte in bytes {
-        match byte {
-            byte if is_shown(byte) && !b"'\\".contains(byte) => escaped.push(char::from(*byte)),
-            byte => escaped.push_str(&format!("\\{byte:03o}")),
+        if is_shown(byte) && !b"'\\".contains(byte) {
+            escaped.push(char::from(*byte));
+        } else {
+            escaped.push_str(&format!("\\{byte:03o}"));
         }
     }
     escaped.push('\'');

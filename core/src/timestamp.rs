@@ -5,7 +5,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Seconds since 1970.
-#[must_use]
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -13,7 +12,6 @@ pub fn now() -> u64 {
 }
 
 /// Milliseconds since boot, those asleep included (CLOCK_BOOTTIME): a clock that nobody sets.
-#[must_use]
 pub fn since_boot_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
@@ -24,7 +22,6 @@ pub fn since_boot_ms() -> u64 {
 /// Seconds since 1970 as RFC 3339 writes them, in UTC. The date is counted in years that begin in
 /// March, so that the leap day is the last (Howard Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms").
-#[must_use]
 pub fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468;

@@ -1,8 +1,12 @@
 //! A device, or members of a pool, as people name them.
 
-use crate::error::{Error, Result, bail};
 use std::fmt;
 use std::str::FromStr;
+
+use onload_cdi::DeviceName;
+
+use crate::error::{Error, Result, bail};
+use crate::text::decimal;
 
 /// Devices that one container may request.
 pub const MAX_NAMES: u32 = 128;
@@ -10,7 +14,6 @@ pub const MAX_NAMES: u32 = 128;
 /// A device, or members of a pool, as an annotation names them: `NAME`, `POOL` or `POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The name of the device or pool.
     pub name: String,
     /// How many members of the pool, if that is said; from 1 to [`MAX_NAMES`].
     pub count: Option<u32>,
@@ -27,27 +30,23 @@ impl FromStr for Wanted {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (name, count) = match text.split_once('*') {
-            None => (text, Some(None)),
-            Some((name, count)) => {
-                let count = number(count).filter(|count| (1..=MAX_NAMES).contains(count));
-                (name, count.map(Some))
-            }
-        };
-        match (onload_cdi::DeviceName::try_from(name), count) {
-            (Ok(_), Some(count)) => Ok(Wanted {
-                name: name.to_owned(),
+        match numbered(text, '*') {
+            Some((name, count)) => Ok(Wanted {
+                name: name.to_string(),
                 count,
             }),
-            _ => bail!(
+            None => bail!(
                 "expected the name of a device or pool, or POOL*N with N from 1 to {MAX_NAMES}"
             ),
         }
     }
 }
 
-/// A number as it is written, without a sign or leading zeros.
-pub(crate) fn number(text: &str) -> Option<u32> {
-    let number: u32 = text.parse().ok()?;
-    (number.to_string() == text).then_some(number)
+/// A name, which may have a sign and a number from 1 to [`MAX_NAMES`] behind it.
+pub(crate) fn numbered(text: &str, sign: char) -> Option<(DeviceName, Option<u32>)> {
+    let Some((name, number)) = text.split_once(sign) else {
+        return Some((DeviceName::try_from(text).ok()?, None));
+    };
+    let number = decimal(number).filter(|number| (1..=MAX_NAMES).contains(number))?;
+    Some((DeviceName::try_from(name).ok()?, Some(number)))
 }

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::hook_arguments::{MAX_TAKE, Take};
+use onload_core::hook_arguments::Take;
 use onload_core::pool::{MAX_MEMBERS, MEMBERS, Pool, SHARE};
+use onload_core::request::MAX_NAMES;
 use onload_core::text::Chain;
 
 fuzz_target!(|text: &str| {
@@ -29,7 +30,7 @@ fuzz_target!(|text: &str| {
     }
     match first.parse::<Take>() {
         Ok(take) => {
-            assert!((1..=MAX_TAKE).contains(&take.count));
+            assert!((1..=MAX_NAMES).contains(&take.count));
             assert_eq!(take.to_string().parse::<Take>(), Ok(take));
         }
         Err(error) => one_line(&error),

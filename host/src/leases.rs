@@ -1,10 +1,9 @@
-use std::io;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use onload_core::lease::{Device, LeaseError, Leases, Listed};
 use onload_core::processes::Processes;
-use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_core::run_dir::{LEASES, RUN_DIR, RunDir};
 
 use crate::discover::unread::AS_ROOT;
 use crate::host::Host;
@@ -15,14 +14,10 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let processes = Processes::at(&host.outside_path(Path::new("/")));
     let run = RunDir::find(&path).with_context(|| format!("reading leases in {path:?}"))?;
     match run {
-        Some(run) => Leases::find(&run, processes).map_err(|error| match error {
-            LeaseError::Directory { path, source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                for_root(&path)
-            }
-            error => anyhow::Error::new(error).context("reading leases"),
-        }),
+        Some(run) => match Leases::find(&run, processes) {
+            Err(LeaseError::Denied(_)) => Err(for_root(&path.join(LEASES))),
+            found => found.context("reading leases"),
+        },
         None if path.exists() => Err(for_root(&path)),
         None => Ok(None),
     }

@@ -10,13 +10,13 @@
 
 use std::fmt;
 
+use onload_core::container_id;
 use onload_core::text::counted;
 use serde::Deserialize;
 
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 const SHOWN: usize = 5;
-const SHORT_ID: usize = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
@@ -63,7 +63,7 @@ impl fmt::Display for Held {
         write!(f, "{left} left, to be removed first:")?;
         for (index, holder) in holders.iter().take(SHOWN).enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let short = holder.id.get(..SHORT_ID).unwrap_or(&holder.id);
+            let short = container_id::short(&holder.id);
             match holder.name.as_str() {
                 "" => write!(f, "{comma} {short}")?,
                 // The name of a user's own container may contain line breaks too.

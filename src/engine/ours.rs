@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use anyhow::anyhow;
+use onload_host::specdir::SPEC_DIRS;
 
 pub(crate) const RUNTIME_NAME: &str = "onload";
 pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
@@ -11,9 +12,6 @@ pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
 pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";
 /// How each file begins that we made and that has no backup.
 pub(super) const WRITTEN: &str = "# Written by \"onload-ctk runtime configure";
-/// Where specifications are written at boot. An engine that looks elsewhere does not find them.
-pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
-
 pub(super) fn warn_of_spec_dirs<'a>(
     key: &str,
     mut dirs: impl Iterator<Item = &'a str>,

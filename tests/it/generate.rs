@@ -495,7 +495,6 @@ fn every_node_of_every_host_is_expected_with_its_number_as_the_hook_reads_it() {
         tree.hook();
         for spec in all_specs(tree.root()) {
             for (node, args) in nodes_and_arguments(&spec) {
-                let args: Vec<_> = args.iter().map(Into::into).collect();
                 let arguments = onload_core::hook_arguments::HookArguments::parse(&args).unwrap();
                 let own = arguments.expect.iter().filter(|expect| expect.node == node);
                 let numbers: Vec<String> = own

@@ -111,7 +111,6 @@ fn bundles<'de, D: Deserializer<'de>>(
 impl Log {
     /// Reads this section of a configuration file, whatever else is wrong with the file. A log that is
     /// not understood is none: a container starts without it, and `onload-ctk` says what is wrong.
-    #[must_use]
     pub fn read(text: &str) -> Log {
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -174,7 +173,7 @@ fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
 
 /// Devices of a class that this version does not know cannot be asked for here, nor are they given.
 fn leave_unknown_classes_out(file: &mut DeTable<'_>) -> Result<()> {
-    let is_known = |word: &str| word.parse::<Class>().is_ok();
+    let is_known = |word: &str| Class::named(word).is_some();
     for (section, value) in file {
         let DeValue::Table(section_table) = value.get_mut() else {
             continue;

@@ -36,7 +36,6 @@ impl Config {
     }
 
     /// As [`Config::parse`], for what only shows something: what is wrong is left out, and said.
-    #[must_use]
     pub fn parse_leniently(text: &str) -> (Config, Vec<Error>) {
         let mut table = match DeTable::parse(text) {
             Ok(table) => table,

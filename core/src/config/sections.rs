@@ -184,7 +184,6 @@ pub struct Leases {
 
 impl Leases {
     /// How many containers may have one device of that class at once; `None` where nobody counts them.
-    #[must_use]
     pub fn share(&self, class: Class) -> Option<u32> {
         // The kernel gives an IOMMU group to one process.
         // An interface is in one network namespace.

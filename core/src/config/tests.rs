@@ -174,36 +174,16 @@ fn an_interface_has_what_its_section_says() {
 
 #[test]
 fn what_an_interface_cannot_have_is_refused_with_its_line_and_key() {
-    for (text, says) in [
-        (
-            "[netdev.a]\naddresses = [\"192.0.2.0/24\"]",
-            "line 2: netdev.a.addresses: \"192.0.2.0/24\" is the address of its network",
-        ),
-        (
-            "[netdev.a]\nroutes = [\"192.0.2.1/24\"]",
-            "line 2: netdev.a.routes: \"192.0.2.1/24\" is no network",
-        ),
-        (
-            "[netdev.a]\ngateway = \"router\"",
-            "line 2: netdev.a.gateway: ",
-        ),
-        (
-            "[netdev.a]\nmtu = 67",
-            "line 2: netdev.a.mtu: expected a number of bytes from 68 to 65535, found 67",
-        ),
-        (
-            "[netdev.a]\ngateway = [\"192.0.2.1\", \"192.0.2.2\"]",
-            "netdev.a: gateway has 192.0.2.1 and 192.0.2.2",
-        ),
-        (
-            "[annotations]\naddresses = [\"192.0.2.1/24\"]",
-            "line 2: annotations.addresses: \"192.0.2.1/24\" is no network",
-        ),
-        (
-            "[leases]\nshare = { netdev = 2 }",
-            "leases.share.netdev is 2, and an interface is in one container at a time",
-        ),
+    for case in [
+        "[netdev.a]\naddresses = [\"192.0.2.0/24\"] => line 2: netdev.a.addresses: \"192.0.2.0/24\" is the address of its network",
+        "[netdev.a]\nroutes = [\"192.0.2.1/24\"] => line 2: netdev.a.routes: \"192.0.2.1/24\" is no network",
+        "[netdev.a]\ngateway = \"router\" => line 2: netdev.a.gateway: ",
+        "[netdev.a]\nmtu = 67 => line 2: netdev.a.mtu: expected a number of bytes from 68 to 65535, found 67",
+        "[netdev.a]\ngateway = [\"192.0.2.1\", \"192.0.2.2\"] => netdev.a: gateway has 192.0.2.1 and 192.0.2.2",
+        "[annotations]\naddresses = [\"192.0.2.1/24\"] => line 2: annotations.addresses: \"192.0.2.1/24\" is no network",
+        "[leases]\nshare = { netdev = 2 } => leases.share.netdev is 2, and an interface is in one container at a time",
     ] {
+        let (text, says) = case.split_once(" => ").unwrap();
         for error in [
             format!("{:#}", Config::parse(text).unwrap_err()),
             format!("{:#}", HookConfig::parse(text).unwrap_err()),
@@ -211,36 +191,16 @@ fn what_an_interface_cannot_have_is_refused_with_its_line_and_key() {
             assert!(error.starts_with(says), "{text:?}: {error}");
         }
     }
-    for (text, says) in [
-        (
-            "[netdev.a]\ngatewai = \"192.0.2.1\"",
-            "line 2: unknown key \"netdev.a.gatewai\"; did you mean \"netdev.a.gateway\"?",
-        ),
-        (
-            "[pools.p]\nclass = \"netdev\"\nshare = 2",
-            "pools.p.share is 2, and an interface is in one container at a time",
-        ),
-        (
-            "[pools.p]\nclass = \"vfio\"\nmove = \"cni\"",
-            "pools.p.move is for class netdev, and the pool is of class vfio",
-        ),
-        (
-            "[pools.p]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { interfaces = \"ens1v*\" }",
-            "pools.p.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf",
-        ),
-        (
-            "[kubernetes]\naddresses = [\"192.0.2.1/24\"]",
-            "line 2: kubernetes.addresses: \"192.0.2.1/24\" is no network",
-        ),
-        (
-            "[pools.p]\nclass = \"netdev\"\nmove = \"us\"",
-            "line 3: pools.p.move: ",
-        ),
-        (
-            "[discover]\noffer-netdevs = [\"\"]",
-            "line 2: discover.offer-netdevs: ",
-        ),
+    for case in [
+        "[netdev.a]\ngatewai = \"192.0.2.1\" => line 2: unknown key \"netdev.a.gatewai\"; did you mean \"netdev.a.gateway\"?",
+        "[pools.p]\nclass = \"netdev\"\nshare = 2 => pools.p.share is 2, and an interface is in one container at a time",
+        "[pools.p]\nclass = \"vfio\"\nmove = \"cni\" => pools.p.move is for class netdev, and the pool is of class vfio",
+        "[pools.p]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { interfaces = \"ens1v*\" } => pools.p.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf",
+        "[kubernetes]\naddresses = [\"192.0.2.1/24\"] => line 2: kubernetes.addresses: \"192.0.2.1/24\" is no network",
+        "[pools.p]\nclass = \"netdev\"\nmove = \"us\" => line 3: pools.p.move: ",
+        "[discover]\noffer-netdevs = [\"\"] => line 2: discover.offer-netdevs: ",
     ] {
+        let (text, says) = case.split_once(" => ").unwrap();
         assert!(
             refusal(text).starts_with(says),
             "{text:?}: {}",
@@ -269,34 +229,17 @@ fn a_share_is_counted_by_class_and_vfio_has_one_holder_without() {
 
 #[test]
 fn what_is_no_share_is_refused_with_its_line_and_key() {
-    for (value, says) in [
-        (
-            "{ rdma = 0 }",
-            "leases.share.rdma: expected a number of containers from 1 to 65536, found 0",
-        ),
-        (
-            "{ rdma = 65537 }",
-            "leases.share.rdma: expected a number of containers from 1 to 65536, found 65537",
-        ),
-        (
-            "{ rdma = -1 }",
-            "leases.share.rdma: expected a number of containers from 1 to 65536, found -1",
-        ),
-        (
-            "{ rdma = \"2\" }",
-            "leases.share.rdma: expected a whole number, found string \"2\"",
-        ),
-        (
-            "{ rdma = [2] }",
-            "leases.share.rdma: expected a whole number, found an array",
-        ),
-        (
-            "{ disk = 2 }",
-            "leases.share.disk: unknown class \"disk\"; known are ",
-        ),
-        ("5", "leases.share: expected a table, found integer `5`"),
-        ("[]", "leases.share: expected a table, found an array"),
+    for case in [
+        "{ rdma = 0 } => leases.share.rdma: expected a number of containers from 1 to 65536, found 0",
+        "{ rdma = 65537 } => leases.share.rdma: expected a number of containers from 1 to 65536, found 65537",
+        "{ rdma = -1 } => leases.share.rdma: expected a number of containers from 1 to 65536, found -1",
+        "{ rdma = \"2\" } => leases.share.rdma: expected a whole number, found string \"2\"",
+        "{ rdma = [2] } => leases.share.rdma: expected a whole number, found an array",
+        "{ disk = 2 } => leases.share.disk: unknown class \"disk\"; known are ",
+        "5 => leases.share: expected a table, found integer `5`",
+        "[] => leases.share: expected a table, found an array",
     ] {
+        let (value, says) = case.split_once(" => ").unwrap();
         let said = refusal(&format!("[leases]\nshare = {value}\n"));
         assert!(
             said.starts_with(&format!("line 2: {says}")),
@@ -374,102 +317,38 @@ fn a_pool_is_read_with_every_selector() {
 
 #[test]
 fn a_pool_that_is_not_understood_is_refused_with_its_line_and_key() {
-    for (pool, says) in [
-        (
-            "class = \"disk\"",
-            "line 2: pools.fast.class: unknown class \"disk\"; known are ",
-        ),
-        ("share = 1", "line 1: pools.fast: missing field `class`"),
-        (
-            "class = \"vfio\"\nshare = 0",
-            "line 3: pools.fast.share: expected a number of containers from 1 to 65536, found 0",
-        ),
-        (
-            "class = \"vfio\"\nshares = 1",
-            "line 3: unknown key \"pools.fast.shares\"; did you mean \"pools.fast.share\"?",
-        ),
-        (
-            "class = \"vfio\"\nselect = 5",
-            "line 3: pools.fast.select: expected a table, found integer `5`",
-        ),
-        (
-            "class = \"vfio\"\nselect = []",
-            "line 3: pools.fast.select: expected a table, found an array",
-        ),
-        (
-            "class = \"vfio\"\nselect.vfs = \"1\"",
-            "line 3: unknown key \"pools.fast.select.vfs\"; did you mean \"pools.fast.select.vf\"?",
-        ),
-        (
-            "class = \"vfio\"\nselect.vendor = \"mellanox\"",
-            "line 3: pools.fast.select.vendor: expected four hexadecimal digits such as \"15b3\", found \"mellanox\"",
-        ),
-        (
-            "class = \"vfio\"\nselect.vendor = 5555",
-            "line 3: pools.fast.select.vendor: expected a string, found integer `5555`",
-        ),
-        (
-            "class = \"vfio\"\nselect.pf = [\"ens1\",\n\"3b:00.0\"]",
-            "line 3: pools.fast.select.pf: expected the name of an interface, or a PCI address such as \"0000:3b:00.0\", found \"3b:00.0\"",
-        ),
-        (
-            "class = \"vfio\"\nselect.vf = \"7-2\"",
-            "line 3: pools.fast.select.vf: expected indexes of virtual functions such as \"0,2-7\", found \"7-2\"",
-        ),
-        (
-            "class = \"vfio\"\nselect.vf = 7",
-            "line 3: pools.fast.select.vf: expected a string, found integer `7`",
-        ),
-        (
-            "class = \"vfio\"\nselect.numa = -1",
-            "line 3: pools.fast.select.numa: expected a whole number, found integer `-1`",
-        ),
-        (
-            "class = \"vfio\"\nselect.numa = []",
-            "line 3: pools.fast.select.numa: the list is empty, so that no device would match; leave the key out",
-        ),
-        (
-            "class = \"vfio\"\nselect.numa = true",
-            "line 3: pools.fast.select.numa: expected one value or an array of them, found boolean `true`",
-        ),
-        (
-            "class = \"vfio\"\nselect.interfaces = \"ens?\"",
-            "line 3: pools.fast.select.interfaces: expected a name of an interface, in which only \"*\" stands for other characters, found \"ens?\"",
-        ),
-        (
-            "class = \"vfio\"\nselect.link-layer = \"roce\"",
-            "line 3: pools.fast.select.link-layer: expected \"ethernet\" or \"infiniband\", found \"roce\"",
-        ),
-        (
-            "class = \"vfio\"\nselect.addresses = \"3b:00.0\"",
-            "line 3: pools.fast.select.addresses: \"3b:00.0\" is not a PCI address; want one like 0000:3b:00.0",
-        ),
+    for case in [
+        "class = \"disk\" => line 2: pools.fast.class: unknown class \"disk\"; known are ",
+        "share = 1 => line 1: pools.fast: missing field `class`",
+        "class = \"vfio\"\nshare = 0 => line 3: pools.fast.share: expected a number of containers from 1 to 65536, found 0",
+        "class = \"vfio\"\nshares = 1 => line 3: unknown key \"pools.fast.shares\"; did you mean \"pools.fast.share\"?",
+        "class = \"vfio\"\nselect = 5 => line 3: pools.fast.select: expected a table, found integer `5`",
+        "class = \"vfio\"\nselect = [] => line 3: pools.fast.select: expected a table, found an array",
+        "class = \"vfio\"\nselect.vfs = \"1\" => line 3: unknown key \"pools.fast.select.vfs\"; did you mean \"pools.fast.select.vf\"?",
+        "class = \"vfio\"\nselect.vendor = \"mellanox\" => line 3: pools.fast.select.vendor: expected four hexadecimal digits such as \"15b3\", found \"mellanox\"",
+        "class = \"vfio\"\nselect.vendor = 5555 => line 3: pools.fast.select.vendor: expected a string, found integer `5555`",
+        "class = \"vfio\"\nselect.pf = [\"ens1\",\n\"3b:00.0\"] => line 3: pools.fast.select.pf: expected the name of an interface, or a PCI address such as \"0000:3b:00.0\", found \"3b:00.0\"",
+        "class = \"vfio\"\nselect.vf = \"7-2\" => line 3: pools.fast.select.vf: expected indexes of virtual functions such as \"0,2-7\", found \"7-2\"",
+        "class = \"vfio\"\nselect.vf = 7 => line 3: pools.fast.select.vf: expected a string, found integer `7`",
+        "class = \"vfio\"\nselect.numa = -1 => line 3: pools.fast.select.numa: expected a whole number, found integer `-1`",
+        "class = \"vfio\"\nselect.numa = [] => line 3: pools.fast.select.numa: the list is empty, so that no device would match; leave the key out",
+        "class = \"vfio\"\nselect.numa = true => line 3: pools.fast.select.numa: expected one value or an array of them, found boolean `true`",
+        "class = \"vfio\"\nselect.interfaces = \"ens?\" => line 3: pools.fast.select.interfaces: expected a name of an interface, in which only \"*\" stands for other characters, found \"ens?\"",
+        "class = \"vfio\"\nselect.link-layer = \"roce\" => line 3: pools.fast.select.link-layer: expected \"ethernet\" or \"infiniband\", found \"roce\"",
+        "class = \"vfio\"\nselect.addresses = \"3b:00.0\" => line 3: pools.fast.select.addresses: \"3b:00.0\" is not a PCI address; want one like 0000:3b:00.0",
     ] {
+        let (pool, says) = case.split_once(" => ").unwrap();
         let said = refusal(&format!("[pools.fast]\n{pool}\n"));
         assert!(said.starts_with(says), "{pool}: {said}");
     }
-    for (text, says) in [
-        (
-            "[pools]\nclass = \"vfio\"\n",
-            "line 2: pools.class: expected a table, found string \"vfio\"",
-        ),
-        (
-            "[[pools]]\nclass = \"vfio\"\n",
-            "line 1: pools: expected a table, found an array",
-        ),
-        (
-            "[[pools.fast]]\nclass = \"vfio\"\n",
-            "line 1: pools.fast: expected a table, found an array",
-        ),
-        (
-            "pools = 5\n",
-            "line 1: pools: expected a table, found integer `5`",
-        ),
-        (
-            "[pool.fast]\nclass = \"vfio\"\n",
-            "line 1: unknown key \"pool\"; did you mean \"pools\"?",
-        ),
+    for case in [
+        "[pools]\nclass = \"vfio\"\n => line 2: pools.class: expected a table, found string \"vfio\"",
+        "[[pools]]\nclass = \"vfio\"\n => line 1: pools: expected a table, found an array",
+        "[[pools.fast]]\nclass = \"vfio\"\n => line 1: pools.fast: expected a table, found an array",
+        "pools = 5\n => line 1: pools: expected a table, found integer `5`",
+        "[pool.fast]\nclass = \"vfio\"\n => line 1: unknown key \"pool\"; did you mean \"pools\"?",
     ] {
+        let (text, says) = case.split_once(" => ").unwrap();
         assert_eq!(refusal(text), says, "{text}");
     }
 }
@@ -524,84 +403,32 @@ fn a_wrong_setting_of_the_host_is_refused_with_its_line_and_key() {
         let text = format!("[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"kernel\"\n{line}\n");
         refusal(&text)
     };
-    for (line, refused) in [
-        (
-            "vlan = 4095",
-            "line 5: sriov.vlan: expected a VLAN from 1 to 4094",
-        ),
-        (
-            "vlan = -1",
-            "line 5: sriov.vlan: expected a whole number, found integer `-1`",
-        ),
-        (
-            "mac = \"01:00:5e:00:00:01\"",
-            "line 5: sriov.mac: expected the hardware address of one",
-        ),
-        (
-            "trust = \"yes\"",
-            "line 5: sriov.trust: expected a boolean, found string \"yes\"",
-        ),
-        (
-            "spoofcheck = true",
-            "line 5: unknown key \"sriov.spoofcheck\"; did you mean \"sriov.spoof-check\"?",
-        ),
-        (
-            "mac = \"02:00:00:ff:ff:fd\"",
-            "sriov.mac 02:00:00:ff:ff:fd of ens1: counting up to 4 virtual",
-        ),
-        (
-            "[[sriov]]\npf = \"ens1\"\nvfs = 1\ndriver = \"kernel\"",
-            "two sections [[sriov]] have the pf ens1",
-        ),
-        (
-            "[[sriov]]\npf = \"ens2\"\nvfs = 1",
-            "line 5: missing field `driver`",
-        ),
+    for case in [
+        "vlan = 4095 => line 5: sriov.vlan: expected a VLAN from 1 to 4094",
+        "vlan = -1 => line 5: sriov.vlan: expected a whole number, found integer `-1`",
+        "mac = \"01:00:5e:00:00:01\" => line 5: sriov.mac: expected the hardware address of one",
+        "trust = \"yes\" => line 5: sriov.trust: expected a boolean, found string \"yes\"",
+        "spoofcheck = true => line 5: unknown key \"sriov.spoofcheck\"; did you mean \"sriov.spoof-check\"?",
+        "mac = \"02:00:00:ff:ff:fd\" => sriov.mac 02:00:00:ff:ff:fd of ens1: counting up to 4 virtual",
+        "[[sriov]]\npf = \"ens1\"\nvfs = 1\ndriver = \"kernel\" => two sections [[sriov]] have the pf ens1",
+        "[[sriov]]\npf = \"ens2\"\nvfs = 1 => line 5: missing field `driver`",
     ] {
+        let (line, refused) = case.split_once(" => ").unwrap();
         assert!(of(line).starts_with(refused), "{line}: {}", of(line));
     }
-    for (text, refused) in [
-        (
-            "[sriov]\npf = \"ens1\"\n",
-            "line 1: sriov: expected an array of tables; write [[sriov]]",
-        ),
-        (
-            "[[host]]\n",
-            "line 1: host: expected a table, found an array",
-        ),
-        (
-            "[[sriov]]\npf = \"a/b\"\n",
-            "line 2: sriov.pf: expected the name of an interface or a PCI address",
-        ),
-        (
-            "[[sriov]]\npf = \"a\"\nvfs = 65536\n",
-            "line 3: sriov.vfs: expected a whole number, found integer `65536`",
-        ),
-        (
-            "[[sriov]]\npf = \"a\"\nvfs = 1\ndriver = \"uio\"\n",
-            "line 4: sriov.driver: unknown variant `uio`",
-        ),
-        (
-            "[host]\nhugepages = { \"3Mi\" = { 0 = 1 } }\n",
-            "line 2: host.hugepages",
-        ),
-        (
-            "[host]\nhugepages = { \"2Mi\" = { node0 = 1 } }\n",
-            "line 2: host.hugepages",
-        ),
-        (
-            "[host]\nhugepages = { \"2Mi\" = 4 }\n",
-            "line 2: host.hugepages",
-        ),
-        (
-            "[host]\nrdma-netns = \"none\"\n",
-            "line 2: host.rdma-netns: unknown variant `none`",
-        ),
-        (
-            "[host]\naf-xdp = [\"a b\"]\n",
-            "line 2: host.af-xdp: expected the name of an interface",
-        ),
+    for case in [
+        "[sriov]\npf = \"ens1\"\n => line 1: sriov: expected an array of tables; write [[sriov]]",
+        "[[host]]\n => line 1: host: expected a table, found an array",
+        "[[sriov]]\npf = \"a/b\"\n => line 2: sriov.pf: expected the name of an interface or a PCI address",
+        "[[sriov]]\npf = \"a\"\nvfs = 65536\n => line 3: sriov.vfs: expected a whole number, found integer `65536`",
+        "[[sriov]]\npf = \"a\"\nvfs = 1\ndriver = \"uio\"\n => line 4: sriov.driver: unknown variant `uio`",
+        "[host]\nhugepages = { \"3Mi\" = { 0 = 1 } }\n => line 2: host.hugepages",
+        "[host]\nhugepages = { \"2Mi\" = { node0 = 1 } }\n => line 2: host.hugepages",
+        "[host]\nhugepages = { \"2Mi\" = 4 }\n => line 2: host.hugepages",
+        "[host]\nrdma-netns = \"none\"\n => line 2: host.rdma-netns: unknown variant `none`",
+        "[host]\naf-xdp = [\"a b\"]\n => line 2: host.af-xdp: expected the name of an interface",
     ] {
+        let (text, refused) = case.split_once(" => ").unwrap();
         assert!(
             refusal(text).starts_with(refused),
             "{text}: {}",
@@ -731,68 +558,24 @@ fn what_is_neither_is_told_as_the_parser_says_it() {
 
 #[test]
 fn a_value_of_the_wrong_kind_is_refused_with_its_line_and_key() {
-    for (text, refused) in [
-        (
-            "[cdi]\nmemlock = true\n",
-            "line 2: cdi.memlock: expected a string or an integer, found boolean `true`",
-        ),
-        (
-            "[cdi]\nptp-write = \"no\"\n",
-            "line 2: cdi.ptp-write: expected a boolean, found string \"no\"",
-        ),
-        (
-            "[cdi]\nhook-path = 5\n",
-            "line 2: cdi.hook-path: expected a string, found integer `5`",
-        ),
-        (
-            "[cdi]\nhost-tool-dir = [\"/a\"]\n",
-            "line 2: cdi.host-tool-dir: expected a string, found an array",
-        ),
-        (
-            "[cdi]\nkinds = \"nic\"\n",
-            "line 2: cdi.kinds: expected an array, found string \"nic\"",
-        ),
-        (
-            "[annotations]\n\nallow = [\"nic\",\n 1]\n",
-            "line 4: annotations.allow: expected a string, found integer `1`",
-        ),
-        (
-            "[cdi]\nfdtable-size = -1\n",
-            "line 2: cdi.fdtable-size: expected a whole number, found integer `-1`",
-        ),
-        (
-            "[cdi]\npreload = 1\n",
-            "line 2: cdi.preload: expected a string",
-        ),
-        (
-            "[cdi]\npreload = \"always\"\n",
-            "line 2: cdi.preload: unknown variant `always`, expected one of `env`, `file`, `off`",
-        ),
-        (
-            "[log]\nlevel = \"loud\"\n",
-            "line 2: log.level: unknown variant `loud`, expected one of `error`, `warning`, `info`, `debug`",
-        ),
-        (
-            "cdi.memlock = []\n",
-            "line 1: cdi.memlock: expected a string or an integer, found an array",
-        ),
-        (
-            "log = { level = \"info\", file = 1 }\n",
-            "line 1: log.file: expected a string, found integer `1`",
-        ),
-        (
-            "cdi = 5\n",
-            "line 1: cdi: expected a table, found integer `5`",
-        ),
-        (
-            "\ncdi = []\n",
-            "line 2: cdi: expected a table, found an array",
-        ),
-        (
-            "[[log]]\nlevel = \"info\"\n",
-            "line 1: log: expected a table, found an array",
-        ),
+    for case in [
+        "[cdi]\nmemlock = true\n => line 2: cdi.memlock: expected a string or an integer, found boolean `true`",
+        "[cdi]\nptp-write = \"no\"\n => line 2: cdi.ptp-write: expected a boolean, found string \"no\"",
+        "[cdi]\nhook-path = 5\n => line 2: cdi.hook-path: expected a string, found integer `5`",
+        "[cdi]\nhost-tool-dir = [\"/a\"]\n => line 2: cdi.host-tool-dir: expected a string, found an array",
+        "[cdi]\nkinds = \"nic\"\n => line 2: cdi.kinds: expected an array, found string \"nic\"",
+        "[annotations]\n\nallow = [\"nic\",\n 1]\n => line 4: annotations.allow: expected a string, found integer `1`",
+        "[cdi]\nfdtable-size = -1\n => line 2: cdi.fdtable-size: expected a whole number, found integer `-1`",
+        "[cdi]\npreload = 1\n => line 2: cdi.preload: expected a string",
+        "[cdi]\npreload = \"always\"\n => line 2: cdi.preload: unknown variant `always`, expected one of `env`, `file`, `off`",
+        "[log]\nlevel = \"loud\"\n => line 2: log.level: unknown variant `loud`, expected one of `error`, `warning`, `info`, `debug`",
+        "cdi.memlock = []\n => line 1: cdi.memlock: expected a string or an integer, found an array",
+        "log = { level = \"info\", file = 1 }\n => line 1: log.file: expected a string, found integer `1`",
+        "cdi = 5\n => line 1: cdi: expected a table, found integer `5`",
+        "\ncdi = []\n => line 2: cdi: expected a table, found an array",
+        "[[log]]\nlevel = \"info\"\n => line 1: log: expected a table, found an array",
     ] {
+        let (text, refused) = case.split_once(" => ").unwrap();
         assert_eq!(refusal(text), refused, "{text}");
     }
     assert!(
@@ -929,66 +712,25 @@ fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
 
 #[test]
 fn a_resource_that_kubernetes_cannot_be_offered_is_refused() {
-    for (text, says) in [
-        (
-            "[kubernetes]\noffer = \"csi\"\n",
-            "line 2: kubernetes.offer: unknown variant",
-        ),
-        (
-            "[kubernetes]\noffer = { gpu = \"dra\" }\n",
-            "unknown class \"gpu\"",
-        ),
-        ("[kubernetes]\noffer = 1\n", "line 2: kubernetes.offer: "),
-        (
-            "[kubernetes]\nclasses = [\"hugepages\"]\n",
-            "kubelet offers hugepages-2Mi",
-        ),
-        (
-            "[kubernetes]\nslots = 0\n",
-            "line 2: kubernetes.slots: expected a number of slots from 1 to 32768, found 0",
-        ),
-        ("[kubernetes]\nslots = 40000\n", "from 1 to 32768"),
-        (
-            "[kubernetes]\nlisten = \"9478\"\n",
-            "line 2: kubernetes.listen: expected ADDRESS:PORT",
-        ),
-        (
-            "[kubernetes]\nclass = []\n",
-            "unknown key \"kubernetes.class\"; did you mean \"kubernetes.classes\"?",
-        ),
-        (
-            "[kubernetes.resources]\nnic = { class = \"nic\" }\n",
-            "\"nic\" is no name of an extended resource",
-        ),
-        (
-            "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n",
-            "line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
-        ),
-        (
-            "[kubernetes.resources]\n\"a.io/x\" = {}\n",
-            "kubernetes.resources.\"a.io/x\" needs a class or a pool, and not both",
-        ),
-        (
-            "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n",
-            "not both",
-        ),
-        (
-            "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n",
-            "there is no section [pools.p]",
-        ),
-        (
-            "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n",
-            "profile is no resource",
-        ),
-        (
-            "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n",
-            "a vfio device is for one",
-        ),
-        (
-            "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n",
-            "a rdma device is for one",
-        ),
+    for case in [
+        "[kubernetes]\noffer = \"csi\"\n => line 2: kubernetes.offer: unknown variant",
+        "[kubernetes]\noffer = { gpu = \"dra\" }\n => unknown class \"gpu\"",
+        "[kubernetes]\noffer = 1\n => line 2: kubernetes.offer: ",
+        "[kubernetes]\nclasses = [\"hugepages\"]\n => kubelet offers hugepages-2Mi",
+        "[kubernetes]\nslots = 0\n => line 2: kubernetes.slots: expected a number of slots from 1 to 32768, found 0",
+        "[kubernetes]\nslots = 40000\n => from 1 to 32768",
+        "[kubernetes]\nlisten = \"9478\"\n => line 2: kubernetes.listen: expected ADDRESS:PORT",
+        "[kubernetes]\nclass = []\n => unknown key \"kubernetes.class\"; did you mean \"kubernetes.classes\"?",
+        "[kubernetes.resources]\nnic = { class = \"nic\" }\n => \"nic\" is no name of an extended resource",
+        "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n => line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
+        "[kubernetes.resources]\n\"a.io/x\" = {}\n => kubernetes.resources.\"a.io/x\" needs a class or a pool, and not both",
+        "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n => not both",
+        "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n => there is no section [pools.p]",
+        "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n => profile is no resource",
+        "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n => a vfio device is for one",
+        "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n => a rdma device is for one",
     ] {
+        let (text, says) = case.split_once(" => ").unwrap();
         assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
     }
     for text in [
@@ -1064,54 +806,31 @@ fn a_log_that_is_not_understood_is_none_and_stops_no_container() {
 #[test]
 fn the_hook_refuses_what_it_uses_and_does_not_understand() {
     let refusal = |text| HookConfig::parse(text).unwrap_err().to_string();
-    for (text, says) in [
-        ("[annotations]\nallow = \"nic\"\n", "line 2: "),
-        ("[annotations]\nallow = [1]\n", "line 2: "),
-        (
-            "[annotations]\n\nroot-with-onload = \"never\"\n",
-            "line 3: annotations.root-with-onload: unknown variant",
-        ),
-        ("[annotations]\nlive-devices = \"no\"\n", "line 2: "),
-        ("annotations = 1\n", "line 1: "),
-        (
-            "[cdi]\nmemlock = \"some\"\n",
-            "line 2: cdi.memlock: expected \"unlimited\" or",
-        ),
-        ("[cdi]\nfdtable-size = 0\n", "from 1 to 16777216"),
-        ("[cdi]\nhook-path = \"hook\"\n", "absolute path"),
-        (
-            "[annotations]\nallow = []\nallow = []\n",
-            "line 3: duplicate key",
-        ),
-        ("[pools\n", "line 1: "),
-        (
-            "[annotations]\nroot_with_onload = \"refuse\"\n",
-            "line 2: unknown key \"annotations.root_with_onload\"; did you mean \"annotations.root-with-onload\"?",
-        ),
-        (
-            "[leases]\nshare = 5\n",
-            "line 2: leases.share: expected a table",
-        ),
-        ("leases = 5\n", "line 1: leases: expected a table"),
-        (
-            "[leases]\nshare = { rdma = 0 }\n",
-            "leases.share.rdma must be a number of containers from 1 to 65536",
-        ),
-        (
-            "[leases]\nshare = { rdma = \"two\" }\n",
-            "leases.share.rdma must be a number",
-        ),
-        ("[lease]\n", "did you mean \"leases\"?"),
-        ("[leases]\nShare = {}\n", "line 2: unknown key"),
-        ("[Environments]\n", "did you mean \"environment\"?"),
-        (
-            "[environment]\nallows = [\"nic\"]\n",
-            "unknown key \"environment.allows\"",
-        ),
-        ("[annotation]\n", "did you mean \"annotations\"?"),
-        ("[Annotations]\n", "line 1: unknown key"),
-        ("[cdi]\nMemLock = 1\n", "line 2: unknown key"),
+    for case in [
+        "[annotations]\nallow = \"nic\"\n => line 2: ",
+        "[annotations]\nallow = [1]\n => line 2: ",
+        "[annotations]\n\nroot-with-onload = \"never\"\n => line 3: annotations.root-with-onload: unknown variant",
+        "[annotations]\nlive-devices = \"no\"\n => line 2: ",
+        "annotations = 1\n => line 1: ",
+        "[cdi]\nmemlock = \"some\"\n => line 2: cdi.memlock: expected \"unlimited\" or",
+        "[cdi]\nfdtable-size = 0\n => from 1 to 16777216",
+        "[cdi]\nhook-path = \"hook\"\n => absolute path",
+        "[annotations]\nallow = []\nallow = []\n => line 3: duplicate key",
+        "[pools\n => line 1: ",
+        "[annotations]\nroot_with_onload = \"refuse\"\n => line 2: unknown key \"annotations.root_with_onload\"; did you mean \"annotations.root-with-onload\"?",
+        "[leases]\nshare = 5\n => line 2: leases.share: expected a table",
+        "leases = 5\n => line 1: leases: expected a table",
+        "[leases]\nshare = { rdma = 0 }\n => leases.share.rdma must be a number of containers from 1 to 65536",
+        "[leases]\nshare = { rdma = \"two\" }\n => leases.share.rdma must be a number",
+        "[lease]\n => did you mean \"leases\"?",
+        "[leases]\nShare = {}\n => line 2: unknown key",
+        "[Environments]\n => did you mean \"environment\"?",
+        "[environment]\nallows = [\"nic\"]\n => unknown key \"environment.allows\"",
+        "[annotation]\n => did you mean \"annotations\"?",
+        "[Annotations]\n => line 1: unknown key",
+        "[cdi]\nMemLock = 1\n => line 2: unknown key",
     ] {
+        let (text, says) = case.split_once(" => ").unwrap();
         assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
     }
 }
@@ -1250,49 +969,20 @@ fn the_manual_page_has_every_key_of_a_bundle_with_a_value_that_is_read() {
 
 #[test]
 fn a_section_that_is_no_bundle_is_refused_where_it_stands() {
-    for (text, says) in [
-        (
-            "[bundles.hft]\ndevices = [\"gpu=0\"]\n",
-            "bundles.hft: \"gpu=0\": unknown class \"gpu\"",
-        ),
-        (
-            "[bundles.hft]\n",
-            "line 1: bundles.hft: a bundle needs devices",
-        ),
-        (
-            "[bundles.hft]\ndevice = [\"nic=ens1\"]\n",
-            "line 2: unknown key \"bundles.hft.device\"; did you mean \"bundles.hft.devices\"?",
-        ),
-        (
-            "[bundles.hft]\ndevices = \"nic=ens1\"\n",
-            "line 2: bundles.hft.devices: expected an array",
-        ),
-        (
-            "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = 3\n",
-            "line 3: bundles.hft.cpus: expected a string",
-        ),
-        (
-            "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = \"8-2\"\n",
-            "bundles.hft: cpus is \"numa\"",
-        ),
-        (
-            "[bundles.a]\ndevices = [\"nic=ens1\"]\n[bundles.b]\ndevices = [\"bundle=a\"]\n",
-            "bundles.b: \"bundle=a\": a bundle cannot hold another one",
-        ),
-        (
-            "[[bundles]]\n",
-            "line 1: bundles: expected a table, found an array",
-        ),
-        (
-            "[pools.p]\nclass = \"bundle\"\n",
-            "pools.p.class is bundle, which stands for devices",
-        ),
-        (
-            "[leases]\nshare = { bundle = 2 }\n",
-            "a class of leases.share is bundle",
-        ),
-        ("[bundle.hft]\n", "did you mean \"bundles\"?"),
+    for case in [
+        "[bundles.hft]\ndevices = [\"gpu=0\"]\n => bundles.hft: \"gpu=0\": unknown class \"gpu\"",
+        "[bundles.hft]\n => line 1: bundles.hft: a bundle needs devices",
+        "[bundles.hft]\ndevice = [\"nic=ens1\"]\n => line 2: unknown key \"bundles.hft.device\"; did you mean \"bundles.hft.devices\"?",
+        "[bundles.hft]\ndevices = \"nic=ens1\"\n => line 2: bundles.hft.devices: expected an array",
+        "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = 3\n => line 3: bundles.hft.cpus: expected a string",
+        "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = \"8-2\"\n => bundles.hft: cpus is \"numa\"",
+        "[bundles.a]\ndevices = [\"nic=ens1\"]\n[bundles.b]\ndevices = [\"bundle=a\"]\n => bundles.b: \"bundle=a\": a bundle cannot hold another one",
+        "[[bundles]]\n => line 1: bundles: expected a table, found an array",
+        "[pools.p]\nclass = \"bundle\"\n => pools.p.class is bundle, which stands for devices",
+        "[leases]\nshare = { bundle = 2 }\n => a class of leases.share is bundle",
+        "[bundle.hft]\n => did you mean \"bundles\"?",
     ] {
+        let (text, says) = case.split_once(" => ").unwrap();
         assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
     }
 }

@@ -6,7 +6,6 @@ use toml::de::{DeTable, DeValue};
 use crate::error::Error;
 
 /// What a parser of TOML says of a text, with the line, counted from 1, and the key.
-#[must_use]
 pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map(|span| span.start);
     let table = DeTable::parse(text);

@@ -18,8 +18,6 @@ impl Share {
     /// More than a host runs.
     pub const MAX: u32 = 65_536;
 
-    /// The number.
-    #[must_use]
     pub fn get(self) -> u32 {
         self.0
     }
@@ -177,8 +175,6 @@ impl fmt::Display for Memlock {
 pub struct Kinds(Vec<Class>);
 
 impl Kinds {
-    /// The classes, sorted, each once.
-    #[must_use]
     pub fn classes(&self) -> &[Class] {
         &self.0
     }
@@ -197,15 +193,6 @@ impl TryFrom<Vec<String>> for Kinds {
         if words.is_empty() {
             bail!("the list of kinds is empty; say \"all\" or name classes");
         }
-        let mut classes = Vec::new();
-        for word in words {
-            match word.trim() {
-                "all" => classes.extend(Class::ALL),
-                word => classes.push(word.parse()?),
-            }
-        }
-        classes.sort();
-        classes.dedup();
-        Ok(Kinds(classes))
+        Class::listed(&words, &Class::ALL, Ok).map(Kinds)
     }
 }

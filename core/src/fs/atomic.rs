@@ -18,11 +18,8 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[error("{action} {}", .name.display())]
 pub struct WriteError {
-    /// What was being done.
     pub action: &'static str,
-    /// The file, in its directory.
     pub name: OsString,
-    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -34,7 +31,6 @@ const ATTEMPTS: u32 = 64;
 
 /// Whether this is the name of one of this module's temporary files, which a killed process leaves
 /// behind. CDI readers ignore it, since it ends in neither `.json` nor `.yaml`.
-#[must_use]
 pub fn is_temporary_name(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
@@ -52,23 +48,14 @@ pub struct TempFile<'dir> {
 impl<'dir> TempFile<'dir> {
     /// Creates it in `dir`, to become `name`, with exactly the permission bits of `mode` whatever
     /// the umask.
-    ///
-    /// # Errors
-    /// [`WriteError`], also if `name` is not a plain file name.
     pub fn create(dir: BorrowedFd<'dir>, name: &OsStr, mode: u32) -> Result<Self, WriteError> {
-        let fail = |action| {
-            move |source: io::Error| WriteError {
-                action,
-                name: name.to_owned(),
-                source,
-            }
-        };
         let bytes = name.as_encoded_bytes();
         if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') {
             let source = io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name");
-            return Err(fail("naming")(source));
+            return Err(failed("naming", name)(source));
         }
-        let (temporary, file) = exclusive(dir).map_err(fail("creating a temporary file for"))?;
+        let created = exclusive(dir).map_err(failed("creating a temporary file for", name));
+        let (temporary, file) = created?;
         let temp = Self {
             dir,
             temporary: Some(temporary),
@@ -76,73 +63,49 @@ impl<'dir> TempFile<'dir> {
             file,
         };
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        fchmod(&temp.file, mode).map_err(|error| fail("setting the mode of")(error.into()))?;
+        fchmod(&temp.file, mode).map_err(failed("setting the mode of", name))?;
         Ok(temp)
     }
 
     /// The open file, for writing and for setting its owner and labels.
-    #[must_use]
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Writes all of it.
-    ///
-    /// # Errors
-    /// [`WriteError`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        self.file.write_all(bytes).map_err(|source| WriteError {
-            action: "writing",
-            name: self.name.clone(),
-            source,
-        })
+        let written = self.file.write_all(bytes);
+        written.map_err(failed("writing", &self.name))
     }
 
-    /// Synchronises it, renames it to its name, and synchronises the directory.
-    ///
-    /// # Errors
-    /// [`WriteError`]. If only the synchronisation of the directory failed, the new file is in
-    /// place.
+    /// Synchronises it, renames it to its name, and synchronises the directory. Where that last step alone failed, the
+    /// new file is in place.
     pub fn commit(self) -> Result<(), WriteError> {
         self.commit_by(RenameFlags::empty())
     }
 
-    /// As [`TempFile::commit`], where nothing has its name.
-    ///
-    /// # Errors
-    /// [`WriteError`], EEXIST where something has.
+    /// As [`TempFile::commit`], where nothing has its name (EEXIST).
     pub fn commit_new(self) -> Result<(), WriteError> {
         self.commit_by(RenameFlags::NOREPLACE)
     }
 
-    /// As [`TempFile::commit`], where a file has its name: the two are exchanged, and the old one goes.
-    ///
-    /// # Errors
-    /// [`WriteError`], ENOENT where there is none.
+    /// As [`TempFile::commit`], where a file has its name (ENOENT): the two are exchanged, and the old one goes.
     pub fn commit_over(self) -> Result<(), WriteError> {
         self.commit_by(RenameFlags::EXCHANGE)
     }
 
     fn commit_by(mut self, flags: RenameFlags) -> Result<(), WriteError> {
-        let fail = |action, source| WriteError {
-            action,
-            name: self.name.clone(),
-            source,
-        };
-        self.file
-            .sync_all()
-            .map_err(|error| fail("synchronising", error))?;
+        let (dir, name) = (self.dir, &self.name);
+        let synced = self.file.sync_all();
+        synced.map_err(failed("synchronising", name))?;
         if let Some(temporary) = self.temporary.as_deref() {
-            let (dir, name) = (self.dir, &self.name);
             let renamed = if flags.is_empty() {
                 renameat(dir, temporary, dir, name)
             } else {
                 renameat_with(dir, temporary, dir, name, flags)
             };
-            renamed.map_err(|error| fail("renaming a temporary file to", error.into()))?;
+            renamed.map_err(failed("renaming a temporary file to", name))?;
         }
-        let synced =
-            fsync(self.dir).map_err(|error| fail("synchronising the directory of", error.into()));
+        let synced = fsync(dir).map_err(failed("synchronising the directory of", name));
         // After an exchange the old file has the temporary name, and goes with it.
         if flags != RenameFlags::EXCHANGE {
             self.temporary = None;
@@ -180,9 +143,6 @@ fn exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
 }
 
 /// Replaces `name` in `dir` with `bytes`, with the permission bits of `mode`.
-///
-/// # Errors
-/// [`WriteError`]; see [`TempFile::commit`].
 pub fn write_atomic(
     dir: impl AsFd,
     name: &OsStr,
@@ -195,35 +155,23 @@ pub fn write_atomic(
 }
 
 /// Removes `name` from `dir`. Returns whether it existed.
-///
-/// # Errors
-/// [`WriteError`].
 pub fn remove(dir: impl AsFd, name: &OsStr) -> Result<bool, WriteError> {
     match unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::NOENT) => Ok(false),
-        Err(error) => {
-            let source = error.into();
-            Err(WriteError {
-                action: "removing",
-                name: name.to_owned(),
-                source,
-            })
-        }
+        Err(error) => Err(failed("removing", name)(error)),
     }
 }
 
 /// Synchronises a directory, so that renames and removals in it survive a crash.
-///
-/// # Errors
-/// [`WriteError`].
 pub fn sync(dir: impl AsFd) -> Result<(), WriteError> {
-    fsync(dir).map_err(|error| {
-        let (name, source) = (OsString::from("."), error.into());
-        WriteError {
-            action: "synchronising the directory",
-            name,
-            source,
-        }
-    })
+    fsync(dir).map_err(failed("synchronising the directory", OsStr::new(".")))
+}
+
+fn failed<E: Into<io::Error>>(action: &'static str, name: &OsStr) -> impl FnOnce(E) -> WriteError {
+    move |error| WriteError {
+        action,
+        name: name.to_owned(),
+        source: error.into(),
+    }
 }

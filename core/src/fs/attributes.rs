@@ -11,7 +11,6 @@ const LABEL: &str = "security.selinux";
 /// Bytes of a label; the kernel accepts one page at most.
 const MAX_LABEL_BYTES: usize = 4096;
 
-/// What could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotCopied {
     /// `owner` or `label`.
@@ -21,9 +20,6 @@ pub struct NotCopied {
 
 /// Gives `new` the owner, mode and label of `old`, whose status is `stat`. A label is copied if the
 /// file system has labels.
-///
-/// # Errors
-/// [`NotCopied`].
 pub fn copy(old: impl AsFd, stat: &Stat, new: &File) -> Result<(), NotCopied> {
     let failed = |what| move |error| NotCopied { what, error };
     copy_owner(stat, new).map_err(failed("owner"))?;
@@ -42,9 +38,6 @@ fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
 }
 
 /// Gives `new` the label of `old`, if the file system has labels.
-///
-/// # Errors
-/// Those of fgetxattr(2) and fsetxattr(2).
 pub fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
     let mut label = vec![0; MAX_LABEL_BYTES];
     let length = match fgetxattr(old, LABEL, &mut label[..]) {

@@ -6,10 +6,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// The root of a new mount of `kind`, such as `proc`, as this thread's namespaces see it; read-only.
-///
-/// # Errors
-/// Those of fsopen(2) and fsmount(2): EPERM without CAP_SYS_ADMIN.
+/// The root of a new mount of `kind`, such as `proc`, as this thread's namespaces see it; read-only. EPERM without
+/// CAP_SYS_ADMIN.
 pub fn mount(kind: &str) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

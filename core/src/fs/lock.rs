@@ -32,9 +32,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel lists locks (proc_locks(5)).
 const TABLE: &str = "/proc/locks";
-/// Bytes of that table that are read.
 const TABLE_LIMIT: u64 = 16 * 1024 * 1024;
-/// Holders that a message names.
 const NAMED: usize = 3;
 
 /// Who else may hold the lock at the same time.
@@ -44,26 +42,20 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The file cannot be used.
     #[error("{action} the lock {path:?}")]
     File {
-        /// What was being done.
         action: &'static str,
         path: PathBuf,
         source: Errno,
     },
-    /// It is not a lock file.
     #[error("the lock {0:?} is not a regular file with one name; remove it")]
     Foreign(PathBuf),
     #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
     Held {
         path: PathBuf,
-        /// How long the process waited.
         waited: Duration,
-        /// Who holds it, for messages.
         holders: String,
     },
 }
@@ -80,9 +72,6 @@ pub struct Lock {
 impl Lock {
     /// Takes a lock through a file in an open directory, and creates the file if necessary. `path`
     /// is the directory's, for messages.
-    ///
-    /// # Errors
-    /// [`LockError`].
     pub fn take(
         dir: impl AsFd,
         path: &Path,
@@ -95,9 +84,6 @@ impl Lock {
     }
 
     /// Turns a shared lock into an exclusive one. If that fails, the lock is lost (flock(2)).
-    ///
-    /// # Errors
-    /// [`LockError`].
     pub fn make_exclusive(self, patience: Duration) -> Result<Lock, LockError> {
         let mut pauses = Pauses::new(patience);
         let wait = &mut || pauses.pause();
@@ -108,9 +94,6 @@ impl Lock {
     }
 
     /// Takes an exclusive lock if it is free right now.
-    ///
-    /// # Errors
-    /// [`LockError::File`] and [`LockError::Foreign`].
     pub fn if_free(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
@@ -118,11 +101,8 @@ impl Lock {
         let is_ours = is_ours && is_named(dir, &path, name, &file)?;
         Ok(is_ours.then_some(Lock { file, path }))
     }
-}
 
-impl Lock {
     /// Whether its file still has a name. Who removed that did not take the lock away, but others no longer find it.
-    #[must_use]
     pub fn has_a_name(&self) -> bool {
         fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
     }
@@ -178,13 +158,6 @@ pub(crate) fn take_while(
 }
 
 fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
-    let failed = |action| {
-        move |error| LockError::File {
-            action,
-            path: path.to_owned(),
-            source: error,
-        }
-    };
     let flags = OFlags::RDWR
         | OFlags::CREATE
         | OFlags::NOFOLLOW
@@ -196,18 +169,26 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
             return Err(LockError::Foreign(path.to_owned()));
         }
-        Err(error) => return Err(failed("opening")(error)),
+        Err(error) => return Err(failed("opening", path)(error)),
     };
-    let stat = fstat(&file).map_err(failed("looking at"))?;
+    let stat = fstat(&file).map_err(failed("looking at", path))?;
     // Others may depend on the mode of a file that has several names.
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
         return Err(LockError::Foreign(path.to_owned()));
     }
     let is_open = Mode::from_raw_mode(stat.st_mode & 0o7777) != MODE;
     if is_open && stat.st_uid == geteuid().as_raw() {
-        fchmod(&file, MODE).map_err(failed("restricting the mode of"))?;
+        fchmod(&file, MODE).map_err(failed("restricting the mode of", path))?;
     }
     Ok(file)
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockError {
+    move |source| LockError::File {
+        action,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Whether it became free before `wait` gave up.
@@ -226,13 +207,7 @@ fn lock_open(
             Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK | Errno::INTR) if wait() => {}
             Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
-            Err(error) => {
-                return Err(LockError::File {
-                    action: "taking",
-                    path: path.to_owned(),
-                    source: error,
-                });
-            }
+            Err(error) => return Err(failed("taking", path)(error)),
         }
     }
 }
@@ -245,11 +220,7 @@ fn is_named(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<b
     };
     match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).and_then(same) {
         Err(Errno::NOENT) => Ok(false),
-        found => found.map_err(|error| LockError::File {
-            action: "looking at",
-            path: path.to_owned(),
-            source: error,
-        }),
+        found => found.map_err(failed("looking at", path)),
     }
 }
 

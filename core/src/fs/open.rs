@@ -23,10 +23,7 @@ const ATTEMPTS: usize = 1000;
 /// magic links of /proc are not followed. `more` adds restrictions.
 ///
 /// If something is renamed or mounted at the same time, anywhere on the machine, the kernel cannot
-/// tell whether `..` stayed inside, and asks the caller to try again (openat2(2), `EAGAIN`).
-///
-/// # Errors
-/// The errors of openat2(2); EAGAIN after a thousand attempts.
+/// tell whether `..` stayed inside, and asks the caller to try again (openat2(2), `EAGAIN`): [`ATTEMPTS`] times here.
 pub fn open_in_root(
     root: impl AsFd,
     path: &Path,
@@ -39,9 +36,6 @@ pub fn open_in_root(
 
 /// Opens a path relative to a directory, with the caller's own restrictions, and retries as
 /// [`open_in_root`] does.
-///
-/// # Errors
-/// The errors of openat2(2).
 pub fn open_resolved(
     dir: impl AsFd,
     path: impl AsRef<Path>,
@@ -64,7 +58,6 @@ fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
 
 /// Whether something is at a path, including a dangling link. What cannot be examined counts as
 /// existing.
-#[must_use]
 pub fn is_there(path: &Path) -> bool {
     !matches!(
         statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW),
@@ -74,7 +67,6 @@ pub fn is_there(path: &Path) -> bool {
 
 /// The components of a path, the last one first, so that a walk pops them from the end. `.` is
 /// dropped.
-#[must_use]
 pub fn components(path: &OsStr) -> Vec<OsString> {
     let parts = path.as_bytes().split(|byte| *byte == b'/');
     parts

@@ -9,9 +9,6 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 /// Reads a file of at most `limit` bytes.
-///
-/// # Errors
-/// It cannot be read, is longer, or is no regular file.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     refuse_unusual(&path.metadata()?)?;
     // It may be exchanged meanwhile: no pipe holds this, and what was opened is looked at once more.
@@ -22,9 +19,6 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads to the end, or at most `limit` bytes.
-///
-/// # Errors
-/// It cannot be read, or there is more.
 pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(limit + 1).read_to_end(&mut bytes)?;
@@ -59,9 +53,6 @@ pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<
 }
 
 /// Refuses to replace what is there and no regular file, behind links too.
-///
-/// # Errors
-/// It is something else, or cannot be looked at.
 pub fn may_replace(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Ok(found) => refuse_unusual(&found),
@@ -70,10 +61,6 @@ pub fn may_replace(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses what is no regular file.
-///
-/// # Errors
-/// [`refusal`], with what it is.
 pub fn refuse_unusual(found: &Metadata) -> io::Result<()> {
     match found.is_file() {
         true => Ok(()),
@@ -82,7 +69,6 @@ pub fn refuse_unusual(found: &Metadata) -> io::Result<()> {
 }
 
 /// The error that something is in the place of a file.
-#[must_use]
 pub fn refusal(what: &str) -> io::Error {
     let message = format!("it is {what}, not a regular file");
     io::Error::new(io::ErrorKind::InvalidInput, message)

@@ -18,60 +18,44 @@ use rustix::io::Errno;
 use super::list::each_name;
 use super::open::{MAX_LINKS, components};
 use super::regular::read_sized;
+use crate::error::{Context as _, Error, Typed, bail, error};
 
 /// Why a file is not trusted or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// A component cannot be opened.
     #[error("opening {path:?}")]
     Open { path: PathBuf, source: io::Error },
-    /// A component belongs to somebody else.
     #[error(
         "{path:?} belongs to user {owner}; it and each directory above it must belong to root: `chown root:root` it"
     )]
     Owner { path: PathBuf, owner: u32 },
-    /// Others may write to a component.
     #[error("{path:?} has mode {mode:04o}, so others can change it; `chmod go-w` it")]
     Writable { path: PathBuf, mode: u32 },
-    /// It has the wrong type.
-    #[error("{path:?} is not a {wanted}")]
-    Kind { path: PathBuf, wanted: &'static str },
-    /// A file to write to has another name.
-    #[error("{path:?} has more than one name (hard link); give it one of its own")]
-    Names { path: PathBuf },
-    #[error("{path:?}: more than {MAX_LINKS} symbolic links")]
-    Links {
-        /// The path as requested.
-        path: PathBuf,
-    },
-    /// It is larger than any real file of its kind.
-    #[error("{path:?} is larger than {limit} bytes")]
-    Size {
-        path: PathBuf,
-        /// The largest size that is read.
-        limit: u64,
-    },
-    #[error("reading {path:?}")]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Other(#[from] Error),
 }
 
-impl crate::error::Typed for TrustError {}
+impl Typed for TrustError {}
+
+const REGULAR: &str = "regular file";
+const DIRECTORY: &str = "directory";
+
+fn is_not(path: &Path, wanted: &str) -> TrustError {
+    error!("{path:?} is not a {wanted}").into()
+}
 
 impl TrustError {
     /// Whether the file, or a directory above it, does not exist.
-    #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, TrustError::Open { source: error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// The users whose files are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners(Vec<u32>);
 
 impl Owners {
     /// Only root of the initial user namespace.
-    #[must_use]
     pub fn root() -> Self {
         Owners(vec![0])
     }
@@ -80,13 +64,11 @@ impl Owners {
     /// users that are not mapped: the kernel shows all of them as the overflow user
     /// (user_namespaces(7)). The process trusts that user and the user `caller`, who started it,
     /// and has no more privileges than that user.
-    #[must_use]
     pub fn rootless(caller: u32, overflow: u32) -> Self {
         Owners(vec![0, caller, overflow])
     }
 
     /// These users, for trees that represent a host.
-    #[must_use]
     pub fn of(users: &[u32]) -> Self {
         Owners(users.to_vec())
     }
@@ -104,59 +86,42 @@ pub struct Trusted {
 #[derive(Debug)]
 pub struct TrustedFile {
     pub file: File,
-    /// The path as requested.
     pub path: PathBuf,
     stat: Stat,
 }
 
 impl TrustedFile {
     /// Bytes that it had when it was opened.
-    #[must_use]
     pub fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or(u64::MAX)
     }
 
-    /// Whether anybody may execute it.
-    #[must_use]
     pub fn is_executable(&self) -> bool {
         self.stat.st_mode & 0o111 != 0
     }
 
     /// Reads it, up to a size that no real one has.
-    ///
-    /// # Errors
-    /// [`TrustError::Size`] and [`TrustError::Read`].
     pub fn read(self, limit: u64) -> Result<Vec<u8>, TrustError> {
-        let size = self.size();
-        let too_large = |path| Err(TrustError::Size { path, limit });
-        if size > limit {
-            return too_large(self.path);
-        }
+        let (path, size) = (&self.path, self.size());
         let in_memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        match read_sized(&self.file, in_memory(size), in_memory(limit + 1)) {
-            Ok(bytes) if bytes.len() > in_memory(limit) => too_large(self.path),
-            Ok(bytes) => Ok(bytes),
-            Err(error) => Err(TrustError::Read {
-                path: self.path,
-                source: error,
-            }),
+        let mut bytes = Vec::new();
+        if size <= limit {
+            bytes = read_sized(&self.file, in_memory(size), in_memory(limit + 1))
+                .with_context(|| format!("reading {path:?}"))?;
         }
+        if size.max(bytes.len() as u64) > limit {
+            bail!("{path:?} is larger than {limit} bytes");
+        }
+        Ok(bytes)
     }
 }
 
 impl Trusted {
-    /// The host's own tree.
-    ///
-    /// # Errors
-    /// [`TrustError::Open`].
     pub fn host(owners: Owners) -> Result<Self, TrustError> {
         Trusted::below(Path::new("/"), owners)
     }
 
     /// A tree that represents a host, and in which its links stay.
-    ///
-    /// # Errors
-    /// [`TrustError::Open`].
     pub fn below(root: &Path, owners: Owners) -> Result<Self, TrustError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())
@@ -168,17 +133,10 @@ impl Trusted {
         })
     }
 
-    /// Opens a regular file for reading.
-    ///
-    /// # Errors
-    /// [`TrustError`].
     pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
         let (fd, stat) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(TrustError::Kind {
-                path: path.to_owned(),
-                wanted: "regular file",
-            });
+        if kind(&stat) != FileType::RegularFile {
+            return Err(is_not(path, REGULAR));
         }
         Ok(TrustedFile {
             file: File::from(fd),
@@ -187,32 +145,19 @@ impl Trusted {
         })
     }
 
-    /// Checks a regular file without opening it for reading.
-    ///
-    /// # Errors
-    /// [`TrustError`].
+    /// Checks a regular file without opening it for reading; its device and inode.
     pub fn check(&self, path: &Path) -> Result<(u64, u64), TrustError> {
         let (_, stat) = self.walk(path, OFlags::PATH)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(TrustError::Kind {
-                path: path.to_owned(),
-                wanted: "regular file",
-            });
+        if kind(&stat) != FileType::RegularFile {
+            return Err(is_not(path, REGULAR));
         }
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Opens a directory for reading.
-    ///
-    /// # Errors
-    /// [`TrustError`].
     pub fn open_dir(&self, path: &Path) -> Result<TrustedDir<'_>, TrustError> {
         let (fd, stat) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            return Err(TrustError::Kind {
-                path: path.to_owned(),
-                wanted: "directory",
-            });
+        if kind(&stat) != FileType::Directory {
+            return Err(is_not(path, DIRECTORY));
         }
         Ok(TrustedDir {
             fd,
@@ -223,16 +168,10 @@ impl Trusted {
 
     /// Opens a regular file for appending, and makes it with mode 0600 where there is none; a symbolic
     /// link in its place is refused, a link on the way to it is not. Nothing is waited for.
-    ///
-    /// # Errors
-    /// [`TrustError`].
     pub fn append(&self, path: &Path) -> Result<TrustedFile, TrustError> {
         match (path.parent(), path.file_name()) {
             (Some(dir), Some(name)) => self.open_dir(dir)?.append(name),
-            _ => Err(TrustError::Kind {
-                path: path.to_owned(),
-                wanted: "regular file",
-            }),
+            _ => Err(is_not(path, REGULAR)),
         }
     }
 
@@ -262,13 +201,11 @@ impl Trusted {
             };
             let fd = opened.map_err(|error| open_error(at.clone(), error))?;
             let stat = stat_of(&fd, &at)?;
-            match FileType::from_raw_mode(stat.st_mode) {
+            match kind(&stat) {
                 FileType::Symlink => {
                     links += 1;
                     if links > MAX_LINKS {
-                        return Err(TrustError::Links {
-                            path: path.to_owned(),
-                        });
+                        bail!("{path:?}: more than {MAX_LINKS} symbolic links");
                     }
                     check_owner(&self.owners, &at, &stat)?;
                     let target = readlinkat(&fd, "", Vec::new())
@@ -286,10 +223,7 @@ impl Trusted {
                         return Ok((fd, stat));
                     }
                     if kind != FileType::Directory {
-                        return Err(TrustError::Kind {
-                            path: at,
-                            wanted: "directory",
-                        });
+                        return Err(is_not(&at, DIRECTORY));
                     }
                     above.push(fd);
                 }
@@ -324,19 +258,13 @@ impl From<TrustedDir<'_>> for OwnedFd {
 }
 
 impl TrustedDir<'_> {
-    /// The names in it that `wanted` accepts, sorted, and at most `limit` of them.
-    ///
-    /// # Errors
-    /// [`TrustError::Read`], also if there are more.
+    /// The names in it that `wanted` accepts, sorted. More than `limit` of them are an error.
     pub fn names(
         &self,
         wanted: impl Fn(&[u8]) -> bool,
         limit: usize,
     ) -> Result<Vec<OsString>, TrustError> {
-        let failed = |error: io::Error| TrustError::Read {
-            path: self.path.clone(),
-            source: error,
-        };
+        let reading = || format!("reading {:?}", self.path);
         let mut names = Vec::new();
         let listed = each_name(&self.fd, &mut |name| {
             if wanted(name) {
@@ -344,19 +272,15 @@ impl TrustedDir<'_> {
             }
             names.len() <= limit
         });
-        listed.map_err(|error| failed(error.into()))?;
+        listed.with_context(reading)?;
         if names.len() > limit {
-            let error = format!("more than {limit} matching files");
-            return Err(failed(io::Error::other(error)));
+            bail!("{}: more than {limit} matching files", reading());
         }
         names.sort();
         Ok(names)
     }
 
     /// Opens a regular file in it, and refuses a symbolic link.
-    ///
-    /// # Errors
-    /// [`TrustError`].
     pub fn open(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
         self.regular(name, OFlags::RDONLY)
     }
@@ -366,26 +290,23 @@ impl TrustedDir<'_> {
         let file = self.regular(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
         // By another name it could stand where somebody else means it to hold something else.
         if file.stat.st_nlink > 1 {
-            return Err(TrustError::Names { path: file.path });
+            let path = file.path;
+            bail!("{path:?} has more than one name (hard link); give it one of its own");
         }
         Ok(file)
     }
 
     fn regular(&self, name: &OsStr, flags: OFlags) -> Result<TrustedFile, TrustError> {
         let path = self.path.join(name);
-        let not_regular = |path: &Path| TrustError::Kind {
-            path: path.to_owned(),
-            wanted: "regular file",
-        };
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = step(self.fd.as_fd(), name, flags).map_err(|error| match error {
             // A symbolic link; for writing, a directory, and a pipe or socket that nobody reads.
-            Errno::LOOP | Errno::ISDIR | Errno::NXIO => not_regular(&path),
+            Errno::LOOP | Errno::ISDIR | Errno::NXIO => is_not(&path, REGULAR),
             error => open_error(path.clone(), error),
         })?;
         let stat = stat_of(&fd, &path)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(not_regular(&path));
+        if kind(&stat) != FileType::RegularFile {
+            return Err(is_not(&path, REGULAR));
         }
         check_owner_and_mode(self.owners, &path, &stat)?;
         Ok(TrustedFile {
@@ -400,6 +321,10 @@ impl TrustedDir<'_> {
 fn step(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mode = Mode::RUSR | Mode::WUSR;
     openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
+}
+
+fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
 }
 
 fn stat_of(fd: impl AsFd, path: &Path) -> Result<Stat, TrustError> {

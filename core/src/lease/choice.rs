@@ -5,6 +5,10 @@ use std::path::Path;
 use super::file::{ClaimUid, Holder, Lease, Token};
 use super::moved::{Facts, Moved};
 use crate::container_id::ContainerId;
+use crate::error::{Error, Result, error};
+
+/// The reservation that a container was made with is gone.
+const EXPIRED: &str = "its reservation has expired, and the device may have been given to another container; let the engine create the container again, or make config.json anew where you start its bundle yourself";
 
 /// What stands in one slot of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +41,9 @@ pub(crate) struct Slot {
 /// Who wants the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applicant<'a> {
-    /// The container's name.
     pub(crate) container: &'a ContainerId,
     /// Its bundle, without symbolic links.
     pub(crate) bundle: &'a Path,
-    /// What is to hold it.
     pub(crate) holder: &'a Holder,
     /// What an earlier reservation of it was given.
     pub(crate) token: Option<&'a Token>,
@@ -82,7 +84,6 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// The number of the slot.
     pub(crate) fn slot(self) -> u32 {
         let (Choice::New(slot) | Choice::Over(slot) | Choice::Kept(slot)) = self;
         slot
@@ -160,26 +161,14 @@ pub(crate) fn holders_beside(
     holders
 }
 
-/// Why a container does not get a device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    #[error("it is held by {}; \"onload-ctk lease list\" shows all", .0.join(", "))]
-    Held(Vec<String>),
-    /// The reservation that the container was made with is gone.
-    #[error(
-        "its reservation has expired, and the device may have been given to another container; let the engine create the container again, or make config.json anew where you start its bundle yourself"
-    )]
-    Expired,
+/// That a device has all the holders that it may have.
+pub fn held(holders: &[String]) -> Error {
+    let holders = holders.join(", ");
+    error!("it is held by {holders}; \"onload-ctk lease list\" shows all")
 }
 
-impl crate::error::Typed for Refusal {}
-
 /// Chooses a slot among those with a file, of a device that `most` containers may have at once.
-pub(crate) fn choose(
-    found: &[Slot],
-    applicant: Applicant<'_>,
-    most: u32,
-) -> Result<Choice, Refusal> {
+pub(crate) fn choose(found: &[Slot], applicant: Applicant<'_>, most: u32) -> Result<Choice> {
     let is_own = |slot: &&Slot| match &slot.state {
         State::Over(lease) | State::Held(lease) => applicant.holds(lease),
         // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
@@ -190,7 +179,7 @@ pub(crate) fn choose(
         return Ok(Choice::Kept(own.number));
     }
     if applicant.token.is_some() {
-        return Err(Refusal::Expired);
+        return Err(Error::new(EXPIRED));
     }
     let has_fellow = |claim: &ClaimUid| found.iter().any(|slot| slot.is_held_for(claim));
     let moved_to = |namespace: u64| found.iter().any(|slot| slot.moved_to(namespace).is_some());
@@ -199,7 +188,7 @@ pub(crate) fn choose(
     let holders = holders_beside(found, applicant.claim, applicant.namespace);
     // Slots above the last may be left from when more containers were allowed.
     if !joins && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
-        return Err(Refusal::Held(holders));
+        return Err(held(&holders));
     }
     let is_over = |slot: &&Slot| slot.number < most && matches!(slot.state, State::Over(_));
     if let Some(over) = found.iter().find(is_over) {
@@ -207,10 +196,8 @@ pub(crate) fn choose(
     }
     // A claim has a slot for each of its containers.
     let is_new = |number: &u32| found.iter().all(|slot| slot.number != *number);
-    (0..u32::MAX)
-        .find(is_new)
-        .map(Choice::New)
-        .ok_or(Refusal::Held(holders))
+    let new = (0..u32::MAX).find(is_new).map(Choice::New);
+    new.ok_or_else(|| held(&holders))
 }
 
 /// The slots above the last of a device that `most` containers may have at once, whose holder has ended: nobody
@@ -280,7 +267,7 @@ mod tests {
         holder: &Holder,
         token: Option<&Token>,
         most: u32,
-    ) -> Result<Choice, Refusal> {
+    ) -> Result<Choice> {
         let bundle = format!("/bundles/{id}");
         let applicant = Applicant {
             container: &id.parse().unwrap(),
@@ -294,7 +281,7 @@ mod tests {
     }
 
     /// What a container of a claim is given.
-    fn chosen_for(found: &[Slot], id: &str, claim: &str, most: u32) -> Result<Choice, Refusal> {
+    fn chosen_for(found: &[Slot], id: &str, claim: &str, most: u32) -> Result<Choice> {
         let bundle = format!("/bundles/{id}");
         let applicant = Applicant {
             container: &id.parse().unwrap(),
@@ -374,10 +361,8 @@ mod tests {
         elsewhere.bundle = "/elsewhere/a".into();
         for held in [lease("a", init(2)), elsewhere, lease("a", reserved("1"))] {
             let found = [slot(0, State::Held(held))];
-            assert!(matches!(
-                chosen(&found, "a", &init(1), None, 1),
-                Err(Refusal::Held(_))
-            ));
+            let refused = chosen(&found, "a", &init(1), None, 1).unwrap_err();
+            assert!(refused.to_string().starts_with("it is held by"));
         }
     }
 
@@ -386,8 +371,8 @@ mod tests {
         let found = [slot(3, State::Held(lease("a", reserved("1"))))];
         let by = |id: &str, digit: &str| chosen(&found, id, &init(1), Some(&token(digit)), 1);
         assert_eq!(by("a", "1"), Ok(Choice::Kept(3)));
-        assert_eq!(by("a", "2"), Err(Refusal::Expired));
-        assert_eq!(by("b", "1"), Err(Refusal::Expired));
+        assert_eq!(by("a", "2"), Err(error!("{EXPIRED}")));
+        assert_eq!(by("b", "1"), Err(error!("{EXPIRED}")));
     }
 
     #[test]
@@ -397,9 +382,9 @@ mod tests {
         assert_eq!(by(&found), Ok(Choice::Kept(0)));
         assert_eq!(
             by(&[slot(0, State::Held(lease("b", init(2))))]),
-            Err(Refusal::Expired)
+            Err(error!("{EXPIRED}"))
         );
-        assert_eq!(by(&[]), Err(Refusal::Expired));
+        assert_eq!(by(&[]), Err(error!("{EXPIRED}")));
     }
 
     #[test]

@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{Applicant, Choice, Refusal, Slot, State, choose, holders_beside, leftover};
+use super::choice::{Applicant, Choice, Slot, choose, held, holders_beside, leftover};
 use super::file::{ClaimUid, Device, Holder, Lease, Token};
 use super::moved::{Facts, Moved};
-use super::store::{LeaseError, Leases};
+use super::store::Leases;
 use crate::container_id::ContainerId;
+use crate::error::{Context as _, Error, Result, bail, error};
 use crate::timestamp;
 
 /// What a container claims.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
     pub devices: &'a [Claimed],
-    /// The container's id.
     pub container: &'a ContainerId,
     /// Its bundle, without symbolic links.
     pub bundle: &'a Path,
-    /// What is to hold them.
     pub holder: Holder,
     /// The token of an earlier reservation that becomes a lease now.
     pub token: Option<&'a Token>,
@@ -48,15 +47,12 @@ pub struct Claimed {
 /// Who uses each device of a claim without a lease; none where nobody has asked yet.
 type Users = Vec<Option<Option<String>>>;
 
-/// What is written for one device.
 struct Write<'a> {
     claimed: &'a Claimed,
     choice: Choice,
     /// What stands there is replaced, and was this container's.
     is_own: bool,
-    /// The ticket of what is replaced.
     ticket: Option<Token>,
-    /// The interface of what is replaced.
     moved: Option<Moved<Facts>>,
     /// Slots that nobody uses any more.
     leftover: Vec<u32>,
@@ -66,15 +62,12 @@ impl Leases {
     /// Gives a container all of the devices, or none and says who has one. What it holds already it
     /// keeps. `user` tells who uses a device without a lease; it is asked without the lock, since the answer may take its
     /// time, and not before the leases allow the device: it may open the device, which its holder would notice.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn claim(
         &self,
         claim: &Claim<'_>,
         user: &dyn Fn(&Device) -> Option<String>,
         patience: Duration,
-    ) -> Result<(), LeaseError> {
+    ) -> Result<()> {
         let boot = self.processes.boot_id()?;
         let mut users: Users = vec![None; claim.devices.len()];
         let (_lock, writes) = loop {
@@ -91,7 +84,7 @@ impl Leases {
             }
         };
         for write in &writes {
-            self.check_addresses(write.claimed, &boot)?;
+            self.check_addresses(write.claimed)?;
         }
         for (at, write) in writes.iter().enumerate() {
             let lease = lease(claim, write, &boot);
@@ -114,30 +107,20 @@ impl Leases {
 
     /// That no other interface that a container has carries an address that this one is to have. Containers of the same
     /// network namespace share the interface, and with it the address.
-    fn check_addresses(&self, claimed: &Claimed, boot: &str) -> Result<(), LeaseError> {
+    fn check_addresses(&self, claimed: &Claimed) -> Result<()> {
         let wanted = claimed.moved.as_ref().map(|moved| &moved.addresses);
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
             return Ok(());
         };
-        for file in self.names()? {
-            let Some((other, number)) = Device::of_file_name(&file) else {
-                continue;
-            };
-            if other.class != claimed.device.class || other == claimed.device {
-                continue;
-            }
-            let slot = self.state(&file, boot).map(|state| Slot { number, state });
-            let Some((slot, given)) = slot.as_ref().and_then(|slot| Some((slot, slot.given()?)))
-            else {
-                continue;
-            };
-            if let Some(address) = given.addresses.iter().find(|given| wanted.contains(given)) {
-                return Err(LeaseError::Address {
-                    device: claimed.device.to_string(),
-                    address: *address,
-                    other: other.to_string(),
-                    holder: slot.holder().unwrap_or_default(),
-                });
+        let device = &claimed.device;
+        let others = self.slots_of(&|other| other.class == device.class && other != device)?;
+        for (other, slot) in others {
+            let mut given = slot.given().into_iter().flat_map(|given| &given.addresses);
+            if let Some(address) = given.find(|given| wanted.contains(given)) {
+                bail!(
+                    "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
+                    slot.holder().unwrap_or_default()
+                );
             }
         }
         Ok(())
@@ -148,7 +131,7 @@ impl Leases {
         &self,
         claim: &Claim<'a>,
         users: &Users,
-    ) -> Result<(Vec<Write<'a>>, Vec<&'a Device>), LeaseError> {
+    ) -> Result<(Vec<Write<'a>>, Vec<&'a Device>)> {
         let (mut writes, mut unasked) = (Vec::new(), Vec::new());
         for (claimed, known) in claim.devices.iter().zip(users) {
             let is_asked = Cell::new(false);
@@ -165,14 +148,11 @@ impl Leases {
     }
 
     /// Why a container would not get devices by their names now; nothing is written. What it holds itself is no reason.
-    ///
-    /// # Errors
-    /// As for [`Leases::claim`].
     pub fn would_claim(
         &self,
         claim: &Claim<'_>,
         user: &dyn Fn(&Device) -> Option<String>,
-    ) -> Result<(), LeaseError> {
+    ) -> Result<()> {
         for claimed in claim.devices {
             let slots = self.slots(&claimed.device)?;
             let mut leases = slots.iter().filter_map(Slot::lease);
@@ -191,7 +171,7 @@ impl Leases {
         claim: &Claim<'_>,
         claimed: &'a Claimed,
         user: &dyn Fn() -> Option<String>,
-    ) -> Result<Option<Write<'a>>, LeaseError> {
+    ) -> Result<Option<Write<'a>>> {
         let applicant = Applicant {
             container: claim.container,
             bundle: claim.bundle,
@@ -200,21 +180,16 @@ impl Leases {
             claim: claim.claim,
             namespace: claimed.moved.as_ref().map(|moved| moved.namespace),
         };
-        let refused = |source| LeaseError::Refused {
-            device: claimed.device.to_string(),
-            source,
-        };
+        let refused = || claimed.device.to_string();
         let found = self.slots(&claimed.device)?;
-        let choice = choose(&found, applicant, claimed.most).map_err(refused)?;
+        let choice = choose(&found, applicant, claimed.most).with_context(refused)?;
         let is_own = matches!(choice, Choice::Kept(_));
         let own = found.iter().find(|slot| slot.number == choice.slot());
         let own = own.and_then(Slot::lease).filter(|_| is_own);
         // The hook of a claim comes first and the device's own after it, which names no claim.
         let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
-        let user = || match is_shared(&found, choice.slot(), of) {
-            true => None,
-            false => user(),
-        };
+        let is_shared = is_shared(&found, choice.slot(), of);
+        let user = || if is_shared { None } else { user() };
         // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
         // start left.
         let namespace = |moved: &Moved<Facts>| moved.namespace;
@@ -227,29 +202,23 @@ impl Leases {
             // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
             // uses them comes out with the device's own.
             let user = own.claim.as_ref().and_then(|_| user());
-            return user.map_or(Ok(None), |user| Err(taken(claimed, user)));
+            return user.map_or(Ok(None), |user| Err(taken(claimed, &user)));
         }
-        for alias in claimed
-            .aliases
-            .iter()
-            .filter(|alias| **alias != claimed.device)
-        {
-            let held = |slot: &Slot| match &slot.state {
-                State::Over(_) => None,
-                _ if slot
+        let aliases = claimed.aliases.iter();
+        for alias in aliases.filter(|alias| **alias != claimed.device) {
+            let is_other = |slot: &&Slot| {
+                !slot
                     .lease()
-                    .is_some_and(|lease| is_fellow(applicant, lease)) =>
-                {
-                    None
-                }
-                _ => Some(format!("{} as {alias}", slot.holder()?)),
+                    .is_some_and(|lease| is_fellow(applicant, lease))
             };
-            if let Some(holder) = self.slots(alias)?.iter().find_map(held) {
-                return Err(refused(Refusal::Held(vec![holder])));
+            let slots = self.slots(alias)?;
+            if let Some(holder) = slots.iter().filter(is_other).find_map(Slot::holder) {
+                let holder = format!("{holder} as {alias}");
+                return Err(held(&[holder])).with_context(refused);
             }
         }
         if let Some(user) = user() {
-            return Err(taken(claimed, user));
+            return Err(taken(claimed, &user));
         }
         Ok(Some(Write {
             claimed,
@@ -267,37 +236,25 @@ impl Leases {
     /// Why the containers of a claim would not get devices now, each of which so many may have at once, and which
     /// may be leased by any of their names; `None` if they would. Nothing is written. Who uses a device without a
     /// lease is not looked for.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn held_beside(
         &self,
         names: &[Device],
         most: u32,
         claim: &ClaimUid,
-    ) -> Result<Option<Refusal>, LeaseError> {
-        let boot = self.processes.boot_id()?;
-        let mut found = Vec::new();
-        for file in self.names()? {
-            if let Some((device, number)) = Device::of_file_name(&file)
-                && names.contains(&device)
-            {
-                let state = self.state(&file, &boot);
-                found.extend(state.map(|state| Slot { number, state }));
-            }
-        }
+    ) -> Result<Option<Error>> {
+        let found = self.slots_of(&|device| names.contains(device))?;
+        let found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
         if found.iter().any(|slot| slot.is_held_for(claim)) {
             return Ok(None);
         }
         let holders = holders_beside(&found, Some(claim), None);
         let is_full = holders.len() >= usize::try_from(most).unwrap_or(usize::MAX);
-        Ok(is_full.then_some(Refusal::Held(holders)))
+        Ok(is_full.then(|| held(&holders)))
     }
 }
 
-fn taken(claimed: &Claimed, user: String) -> LeaseError {
-    let device = claimed.device.to_string();
-    LeaseError::Taken { device, user }
+fn taken(claimed: &Claimed, user: &str) -> Error {
+    error!("{} is in use by {user}; stop that first", claimed.device)
 }
 
 /// Whether another container of a claim has the device too: then that one may use it.
@@ -346,7 +303,6 @@ fn moved(earlier: Option<&Moved<Facts>>, now: Option<&Moved<Facts>>) -> Option<M
 mod tests {
     use super::super::test_host::{Host, PATIENCE, bundle, claimed, vfio};
     use super::*;
-    use crate::text::Chain;
 
     /// What the two hooks of a device of a claim do, one after the other: the claim's, which knows no node, and
     /// the device's own, which knows who uses it.
@@ -365,7 +321,7 @@ mod tests {
             };
             let user = |_: &Device| user.map(str::to_owned);
             let claimed = host.leases.claim(&claim, &user, PATIENCE);
-            claimed.map_err(|error| Chain(&error).to_string())?;
+            claimed.map_err(|error| format!("{error:#}"))?;
         }
         Ok(())
     }
@@ -488,7 +444,7 @@ mod tests {
             };
             let user = |_: &Device| user.map(str::to_owned);
             let would = host.leases.would_claim(&claim, &user);
-            would.map_err(|error| Chain(&error).to_string())
+            would.map_err(|error| format!("{error:#}"))
         };
         assert_eq!(would("one", None), Ok(()));
         assert!(would("one", Some("process 7")).is_err());

@@ -6,26 +6,44 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_cdi::DeviceName;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::moved::{Facts, Moved};
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Error, Result, bail, error};
+use crate::error::{Context as _, Error, Result, bail, error, read_as_text, written_as_text};
 use crate::processes::{Cgroup, Process};
-use crate::text::Quoted;
+use crate::text::{Quoted, decimal};
 use crate::timestamp::rfc3339;
+
+read_as_text!(Device Token ClaimUid);
+written_as_text!(Device ClaimUid);
 
 /// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
 pub const POD: &str = "pod";
 
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
-/// It is cut short, or damaged.
-const NO_LEASE: &str = "it is no lease";
+
+/// Reads a file that says its version, which may be newer than `known`. One that is cut short or damaged is `no`.
+pub(crate) fn parse_versioned<T: DeserializeOwned>(
+    bytes: &[u8],
+    known: u32,
+    no: &str,
+) -> Result<T> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let Version { version } = serde_json::from_slice(bytes).context(no)?;
+    if version > known {
+        bail!("it is of version {version}, and this program understands {known}");
+    }
+    serde_json::from_slice(bytes).context(no)
+}
 
 /// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
-#[must_use]
 pub fn is_pod(text: &str) -> bool {
     let is_name = |name: &str, most: usize, more: &[u8]| {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
@@ -49,12 +67,8 @@ impl FromStr for Device {
 
     /// CLASS reaches up to the first `:`.
     fn from_str(text: &str) -> Result<Self> {
-        let parsed = text.split_once(':').and_then(|(class, name)| {
-            let class = class.parse().ok()?;
-            let name = DeviceName::try_from(name).ok()?;
-            Some(Device { class, name })
-        });
-        parsed.ok_or_else(|| error!("{0} is not CLASS:NAME", Quoted(text)))
+        let parsed = Device::split(text, ':');
+        parsed.ok_or_else(|| error!("{} is not CLASS:NAME", Quoted(text)))
     }
 }
 
@@ -64,21 +78,15 @@ impl fmt::Display for Device {
     }
 }
 
-impl TryFrom<String> for Device {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl From<Device> for String {
-    fn from(device: Device) -> String {
-        device.to_string()
-    }
-}
-
 impl Device {
+    fn split(text: &str, at: char) -> Option<Device> {
+        let (class, name) = text.split_once(at)?;
+        Some(Device {
+            class: Class::named(class)?,
+            name: DeviceName::try_from(name).ok()?,
+        })
+    }
+
     /// The name of the file for one of the holders that the device may have. Neither `=` nor `#` stands
     /// in the name of a device.
     pub(crate) fn file_name(&self, slot: u32) -> String {
@@ -88,13 +96,7 @@ impl Device {
     /// The device and the slot that a file is for; none for a file that is no lease.
     pub(crate) fn of_file_name(name: &str) -> Option<(Device, u32)> {
         let (device, slot) = name.rsplit_once('#')?;
-        let (class, name) = device.split_once('=')?;
-        let device = Device {
-            class: class.parse().ok()?,
-            name: DeviceName::try_from(name).ok()?,
-        };
-        let number: u32 = slot.parse().ok()?;
-        (number.to_string() == slot).then_some((device, number))
+        Some((Device::split(device, '=')?, decimal(slot)?))
     }
 }
 
@@ -104,8 +106,6 @@ impl Device {
 pub struct Token(String);
 
 impl Token {
-    /// As text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -117,26 +117,19 @@ impl From<[u8; 16]> for Token {
     }
 }
 
-impl TryFrom<String> for Token {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        let legal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        let is_token = text.len() == 32 && text.bytes().all(legal);
-        is_token
-            .then_some(Token(text))
-            .ok_or_else(|| error!("a token has 32 lower-case hexadecimal digits"))
-    }
-}
-
 impl FromStr for Token {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        text.to_owned().try_into()
+        let legal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() == 32 && text.bytes().all(legal) {
+            return Ok(Token(text.to_owned()));
+        }
+        bail!("a token has 32 lower-case hexadecimal digits")
     }
 }
 
+// It has no Display, so that no message shows one by accident.
 impl From<Token> for String {
     fn from(token: Token) -> String {
         token.0
@@ -150,29 +143,8 @@ impl From<Token> for String {
 pub struct ClaimUid(String);
 
 impl ClaimUid {
-    /// As text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl TryFrom<String> for ClaimUid {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        let is_uid = (1..=63).contains(&text.len())
-            && text.bytes().all(legal)
-            && !text.starts_with('-')
-            && !text.ends_with('-');
-        match is_uid {
-            true => Ok(ClaimUid(text)),
-            false => Err(error!(
-                "{0} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it",
-                Quoted(&text)
-            )),
-        }
     }
 }
 
@@ -180,13 +152,18 @@ impl FromStr for ClaimUid {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        text.to_owned().try_into()
-    }
-}
-
-impl From<ClaimUid> for String {
-    fn from(uid: ClaimUid) -> String {
-        uid.0
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let is_uid = (1..=63).contains(&text.len())
+            && text.bytes().all(legal)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        if is_uid {
+            return Ok(ClaimUid(text.to_owned()));
+        }
+        bail!(
+            "{} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it",
+            Quoted(text)
+        )
     }
 }
 
@@ -196,7 +173,6 @@ impl fmt::Display for ClaimUid {
     }
 }
 
-/// Who holds a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Holder {
@@ -205,7 +181,6 @@ pub enum Holder {
     Init {
         process: Process,
         /// The directory of its cgroup; none where that is not its own.
-        #[serde(default)]
         cgroup: Option<Cgroup>,
     },
     /// A container that is being made.
@@ -227,12 +202,10 @@ pub enum Holder {
 pub struct Lease {
     /// The boot that it is of: numbers of processes mean nothing after another.
     pub boot: String,
-    /// The container's name.
     pub container: ContainerId,
     /// The container's bundle, without symbolic links. Empty in a reservation by an entry point that is
     /// called before the engine has made one.
     pub bundle: PathBuf,
-    /// Who holds the device.
     pub holder: Holder,
     /// The claim of a cluster engine that the container holds it for; all containers of it are one holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,15 +242,7 @@ impl Lease {
 
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Lease> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        let Version { version } = serde_json::from_slice(bytes).context(NO_LEASE)?;
-        if version > VERSION {
-            bail!("it is of version {version}, and this program understands {VERSION}");
-        }
-        serde_json::from_slice(bytes).context(NO_LEASE)
+        parse_versioned(bytes, VERSION, "it is no lease")
     }
 
     /// The boot and the holder, of a file that is not understood as a whole.
@@ -360,7 +325,6 @@ pub(super) fn fuzz(name: &str, content: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Chain;
 
     fn device(text: &str) -> Device {
         text.parse().unwrap()
@@ -504,7 +468,7 @@ mod tests {
     #[test]
     fn what_is_newer_or_cut_short_or_names_no_container_is_not_understood() {
         let text = String::from_utf8(lease().to_bytes(&device("vfio:a"), 0).unwrap()).unwrap();
-        let refusal = |text: &str| Chain(&Lease::parse(text.as_bytes()).unwrap_err()).to_string();
+        let refusal = |text: &str| format!("{:#}", Lease::parse(text.as_bytes()).unwrap_err());
         let newer = text.replacen("\"version\":1", "\"version\":2", 1);
         assert_eq!(
             refusal(&newer),

@@ -15,11 +15,12 @@ mod take;
 #[cfg(test)]
 mod test_host;
 
-pub use choice::Refusal;
+pub use choice::held;
 pub use claim::{Claim, Claimed};
+pub(crate) use file::parse_versioned;
 pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
-pub use moved::{Facts, InterfaceFacts, Moved, OtherKind, Queues, RdmaFacts, Registration, Spread};
-pub use pick::{NoneFree, Numa, Wish};
+pub use moved::{Facts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, Spread};
+pub use pick::{Numa, Wish};
 pub use returning::Left;
 pub use store::{LeaseError, Leases, Listed};
 pub use take::{Taking, take_unleased};

@@ -143,7 +143,6 @@ pub struct RdmaFacts {
 
 impl Facts {
     /// The PCI function of the device.
-    #[must_use]
     pub fn pci(&self) -> PciAddress {
         match self {
             Facts::Interface(facts) => facts.pci,
@@ -172,27 +171,23 @@ impl From<RdmaFacts> for Facts {
     }
 }
 
-/// The facts are of a device of another kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherKind;
-
 impl TryFrom<Facts> for InterfaceFacts {
-    type Error = OtherKind;
+    type Error = ();
 
-    fn try_from(facts: Facts) -> Result<Self, OtherKind> {
+    fn try_from(facts: Facts) -> Result<Self, ()> {
         match facts {
             Facts::Interface(facts) => Ok(facts),
-            Facts::Rdma(_) => Err(OtherKind),
+            Facts::Rdma(_) => Err(()),
         }
     }
 }
 
 impl TryFrom<Facts> for RdmaFacts {
-    type Error = OtherKind;
+    type Error = ();
 
-    fn try_from(facts: Facts) -> Result<Self, OtherKind> {
+    fn try_from(facts: Facts) -> Result<Self, ()> {
         match facts {
-            Facts::Interface(_) => Err(OtherKind),
+            Facts::Interface(_) => Err(()),
             Facts::Rdma(facts) => Ok(facts),
         }
     }
@@ -201,23 +196,22 @@ impl TryFrom<Facts> for RdmaFacts {
 impl Moved<Facts> {
     /// The same of a device of one kind; none where it is of another.
     pub(crate) fn of<F: TryFrom<Facts>>(&self) -> Option<Moved<F>> {
-        Some(Moved {
-            facts: self.facts.clone().try_into().ok()?,
-            namespace: self.namespace,
-            addresses: self.addresses.clone(),
-            returning: self.returning,
-            left: self.left.clone(),
-            rebound: self.rebound,
-        })
+        let facts = self.facts.clone().try_into().ok()?;
+        Some(self.clone().with(|_| facts))
     }
 }
 
 impl<F: Into<Facts>> Moved<F> {
     /// As a lease keeps it.
-    #[must_use]
     pub fn kept(self) -> Moved<Facts> {
+        self.with(Into::into)
+    }
+}
+
+impl<F> Moved<F> {
+    fn with<G>(self, facts: impl FnOnce(F) -> G) -> Moved<G> {
         Moved {
-            facts: self.facts.into(),
+            facts: facts(self.facts),
             namespace: self.namespace,
             addresses: self.addresses,
             returning: self.returning,

@@ -6,6 +6,7 @@ use onload_cdi::DeviceName;
 
 use super::file::Device;
 use crate::class::Class;
+use crate::error::{Error, error};
 use crate::pool::{Member, Pool};
 
 /// What a container wants of one pool.
@@ -30,26 +31,15 @@ pub enum Numa {
     Node(u32),
 }
 
-/// Too few members of pools are free.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}{}; \"onload-ctk lease list\" shows all", .wanted.join(" and "), numa_of(*.numa), held(.holders))]
-pub struct NoneFree {
-    /// For each pool, what is wanted of it and what is free.
-    pub(super) wanted: Vec<String>,
-    /// The NUMA node that was asked for.
-    pub(super) numa: Numa,
-    /// Who holds members, one text each.
-    pub(super) holders: Vec<String>,
-}
-
-impl crate::error::Typed for NoneFree {}
-
-fn numa_of(numa: Numa) -> String {
-    match numa {
+/// That too few members of pools are free: for each pool, what is wanted of it and what is free, and who holds members.
+pub(super) fn none_free(wanted: &[String], numa: Numa, holders: &[String]) -> Error {
+    let numa = match numa {
         Numa::Any => String::new(),
         Numa::Same => ", all on one NUMA node".to_owned(),
         Numa::Node(node) => format!(", all on NUMA node {node}"),
-    }
+    };
+    let (wanted, held) = (wanted.join(" and "), held(holders));
+    error!("{wanted}{numa}{held}; \"onload-ctk lease list\" shows all")
 }
 
 /// A few of them: with many, "lease list" is easier to read.

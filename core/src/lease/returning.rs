@@ -3,20 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{Choice, Refusal, Slot, State};
+use super::choice::{Choice, Slot, State, held};
 use super::file::{Device, Holder, Lease, Token};
 use super::moved::{Facts, InterfaceFacts, Moved};
-use super::store::{LeaseError, Leases};
+use super::store::Leases;
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::fs::lock::{Lock, LockMode};
+use crate::error::{Context as _, Error, Result};
+use crate::fs::lock::Lock;
 use crate::pci::PciAddress;
 
-/// What begins the name of the lock of one device or function, which is held while that moves.
-const MOVING: &str = ".moving-";
-
 /// What is done with a slot of a container; the others of the device are told beside.
-type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<(), LeaseError> + 'a;
+type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<()> + 'a;
 
 /// What an ended container leaves of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,36 +30,19 @@ pub enum Left<F = InterfaceFacts> {
 impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
-    ///
-    /// # Errors
-    /// [`LeaseError::Lock`] names who holds it.
-    pub fn lock_moving(&self, device: &Device, patience: Duration) -> Result<Lock, LeaseError> {
-        self.lock_beside(
-            &format!("{}={}", device.class, device.name.as_str()),
-            patience,
-        )
+    pub fn lock_moving(&self, device: &Device, patience: Duration) -> Result<Lock> {
+        let name = format!(".moving-{}={}", device.class, device.name);
+        self.lock_named(&name, patience)
     }
 
     /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
     /// this after that of the device.
-    ///
-    /// # Errors
-    /// [`LeaseError::Lock`] names who holds it.
-    pub fn lock_function(&self, pci: PciAddress, patience: Duration) -> Result<Lock, LeaseError> {
-        self.lock_beside(&pci.to_string(), patience)
-    }
-
-    fn lock_beside(&self, what: &str, patience: Duration) -> Result<Lock, LeaseError> {
-        let name = format!("{MOVING}{what}");
-        let kind = LockMode::Exclusive;
-        Ok(Lock::take(&self.dir, &self.path, &name, kind, patience)?)
+    pub fn lock_function(&self, pci: PciAddress, patience: Duration) -> Result<Lock> {
+        self.lock_named(&format!(".moving-{pci}"), patience)
     }
 
     /// Ends what a container that is gone has of a device. The last container of a network namespace leaves the
     /// lease `returning`; [`Leases::returned`] ends it.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn leave<F: TryFrom<Facts>>(
         &self,
         device: &Device,
@@ -69,7 +50,7 @@ impl Leases {
         bundle: &Path,
         token: Option<&Token>,
         patience: Duration,
-    ) -> Result<Left<F>, LeaseError> {
+    ) -> Result<Left<F>> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
         let is_its = |slot: &&Slot| self.is_left_by(slot, container, bundle, token);
@@ -116,44 +97,35 @@ impl Leases {
 
     /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
     /// no other container of the namespace has, stays: it says what the device was. Its init may live.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn abandon(
         &self,
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
         patience: Duration,
-    ) -> Result<(), LeaseError> {
+    ) -> Result<()> {
         self.each_own(device, container, bundle, patience, &|own, others| {
-            let is_last = own
-                .lease()
-                .and_then(Lease::away)
-                .is_some_and(|moved| !is_with(others, moved.namespace));
-            match is_last {
-                true => Ok(()),
-                false => self.remove(device, own.number).map(drop),
+            let moved = own.lease().and_then(Lease::away);
+            if moved.is_some_and(|moved| !is_with(others, moved.namespace)) {
+                return Ok(());
             }
+            self.remove(device, own.number).map(drop)
         })
     }
 
     /// Says that a device is to come back that could not be given to a container. Its init may live.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn call_back(
         &self,
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
         patience: Duration,
-    ) -> Result<(), LeaseError> {
+    ) -> Result<()> {
         self.each_own(device, container, bundle, patience, &|own, _| {
-            let Some(lease) = own.lease() else {
-                return Ok(());
-            };
-            self.publish(device, Choice::Kept(own.number), &returning(lease))
+            let lease = own.lease().map(returning);
+            lease.map_or(Ok(()), |lease| {
+                self.publish(device, Choice::Kept(own.number), &lease)
+            })
         })
     }
 
@@ -164,7 +136,7 @@ impl Leases {
         bundle: &Path,
         patience: Duration,
         act: &ActOnOwn<'_>,
-    ) -> Result<(), LeaseError> {
+    ) -> Result<()> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
         let is_own = |slot: &&Slot| {
@@ -176,15 +148,12 @@ impl Leases {
     }
 
     /// Changes what the leases of a device that is away say of it.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn amend(
         &self,
         device: &Device,
         patience: Duration,
         change: &dyn Fn(&mut Moved<Facts>),
-    ) -> Result<(), LeaseError> {
+    ) -> Result<()> {
         let _lock = self.lock(patience)?;
         for slot in self.slots(device)? {
             let Some(lease) = slot.lease().filter(|lease| lease.moved.is_some()) else {
@@ -198,50 +167,37 @@ impl Leases {
     }
 
     /// What is to come back: left by containers that have ended, while no other container has the device.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn returning<F: TryFrom<Facts>>(
         &self,
         device: &Device,
         patience: Duration,
-    ) -> Result<Option<Moved<F>>, LeaseError> {
+    ) -> Result<Option<Moved<F>>> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
         let is_held = |slot: &Slot| !matches!(slot.state, State::Over(_) | State::Returning(_));
         if found.iter().any(is_held) {
             return Ok(None);
         }
-        Ok(found
-            .iter()
-            .find_map(moved_of_returning)
-            .and_then(Moved::of))
+        let moved = found.iter().find_map(moved_of_returning);
+        Ok(moved.and_then(Moved::of))
     }
 
     /// What living containers of a network namespace have of a device.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn moved_to<F: TryFrom<Facts>>(
         &self,
         device: &Device,
         namespace: u64,
         patience: Duration,
-    ) -> Result<Option<Moved<F>>, LeaseError> {
+    ) -> Result<Option<Moved<F>>> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
-        Ok(found
-            .iter()
-            .find_map(|slot| slot.moved_to(namespace))
-            .and_then(Moved::of))
+        let moved = found.iter().find_map(|slot| slot.moved_to(namespace));
+        Ok(moved.and_then(Moved::of))
     }
 
     /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
     /// its lock first ([`Leases::lock_moving`]).
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn is_away(&self, device: &Device, patience: Duration) -> Result<bool, LeaseError> {
+    pub fn is_away(&self, device: &Device, patience: Duration) -> Result<bool> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
         let mut leases = found.iter().filter_map(Slot::lease);
@@ -249,54 +205,29 @@ impl Leases {
     }
 
     /// As which devices a PCI function has moved to containers and is not known to be back.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn moved_as(&self, pci: PciAddress) -> Result<Vec<Device>, LeaseError> {
-        let boot = self.processes.boot_id()?;
-        let mut away = Vec::new();
-        for name in self.names()? {
-            let device = Device::of_file_name(&name).map(|(device, _)| device);
-            let Some(device) = device.filter(|device| device.class == Class::Netdev) else {
-                continue;
-            };
-            let moved = match self.state(&name, &boot) {
-                Some(State::Returning(lease) | State::Remains(lease) | State::Held(lease)) => {
-                    lease.moved
-                }
-                _ => None,
-            };
-            if moved.is_some_and(|moved| moved.facts.pci() == pci) {
-                away.push(device);
-            }
-        }
-        Ok(away)
+    pub fn moved_as(&self, pci: PciAddress) -> Result<Vec<Device>> {
+        let mut found = self.slots_of(&|device| device.class == Class::Netdev)?;
+        found.retain(|(_, slot)| {
+            let moved = moved_of_returning(slot).or(slot.given());
+            moved.is_some_and(|moved| moved.facts.pci() == pci)
+        });
+        Ok(found.into_iter().map(|(device, _)| device).collect())
     }
 
     /// Why another container does not get a device: who holds it.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn holders(
-        &self,
-        device: &Device,
-        patience: Duration,
-    ) -> Result<Option<LeaseError>, LeaseError> {
+    pub fn holders(&self, device: &Device, patience: Duration) -> Result<Option<Error>> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
         let holders: Vec<String> = found.iter().filter_map(Slot::holder).collect();
-        let refused = || LeaseError::Refused {
-            device: device.to_string(),
-            source: Refusal::Held(holders.clone()),
-        };
-        Ok((!holders.is_empty()).then(refused))
+        if holders.is_empty() {
+            return Ok(None);
+        }
+        let refused: Result<()> = Err(held(&holders)).with_context(|| device.to_string());
+        Ok(refused.err())
     }
 
     /// Ends the leases of a device that is back and as it was.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn returned(&self, device: &Device, patience: Duration) -> Result<(), LeaseError> {
+    pub fn returned(&self, device: &Device, patience: Duration) -> Result<()> {
         let _lock = self.lock(patience)?;
         for slot in self.slots(device)? {
             if moved_of_returning(&slot).is_some() {

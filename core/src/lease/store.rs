@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,15 +10,14 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::choice::{Choice, Refusal, Slot, State};
+use super::choice::{Choice, Slot, State};
 use super::file::{Device, Holder, Lease, Token};
-use super::pick::NoneFree;
 use crate::container_id::ContainerId;
-use crate::fs::atomic::{self, TempFile, WriteError, is_temporary_name};
-use crate::fs::lock::{Lock, LockError, LockMode};
-use crate::processes::{Cgroup, Process, Processes, ProcessesError};
+use crate::error::{Context as _, Error, Result, Typed, bail, error};
+use crate::fs::atomic::{self, TempFile, is_temporary_name};
+use crate::fs::lock::{Lock, LockMode};
+use crate::processes::{Cgroup, Process, Processes};
 use crate::run_dir::{LEASES, RunDir, open_private, text_names};
-use crate::text::Chain;
 use crate::timestamp::since_boot_ms;
 
 /// The lock of all leases.
@@ -31,64 +29,20 @@ const USUAL_BYTES: usize = 2048;
 /// How long a reservation holds: from the wrapper or precreate to the container's createRuntime hook.
 const RESERVED: Duration = Duration::from_secs(60);
 
-/// Why a device is not leased, or a lease not ended.
+/// Why a device is not leased, or a lease not ended, where a caller acts on it.
 #[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub enum LeaseError {
-    /// The directory cannot be used.
-    #[error("{action} {path:?}")]
-    Directory {
-        /// What was being done.
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// The lock is not to be had.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The lease cannot be written.
-    #[error("writing the lease of {device} in {dir:?}")]
-    Write {
-        device: String,
-        dir: PathBuf,
-        source: WriteError,
-    },
-    /// This boot cannot be told from another.
-    #[error(transparent)]
-    Processes(#[from] ProcessesError),
-    /// The container does not get the device.
-    #[error("{device}")]
-    Refused { device: String, source: Refusal },
+    /// This user may not enter the directory.
+    Denied(Error),
     /// Too few members of a pool are free.
-    #[error(transparent)]
-    NoneFree(#[from] NoneFree),
-    /// Somebody without a lease uses it.
-    #[error("{device} is in use by {user}; stop that first")]
-    Taken {
-        device: String,
-        /// Who uses it, for people.
-        user: String,
-    },
-    /// Another interface has one of its addresses.
-    #[error(
-        "{device}: the address {address} is that of {other}, which is held by {holder}; give this one another"
-    )]
-    Address {
-        device: String,
-        address: IpAddr,
-        /// The device that has it.
-        other: String,
-        /// The container.
-        holder: String,
-    },
-    #[error("{device} is in use by {holder}; stop that container first")]
-    InUse {
-        device: String,
-        /// The container.
-        holder: String,
-    },
+    NoneFree(Error),
+    /// A container that still runs has it.
+    InUse(Error),
+    Other(#[from] Error),
 }
 
-impl crate::error::Typed for LeaseError {}
+impl Typed for LeaseError {}
 
 /// A lease, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,9 +68,6 @@ pub struct Leases {
 
 impl Token {
     /// A new one, that nobody can guess.
-    ///
-    /// # Errors
-    /// Those of getrandom(2).
     pub fn new() -> io::Result<Token> {
         let mut bytes = [0; 16];
         let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -129,7 +80,6 @@ impl Token {
 
 impl Holder {
     /// A reservation that holds from now on, until it expires or `maker` has ended.
-    #[must_use]
     pub fn reserved_by(token: Token, maker: Option<Process>) -> Holder {
         let patience = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
         Holder::Reservation {
@@ -142,53 +92,41 @@ impl Holder {
 
 impl Leases {
     /// Opens the directory in [`crate::run_dir::RUN_DIR`], and makes it where it is not there.
-    ///
-    /// # Errors
-    /// [`LeaseError::Directory`].
-    pub fn open(run: &RunDir, processes: Processes) -> Result<Self, LeaseError> {
+    pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let path = run.path().join(LEASES);
-        match open_private(run, LEASES) {
-            Ok(dir) => Ok(Leases {
-                dir,
-                path,
-                processes,
-            }),
-            Err(error) => Err(LeaseError::Directory {
-                action: "opening",
-                path,
-                source: error.into(),
-            }),
-        }
+        let dir = open_private(run, LEASES).with_context(|| format!("opening {path:?}"))?;
+        Ok(Leases {
+            dir,
+            path,
+            processes,
+        })
     }
 
     /// Opens the directory where it is there, to read it.
-    ///
-    /// # Errors
-    /// [`LeaseError::Directory`].
     pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>, LeaseError> {
         let path = run.path().join(LEASES);
-        match run.open(LEASES) {
-            Ok(dir) => Ok(Some(Leases {
-                dir,
-                path,
-                processes,
-            })),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(LeaseError::Directory {
-                action: "opening",
-                path,
-                source: error.into(),
-            }),
-        }
+        let opened = run.open(LEASES);
+        let of_kind = match opened {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::ACCESS | Errno::PERM) => LeaseError::Denied,
+            _ => LeaseError::Other,
+        };
+        let dir = opened.with_context(|| format!("opening {path:?}"));
+        Ok(Some(Leases {
+            dir: dir.map_err(of_kind)?,
+            path,
+            processes,
+        }))
+    }
+
+    pub(super) fn boot(&self) -> Result<String> {
+        Ok(self.processes.boot_id()?)
     }
 
     /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
     /// lives is another start's of the same name, and stays, as does a reservation with another token.
     /// Another engine may have a container of that name: its lease, of another bundle, goes only if its
     /// holder has ended.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
     pub fn release(
         &self,
         device: &Device,
@@ -196,7 +134,7 @@ impl Leases {
         bundle: &Path,
         token: Option<&Token>,
         patience: Duration,
-    ) -> Result<bool, LeaseError> {
+    ) -> Result<bool> {
         let _lock = self.lock(patience)?;
         let mut was_held = false;
         for slot in self.slots(device)? {
@@ -224,22 +162,12 @@ impl Leases {
     }
 
     /// Ends the reservations of a token: the container that they were made for is not created.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn give_back(
-        &self,
-        devices: &[Device],
-        token: &Token,
-        patience: Duration,
-    ) -> Result<(), LeaseError> {
+    pub fn give_back(&self, devices: &[Device], token: &Token, patience: Duration) -> Result<()> {
         let _lock = self.lock(patience)?;
         for device in devices {
             for slot in self.slots(device)? {
-                let Some(lease) = slot.lease() else {
-                    continue;
-                };
-                if matches!(&lease.holder, Holder::Reservation { token: own, .. } if own == token) {
+                let holder = slot.lease().map(|lease| &lease.holder);
+                if matches!(holder, Some(Holder::Reservation { token: own, .. }) if own == token) {
                     self.remove(device, slot.number)?;
                 }
             }
@@ -247,18 +175,15 @@ impl Leases {
         Ok(())
     }
 
-    /// Ends every lease of a device at the operator's word; how many there were.
-    ///
-    /// # Errors
-    /// [`LeaseError::InUse`] names a container that still runs; nothing is ended then.
+    /// Ends every lease of a device at the operator's word; how many there were. Where a container has it that still
+    /// runs, nothing is ended ([`LeaseError::InUse`]).
     pub fn release_all(&self, device: &Device, patience: Duration) -> Result<usize, LeaseError> {
         let _lock = self.lock(patience)?;
         let slots = self.slots(device)?;
         if let Some(holder) = slots.iter().find_map(|slot| self.running(slot)) {
-            return Err(LeaseError::InUse {
-                device: device.to_string(),
-                holder,
-            });
+            return Err(LeaseError::InUse(error!(
+                "{device} is in use by {holder}; stop that container first"
+            )));
         }
         for slot in &slots {
             self.remove(device, slot.number)?;
@@ -281,19 +206,9 @@ impl Leases {
     }
 
     /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn list(&self) -> Result<Vec<Listed>, LeaseError> {
-        let boot = self.processes.boot_id()?;
+    pub fn list(&self) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
-        for name in self.names()? {
-            let Some((device, slot)) = Device::of_file_name(&name) else {
-                continue;
-            };
-            let Some(state) = self.state(&name, &boot) else {
-                continue;
-            };
+        for (device, Slot { number, state }) in self.slots_of(&|_| true)? {
             let is_over = matches!(state, State::Over(_));
             let is_returning = matches!(state, State::Returning(_));
             let lease = match state {
@@ -305,7 +220,7 @@ impl Leases {
             };
             listed.push(Listed {
                 device,
-                slot,
+                slot: number,
                 lease,
                 is_over,
                 is_returning,
@@ -315,43 +230,40 @@ impl Leases {
         Ok(listed)
     }
 
-    pub(super) fn lock(&self, patience: Duration) -> Result<Lock, LeaseError> {
-        Ok(Lock::take(
-            &self.dir,
-            &self.path,
-            LOCK,
-            LockMode::Exclusive,
-            patience,
-        )?)
+    pub(super) fn lock(&self, patience: Duration) -> Result<Lock> {
+        self.lock_named(LOCK, patience)
     }
 
-    fn failed(&self, action: &'static str, error: Errno) -> LeaseError {
-        LeaseError::Directory {
-            action,
-            path: self.path.clone(),
-            source: error.into(),
-        }
+    pub(super) fn lock_named(&self, name: &str, patience: Duration) -> Result<Lock> {
+        let kind = LockMode::Exclusive;
+        Ok(Lock::take(&self.dir, &self.path, name, kind, patience)?)
     }
 
     /// The names of all files.
-    pub(super) fn names(&self) -> Result<Vec<String>, LeaseError> {
-        text_names(&self.dir).map_err(|error| self.failed("listing", error))
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        text_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
     }
 
     /// What stands in the slots of one device.
-    pub(super) fn slots(&self, device: &Device) -> Result<Vec<Slot>, LeaseError> {
+    pub(super) fn slots(&self, device: &Device) -> Result<Vec<Slot>> {
+        let found = self.slots_of(&|of| of == device)?;
+        let mut slots: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
+        slots.sort_by_key(|slot| slot.number);
+        Ok(slots)
+    }
+
+    /// What stands in the slots of some devices.
+    pub(super) fn slots_of(&self, is_one: &dyn Fn(&Device) -> bool) -> Result<Vec<(Device, Slot)>> {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
         for name in self.names()? {
-            match Device::of_file_name(&name) {
-                Some((of, number)) if of == *device => {
-                    let state = self.state(&name, &boot);
-                    slots.extend(state.map(|state| Slot { number, state }));
-                }
-                _ => {}
+            if let Some((device, number)) = Device::of_file_name(&name)
+                && is_one(&device)
+                && let Some(state) = self.state(&name, &boot)
+            {
+                slots.push((device, Slot { number, state }));
             }
         }
-        slots.sort_by_key(|slot| slot.number);
         Ok(slots)
     }
 
@@ -368,7 +280,7 @@ impl Leases {
         Some(match Lease::parse(&bytes) {
             Ok(lease) => self.judge(lease, boot),
             Err(error) => State::Unreadable {
-                why: format!("{name}: {}", Chain(&error)),
+                why: format!("{name}: {error:#}"),
                 may_live: Lease::parse_holder(&bytes)
                     .is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot)),
             },
@@ -428,7 +340,7 @@ impl Leases {
     }
 
     /// Removes what a killed process left half written; the lock is held.
-    fn sweep(&self) -> Result<(), LeaseError> {
+    fn sweep(&self) -> Result<()> {
         let names = self.names()?.into_iter();
         for name in names.filter(|name| is_temporary_name(OsStr::new(name))) {
             // It is in nobody's way.
@@ -437,51 +349,35 @@ impl Leases {
         Ok(())
     }
 
-    pub(super) fn publish(
-        &self,
-        device: &Device,
-        choice: Choice,
-        lease: &Lease,
-    ) -> Result<(), LeaseError> {
-        let slot = choice.slot();
-        let name = device.file_name(slot);
+    pub(super) fn publish(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<()> {
         self.sweep()?;
-        let write = || -> Result<(), WriteError> {
-            let bytes = lease.to_bytes(device, slot).map_err(|error| WriteError {
-                action: "writing",
-                name: name.clone().into(),
-                source: error.into(),
-            })?;
-            // Nobody could read it again, so the device would never be free.
-            if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_BYTES {
-                return Err(WriteError {
-                    action: "writing",
-                    name: name.clone().into(),
-                    source: io::Error::other(format!("longer than {MAX_BYTES} bytes")),
-                });
-            }
-            let mut file = TempFile::create(self.dir.as_fd(), OsStr::new(&name), 0o600)?;
-            file.write(&bytes)?;
-            match choice {
-                Choice::New(_) => file.commit_new(),
-                Choice::Over(_) | Choice::Kept(_) => file.commit_over(),
-            }
-        };
-        write().map_err(|source| self.not_written(device, source))
+        let written = self.write(device, choice, lease);
+        written.with_context(|| self.writing(device))
     }
 
-    pub(super) fn remove(&self, device: &Device, number: u32) -> Result<bool, LeaseError> {
-        let name = device.file_name(number);
-        atomic::remove(&self.dir, OsStr::new(&name))
-            .map_err(|source| self.not_written(device, source))
-    }
-
-    fn not_written(&self, device: &Device, source: WriteError) -> LeaseError {
-        LeaseError::Write {
-            device: device.to_string(),
-            dir: self.path.clone(),
-            source,
+    fn write(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<()> {
+        let name = device.file_name(choice.slot());
+        let bytes = lease.to_bytes(device, choice.slot());
+        let bytes = bytes.with_context(|| format!("writing {name}"))?;
+        // Nobody could read it again, so the device would never be free.
+        if bytes.len() as u64 > MAX_BYTES {
+            bail!("writing {name}: longer than {MAX_BYTES} bytes");
         }
+        let mut file = TempFile::create(self.dir.as_fd(), OsStr::new(&name), 0o600)?;
+        file.write(&bytes)?;
+        Ok(match choice {
+            Choice::New(_) => file.commit_new(),
+            Choice::Over(_) | Choice::Kept(_) => file.commit_over(),
+        }?)
+    }
+
+    pub(super) fn remove(&self, device: &Device, number: u32) -> Result<bool> {
+        let removed = atomic::remove(&self.dir, OsStr::new(&device.file_name(number)));
+        removed.with_context(|| self.writing(device))
+    }
+
+    fn writing(&self, device: &Device) -> String {
+        format!("writing the lease of {device} in {:?}", self.path)
     }
 }
 
@@ -879,7 +775,7 @@ mod tests {
                 entry_point: "createRuntime",
             };
             let claimed = host.leases.claim(&claim, user, PATIENCE);
-            claimed.map_err(|error| Chain(&error).to_string())
+            claimed.map_err(|error| format!("{error:#}"))
         };
         let busy = |_: &Device| Some("process 7 (\"qemu\")".to_owned());
         assert_eq!(
@@ -993,8 +889,8 @@ mod tests {
                     };
                     match leases.claim(&claim, &|_| None, PATIENCE) {
                         Ok(()) => 1,
-                        Err(LeaseError::Refused { .. }) => 0,
-                        Err(error) => panic!("{}", Chain(&error)),
+                        Err(error) if format!("{error:#}").contains("it is held by") => 0,
+                        Err(error) => panic!("{error:#}"),
                     }
                 })
             });

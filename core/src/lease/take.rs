@@ -10,10 +10,11 @@ use onload_cdi::DeviceName;
 
 use super::choice::{Choice, Slot, State};
 use super::file::{Device, Holder, Lease};
-use super::pick::{Candidate, NoneFree, Numa, Wish, pick};
+use super::pick::{Candidate, Numa, Wish, none_free, pick};
 use super::store::{LeaseError, Leases};
 use crate::class::Class;
 use crate::container_id::ContainerId;
+use crate::error::{Error, Result};
 use crate::timestamp;
 
 /// Members of pools that a container wants.
@@ -22,11 +23,9 @@ pub struct Taking<'a> {
     pub wishes: &'a [Wish],
     /// The NUMA node that all come from.
     pub numa: Numa,
-    /// The container's id.
     pub container: &'a ContainerId,
     /// Its bundle, without symbolic links.
     pub bundle: &'a Path,
-    /// What is to hold them.
     pub holder: Holder,
     pub entry_point: &'a str,
 }
@@ -38,12 +37,9 @@ type Used = BTreeMap<Device, String>;
 type Slots = BTreeMap<(Class, DeviceName), Vec<u32>>;
 
 impl Leases {
-    /// Gives a container free members of pools, all or none of them. `user` tells who uses a device
-    /// without a lease; such a member is given back, and another taken. It is asked without the lock,
-    /// since the answer may take its time.
-    ///
-    /// # Errors
-    /// [`LeaseError`]: [`LeaseError::NoneFree`] where too few are free.
+    /// Gives a container free members of pools, all or none of them ([`LeaseError::NoneFree`]). `user` tells who uses a
+    /// device without a lease; such a member is given back, and another taken. It is asked without the lock, since the
+    /// answer may take its time.
     pub fn take(
         &self,
         taking: &Taking<'_>,
@@ -72,16 +68,16 @@ impl Leases {
         used: &Used,
         patience: Duration,
     ) -> Result<Vec<(Device, u32)>, LeaseError> {
-        let boot = self.processes.boot_id()?;
+        let boot = self.boot()?;
         let _lock = self.lock(patience)?;
         let members = Members::read(self, taking.wishes, boot, used)?;
         let mut taken: Vec<(Device, u32)> = Vec::new();
-        for (candidate, choice) in members.pick(taking)? {
+        for (candidate, choice) in members.pick(taking).map_err(LeaseError::NoneFree)? {
             let device = candidate.device();
             let lease = members.lease(taking, candidate.wish);
             if let Err(error) = self.publish(&device, choice, &lease) {
                 self.undo(&taken);
-                return Err(error);
+                return Err(error.into());
             }
             taken.push((device, choice.slot()));
         }
@@ -96,15 +92,12 @@ impl Leases {
     }
 
     /// What [`Leases::take`] would give now; nothing is written.
-    ///
-    /// # Errors
-    /// As for [`Leases::take`].
     pub fn would_take(
         &self,
         taking: &Taking<'_>,
         user: &dyn Fn(&Device) -> Option<String>,
-    ) -> Result<Vec<Device>, LeaseError> {
-        let boot = self.processes.boot_id()?;
+    ) -> Result<Vec<Device>> {
+        let boot = self.boot()?;
         let mut used = Used::new();
         loop {
             let members = Members::read(self, taking.wishes, boot.clone(), &used)?;
@@ -122,26 +115,18 @@ impl Leases {
 }
 
 /// The members that a container would get if nobody held a lease: for a user who cannot see leases.
-///
-/// # Errors
-/// [`NoneFree`], where too many are in use.
 pub fn take_unleased(
     wishes: &[Wish],
     numa: Numa,
     user: &dyn Fn(&Device) -> Option<String>,
-) -> Result<Vec<Device>, NoneFree> {
+) -> Result<Vec<Device>> {
     let picked = pick(wishes, numa, &mut |one| user(&one.device()).is_none());
-    match picked {
-        Some(picked) => Ok(picked.into_iter().map(Candidate::device).collect()),
-        None => Err(NoneFree {
-            wanted: wishes
-                .iter()
-                .map(|wish| wish.about("too few that are not in use"))
-                .collect(),
-            numa,
-            holders: Vec::new(),
-        }),
-    }
+    let Some(picked) = picked else {
+        let wanted = wishes.iter();
+        let wanted = wanted.map(|wish| wish.about("too few that are not in use"));
+        return Err(none_free(&wanted.collect::<Vec<_>>(), numa, &[]));
+    };
+    Ok(picked.into_iter().map(Candidate::device).collect())
 }
 
 /// The members of the wanted pools, and who holds them.
@@ -155,12 +140,7 @@ struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    fn read(
-        leases: &'a Leases,
-        wishes: &[Wish],
-        boot: String,
-        used: &'a Used,
-    ) -> Result<Self, LeaseError> {
+    fn read(leases: &'a Leases, wishes: &[Wish], boot: String, used: &'a Used) -> Result<Self> {
         let mut slots = Slots::new();
         for name in leases.names()? {
             let Some((device, slot)) = Device::of_file_name(&name) else {
@@ -181,15 +161,14 @@ impl<'a> Members<'a> {
     }
 
     /// The members to give, and the slot of each.
-    fn pick<'w>(&self, taking: &Taking<'w>) -> Result<Vec<(Candidate<'w>, Choice)>, NoneFree> {
+    fn pick<'w>(&self, taking: &Taking<'w>) -> Result<Vec<(Candidate<'w>, Choice)>> {
         let picked = pick(taking.wishes, taking.numa, &mut |one| self.has_slot(one))
             .or_else(|| pick(taking.wishes, taking.numa, &mut |one| self.is_free(one)));
-        let picked = picked.ok_or_else(|| self.none_free(taking))?;
-        let choices = picked.into_iter();
-        let choices = choices.map(|one| Some((one, self.choice(one)?)));
-        choices
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| self.none_free(taking))
+        let choices = picked.and_then(|picked| {
+            let choices = picked.into_iter().map(|one| Some((one, self.choice(one)?)));
+            choices.collect::<Option<Vec<_>>>()
+        });
+        choices.ok_or_else(|| self.none_free(taking))
     }
 
     fn is_used(&self, candidate: Candidate<'_>) -> bool {
@@ -271,7 +250,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    fn none_free(&self, taking: &Taking<'_>) -> NoneFree {
+    fn none_free(&self, taking: &Taking<'_>) -> Error {
         let mut holders = BTreeMap::new();
         let mut wanted = Vec::new();
         for wish in taking.wishes {
@@ -283,14 +262,8 @@ impl<'a> Members<'a> {
                 holders.extend(self.holder(candidate));
             }
         }
-        NoneFree {
-            wanted,
-            numa: taking.numa,
-            holders: holders
-                .into_iter()
-                .map(|(name, by)| format!("{name} {by}"))
-                .collect(),
-        }
+        let holders = holders.iter().map(|(name, by)| format!("{name} {by}"));
+        none_free(&wanted, taking.numa, &holders.collect::<Vec<_>>())
     }
 
     /// Who has a member, for people.
@@ -314,7 +287,6 @@ mod tests {
     use super::super::test_host::{Host, PATIENCE, bundle};
     use super::*;
     use crate::pool::{Member, Pool};
-    use crate::text::Chain;
 
     /// `count` members of the pool `fast` of class vfio.
     fn wish(count: u32, members: &[&str], share: u32) -> Wish {
@@ -355,11 +327,11 @@ mod tests {
         };
         let would = host.leases.would_take(&taking, user);
         let taken = host.leases.take(&taking, user, PATIENCE);
-        let text = |result: Result<Vec<Device>, LeaseError>| {
+        let text = |result: Result<Vec<Device>>| {
             let names = |devices: Vec<Device>| devices.iter().map(ToString::to_string).collect();
-            result.map(names).map_err(|error| Chain(&error).to_string())
+            result.map(names).map_err(|error| format!("{error:#}"))
         };
-        let taken = text(taken);
+        let taken = text(taken.map_err(Error::from));
         assert_eq!(text(would), taken);
         taken
     }

@@ -11,7 +11,6 @@ use super::file::{Device, Holder, Token};
 use super::store::Leases;
 use crate::processes::{Cgroup, Processes};
 use crate::run_dir::RunDir;
-use crate::text::Chain;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -110,7 +109,7 @@ impl Host {
             entry_point: "createRuntime",
         };
         let claimed = self.leases.claim(&claim, &|_| None, PATIENCE);
-        claimed.map_err(|error| Chain(&error).to_string())
+        claimed.map_err(|error| format!("{error:#}"))
     }
 
     pub(super) fn claim(&self, id: &str, holder: &Holder) -> Result<(), String> {

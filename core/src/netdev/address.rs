@@ -4,18 +4,18 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, error};
-use crate::text::Quoted;
+use crate::error::{Error, Result, bail, read_as_text, written_as_text};
+use crate::text::{Quoted, decimal};
 
 /// The address of one interface with the length of its network's prefix.
 ///
 /// It is one that a host can have: neither the address of its network nor the broadcast address of it
 /// (RFC 1122, 3.2.1.3; for IPv6 the subnet-router anycast address, RFC 4291, 2.6.1), and neither unspecified, loopback
 /// nor multicast.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct InterfaceAddress {
     address: IpAddr,
     prefix: u8,
@@ -65,26 +65,17 @@ fn masked(address: IpAddr, prefix: u8) -> IpAddr {
 
 /// `ADDRESS/PREFIX`, each as it is usually written.
 fn split(text: &str) -> Result<(IpAddr, u8)> {
-    let quoted = || Quoted(text).to_string();
-    let parts = text.split_once('/').and_then(|(address, prefix)| {
-        let address: IpAddr = address.parse().ok()?;
-        let number: u32 = prefix.parse().ok()?;
-        (number.to_string() == prefix).then_some((address, number))
-    });
-    let (address, prefix) = parts.ok_or_else(|| {
-        error!(
-            "{0} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are",
-            quoted()
-        )
-    })?;
+    let quoted = Quoted(text);
+    let parts = text
+        .split_once('/')
+        .and_then(|(address, prefix)| Some((address.parse::<IpAddr>().ok()?, decimal(prefix)?)));
+    let Some((address, prefix)) = parts else {
+        bail!("{quoted} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are");
+    };
     let most = bits(address);
-    let prefix = u8::try_from(prefix).ok();
-    match prefix.filter(|prefix| (1..=most).contains(prefix)) {
-        Some(prefix) => Ok((address, prefix)),
-        None => Err(error!(
-            "{text}: a prefix is from 1 to {most} here",
-            text = quoted()
-        )),
+    match u8::try_from(prefix) {
+        Ok(prefix) if (1..=most).contains(&prefix) => Ok((address, prefix)),
+        _ => bail!("{quoted}: a prefix is from 1 to {most} here"),
     }
 }
 
@@ -126,7 +117,6 @@ impl Network {
     }
 
     /// Whether the address is one of the network: its own network is no larger than this one.
-    #[must_use]
     pub fn contains(&self, address: &InterfaceAddress) -> bool {
         let is_within = address.network().prefix >= self.prefix
             && address.address.is_ipv4() == self.address.is_ipv4()
@@ -134,32 +124,27 @@ impl Network {
         is_within && self.reserved(address.address).is_none()
     }
 
-    #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
     /// The length of its prefix, in bits.
-    #[must_use]
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 }
 
 impl InterfaceAddress {
-    #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
     /// The length of its network's prefix, in bits.
-    #[must_use]
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
     /// The network that it is in.
-    #[must_use]
     pub fn network(&self) -> Network {
         Network {
             address: masked(self.address, self.prefix),
@@ -175,13 +160,10 @@ impl FromStr for InterfaceAddress {
         let (address, prefix) = split(text)?;
         let parsed = InterfaceAddress { address, prefix };
         let reserved = || parsed.network().reserved(address);
-        match unusable(address).or_else(reserved) {
-            None => Ok(parsed),
-            Some(what) => Err(error!(
-                "{text} is {what}, which no interface can have",
-                text = Quoted(text)
-            )),
+        if let Some(what) = unusable(address).or_else(reserved) {
+            bail!("{} is {what}, which no interface can have", Quoted(text));
         }
+        Ok(parsed)
     }
 }
 
@@ -194,31 +176,16 @@ impl FromStr for Network {
             address: masked(address, prefix),
             prefix,
         };
-        if network.address == address {
-            return Ok(network);
+        if network.address != address {
+            let text = Quoted(text);
+            bail!("{text} is no network: its prefix ends before its last bit; write {network}");
         }
-        let text = Quoted(text).to_string();
-        Err(error!(
-            "{text} is no network: its prefix ends before its last bit; write {network}"
-        ))
+        Ok(network)
     }
 }
 
-impl TryFrom<String> for InterfaceAddress {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Network {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
+read_as_text!(InterfaceAddress Network);
+written_as_text!(InterfaceAddress);
 
 impl fmt::Display for InterfaceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,12 +196,6 @@ impl fmt::Display for InterfaceAddress {
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
-impl Serialize for InterfaceAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
-use crate::error::{Error, Result, bail, error};
+use crate::error::{Error, Result, bail, read_as_text};
 use crate::select::one_or_more;
 use crate::text::Quoted;
 
@@ -42,41 +42,28 @@ impl FromStr for Route {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let quoted = || Quoted(text).to_string();
-        let mut words = text.split(' ');
-        let parts = (words.next(), words.next(), words.next(), words.next());
-        let (network, via) = match parts {
-            (Some(network), None, ..) => (network, None),
-            (Some(network), Some("via"), Some(via), None) => {
-                let via: Option<IpAddr> = via.parse().ok();
-                (network, Some(via.ok_or_else(|| error!("{0} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one", quoted()))?))
-            }
-            _ => {
-                return Err(error!(
-                    "{0} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one",
-                    quoted()
-                ));
+        let quoted = Quoted(text);
+        let (network, via) = match text.split_once(' ') {
+            None => (text, None),
+            Some((network, rest)) => {
+                let via = rest.strip_prefix("via ").and_then(|via| via.parse().ok());
+                (network, Some(via))
             }
         };
-        let network: Network = network.parse()?;
-        let is_other = |via: IpAddr| via.is_ipv4() != network.address().is_ipv4();
-        if via.is_some_and(is_other) {
+        if via == Some(None) {
             bail!(
-                "{0}: the network and the gateway are one of IPv4 and one of IPv6",
-                quoted()
+                "{quoted} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one"
             );
+        }
+        let (network, via): (Network, Option<IpAddr>) = (network.parse()?, via.flatten());
+        if via.is_some_and(|via| via.is_ipv4() != network.address().is_ipv4()) {
+            bail!("{quoted}: the network and the gateway are one of IPv4 and one of IPv6");
         }
         Ok(Route { network, via })
     }
 }
 
-impl TryFrom<String> for Route {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
+read_as_text!(Route);
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,8 +78,6 @@ impl fmt::Display for Route {
 pub struct Mtu(u32);
 
 impl Mtu {
-    /// The number of bytes.
-    #[must_use]
     pub fn get(self) -> u32 {
         self.0
     }
@@ -102,12 +87,10 @@ impl TryFrom<i64> for Mtu {
     type Error = Error;
 
     fn try_from(number: i64) -> Result<Self> {
-        let bytes = u32::try_from(number).ok();
-        let bytes = bytes.filter(|bytes| (68..=65_535).contains(bytes));
-        bytes.map(Mtu).ok_or(error!(
-            "expected a number of bytes from 68 to 65535, found {0}",
-            number
-        ))
+        match u32::try_from(number) {
+            Ok(bytes @ 68..=65_535) => Ok(Mtu(bytes)),
+            _ => bail!("expected a number of bytes from 68 to 65535, found {number}"),
+        }
     }
 }
 
@@ -117,17 +100,13 @@ impl NetdevSettings {
         for (at, one) in self.addresses.iter().enumerate() {
             let rest = &self.addresses[at + 1..];
             if rest.iter().any(|other| other.address() == one.address()) {
-                bail!("addresses has {0} twice", one.address());
+                bail!("addresses has {} twice", one.address());
             }
         }
         for (at, one) in self.gateway.iter().enumerate() {
             let mut rest = self.gateway[at + 1..].iter();
             if let Some(other) = rest.find(|other| other.is_ipv4() == one.is_ipv4()) {
-                bail!(
-                    "gateway has {0} and {1}; one of each of IPv4 and IPv6 is used",
-                    *one,
-                    *other
-                );
+                bail!("gateway has {one} and {other}; one of each of IPv4 and IPv6 is used");
             }
         }
         Ok(())

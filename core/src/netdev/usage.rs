@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::error::{Result, error};
-use crate::netlink;
+use crate::error::{Result, bail};
+use crate::netlink::{self, address::Address};
 use crate::text::Quoted;
 
 /// What a network namespace has, as far as it tells who uses its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
     pub links: Vec<Link>,
-    pub addresses: Vec<LinkAddress>,
+    pub addresses: Vec<Address>,
     /// Its routes. One over several interfaces is there once for each.
     pub routes: Vec<LinkRoute>,
 }
@@ -51,27 +51,28 @@ impl From<&netlink::link::Link> for Link {
     }
 }
 
-/// An address of an interface (`RTM_NEWADDR`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkAddress {
-    /// The index of the interface.
-    pub index: u32,
-    pub address: IpAddr,
-    /// The length of its network's prefix, in bits.
-    pub prefix: u8,
-}
-
 /// A route over an interface (`RTM_NEWROUTE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRoute {
-    /// The index of the interface.
     pub index: u32,
-    /// Where it goes.
     pub destination: IpAddr,
     /// The length of the destination's prefix, in bits; 0 for the default route.
     pub prefix: u8,
     /// Who made it (`rtm_protocol`).
     pub protocol: u8,
+}
+
+impl LinkRoute {
+    /// The route over each interface that it leads through.
+    pub fn each(route: netlink::route::Route) -> impl Iterator<Item = LinkRoute> {
+        let (destination, prefix) = route.destination;
+        route.interfaces.into_iter().map(move |index| LinkRoute {
+            index,
+            destination,
+            prefix,
+            protocol: route.protocol,
+        })
+    }
 }
 
 /// The kernel made the route, by itself with an address (`RTPROT_KERNEL`).
@@ -92,20 +93,14 @@ pub struct Beside<'a> {
 /// What an interface is used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// The namespace's default route leads over it.
     DefaultRoute,
     /// It is a part of another interface, of that name and kind.
     Master {
-        /// The name of the other.
         name: String,
-        /// Its kind, if the kernel says it.
         kind: Option<String>,
     },
-    /// Another interface is on it.
     Upper {
-        /// The name of the other.
         name: String,
-        /// Its kind, if the kernel says it.
         kind: Option<String>,
     },
     /// An interface of another network namespace is on it, as docker's networks of kind macvlan make them.
@@ -114,24 +109,17 @@ pub enum Use {
         /// Who keeps the namespace, for people.
         keeper: String,
     },
-    /// It has an address.
     Address {
         address: IpAddr,
-        /// The length of its prefix, in bits.
         prefix: u8,
     },
     /// Somebody made a route over it.
     Route {
-        /// Where it goes.
         destination: IpAddr,
-        /// The length of its prefix, in bits.
         prefix: u8,
     },
-    /// An XDP program is attached to it.
     Xdp,
-    /// Programs of tcx are attached to it.
     Tcx,
-    /// Packet sockets are bound to it.
     PacketSocket,
     /// An RDMA device in software is on it, which a move deletes.
     SoftRdma(String),
@@ -190,14 +178,11 @@ impl fmt::Display for Use {
 }
 
 impl Namespace {
-    /// The interface of that name.
-    #[must_use]
     pub fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.name == name)
     }
 
     /// The interfaces that carry a default route, and those below them: the members of a bond, what a VLAN is on.
-    #[must_use]
     pub fn on_default_route(&self) -> BTreeSet<u32> {
         let default = self.routes.iter().filter(|route| route.prefix == 0);
         let mut pending: Vec<u32> = default.map(|route| route.index).collect();
@@ -216,7 +201,6 @@ impl Namespace {
     /// What the namespace uses an interface for, the gravest first; empty where nobody misses it. That it is registered
     /// with Onload for AF_XDP is no use: it stays registered when it moves, and programs of the container are accelerated
     /// on it.
-    #[must_use]
     pub fn uses(&self, link: &Link, beside: Beside<'_>) -> Vec<Use> {
         let mut uses = Vec::new();
         let own = self.routes.iter().filter(|route| route.index == link.index);
@@ -231,18 +215,12 @@ impl Namespace {
             name: upper.name.clone(),
             kind: upper.kind.clone(),
         }));
-        let addresses = self.addresses.iter();
-        let addresses = addresses.filter(|address| address.index == link.index);
-        uses.extend(
-            addresses
-                .filter(|address| !address.is_automatic())
-                .map(|address| {
-                    let LinkAddress {
-                        address, prefix, ..
-                    } = *address;
-                    Use::Address { address, prefix }
-                }),
-        );
+        for one in &self.addresses {
+            if one.index == link.index && !is_automatic(one) {
+                let (address, prefix) = (one.address, one.prefix);
+                uses.push(Use::Address { address, prefix });
+            }
+        }
         let made = own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL);
         uses.extend(made.map(|route| Use::Route {
             destination: route.destination,
@@ -264,29 +242,23 @@ impl Namespace {
     }
 }
 
-impl LinkAddress {
-    /// Whether the kernel sets it by itself when the interface comes up: fe80::/64 (RFC 4291, 2.5.6).
-    fn is_automatic(self) -> bool {
-        match self.address {
-            IpAddr::V6(address) => self.prefix == 64 && address.to_bits() >> 64 == 0xfe80 << 48,
-            IpAddr::V4(_) => false,
-        }
+/// Whether the kernel sets it by itself when the interface comes up: fe80::/64 (RFC 4291, 2.5.6).
+fn is_automatic(one: &Address) -> bool {
+    match one.address {
+        IpAddr::V6(address) => one.prefix == 64 && address.to_bits() >> 64 == 0xfe80 << 48,
+        IpAddr::V4(_) => false,
     }
 }
 
 impl Namespace {
-    /// Reads what [`Namespace::to_text`] writes.
-    ///
-    /// # Errors
-    /// The number of the line that is not understood, from 1.
+    /// Reads what [`Namespace::to_text`] writes. The error names the line.
     pub fn parse(text: &str) -> Result<Namespace> {
         let mut namespace = Namespace::default();
-        for (at, line) in text.lines().enumerate() {
+        for (number, line) in (1..).zip(text.lines()) {
             let words: Vec<&str> = line.split(' ').collect();
-            namespace.add(&words).ok_or(error!(
-                "line {0} is neither a link nor an address nor a route",
-                at + 1
-            ))?;
+            if namespace.add(&words).is_none() {
+                bail!("line {number} is neither a link nor an address nor a route");
+            }
         }
         Ok(namespace)
     }
@@ -307,7 +279,7 @@ impl Namespace {
             }),
             ["address", index, address] => {
                 let (address, prefix) = prefixed(address)?;
-                self.addresses.push(LinkAddress {
+                self.addresses.push(Address {
                     index: index.parse().ok()?,
                     address,
                     prefix,
@@ -328,7 +300,6 @@ impl Namespace {
     }
 
     /// A text of one line each; the kernel lets no white space into the name of an interface.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let number =
             |number: Option<u32>| number.map_or(NONE.to_owned(), |number| number.to_string());
@@ -340,7 +311,7 @@ impl Namespace {
             let Link { index, name, .. } = link;
             text += &format!("link {index} {name} {kind} {master} {lower} {xdp}\n");
         }
-        for LinkAddress {
+        for Address {
             index,
             address,
             prefix,
@@ -362,12 +333,11 @@ impl Namespace {
 
     /// The same without the network's own numbers: addresses are those reserved for documentation (RFC 5737,
     /// RFC 3849), and what follows from them stays.
-    #[must_use]
     pub fn masked(&self) -> Namespace {
         let mut masked = self.clone();
         for each in &mut masked.addresses {
             each.address = match each.address {
-                IpAddr::V6(_) if each.is_automatic() => {
+                IpAddr::V6(_) if is_automatic(each) => {
                     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))
                 }
                 address => documented(address),
@@ -543,14 +513,8 @@ mod tests {
             "rule 1",
         ] {
             let text = format!("link 1 a - - - -\n{line}\n");
-            assert_eq!(
-                Namespace::parse(&text),
-                Err(error!(
-                    "line {0} is neither a link nor an address nor a route",
-                    2
-                )),
-                "{line:?}"
-            );
+            let said = Namespace::parse(&text).unwrap_err().to_string();
+            assert_eq!(said, "line 2 is neither a link nor an address nor a route");
         }
     }
 

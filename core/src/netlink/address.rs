@@ -2,26 +2,23 @@
 
 use std::net::IpAddr;
 
-use super::message::{attribute, attributes, u32_at};
+use super::message::{attribute, u32_at, value};
 
-/// `RTM_NEWADDR`.
-pub const NEW: u16 = 20;
-/// `RTM_GETADDR`.
-pub const GET: u16 = 22;
-/// `struct ifaddrmsg`.
-const HEADER: usize = 8;
+pub const NEW: u16 = 20; // RTM_NEWADDR
+pub const GET: u16 = 22; // RTM_GETADDR
+const HEADER: usize = 8; // struct ifaddrmsg
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 const BROADCAST: u16 = 4;
-/// `AF_INET` and `AF_INET6`.
-pub(super) const INET: u8 = 2;
-pub(super) const INET6: u8 = 10;
+pub(super) const INET: u8 = 2; // AF_INET
+pub(super) const INET6: u8 = 10; // AF_INET6
 
-/// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
+    /// The index of the interface.
     pub index: u32,
     pub address: IpAddr,
+    /// The length of its network's prefix, in bits.
     pub prefix: u8,
 }
 
@@ -47,25 +44,17 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// The request for all addresses.
-#[must_use]
 pub fn all() -> Vec<u8> {
     vec![0; HEADER]
 }
 
 /// One address, of a message about it.
-#[must_use]
 pub fn parse(payload: &[u8]) -> Option<Address> {
     let [of_family, prefix] = *payload.first_chunk()?;
     let index = u32_at(payload, 4)?;
-    let value = |wanted: u16| {
-        let mut found = attributes(payload.get(HEADER..).unwrap_or_default());
-        found
-            .find(|(kind, _)| *kind == wanted)
-            .map(|(_, value)| value)
-    };
+    let attributes = payload.get(HEADER..)?;
     // Of IPv4 the local one is the interface's; the other is that of a peer.
-    let bytes = value(LOCAL).or_else(|| value(ADDRESS))?;
+    let bytes = value(attributes, LOCAL).or_else(|| value(attributes, ADDRESS))?;
     Some(Address {
         index,
         address: address(bytes).filter(|address| family(*address) == of_family)?,
@@ -73,8 +62,6 @@ pub fn parse(payload: &[u8]) -> Option<Address> {
     })
 }
 
-/// The payload of [`NEW`].
-#[must_use]
 pub fn payload(new: Address) -> Vec<u8> {
     let bytes = octets(new.address);
     let mut message = vec![family(new.address), new.prefix, 0, 0];
@@ -111,8 +98,8 @@ mod tests {
             prefix: 24,
         };
         let bytes = payload(new);
-        let broadcast = attributes(&bytes[HEADER..]).find(|(kind, _)| *kind == BROADCAST);
-        assert_eq!(broadcast.unwrap().1, [192, 0, 2, 255]);
+        let broadcast = value(&bytes[HEADER..], BROADCAST);
+        assert_eq!(broadcast, Some(&[192, 0, 2, 255][..]));
     }
 
     #[test]

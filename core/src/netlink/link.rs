@@ -6,20 +6,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::pci::PciAddress;
 
-use super::message::{attribute, attributes, nest, text, u32_at, until_null};
+use super::message::{self, attribute, attributes, nest, text, u32_at, until_null};
 
-/// `RTM_NEWLINK`.
-pub const NEW: u16 = 16;
-/// `RTM_DELLINK`.
-pub const DELETE: u16 = 17;
-/// `RTM_GETLINK`.
-pub const GET: u16 = 18;
-/// `RTM_SETLINK`.
-pub const SET: u16 = 19;
-/// `RTM_NEWLINKPROP`.
-pub const ADD_PROPERTY: u16 = 108;
-/// `RTM_DELLINKPROP`.
-pub const DELETE_PROPERTY: u16 = 109;
+pub const NEW: u16 = 16; // RTM_NEWLINK
+pub const DELETE: u16 = 17; // RTM_DELLINK
+pub const GET: u16 = 18; // RTM_GETLINK
+pub const SET: u16 = 19; // RTM_SETLINK
+pub const ADD_PROPERTY: u16 = 108; // RTM_NEWLINKPROP
+pub const DELETE_PROPERTY: u16 = 109; // RTM_DELLINKPROP
 
 /// `RTM_GETNSID`, the length of its header, `NETNSA_NSID` and `NETNSA_FD` (include/uapi/linux/net_namespace.h).
 pub const GET_NAMESPACE: u16 = 90;
@@ -27,8 +21,7 @@ const NAMESPACE_HEADER: usize = 4;
 const NAMESPACE_NUMBER: u16 = 1;
 const NAMESPACE_NUMBER_FD: u16 = 3;
 
-/// `struct ifinfomsg`.
-const HEADER: usize = 16;
+const HEADER: usize = 16; // struct ifinfomsg
 const ADDRESS: u16 = 1;
 const BROADCAST: u16 = 2;
 const NAME: u16 = 3;
@@ -52,20 +45,16 @@ const PARENT_BUS: u16 = 57;
 /// `IFLA_GROUP`, and `IFLA_GSO_MAX_SEGS`, `…_SIZE`, `IFLA_GRO_MAX_SIZE` and those of IPv4, which follow from the
 /// others where they are not set themselves.
 const WORDS: [u16; 6] = [27, 40, 41, 58, 63, 64];
-/// `IFLA_INFO_KIND`.
-const INFO_KIND: u16 = 1;
+const INFO_KIND: u16 = 1; // IFLA_INFO_KIND
 /// `IFLA_XDP_FD`, `IFLA_XDP_ATTACHED` and `IFLA_XDP_FLAGS`.
 const XDP_FD: u16 = 1;
 const XDP_ATTACHED: u16 = 2;
 const XDP_FLAGS: u16 = 3;
 /// `IFLA_XDP_PROG_ID`, and those of the driver, of the kernel's own path and of the hardware.
 const XDP_PROGRAMS: [u16; 4] = [4, 5, 6, 7];
-/// `RTEXT_FILTER_SKIP_STATS`.
-const WITHOUT_STATISTICS: u32 = 8;
-/// `IFF_UP`.
-pub const UP: u32 = 0x1;
-/// `IFF_PROMISC`.
-pub const PROMISCUOUS: u32 = 0x100;
+const WITHOUT_STATISTICS: u32 = 8; // RTEXT_FILTER_SKIP_STATS
+pub const UP: u32 = 0x1; // IFF_UP
+pub const PROMISCUOUS: u32 = 0x100; // IFF_PROMISC
 /// `IFF_UP`, `IFF_NOARP`, `IFF_PROMISC`, `IFF_ALLMULTI` and `IFF_MULTICAST`: what of the flags is somebody's choice.
 pub const CHOSEN_FLAGS: u32 = UP | 0x80 | 0x100 | 0x200 | 0x1000;
 /// Bytes of the longest hardware address (`MAX_ADDR_LEN`).
@@ -79,7 +68,6 @@ const UPPER_KINDS: [&[u8]; 7] = [
 /// How an XDP program is attached (`XDP_ATTACHED_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Xdp {
-    /// By the driver.
     Driver,
     /// In the kernel's own path.
     Generic,
@@ -99,7 +87,6 @@ impl Xdp {
     }
 
     /// `XDP_FLAGS_*_MODE` of each program to remove.
-    #[must_use]
     pub fn modes(self) -> &'static [u32] {
         match self {
             Xdp::Generic => &[2],
@@ -150,7 +137,6 @@ pub struct Link {
 
 impl Link {
     /// Whether a name is one of its names.
-    #[must_use]
     pub fn is_called(&self, name: &[u8]) -> bool {
         self.names().any(|own| own == name)
     }
@@ -160,19 +146,16 @@ impl Link {
         std::iter::once(self.name.as_slice()).chain(others)
     }
 
-    #[must_use]
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
     }
 
     /// Whether it stands on another interface of this namespace and takes its packets.
-    #[must_use]
     pub fn stands_on(&self, index: u32) -> bool {
         self.stands_in(None, index)
     }
 
     /// Whether it stands on the interface with this number of the namespace with that one, or of its own.
-    #[must_use]
     pub fn stands_in(&self, namespace: Option<i32>, index: u32) -> bool {
         self.lower == Some(index)
             && self.lower_namespace == namespace
@@ -180,15 +163,12 @@ impl Link {
     }
 }
 
-/// The request for all interfaces.
-#[must_use]
 pub fn all() -> Vec<u8> {
     let mask = attribute(EXT_MASK, &WITHOUT_STATISTICS.to_ne_bytes());
     [header(0, 0, 0), mask].concat()
 }
 
 /// One interface, of a message about it; none where it is none.
-#[must_use]
 pub fn parse(payload: &[u8]) -> Option<Link> {
     let mut link = Link {
         index: u32_at(payload, 4)?,
@@ -214,9 +194,13 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
             number if WORDS.contains(&number) => {
                 link.words.insert(number, word()?);
             }
-            INFO => link.kind = kind_of(value),
+            INFO => {
+                let kind = message::value(value, INFO_KIND);
+                link.kind = kind.map_or_else(Vec::new, |kind| until_null(kind).to_vec());
+            }
             XDP => {
-                link.xdp = xdp(value);
+                let attached = message::value(value, XDP_ATTACHED);
+                link.xdp = attached.and_then(|word| Xdp::read(*word.first()?));
                 link.xdp_programs = xdp_programs(value);
             }
             PROPERTIES => link.alternative_names = alternative_names(value),
@@ -228,16 +212,6 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
     let parent = parent.filter(|_| bus == Some(b"pci"));
     link.function = parent.and_then(|parent| std::str::from_utf8(parent).ok()?.parse().ok());
     Some(link)
-}
-
-fn kind_of(info: &[u8]) -> Vec<u8> {
-    let kind = attributes(info).find(|(kind, _)| *kind == INFO_KIND);
-    kind.map_or_else(Vec::new, |(_, value)| until_null(value).to_vec())
-}
-
-fn xdp(value: &[u8]) -> Option<Xdp> {
-    let attached = attributes(value).find(|(kind, _)| *kind == XDP_ATTACHED)?;
-    Xdp::read(*attached.1.first()?)
 }
 
 fn xdp_programs(value: &[u8]) -> Vec<u32> {
@@ -267,7 +241,6 @@ pub enum Change<'a> {
     /// These of its flags, to these values.
     Flags {
         mask: u32,
-        /// What they are to be.
         flags: u32,
     },
     Name(&'a [u8]),
@@ -292,7 +265,6 @@ pub enum Change<'a> {
 
 impl Change<'_> {
     /// The payload of [`SET`].
-    #[must_use]
     pub fn payload(&self, index: u32) -> Vec<u8> {
         let with = |attribute: Vec<u8>| [header(index, 0, 0), attribute].concat();
         let word = |kind: u16, word: u32| with(attribute(kind, &word.to_ne_bytes()));
@@ -316,7 +288,6 @@ impl Change<'_> {
 }
 
 /// The payload of [`SET`] that moves an interface to a namespace: under the name that it has, or under another.
-#[must_use]
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>, name: Option<&[u8]>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let name = name.map_or_else(Vec::new, |name| text(NAME, name));
@@ -324,47 +295,37 @@ pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>, name: Option<&[u8]>) 
 }
 
 /// The payload of [`GET_NAMESPACE`]: `struct rtgenmsg`, and the namespace whose number is asked for.
-#[must_use]
 pub fn namespace_number(namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
-    [
-        vec![0; NAMESPACE_HEADER],
-        attribute(NAMESPACE_NUMBER_FD, &fd),
-    ]
-    .concat()
+    let mut message = vec![0; NAMESPACE_HEADER];
+    message.extend(attribute(NAMESPACE_NUMBER_FD, &fd));
+    message
 }
 
 /// The number of a namespace, of the answer; none where it has none yet.
-#[must_use]
 pub fn parse_namespace_number(payload: &[u8]) -> Option<i32> {
-    let mut found = attributes(payload.get(NAMESPACE_HEADER..)?);
-    let (_, value) = found.find(|(kind, _)| *kind == NAMESPACE_NUMBER)?;
-    let number = u32_at(value, 0)?.cast_signed();
+    let number = message::value(payload.get(NAMESPACE_HEADER..)?, NAMESPACE_NUMBER)?;
+    let number = u32_at(number, 0)?.cast_signed();
     (number >= 0).then_some(number)
 }
 
 /// The payload of [`ADD_PROPERTY`] and [`DELETE_PROPERTY`] for another name.
-#[must_use]
 pub fn alternative_name(index: u32, name: &[u8]) -> Vec<u8> {
     let list = nest(PROPERTIES, &text(ALTERNATIVE_NAME, name));
     [header(index, 0, 0), list].concat()
 }
 
 /// The payload of [`DELETE`].
-#[must_use]
 pub fn deletion(index: u32) -> Vec<u8> {
     header(index, 0, 0)
 }
 
 /// A hardware address as it is written, `02:00:00:00:10:01`.
-#[must_use]
 pub fn address_text(bytes: &[u8]) -> String {
     let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     pairs.join(":")
 }
 
-/// The bytes of a hardware address.
-#[must_use]
 pub fn address_bytes(text: &str) -> Option<Vec<u8>> {
     let pair = |pair: &str| {
         let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -2,33 +2,21 @@
 
 use rustix::io::Errno;
 
-/// `struct nlmsghdr`.
-pub const HEADER: usize = 16;
-/// `struct nlattr`.
-const ATTRIBUTE_HEADER: usize = 4;
+pub const HEADER: usize = 16; // struct nlmsghdr
+const ATTRIBUTE_HEADER: usize = 4; // struct nlattr
 /// The upper two bits of an attribute's type are flags.
 const TYPE_MASK: u16 = 0x3fff;
-/// `NLA_F_NESTED`.
-const NESTED: u16 = 0x8000;
-/// `NLMSG_ERROR`.
-pub const ERROR: u16 = 2;
-/// `NLMSG_DONE`.
-pub const DONE: u16 = 3;
+const NESTED: u16 = 0x8000; // NLA_F_NESTED
+pub const ERROR: u16 = 2; // NLMSG_ERROR
+pub const DONE: u16 = 3; // NLMSG_DONE
 /// `NLM_F_DUMP_INTR`: the list changed while it was read.
 pub const INTERRUPTED: u16 = 0x10;
-/// `NLM_F_REQUEST`.
-pub const REQUEST: u16 = 0x1;
-/// `NLM_F_ACK`.
-pub const ACKNOWLEDGE: u16 = 0x4;
-/// `NLM_F_ROOT | NLM_F_MATCH`: all there are.
-pub const DUMP: u16 = 0x300;
-/// `NLM_F_EXCL`.
-pub const EXCLUSIVE: u16 = 0x200;
-/// `NLM_F_CREATE`.
-pub const CREATE: u16 = 0x400;
+pub const REQUEST: u16 = 0x1; // NLM_F_REQUEST
+pub const ACKNOWLEDGE: u16 = 0x4; // NLM_F_ACK
+pub const DUMP: u16 = 0x300; // NLM_F_ROOT | NLM_F_MATCH: all there are
+pub const EXCLUSIVE: u16 = 0x200; // NLM_F_EXCL
+pub const CREATE: u16 = 0x400; // NLM_F_CREATE
 
-/// A message with its header.
-#[must_use]
 pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -41,7 +29,6 @@ pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> 
 }
 
 /// An attribute with its header, filled up to four bytes.
-#[must_use]
 pub fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(ATTRIBUTE_HEADER + payload.len()).unwrap_or(u16::MAX);
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -51,47 +38,33 @@ pub fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An attribute that holds attributes.
-#[must_use]
 pub fn nest(kind: u16, payload: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, payload)
 }
 
 /// A text with the null byte that ends it.
-#[must_use]
 pub fn text(kind: u16, text: &[u8]) -> Vec<u8> {
     attribute(kind, &[text, &[0]].concat())
 }
 
 /// A length with what fills it up to four bytes.
-#[must_use]
 pub fn padded(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-/// The two bytes there as a number.
-#[must_use]
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    let word = bytes.get(at..at.checked_add(2)?)?;
-    Some(u16::from_ne_bytes(word.try_into().ok()?))
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The four bytes there as a number.
-#[must_use]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let word = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_ne_bytes(word.try_into().ok()?))
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The eight bytes there as a number.
-#[must_use]
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let word = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_ne_bytes(word.try_into().ok()?))
+    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// What stands before the null byte.
-#[must_use]
 pub fn until_null(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -105,6 +78,12 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         bytes = bytes.get(padded(length)..).unwrap_or_default();
         Some((kind, value))
     })
+}
+
+/// The value of the first attribute of a type.
+pub(super) fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut all = attributes(payload);
+    Some(all.find(|(kind, _)| *kind == wanted)?.1)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +100,6 @@ pub struct Message<'a> {
 impl Message<'_> {
     /// What an `NLMSG_ERROR` or `NLMSG_DONE` says: the end of a list may carry an error too. `None` where it says
     /// nothing that Linux does.
-    #[must_use]
     pub fn result(&self) -> Option<Result<(), Errno>> {
         // A negative number, and 0 for none.
         let error = u32_at(self.payload, 0)?.cast_signed();
@@ -162,11 +140,8 @@ fn first(bytes: &[u8]) -> Option<Message<'_>> {
 pub enum Answer<'a> {
     /// What was asked for, or a part of it.
     Part(&'a [u8]),
-    /// All has been said, or done.
     End,
-    /// The list changed meanwhile.
     Changed,
-    /// It is not done.
     Failed(Errno),
 }
 

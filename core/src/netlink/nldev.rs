@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::message::{attribute, attributes, text, u32_at, u64_at, until_null};
+use super::message::{attribute, text, u32_at, u64_at, until_null, value};
 use crate::expect::Numbers;
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, …)`.
@@ -13,14 +13,10 @@ const fn kind(command: u16) -> u16 {
 
 /// `RDMA_NLDEV_CMD_GET`, of all devices with `NLM_F_DUMP`.
 pub const GET: u16 = kind(1);
-/// `RDMA_NLDEV_CMD_SET`.
-pub const SET: u16 = kind(2);
-/// `RDMA_NLDEV_CMD_SYS_GET`.
-pub const SYS_GET: u16 = kind(6);
-/// `RDMA_NLDEV_CMD_SYS_SET`.
-pub const SYS_SET: u16 = kind(7);
-/// `RDMA_NLDEV_CMD_GET_CHARDEV`.
-pub const GET_CHARACTER: u16 = kind(15);
+pub const SET: u16 = kind(2); // RDMA_NLDEV_CMD_SET
+pub const SYS_GET: u16 = kind(6); // RDMA_NLDEV_CMD_SYS_GET
+pub const SYS_SET: u16 = kind(7); // RDMA_NLDEV_CMD_SYS_SET
+pub const GET_CHARACTER: u16 = kind(15); // RDMA_NLDEV_CMD_GET_CHARDEV
 
 // `enum rdma_nldev_attr`.
 const INDEX: u16 = 1;
@@ -31,7 +27,6 @@ const CHARACTER_TYPE: u16 = 69;
 const CHARACTER_NAME: u16 = 70;
 const CHARACTER: u16 = 72;
 
-/// An RDMA device of a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaLink {
     /// Its number, which stays with it whatever it is called and wherever it is.
@@ -52,12 +47,9 @@ pub struct Character {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetnsMode {
     Shared,
-    /// One has it.
     Exclusive,
 }
 
-/// One device, of a message about it.
-#[must_use]
 pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
     let index = u32_at(value(payload, INDEX)?, 0)?;
     let name = until_null(value(payload, NAME)?).to_vec();
@@ -66,28 +58,24 @@ pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
 
 /// The payload of [`SET`] that moves a device to a network namespace. The kernel looks the descriptor up in the
 /// process that sends.
-#[must_use]
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     [of_device(index), attribute(NETNS_FD, &fd)].concat()
 }
 
 /// The payload of [`SET`] that gives a device another name.
-#[must_use]
 pub fn rename(index: u32, name: &[u8]) -> Vec<u8> {
     [of_device(index), text(NAME, name)].concat()
 }
 
 /// The payload of [`GET_CHARACTER`] for a device's node of a type, such as `uverbs`; without a device for one that all
 /// devices share, such as `rdma_cm`.
-#[must_use]
 pub fn character(index: Option<u32>, of_type: &str) -> Vec<u8> {
     let device = index.map(of_device).unwrap_or_default();
     [device, text(CHARACTER_TYPE, of_type.as_bytes())].concat()
 }
 
 /// The character device in the answer. Its name becomes part of a path, so one that could lead elsewhere is none.
-#[must_use]
 pub fn parse_character(payload: &[u8]) -> Option<Character> {
     let name = std::str::from_utf8(until_null(value(payload, CHARACTER_NAME)?)).ok()?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -101,13 +89,11 @@ pub fn parse_character(payload: &[u8]) -> Option<Character> {
 }
 
 /// The payload of [`SYS_SET`] that sets the mode.
-#[must_use]
 pub fn netns_mode(mode: NetnsMode) -> Vec<u8> {
     attribute(NETNS_MODE, &[u8::from(mode == NetnsMode::Shared)])
 }
 
 /// The mode in the answer to [`SYS_GET`].
-#[must_use]
 pub fn parse_netns_mode(payload: &[u8]) -> Option<NetnsMode> {
     match value(payload, NETNS_MODE)? {
         [0] => Some(NetnsMode::Exclusive),
@@ -118,11 +104,6 @@ pub fn parse_netns_mode(payload: &[u8]) -> Option<NetnsMode> {
 
 fn of_device(index: u32) -> Vec<u8> {
     attribute(INDEX, &index.to_ne_bytes())
-}
-
-fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut all = attributes(payload);
-    Some(all.find(|(kind, _)| *kind == wanted)?.1)
 }
 
 /// `huge_encode_dev` (include/linux/kdev_t.h).

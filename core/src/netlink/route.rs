@@ -5,35 +5,25 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::address::{INET, INET6, address, family, octets};
 use super::message::{attribute, attributes, u16_at, u32_at};
 
-/// `RTM_NEWROUTE`.
-pub const NEW: u16 = 24;
-/// `RTM_GETROUTE`.
-pub const GET: u16 = 26;
-/// `struct rtmsg`.
-const HEADER: usize = 12;
+pub const NEW: u16 = 24; // RTM_NEWROUTE
+pub const GET: u16 = 26; // RTM_GETROUTE
+const HEADER: usize = 12; // struct rtmsg
 const DESTINATION: u16 = 1;
 const INTERFACE: u16 = 4;
 const GATEWAY: u16 = 5;
 const SEVERAL: u16 = 9;
-/// `struct rtnexthop`.
-const NEXT_HOP: usize = 8;
-/// `RT_TABLE_MAIN`.
-const MAIN: u8 = 254;
-/// `RTPROT_STATIC`.
-const STATIC: u8 = 4;
-/// `RT_SCOPE_UNIVERSE` and `RT_SCOPE_LINK`.
-const UNIVERSE: u8 = 0;
-const LINK: u8 = 253;
-/// `RTN_UNICAST`.
-const UNICAST: u8 = 1;
+const NEXT_HOP: usize = 8; // struct rtnexthop
+const MAIN: u8 = 254; // RT_TABLE_MAIN
+const STATIC: u8 = 4; // RTPROT_STATIC
+const UNIVERSE: u8 = 0; // RT_SCOPE_UNIVERSE
+const LINK: u8 = 253; // RT_SCOPE_LINK
+const UNICAST: u8 = 1; // RTN_UNICAST
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The interfaces that it leads through.
     pub interfaces: Vec<u32>,
     /// Where it goes, and the bits of the prefix.
     pub destination: (IpAddr, u8),
-    /// Who made it.
     pub protocol: u8,
 }
 
@@ -42,18 +32,14 @@ pub struct New {
     pub index: u32,
     /// The network and the bits of its prefix.
     pub network: (IpAddr, u8),
-    /// Who passes packets on.
     pub via: Option<IpAddr>,
 }
 
-/// The request for all routes.
-#[must_use]
 pub fn all() -> Vec<u8> {
     vec![0; HEADER]
 }
 
 /// One route, of a message about it; none of another family than IPv4 and IPv6.
-#[must_use]
 pub fn parse(payload: &[u8]) -> Option<Route> {
     let header = payload.get(..HEADER)?;
     let [of_family, prefix, _, _, _, protocol, ..] = *header.first_chunk::<HEADER>()?;
@@ -85,16 +71,12 @@ fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let index = u32_at(bytes, 4)?;
-        bytes = match length >= NEXT_HOP {
-            true => bytes.get(length.next_multiple_of(4)..).unwrap_or_default(),
-            false => &[],
-        };
+        let behind = bytes.get(length.next_multiple_of(4)..);
+        bytes = behind.filter(|_| length >= NEXT_HOP).unwrap_or_default();
         Some(index)
     })
 }
 
-/// The payload of [`NEW`].
-#[must_use]
 pub fn payload(new: New) -> Vec<u8> {
     let (network, prefix) = new.network;
     let scope = if new.via.is_some() { UNIVERSE } else { LINK };

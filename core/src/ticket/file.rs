@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Result, bail};
-use crate::lease::Device;
+use crate::error::{Context as _, Result};
+use crate::lease::{Device, parse_versioned};
 use crate::processes::Process;
 use crate::request::{Origin, Request};
 use crate::text::Quoted;
@@ -15,8 +15,6 @@ use crate::timestamp::rfc3339;
 
 /// The newest version of the file that is understood.
 const VERSION: u32 = 1;
-/// It is cut short, or damaged.
-const NO_TICKET: &str = "it is no ticket";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -47,7 +45,6 @@ pub struct Ticket {
 #[serde(rename_all = "camelCase")]
 pub struct User {
     pub container: ContainerId,
-    /// Its bundle, without symbolic links.
     pub bundle: PathBuf,
     /// The process that became the runtime which creates it.
     pub maker: Process,
@@ -64,18 +61,9 @@ pub struct User {
 impl Ticket {
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        let Version { version } = serde_json::from_slice(bytes).context(NO_TICKET)?;
-        if version > VERSION {
-            bail!("it is of version {version}, and this program understands {VERSION}");
-        }
-        let ticket: Ticket = serde_json::from_slice(bytes).context(NO_TICKET)?;
-        ticket
-            .asked()
-            .context("what it asks for is not understood")?;
+        let ticket: Ticket = parse_versioned(bytes, VERSION, "it is no ticket")?;
+        let asked = ticket.asked();
+        asked.context("what it asks for is not understood")?;
         Ok(ticket)
     }
 
@@ -122,7 +110,6 @@ pub(super) fn fuzz(content: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Chain;
 
     fn ticket() -> Ticket {
         Ticket {
@@ -175,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_newer_or_cut_short_or_asks_for_what_is_unknown_is_not_understood() {
         let whole = text(&ticket());
-        let refusal = |text: &str| Chain(&Ticket::parse(text.as_bytes()).unwrap_err()).to_string();
+        let refusal = |text: &str| format!("{:#}", Ticket::parse(text.as_bytes()).unwrap_err());
         assert_eq!(
             refusal(&whole.replacen("\"version\":1", "\"version\":2", 1)),
             "it is of version 2, and this program understands 1"

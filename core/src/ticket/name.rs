@@ -9,14 +9,12 @@ pub const WORD: &str = "ticket:";
 const SHOWN: usize = 8;
 
 /// The beginning of a ticket, by which people know it.
-#[must_use]
 pub fn beginning(id: &Token) -> &str {
     id.as_str().get(..SHOWN).unwrap_or_default()
 }
 
 /// The variable of a container's environment that names a ticket, with its value. Each ticket has one of its own:
 /// an engine that reserves twice for one task merges both answers, and of one name only one value would stay.
-#[must_use]
 pub fn variable(id: &Token) -> (String, String) {
     (
         format!("{VARIABLE}_{}", beginning(id).to_ascii_uppercase()),

@@ -24,7 +24,6 @@ use crate::lease::{Device, Token};
 use crate::processes::{Process, Processes};
 use crate::request::{Origin, Request};
 use crate::run_dir::{REQUESTS, RunDir, open_private, text_names};
-use crate::text::Chain;
 use crate::timestamp;
 
 /// Tickets that are kept. Another one takes the place of that whose last container is gone for the longest, or
@@ -38,7 +37,6 @@ pub const RESTART: Duration = Duration::from_secs(3600);
 
 /// The lock of all tickets.
 const LOCK: &str = ".lock";
-/// Bytes of a file that are read.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Where runc (libcontainer/factory_linux.go) and crun (src/libcrun/status.c) say which process is a
 /// container's first.
@@ -53,7 +51,6 @@ pub struct NewTicket<'a> {
     pub request: &'a str,
     /// The devices of it that one task has for itself.
     pub exclusive: &'a [Device],
-    /// The engine, such as `nomad`.
     pub engine: &'a str,
     /// What the engine says of it, for people.
     pub description: Option<&'a str>,
@@ -78,7 +75,6 @@ impl Starting<'_> {
     }
 }
 
-/// A ticket, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub id: Token,
@@ -100,7 +96,6 @@ struct Init {
     start_time: u64,
 }
 
-/// The directory of the tickets.
 #[derive(Debug)]
 pub struct Tickets {
     dir: OwnedFd,
@@ -114,8 +109,6 @@ fn shown(id: &Token) -> String {
     format!("{}…", beginning(id))
 }
 
-/// That there is no such ticket.
-#[must_use]
 pub fn unknown(id: &Token) -> Error {
     error!(
         "ticket {} is not known: a later reservation has its devices, the host has started again since, or it was made up; let the engine place the task again",
@@ -277,12 +270,12 @@ impl Tickets {
             Ok(bytes) => parse(&id, &bytes),
             Err(error) => Err(error),
         };
-        let user = |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.lives(user));
+        let is_used = |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.lives(user));
         Some(Listed {
             id,
-            is_used: read.as_ref().is_ok_and(user),
+            is_used: read.as_ref().is_ok_and(is_used),
             is_over: read.as_ref().is_ok_and(|ticket| ticket.boot != boot),
-            ticket: read.map_err(|error| Chain(&error).to_string()),
+            ticket: read.map_err(|error| format!("{error:#}")),
         })
     }
 
@@ -355,10 +348,8 @@ impl Tickets {
     }
 
     fn lock(&self, patience: Duration) -> Result<Lock> {
-        let exclusive = LockMode::Exclusive;
-        Ok(Lock::take(
-            &self.dir, &self.path, LOCK, exclusive, patience,
-        )?)
+        let kind = LockMode::Exclusive;
+        Ok(Lock::take(&self.dir, &self.path, LOCK, kind, patience)?)
     }
 
     fn names(&self) -> Result<Vec<String>> {
@@ -429,25 +420,23 @@ impl Listed {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
-    fn made_ms(&self) -> Option<u64> {
-        self.ticket.as_ref().ok().map(|ticket| ticket.made_ms)
+    fn user(&self) -> Option<&User> {
+        self.ticket.as_ref().ok()?.user.as_ref()
     }
 
     /// When a container had it last, in milliseconds after boot; when it was made, where none had it.
     fn last_use(&self, now: u64) -> u64 {
-        let user = self.ticket.as_ref().ok();
-        match user.and_then(|ticket| ticket.user.as_ref()) {
-            _ if self.is_used => now,
-            None => self.made_ms().unwrap_or(now),
-            Some(user) => user.ended_ms.unwrap_or(now),
+        match (self.user(), &self.ticket) {
+            (Some(user), _) if !self.is_used => user.ended_ms.unwrap_or(now),
+            (None, Ok(ticket)) => ticket.made_ms,
+            _ => now,
         }
     }
 
     /// Whether its container is gone, and nobody wrote that down yet.
     fn has_just_ended(&self) -> bool {
-        let user = self.ticket.as_ref().ok();
-        let user = user.and_then(|ticket| ticket.user.as_ref());
-        !self.is_used && !self.is_over && user.is_some_and(|user| user.ended_ms.is_none())
+        let is_unnoted = self.user().is_some_and(|user| user.ended_ms.is_none());
+        !self.is_used && !self.is_over && is_unnoted
     }
 
     /// Whether no container had it within [`RESTART`].
@@ -612,7 +601,7 @@ mod tests {
         }
 
         fn take(&self, id: &Token, user: &User) -> Result<Ticket, String> {
-            let text = |error: Error| Chain(&error).to_string();
+            let text = |error: Error| format!("{error:#}");
             let starting = Starting {
                 container: &user.container,
                 bundle: &user.bundle,
@@ -626,7 +615,7 @@ mod tests {
         }
 
         fn refusal(&self, id: &Token) -> String {
-            let read = Chain(&self.tickets.read(id).unwrap_err()).to_string();
+            let read = format!("{:#}", self.tickets.read(id).unwrap_err());
             let user = self.user("web", 7);
             assert_eq!(self.take(id, &user).unwrap_err(), read);
             assert!(!read.contains(id.as_str()), "{read}");
@@ -938,7 +927,7 @@ mod tests {
         let device: Device = "vfio:a".parse().unwrap();
         let not_made = |request: &str, exclusive: &[Device]| {
             let made = host.tickets.write(new(request, exclusive), PATIENCE);
-            Chain(&made.unwrap_err()).to_string()
+            format!("{:#}", made.unwrap_err())
         };
         assert_eq!(
             not_made("gpu=a", &[]).split(';').next().unwrap(),

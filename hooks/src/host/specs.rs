@@ -205,10 +205,9 @@ pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
         let [_, stage, rest @ ..] = hook.args.as_slice() else {
             continue;
         };
-        let words: Vec<_> = rest.iter().map(Into::into).collect();
         // Somebody else's hook, which does not parse, says nothing about Onload's nodes.
         if (stage == "createRuntime" || stage == "prestart")
-            && let Ok(arguments) = HookArguments::parse(&words)
+            && let Ok(arguments) = HookArguments::parse(rest)
         {
             expectations.extend(arguments.expect);
         }

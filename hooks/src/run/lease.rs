@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::canonicalize;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -123,7 +122,7 @@ impl<'a> Keeper<'a> {
         let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
-            return Ok(take_unleased(wanted.wishes, wanted.numa, &user)?);
+            return take_unleased(wanted.wishes, wanted.numa, &user);
         }
         let run = open_run(self.host)?;
         let leases = Leases::open(&run, processes.clone())?;
@@ -148,7 +147,7 @@ impl<'a> Keeper<'a> {
             let shares = self.host.settings().map(|settings| settings.config.leases);
             let kept = shares.and_then(|shares| {
                 claim_named(wanted, &taking, taking.bundle, &shares, &|claim| {
-                    Ok(leases.claim(claim, &user, START_PATIENCE)?)
+                    leases.claim(claim, &user, START_PATIENCE)
                 })
             });
             kept.inspect_err(|_| {
@@ -298,7 +297,7 @@ impl Pools for Viewer {
                 let devices = leases.would_take(&taking, &user)?;
                 let bundle = canonical(wanted.bundle)?;
                 claim_named(wanted, &taking, &bundle, &self.shares, &|claim| {
-                    Ok(leases.would_claim(claim, &user)?)
+                    leases.would_claim(claim, &user)
                 })?;
                 devices
             }
@@ -471,13 +470,8 @@ pub(crate) fn find() -> Result<Option<Leases>> {
         return Ok(None);
     };
     match Leases::find(&run, Processes::default()) {
-        Ok(leases) => Ok(leases),
-        Err(LeaseError::Directory { source, .. })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
+        Err(LeaseError::Denied(_)) => Ok(None),
+        found => Ok(found?),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::expect::Expected;
-use onload_core::lease::{Lease, Refusal};
+use onload_core::lease::{Lease, held};
 use onload_core::pci::PciAddress;
 use onload_core::select::LinkLayer;
 use onload_core::text::Listed;
@@ -184,7 +184,7 @@ impl Device {
             return None;
         }
         let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
-        let reason = Refusal::Held(vec![Listed(&others).to_string()]).to_string();
+        let reason = held(&[Listed(&others).to_string()]).to_string();
         Some((most.saturating_sub(number), reason))
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use onload_core::host_settings::PhysicalFunction;
 use onload_core::pci::PciAddress;
-use onload_core::select::{PhysicalFunction, Select};
+use onload_core::select::{self, Select};
 
 use super::device::Device;
 use super::places::{Place, Places};
@@ -150,7 +151,10 @@ fn key<'s, T>(
     })
 }
 
-fn parent_key<'s>(words: &[PhysicalFunction], parents: Vec<Option<PciAddress>>) -> Option<Key<'s>> {
+fn parent_key<'s>(
+    words: &[select::PhysicalFunction],
+    parents: Vec<Option<PciAddress>>,
+) -> Option<Key<'s>> {
     (!words.is_empty()).then(|| Key {
         name: "pf",
         words: words.iter().map(quoted).collect(),
@@ -179,10 +183,10 @@ fn address_key<'s>(words: &[PciAddress]) -> Option<Key<'s>> {
     })
 }
 
-fn address(pf: &PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
-    match pf {
+fn address(pf: &select::PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
+    match &pf.0 {
         PhysicalFunction::Address(address) => Some(*address),
-        PhysicalFunction::Interface(name) => places.interface(name)?.pci,
+        PhysicalFunction::Interface(name) => places.interface(name.as_str())?.pci,
     }
 }
 

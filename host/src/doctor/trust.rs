@@ -8,6 +8,7 @@ use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::{CONFIG_PATH, Preload};
 use onload_core::fs::trust::TrustError;
 use onload_core::onload::PRELOAD_FILE;
+use onload_core::onload::RUNTIMES;
 use onload_core::text::{Chain, counted, shell_word};
 
 use super::check::{Finding, Remedy};
@@ -15,15 +16,7 @@ use super::examined::{Examined, Findings};
 use crate::host::HostError;
 use crate::specdir::FILE_PREFIX;
 
-/// The runtimes that the wrapper looks for where none is configured, and the wrapper itself.
-const PROGRAMS: [&str; 6] = [
-    "/usr/bin/onload-container-runtime",
-    "/usr/bin/runc",
-    "/usr/sbin/runc",
-    "/usr/local/sbin/runc",
-    "/usr/bin/crun",
-    "/usr/local/bin/crun",
-];
+const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 
 /// Whether root alone could have changed each of them, and every directory above.
 pub(super) fn files(examined: &Examined<'_>) -> Findings {
@@ -96,9 +89,10 @@ fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
     let config = examined.config;
     let mut wanted: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
     if config.runtime.path.as_os_str().is_empty() {
-        wanted.extend(PROGRAMS.map(PathBuf::from));
+        wanted.push(WRAPPER.into());
+        wanted.extend(RUNTIMES.map(PathBuf::from));
     } else {
-        wanted.extend([PROGRAMS[0].into(), config.runtime.path.clone()]);
+        wanted.extend([WRAPPER.into(), config.runtime.path.clone()]);
     }
     if config.cdi.preload == Preload::File {
         wanted.push(PRELOAD_FILE.into());

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 
-use onload_core::netdev::usage::{Link, LinkAddress, LinkRoute, Namespace};
+use onload_core::netdev::usage::{Link, LinkRoute, Namespace};
+use onload_core::netlink::address::Address;
 use onload_core::netlink::message::{Message, REQUEST};
 use onload_core::netlink::{address, link, route};
 use rustix::fs::{Mode, OFlags};
@@ -57,7 +58,7 @@ pub(crate) fn read() -> io::Result<Namespace> {
     let socket = Socket::open(None)?;
     let add_link = |all: &mut Vec<Link>, message: Message<'_>| all.extend(one_link(message));
     let add_address =
-        |all: &mut Vec<LinkAddress>, message: Message<'_>| all.extend(one_address(message));
+        |all: &mut Vec<Address>, message: Message<'_>| all.extend(one_address(message));
     let add_route = |all: &mut Vec<LinkRoute>, message: Message<'_>| {
         all.extend(routes(message).into_iter().flatten());
     };
@@ -74,28 +75,15 @@ fn one_link(message: Message<'_>) -> Option<Link> {
     (!found.name.is_empty()).then_some(found)
 }
 
-fn one_address(message: Message<'_>) -> Option<LinkAddress> {
+fn one_address(message: Message<'_>) -> Option<Address> {
     let payload = (message.kind == address::NEW).then_some(message.payload)?;
-    let found = address::parse(payload)?;
-    Some(LinkAddress {
-        index: found.index,
-        address: found.address,
-        prefix: found.prefix,
-    })
+    address::parse(payload)
 }
 
-/// The route over each interface that it leads over. Those of other families than IP are none.
+/// The route over each interface that it leads through. Those of other families than IP are none.
 fn routes(message: Message<'_>) -> Option<Vec<LinkRoute>> {
     let payload = (message.kind == route::NEW).then_some(message.payload)?;
-    let found = route::parse(payload)?;
-    let (destination, prefix) = found.destination;
-    let over = |index| LinkRoute {
-        index,
-        destination,
-        prefix,
-        protocol: found.protocol,
-    };
-    Some(found.interfaces.into_iter().map(over).collect())
+    Some(LinkRoute::each(route::parse(payload)?).collect())
 }
 
 #[cfg(any(test, fuzzing))]
@@ -131,7 +119,7 @@ mod tests {
             let message = of(kind, &nameless);
             assert_eq!(one_link(message), None, "{kind}");
         }
-        let new = address::Address {
+        let new = Address {
             index: 3,
             address: "192.0.2.10".parse().unwrap(),
             prefix: 24,

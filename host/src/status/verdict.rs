@@ -2,15 +2,13 @@
 //! anything, and what is not known never becomes a bad verdict.
 
 use onload_core::class::Class;
+use onload_core::policy::LEAST_MEMLOCK;
 use onload_core::text::shell_word;
 
 use super::container::{Facts, NodeState};
 use super::onload::{not_all, onload};
 use super::process::Limit;
 use super::state::{HostFacts, State, Verdict};
-
-/// Below this, not even the queues of one small program can be registered.
-const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
 
 pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {

@@ -32,7 +32,7 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
         );
     }
     match leases.release_all(&device, COMMAND_PATIENCE) {
-        Err(error @ LeaseError::InUse { .. }) => {
+        Err(error @ LeaseError::InUse(_)) => {
             printer.error(error);
             Ok(Answer::No)
         }

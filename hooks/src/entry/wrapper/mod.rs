@@ -14,6 +14,7 @@ use onload_core::config::{self, CONFIG_PATH, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::error::{Context, Error, Result};
 use onload_core::fs::trust::TrustError;
+use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
 use rustix::fs::stat;
 use rustix::io::Errno;
@@ -34,15 +35,6 @@ use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
 
 const PROGRAM: &str = "onload-container-runtime";
-
-/// The runtimes that are looked for when the configuration names none.
-pub const RUNTIMES: [&str; 5] = [
-    "/usr/bin/runc",
-    "/usr/sbin/runc",
-    "/usr/local/sbin/runc",
-    "/usr/bin/crun",
-    "/usr/local/bin/crun",
-];
 
 /// The one section that every call needs. A mistake elsewhere in the file is reported only to
 /// containers that request something.

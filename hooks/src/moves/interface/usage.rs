@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onload_core::bail;
 use onload_core::error::Result;
-use onload_core::netdev::usage::{Beside, Link as Used, LinkAddress, LinkRoute, Namespace, Use};
+use onload_core::netdev::usage::{Beside, Link as Used, LinkRoute, Namespace, Use};
 
 use super::{leftovers, programs};
 use crate::moves::netlink::link::Link;
@@ -47,26 +47,10 @@ fn namespace(netns: &Netns) -> Result<Namespace> {
     let links = netns.links()?;
     let addresses = netns.addresses()?;
     let routes = netns.routes()?;
-    let route = |route: crate::moves::netlink::route::Route| {
-        let (destination, prefix) = route.destination;
-        route.interfaces.into_iter().map(move |index| LinkRoute {
-            index,
-            destination,
-            prefix,
-            protocol: route.protocol,
-        })
-    };
     Ok(Namespace {
         links: links.iter().map(Used::from).collect(),
-        addresses: addresses
-            .into_iter()
-            .map(|one| LinkAddress {
-                index: one.index,
-                address: one.address,
-                prefix: one.prefix,
-            })
-            .collect(),
-        routes: routes.into_iter().flat_map(route).collect(),
+        addresses,
+        routes: routes.into_iter().flat_map(LinkRoute::each).collect(),
     })
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use onload_core::container_id;
 use serde::Deserialize;
 
 use super::found::Engine;
@@ -16,8 +17,6 @@ const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
 const OUR_RUNTIME: &str = "onload";
-/// Characters of an id that people type.
-const SHORT_ID: usize = 12;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -62,7 +61,7 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
         let config = examined.host.bytes(&file, LIMIT)?;
         let config = config.and_then(|bytes| serde_json::from_slice::<HostConfig>(&bytes).ok());
         if config.is_some_and(|config| config.stays_down()) {
-            down.push(id.get(..SHORT_ID).unwrap_or(&id).to_owned());
+            down.push(container_id::short(&id).to_owned());
         }
     }
     let finding = match down.as_slice() {

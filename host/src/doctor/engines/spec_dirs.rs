@@ -7,9 +7,7 @@ use super::kind::Kind;
 use super::settings::{K3S, Settings, SpecDirs};
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
-
-/// Where specifications are written, by either of its names.
-pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
+use crate::specdir::SPEC_DIRS;
 
 pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
