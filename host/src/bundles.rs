@@ -16,6 +16,8 @@ pub const CONTAINERD: [&str; 5] = [
 pub const TASKS: &str = "io.containerd.runtime.v2.task";
 /// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)).
 pub const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/storage"];
+/// Where dockerd keeps what it knows of containers, by id.
+pub const DOCKER: &str = "/var/lib/docker/containers";
 const DRIVER: &str = "-containers";
 /// Where runc and crun keep what they know of containers, by id.
 pub const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];
@@ -27,6 +29,11 @@ pub const RUNTIMES_BY_NAMESPACE: [&str; 5] = [
     "/var/snap/microk8s/common/run/containerd/runc",
     "/run/docker/runtime-runc",
 ];
+
+/// An id as people type it.
+pub fn short_id(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
 
 /// Those that are there, by namespace; `list` says what becomes of a directory that cannot be read.
 pub fn of_containerd(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {

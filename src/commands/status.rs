@@ -6,6 +6,7 @@ use std::time::Duration;
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::text::counted;
+use onload_host::bundles::short_id;
 use onload_host::leases;
 use onload_host::pools::survey;
 use onload_host::status::{Container, Evidence, Looked, State, Status, network, status};
@@ -18,8 +19,6 @@ use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
 use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
-/// Characters of an id that people type.
-const SHORT_ID: usize = 12;
 const INDENT: &str = "  ";
 const HANGING: &str = "      ";
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -98,7 +97,7 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
 }
 
 fn called(container: &Container) -> String {
-    let id = container.id.get(..SHORT_ID).unwrap_or(&container.id);
+    let id = short_id(&container.id);
     let name = container
         .name
         .as_deref()

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use anyhow::anyhow;
+use onload_host::specdir::{OUTPUT_DIR, OUTPUT_DIRS};
 
 pub(crate) const RUNTIME_NAME: &str = "onload";
 pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
@@ -11,18 +12,16 @@ pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
 pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";
 /// How each file begins that we made and that has no backup.
 pub(super) const WRITTEN: &str = "# Written by \"onload-ctk runtime configure";
-/// Where specifications are written at boot. An engine that looks elsewhere does not find them.
-pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
+/// An engine that looks elsewhere does not find what is written at boot.
 pub(super) fn warn_of_spec_dirs<'a>(
     key: &str,
     mut dirs: impl Iterator<Item = &'a str>,
     warnings: &mut Vec<String>,
 ) {
-    if !dirs.any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
-        let [ours, _] = SPEC_DIRS;
+    if !dirs.any(|dir| OUTPUT_DIRS.contains(&dir.trim_end_matches('/'))) {
         warnings.push(format!(
-            "{key} does not name {ours}, where specifications are written; add it there"
+            "{key} does not name {OUTPUT_DIR}, where specifications are written; add it there"
         ));
     }
 }

@@ -7,9 +7,7 @@ use onload_core::config::{CONFIG_PATH, Memlock};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
-
-/// Below this, not even the queues of one small program can be registered.
-const LEAST: u64 = 64 * 1024 * 1024;
+use crate::status::LEAST_MEMLOCK;
 
 fn is_needed(examined: &Examined<'_>) -> bool {
     let inventory = examined.inventory;
@@ -59,7 +57,7 @@ pub(super) fn limit(examined: &Examined<'_>) -> Findings {
     }
     let finding = match examined.config.cdi.memlock {
         Memlock::Unlimited => Finding::pass("containers may lock all the memory that they have"),
-        Memlock::Bytes(bytes) if bytes >= LEAST => {
+        Memlock::Bytes(bytes) if bytes >= LEAST_MEMLOCK => {
             Finding::pass(format!("containers may lock {} MiB", bytes / 1024 / 1024))
         }
         Memlock::Bytes(bytes) => Finding::warn(

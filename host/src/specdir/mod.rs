@@ -9,6 +9,8 @@ mod renumbered;
 
 /// Where specifications of the host as it is are written.
 pub const OUTPUT_DIR: &str = "/var/run/cdi";
+/// The same, by either of its names.
+pub const OUTPUT_DIRS: [&str; 2] = [OUTPUT_DIR, "/run/cdi"];
 
 pub use directory::{LOCK_NAME, SpecDir};
 pub use engine_dirs::{engine_dirs, given_or_engine_dirs};

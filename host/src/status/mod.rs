@@ -53,6 +53,7 @@ pub use network::network;
 use process::Budget;
 use state::HostFacts;
 pub use state::{State, Verdict};
+pub(crate) use verdict::LEAST_MEMLOCK;
 use verdict::decide;
 
 pub use crate::netlink::namespace::Elsewhere as Network;
@@ -86,7 +87,6 @@ pub struct Container {
 }
 
 impl Container {
-    #[must_use]
     pub fn state(&self) -> State {
         self.verdicts
             .first()
@@ -94,7 +94,6 @@ impl Container {
     }
 
     /// Whether people may mean it by that word: its name, or the beginning of its id.
-    #[must_use]
     pub fn is_called(&self, word: &str) -> bool {
         self.name.as_deref() == Some(word) || self.id.starts_with(word)
     }

@@ -1,7 +1,6 @@
 //! What follows from what is known of a container, with the reason and the remedy. Nothing here looks at
 //! anything, and what is not known never becomes a bad verdict.
 
-use onload_core::class::Class;
 use onload_core::text::shell_word;
 
 use super::container::{Facts, NodeState};
@@ -10,7 +9,7 @@ use super::process::Limit;
 use super::state::{HostFacts, State, Verdict};
 
 /// Below this, not even the queues of one small program can be registered.
-const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
+pub(crate) const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
 
 pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {
@@ -97,7 +96,7 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
     let mut held = facts
         .leases
         .iter()
-        .filter(|(class, _)| *class == Class::Vfio);
+        .filter(|(class, _)| class.is_iommu_group());
     let (_, name) = held.next()?;
     let more = held.count();
     let more = if more > 0 {

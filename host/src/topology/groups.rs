@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_core::class::Class;
 
 use super::model::{Function, State};
+use crate::bundles::short_id;
 use onload_core::cpu_list;
 
 const NAMED: usize = 3;
 
-/// Characters of an id that an engine makes, and those of them that are shown.
+/// Characters of an id that an engine makes.
 const ID: usize = 64;
-const SHORT_ID: usize = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
@@ -55,8 +55,7 @@ pub(super) fn held_by(holders: &[String]) -> Option<String> {
 /// An id as people type it; a name stays.
 fn short(holder: &str) -> &str {
     let is_id = holder.len() == ID && holder.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let short = holder.get(..SHORT_ID).filter(|_| is_id);
-    short.unwrap_or(holder)
+    if is_id { short_id(holder) } else { holder }
 }
 
 /// Folds virtual functions, in the order of the first of each group.

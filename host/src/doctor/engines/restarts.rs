@@ -8,16 +8,14 @@ use serde::Deserialize;
 use super::found::Engine;
 use super::kind::Kind;
 use super::version::Version;
+use crate::bundles::{DOCKER, short_id};
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
-const CONTAINERS: &str = "/var/lib/docker/containers";
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
 const OUR_RUNTIME: &str = "onload";
-/// Characters of an id that people type.
-const SHORT_ID: usize = 12;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -57,12 +55,12 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
         return Ok(Vec::new());
     };
     let mut down = Vec::new();
-    for id in examined.host.list(Path::new(CONTAINERS))?.names {
-        let file = Path::new(CONTAINERS).join(&id).join("hostconfig.json");
+    for id in examined.host.list(Path::new(DOCKER))?.names {
+        let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
         let config = examined.host.bytes(&file, LIMIT)?;
         let config = config.and_then(|bytes| serde_json::from_slice::<HostConfig>(&bytes).ok());
         if config.is_some_and(|config| config.stays_down()) {
-            down.push(id.get(..SHORT_ID).unwrap_or(&id).to_owned());
+            down.push(short_id(&id).to_owned());
         }
     }
     let finding = match down.as_slice() {
@@ -75,5 +73,5 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
             Remedy::run(format!("docker start {}", down.join(" "))),
         ),
     };
-    Ok(vec![finding.at(CONTAINERS).of(docker.kind.name())])
+    Ok(vec![finding.at(DOCKER).of(docker.kind.name())])
 }
