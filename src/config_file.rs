@@ -66,7 +66,6 @@ pub(crate) struct ConfigFile {
 }
 
 impl ConfigDir {
-    #[must_use]
     pub(crate) fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }
     }
@@ -139,7 +138,6 @@ impl ConfigDir {
 }
 
 /// The name of a file's backup, beside it.
-#[must_use]
 pub(crate) fn backup_name(path: &Path) -> OsString {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".onload-ctk-backup");

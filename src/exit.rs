@@ -69,13 +69,11 @@ const NO: [(&str, &str); 10] = [
 ];
 
 /// When a command answers no; none where it never does.
-#[must_use]
 pub fn when_no(command: &str) -> Option<&'static str> {
     let found = NO.iter().find(|(words, _)| *words == command);
     found.map(|(_, when)| *when)
 }
 
-#[must_use]
 pub fn summary() -> String {
     let statuses = STATUSES.map(|(status, meaning)| format!("{status} {meaning}"));
     format!("Exit status: {}.", statuses.join("; "))

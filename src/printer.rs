@@ -28,7 +28,6 @@ pub struct Printer {
 }
 
 impl Printer {
-    #[must_use]
     pub fn new(colors: ColorChoice, quiet: bool, verbose: bool) -> Self {
         colors.write_global();
         Printer {
@@ -156,12 +155,10 @@ fn columns_of_stderr() -> Option<usize> {
 
 /// A text whose characters that would steer a terminal are written out, but for newlines: names of interfaces and
 /// files may hold any.
-#[must_use]
 pub(crate) fn harmless(text: impl Display) -> String {
     text::harmless(&text.to_string())
 }
 
-#[must_use]
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     error.downcast_ref::<io::Error>().is_some_and(broken)

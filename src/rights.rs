@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The end of a line about this error. Root is not told to be root.
-#[must_use]
 pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
     if !geteuid().is_root() && is_refusal(error) {
         "; run as root"

@@ -16,6 +16,8 @@ pub const CONTAINERD: [&str; 5] = [
 pub const TASKS: &str = "io.containerd.runtime.v2.task";
 /// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)).
 pub const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/storage"];
+/// Where dockerd keeps what it knows of containers, by id.
+pub const DOCKER: &str = "/var/lib/docker/containers";
 const DRIVER: &str = "-containers";
 /// Where runc and crun keep what they know of containers, by id.
 pub const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];

@@ -66,7 +66,6 @@ pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
     })
 }
 
-#[must_use]
 pub fn render(spec: &Spec, format: Format) -> String {
     match format {
         Format::Json => to_json(spec),

@@ -18,19 +18,16 @@ pub struct SpecName {
 }
 
 impl SpecName {
-    #[must_use]
     pub const fn devices(class: Class) -> SpecName {
         let part = Part::Devices;
         SpecName { class, part }
     }
 
-    #[must_use]
     pub const fn pools(class: Class) -> SpecName {
         let part = Part::Pools;
         SpecName { class, part }
     }
 
-    #[must_use]
     pub const fn of_class(class: Class) -> [SpecName; 2] {
         [SpecName::devices(class), SpecName::pools(class)]
     }

@@ -9,7 +9,6 @@ use onload_core::netdev::usage::Namespace;
 use onload_host::host::NETWORK_TABLE;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
-#[must_use]
 pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
         return hugetlbfs_mounts(content);
@@ -106,7 +105,6 @@ fn documented(word: &str) -> &str {
     }
 }
 
-#[must_use]
 pub(crate) fn config(text: &str) -> Option<String> {
     let document: DocumentMut = text.parse().ok()?;
     let mut result = String::new();

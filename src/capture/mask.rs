@@ -77,12 +77,10 @@ impl Masker {
         self.numbers = identities.zip(1..).collect();
     }
 
-    #[must_use]
     pub(crate) fn mask(&self, text: &str) -> String {
         rewrite(text, |token| Some(self.masked(token)))
     }
 
-    #[must_use]
     pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
         let name = |name: &OsStr| {
             name.to_str()

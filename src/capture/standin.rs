@@ -25,7 +25,6 @@ const WEAK: u16 = 2;
 
 /// A file in which discovery finds what it finds in `content`: the interpreter of a script, what an
 /// ELF file needs, and `strings` from it. `None` if there is no such file.
-#[must_use]
 pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     let head = &content[..content.len().min(INTERPRETER_LINE)];
     if let Some(interpreter) = parse_interpreter_line(head) {

@@ -28,7 +28,6 @@ pub(crate) struct CapturedTree {
 }
 
 impl CapturedTree {
-    #[must_use]
     pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
         files
@@ -53,7 +52,6 @@ pub(crate) struct Sources<'s> {
     pub masked: bool,
 }
 
-#[must_use]
 pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
     let mut collector = Collector {
         sources,

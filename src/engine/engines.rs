@@ -22,7 +22,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Engine::Docker => "docker",
@@ -33,7 +32,6 @@ impl Engine {
         }
     }
 
-    #[must_use]
     pub(crate) fn file(self) -> &'static Path {
         Path::new(match self {
             Engine::Docker => docker::FILE,
@@ -44,7 +42,6 @@ impl Engine {
         })
     }
 
-    #[must_use]
     pub(crate) fn program(self) -> &'static str {
         match self {
             Engine::Docker => "dockerd",
@@ -53,7 +50,6 @@ impl Engine {
     }
 
     /// The service that reads its file when it starts; none where every command reads it.
-    #[must_use]
     pub(crate) fn service(self) -> Option<&'static str> {
         match self {
             Engine::Podman => None,

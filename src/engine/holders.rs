@@ -43,7 +43,6 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    #[must_use]
     pub(crate) fn is_held(&self) -> bool {
         *self != Held::By(Vec::new())
     }
@@ -92,7 +91,6 @@ struct ConfigV2 {
 
 /// A docker container, from its `hostconfig.json` and its `config.v2.json`; `None` if it has
 /// another runtime. Docker loads no container whose files it cannot parse.
-#[must_use]
 pub(crate) fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
     let host_config: HostConfig = serde_json::from_slice(host_config).ok()?;
     if host_config.runtime != RUNTIME_NAME {
@@ -117,7 +115,6 @@ impl OciConfig {
 
 /// A CRI-O container, from the `config.json` that CRI-O keeps with the container's storage; `None`
 /// if it has another handler, or belongs to podman.
-#[must_use]
 pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
     let config: OciConfig = serde_json::from_slice(config).ok()?;
     let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
@@ -127,7 +124,6 @@ pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
 
 /// A container of containerd's CRI with a shim, from what the shim keeps in the bundle: its
 /// options, which contain the path of the OCI runtime, and `config.json`.
-#[must_use]
 pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
     memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
     let config: Option<OciConfig> = serde_json::from_slice(config).ok();
@@ -144,7 +140,6 @@ pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<H
 /// The format in which podman prints each container.
 pub(crate) const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
-#[must_use]
 pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
     let fields = printed.lines().filter_map(|line| {
         let (id, rest) = line.split_once(' ')?;
@@ -157,7 +152,6 @@ pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
 /// A container whose monitor is running, from the monitor's arguments: podman and CRI-O pass conmon
 /// the path of the runtime, the id and the name (conmon(8)). There is no other way to see a user's
 /// podman.
-#[must_use]
 pub(crate) fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
     let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
     let after = |options: [&[u8]; 2]| {
@@ -176,7 +170,6 @@ pub(crate) fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
 }
 
 /// Whether a monitor belongs to podman, which tells it what to run at the end.
-#[must_use]
 pub(crate) fn is_podmans(cmdline: &[u8]) -> bool {
     let mut words = cmdline.split(|byte| *byte == 0);
     words.any(|word| word == b"--exit-command")

@@ -57,13 +57,11 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    #[must_use]
     pub(crate) fn usual(engine: Engine) -> Setup {
         Setup::named(engine, engine.file().to_owned())
     }
 
     /// Its name says what it is.
-    #[must_use]
     pub(crate) fn named(engine: Engine, file: PathBuf) -> Setup {
         let form = match engine {
             Engine::Docker => Form::Whole,
@@ -81,7 +79,6 @@ impl Setup {
         }
     }
 
-    #[must_use]
     pub(crate) fn with_default(self, set_default: bool) -> Setup {
         Setup {
             set_default,
@@ -89,31 +86,26 @@ impl Setup {
         }
     }
 
-    #[must_use]
     pub(crate) fn with_nri(self, nri: bool) -> Setup {
         Setup { nri, ..self }
     }
 
     /// The drop-in of an engine that is set up by its main file as a rule; none where there is no such.
-    #[must_use]
     pub(crate) fn usual_drop_in(engine: Engine) -> Option<Setup> {
         let file = Path::new(containerd_drop_in::FILE);
         (engine == Engine::Containerd).then(|| Setup::named(engine, file.to_owned()))
     }
 
     /// Whether the main file's text has the drop-in read, so that this is the place for ours.
-    #[must_use]
     pub(crate) fn is_read_by(&self, main: &str) -> bool {
         self.form == Form::DropIn && containerd_drop_in::is_wanted(main)
     }
 
-    #[must_use]
     pub(crate) fn is_drop_in(&self) -> bool {
         self.form == Form::DropIn
     }
 
     /// None where every command reads it.
-    #[must_use]
     pub(crate) fn restart(&self) -> Option<String> {
         let service = self.engine.service()?;
         let known = Place::of(&self.file).map(|place| place.restart().to_owned());
@@ -121,7 +113,6 @@ impl Setup {
     }
 
     /// Without a restart; none where it does not.
-    #[must_use]
     pub(crate) fn reload(&self) -> Option<&'static str> {
         let is_docker = self.engine == Engine::Docker && Place::of(&self.file).is_none();
         is_docker.then_some("systemctl reload docker")
@@ -129,7 +120,6 @@ impl Setup {
 
     /// Whether the engine has to start again to do what a new text says. docker reads its file again, all
     /// but whether CDI is on; `has_cdi` says whether its version has that on unless told otherwise.
-    #[must_use]
     pub(crate) fn needs_restart(
         &self,
         old: Option<&str>,
@@ -209,7 +199,6 @@ impl Setup {
 
     /// Whether anything of what was read can be ours: a file that does not hold our name was not
     /// changed by us, whatever else is the matter with it.
-    #[must_use]
     pub(crate) fn has_trace(files: &Files) -> bool {
         let named = |text: &String| text.contains(RUNTIME_NAME);
         files.before.is_some() || files.now.as_ref().is_some_and(named)
@@ -257,7 +246,6 @@ impl Setup {
     /// The setting by which somebody else made our runtime the engine's default, if one of the files
     /// does: a file of ours and one that had no such setting before us are made as they were. One that is
     /// not understood says nothing: the engine does not understand it either.
-    #[must_use]
     pub(crate) fn default_setting(&self, files: &Files) -> Option<&'static str> {
         let key = match self.engine {
             Engine::Docker => docker::DEFAULT,

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use anyhow::anyhow;
-use onload_host::specdir::SPEC_DIRS;
+use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
 pub(crate) const RUNTIME_NAME: &str = "onload";
 pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
@@ -18,9 +18,8 @@ pub(super) fn warn_of_spec_dirs<'a>(
     warnings: &mut Vec<String>,
 ) {
     if !dirs.any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
-        let [ours, _] = SPEC_DIRS;
         warnings.push(format!(
-            "{key} does not name {ours}, where specifications are written; add it there"
+            "{key} does not name {OUTPUT_DIR}, where specifications are written; add it there"
         ));
     }
 }

@@ -136,7 +136,7 @@ impl Specs {
         let is_function = |expect: &Expect| matches!(&expect.device, Expected::Vfio { pci } if pci.to_string() == name);
         let has_function = |found: &Resolved<'_>| expectations(found).iter().any(is_function);
         let group = self.of_class(class).find(has_function);
-        if let Some(group) = group.filter(|_| class == Class::Vfio) {
+        if let Some(group) = group.filter(|_| class.is_iommu_group()) {
             let by = group.name.device();
             return error!("{origin}: {quoted} is in the group of {by}; ask for {by}");
         }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
 use onload_core::bail;
-use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::error::{Context as _, Error, Result};
 use onload_core::expect::{Expect, Expected};
@@ -414,7 +413,10 @@ fn claim_for(
 
 fn group(device: &Device) -> Option<PathBuf> {
     let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
-    (device.class == Class::Vfio).then(|| function.join("iommu_group"))
+    device
+        .class
+        .is_iommu_group()
+        .then(|| function.join("iommu_group"))
 }
 
 /// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
@@ -490,7 +492,7 @@ fn user(
     processes: &Processes,
     until: Instant,
 ) -> Option<String> {
-    if device.class != Class::Vfio {
+    if !device.class.is_iommu_group() {
         return None;
     }
     let is_its = |expect: &&Expect| match &expect.device {

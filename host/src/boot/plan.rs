@@ -11,7 +11,6 @@ use super::users::Users;
 use super::{af_xdp, hugepages, rdma_netns, sriov};
 use crate::host::{Host, HostError};
 
-#[must_use]
 pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
     let mut plan = Plan::default();
     let settings = &config.host;

@@ -13,6 +13,9 @@ use onload_core::text::Listed;
 use super::attributes::{Attribute, Attributes, text};
 use crate::discover::node::Node;
 
+/// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface goes by that name.
+pub const LOOPBACK: &str = "loopback";
+
 /// What is read of the host comes first; what specifications, pools and leases say of it
 /// ([`crate::offers`]) after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +110,6 @@ impl Health {
 
 impl Device {
     /// A device of which only the name is known; none where that is not legal, which no name is that is offered.
-    #[must_use]
     pub fn new(class: Class, name: &str) -> Option<Self> {
         Some(Device {
             class,
@@ -142,6 +144,11 @@ impl Device {
         self
     }
 
+    /// Onload without an interface.
+    pub fn is_loopback(&self) -> bool {
+        self.class.is_onload() && self.name.as_str() == LOOPBACK
+    }
+
     /// What the kernel calls it: CDI does not accept every such name.
     pub(crate) fn kernel_name(&self) -> &str {
         match self.attributes.get("name") {
@@ -156,7 +163,6 @@ impl Device {
     }
 
     /// How many containers may have it at once; `None` if nobody counts them on this host.
-    #[must_use]
     pub fn most(&self) -> Option<u32> {
         match self.sharing {
             Sharing::Exclusive => Some(1),

@@ -29,13 +29,12 @@ use crate::discover::movable::is_wanted;
 use crate::host::Host;
 use crate::leases::{self, Around};
 pub use attributes::{Attribute, Attributes};
-pub use device::{Device, Health, Held, Sharing};
+pub use device::{Device, Health, Held, LOOPBACK, Sharing};
 pub(crate) use device::{DeviceNode, together};
 pub(crate) use family::gone;
 use inventory::Inventory;
 use look::look;
 pub(crate) use moving::{HELD, RETURNING};
-pub use nic::LOOPBACK;
 pub(crate) use places::Places;
 pub(crate) use selection::{Selection, select};
 

@@ -4,16 +4,13 @@ use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, count, int, text, version};
-use super::device::{Device, DeviceNode, Health};
+use super::device::{Device, DeviceNode, Health, LOOPBACK};
 use super::moving::{HELD, RETURNING};
 use super::places::{Places, link_layer};
 use crate::discover::netdev::NetDevice;
 use crate::discover::nic::Nic;
 use crate::discover::node::Node;
 use crate::discover::tcpdirect;
-
-/// Onload without an interface: it still accelerates loopback, pipes and epoll.
-pub const LOOPBACK: &str = "loopback";
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let inventory = places.inventory;

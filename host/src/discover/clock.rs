@@ -35,7 +35,6 @@ pub(crate) struct Clocks {
     pub pps: Vec<Clock>,
 }
 
-#[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,

@@ -42,7 +42,6 @@ pub struct NodePages {
     pub free: u64,
 }
 
-#[must_use]
 pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
     let overall = sizes_in(probe, SIZES);
     let mut by_node = read_nodes(probe);

@@ -40,7 +40,6 @@ pub struct Netdev {
 
 impl Netdev {
     /// The interface's name; none where a CNI plugin has it, under a name that nobody here knows.
-    #[must_use]
     pub fn interface(&self) -> Option<&str> {
         let is_unknown = self.name == self.pci_address.to_string();
         (!is_unknown).then_some(self.name.as_str())

@@ -39,7 +39,6 @@ impl NetDevice {
     }
 }
 
-#[must_use]
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     let names = probe.list(CLASS).into_iter();
     // `bonding_masters` is a file of the bonding driver among the interfaces.

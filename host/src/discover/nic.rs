@@ -60,7 +60,6 @@ pub enum Datapath {
 }
 
 impl Datapath {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Datapath::Ef10 => "ef10",
@@ -72,7 +71,6 @@ impl Datapath {
 
     /// Whether TCPDirect works on it. With Onload of July 2026 on igb, every TCPDirect program dies
     /// of signal 11 on an AF_XDP interface, in a container and on the host.
-    #[must_use]
     pub(crate) fn has_tcpdirect(self) -> bool {
         self != Datapath::AfXdp
     }
@@ -84,7 +82,6 @@ enum Support {
     Refused(&'static str),
 }
 
-#[must_use]
 pub(crate) fn is_supported(vendor: u16, device: u16) -> bool {
     matches!(support(PciId { vendor, device }), Some(Support::Capable(_)))
 }

@@ -50,7 +50,6 @@ impl From<Class> for Subject {
 }
 
 impl NotOffered {
-    #[must_use]
     pub(crate) fn dangling(probe: &Probe<'_>, link: &Path) -> String {
         match probe.why_unread(link) {
             Some(reason) => format!("not known: {reason}"),

@@ -67,7 +67,6 @@ pub struct Onload {
 }
 
 impl Onload {
-    #[must_use]
     pub(crate) fn library_dir(&self) -> Option<&Path> {
         let installation = self.installation.as_ref();
         installation.map(|installation| installation.library_dir.as_path())
@@ -107,7 +106,6 @@ struct Library {
 pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
 
 impl DriverNodes {
-    #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
         DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())

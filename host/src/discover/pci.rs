@@ -39,12 +39,10 @@ impl std::fmt::Display for PciId {
 }
 
 impl PciFunction {
-    #[must_use]
     pub(crate) fn directory(&self) -> PathBuf {
         Path::new(DEVICES).join(self.address.to_string())
     }
 
-    #[must_use]
     pub(crate) fn has(&self, entry: &str) -> bool {
         self.entries
             .binary_search_by(|name| name.as_str().cmp(entry))
@@ -60,7 +58,6 @@ impl PciFunction {
     }
 
     /// A network controller of any kind (class 02).
-    #[must_use]
     pub(crate) fn is_network(&self) -> bool {
         self.class >> 16 == 0x02
     }
@@ -74,7 +71,6 @@ pub(crate) struct PciFunctions {
 }
 
 impl PciFunctions {
-    #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> Self {
         let names = probe.list(DEVICES);
         let addresses = names
@@ -98,12 +94,10 @@ impl PciFunctions {
     }
 
     /// The root of the tree that a function is in, for instance `pci0000:80`.
-    #[must_use]
     pub(crate) fn root(&self, address: PciAddress) -> Option<&str> {
         self.roots.get(&bus(address))?.as_deref()
     }
 
-    #[must_use]
     pub(crate) fn get(&self, address: PciAddress) -> Option<&PciFunction> {
         self.functions.get(&address)
     }
@@ -114,7 +108,6 @@ impl PciFunctions {
 
     /// The function of a device in sysfs: the last PCI address in its path, whether the device is
     /// directly below it, or behind virtio, the auxiliary bus or a subfunction.
-    #[must_use]
     pub(crate) fn above(device: &Path) -> Option<PciAddress> {
         let names = device.iter().rev().filter_map(|name| name.to_str());
         names.filter_map(|name| name.parse().ok()).next()

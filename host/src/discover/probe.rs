@@ -41,7 +41,6 @@ impl fmt::Display for Missing {
 }
 
 impl<'h> Probe<'h> {
-    #[must_use]
     pub(crate) fn new(host: &'h Host) -> Self {
         Probe {
             host,
@@ -52,7 +51,6 @@ impl<'h> Probe<'h> {
         }
     }
 
-    #[must_use]
     pub(crate) fn with_device_dir(self, device_dir: &Path) -> Self {
         Probe {
             device_dir: device_dir.to_owned(),
@@ -60,7 +58,6 @@ impl<'h> Probe<'h> {
         }
     }
 
-    #[must_use]
     pub(crate) fn host(&self) -> &'h Host {
         self.host
     }
@@ -69,7 +66,6 @@ impl<'h> Probe<'h> {
         self.warnings.borrow_mut().insert(warning.into());
     }
 
-    #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.warnings.borrow().iter().cloned().collect()
     }
@@ -92,7 +88,6 @@ impl<'h> Probe<'h> {
 
     /// Why a path, or something below it, could not be read or understood, and what to do about it;
     /// none where everything was.
-    #[must_use]
     pub(crate) fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
@@ -102,7 +97,6 @@ impl<'h> Probe<'h> {
         below.next().map(|(_, missing)| missing.to_string())
     }
 
-    #[must_use]
     pub(crate) fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
@@ -110,7 +104,6 @@ impl<'h> Probe<'h> {
     }
 
     /// Sorted by path.
-    #[must_use]
     pub(crate) fn unread(&self) -> Vec<Unread> {
         let mut by_cause: BTreeMap<PathBuf, Missing> = BTreeMap::new();
         for missing in self.unread.borrow().values() {
@@ -224,7 +217,6 @@ impl<'h> Probe<'h> {
         self.or_warn(self.host.device_node(&self.device_path(path)))
     }
 
-    #[must_use]
     pub(crate) fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         let below = path.strip_prefix(DEV);

@@ -74,7 +74,6 @@ pub(crate) struct Supply {
 }
 
 /// The directories where distributions and installers put libraries, below each prefix.
-#[must_use]
 pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
     if !configured.is_empty() {
         return configured.to_vec();
@@ -93,7 +92,6 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
 
 /// Where the host has the libraries that tools of an installation need: its own directory, those where
 /// installations are looked for, and those of the host's loader.
-#[must_use]
 pub(crate) fn search_dirs(installation: &Installation, configured: &[PathBuf]) -> Vec<PathBuf> {
     let own = [installation.library_dir.clone()];
     let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {

@@ -80,14 +80,12 @@ pub enum NetnsMode {
     Exclusive,
 }
 
-#[must_use]
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
     probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N")
 }
 
 /// The devices that are offered in mode exclusive: those that can move into a container's network namespace. Their
 /// nodes are made anew there, so a container gets them from the hook that moves the device.
-#[must_use]
 pub(crate) fn movable(
     devices: Vec<RdmaDevice>,
     live_devices: bool,
@@ -143,7 +141,6 @@ fn without_management(device: RdmaDevice, not_offered: &mut Vec<NotOffered>) -> 
     }
 }
 
-#[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,

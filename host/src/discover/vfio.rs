@@ -55,7 +55,6 @@ pub struct VfioDevice {
 
 /// Reads every function that a vfio driver holds, sorted by address. Virtual functions, and network
 /// functions without a driver that a vfio driver could hold, are listed as not offered.
-#[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,

@@ -44,7 +44,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Pass => "pass",

@@ -83,7 +83,6 @@ pub fn generate(
     Ok(specs)
 }
 
-#[must_use]
 pub fn bundles_not_offered(specs: &Specs, config: &Config) -> Vec<NotOffered> {
     bundle::bundles(specs, config).not_offered
 }
@@ -182,7 +181,6 @@ fn specification(
     Ok(spec)
 }
 
-#[must_use]
 pub fn warnings(
     specs: &Specs,
     pools: &[NamedPool],

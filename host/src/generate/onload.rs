@@ -10,8 +10,8 @@ use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_AT
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
 use super::offer::{Entry, Offer};
 use super::surroundings::ONLOAD_SOCKET_DIR;
+use crate::devices::Device;
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device, LOOPBACK};
 use crate::discover::node::Node;
 use crate::discover::onload::Onload;
 
@@ -35,7 +35,7 @@ pub(super) fn offer(
 /// An interface: all of what is offered stands in the common edits, but its lease and what selects it.
 pub(super) fn entry(device: &Device, writer: &Writer<'_>) -> Entry {
     let name = device.name.as_str();
-    if name == LOOPBACK {
+    if device.is_loopback() {
         return (name.to_owned(), ContainerEdits::default());
     }
     let mut edits = writer.leasing_edits(device.class, [name].into_iter());
@@ -44,8 +44,8 @@ pub(super) fn entry(device: &Device, writer: &Writer<'_>) -> Entry {
 }
 
 pub(super) fn whole(class: Class, devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
-    let names = devices.iter().map(|device| device.name.as_str());
-    writer.leasing_edits(class, names.filter(|name| *name != LOOPBACK))
+    let nics = devices.iter().filter(|device| !device.is_loopback());
+    writer.leasing_edits(class, nics.map(|device| device.name.as_str()))
 }
 
 /// The variable by which programs use one interface alone, if the operator wants that. An image of

@@ -93,7 +93,6 @@ pub enum HostError {
 impl HostError {
     /// The path whose content is unknown; `None` if the error says what is there, such as a
     /// directory in place of a file.
-    #[must_use]
     pub fn unread(&self) -> Option<&Path> {
         const WRONG_KIND: [Errno; 4] =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
@@ -147,7 +146,6 @@ impl Host {
     }
 
     /// Everything that was read since [`Host::start_recording`], sorted.
-    #[must_use]
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
         let recording = self.recording.take();
         recording.map(Recording::into_seen).unwrap_or_default()
@@ -169,7 +167,6 @@ impl Host {
         }
     }
 
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.running
     }
@@ -205,7 +202,6 @@ impl Host {
 
     /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
     /// somewhere in a container, with the kernel's sysfs in it.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         let sysfs = self.open_at(Path::new("/sys"), OFlags::PATH | OFlags::CLOEXEC);
         let kind = |fd: OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
@@ -213,7 +209,6 @@ impl Host {
         self.running || kind == Some(SYSFS_MAGIC)
     }
 
-    #[must_use]
     pub fn outside_path(&self, path: &Path) -> PathBuf {
         if self.running {
             path.to_owned()

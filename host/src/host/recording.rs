@@ -29,7 +29,6 @@ impl Recording {
         add(self.seen.borrow_mut().entry(path.to_owned()).or_default());
     }
 
-    #[must_use]
     pub(crate) fn into_seen(self) -> BTreeMap<PathBuf, Seen> {
         self.seen.into_inner()
     }

@@ -18,7 +18,6 @@ use crate::pools::Pools;
 /// The devices of a host, sorted by class and name: those that discovery offers, and those that a
 /// specification still has. `specs` are those that the engine reads, `pools` those of the inventory, and
 /// `leases` all that the host has.
-#[must_use]
 pub fn offers(
     inventory: &Inventory,
     specs: &Registry,

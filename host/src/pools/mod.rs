@@ -11,7 +11,7 @@ use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UN
 use onload_core::text::{Listed, counted};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device, LOOPBACK, Places, Selection, discover, select, together};
+use crate::devices::{Device, Places, Selection, discover, select, together};
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
@@ -36,7 +36,6 @@ pub struct Pools {
 }
 
 /// What is not offered of the pools stands in the inventory, and so do the warnings about them.
-#[must_use]
 pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     let mut inventory = discover(host, config);
     let mut pools = resolve(&inventory, config);
@@ -47,7 +46,6 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     (inventory, pools)
 }
 
-#[must_use]
 pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let places = Places::of(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
@@ -75,7 +73,7 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
 
 fn candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&Device>> {
     let devices = inventory.of_class(class);
-    together(devices.filter(|device| device.name.as_str() != LOOPBACK))
+    together(devices.filter(|device| !device.is_loopback()))
 }
 
 /// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
@@ -91,7 +89,6 @@ fn shares(inventory: &Inventory, config: &Config) -> Leases {
 
 impl Pools {
     /// Why readers of CDI up to that version get no pools; `None` if they do.
-    #[must_use]
     pub fn why_left_out(newest: Version) -> Option<String> {
         (newest < ANNOTATIONS).then(|| format!(
             "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"

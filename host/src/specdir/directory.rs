@@ -32,7 +32,6 @@ pub struct SpecDir {
 }
 
 impl SpecDir {
-    #[must_use]
     pub fn new(path: PathBuf, directory: OwnedFd) -> Self {
         SpecDir { path, directory }
     }
@@ -47,7 +46,6 @@ impl SpecDir {
         }
     }
 
-    #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }

@@ -28,7 +28,6 @@ pub enum Format {
 impl Format {
     pub(crate) const ALL: [Format; 2] = [Format::Json, Format::Yaml];
 
-    #[must_use]
     pub(crate) fn extension(self) -> &'static str {
         match self {
             Format::Json => "json",
@@ -36,7 +35,6 @@ impl Format {
         }
     }
 
-    #[must_use]
     pub(crate) fn file_name(self, spec: SpecName) -> String {
         format!("{FILE_PREFIX}{spec}.{}", self.extension())
     }
@@ -82,7 +80,6 @@ impl Manifest {
         Ok(serde_json::from_slice(bytes)?)
     }
 
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Serialisation cannot fail: its maps have text keys.
         let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
@@ -90,7 +87,6 @@ impl Manifest {
         text
     }
 
-    #[must_use]
     pub(crate) fn owns(&self, name: &str, content: &[u8]) -> bool {
         let hash = sha256(content);
         let written = self.files.get(name);
@@ -98,7 +94,6 @@ impl Manifest {
     }
 }
 
-#[must_use]
 pub(super) fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

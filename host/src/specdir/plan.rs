@@ -52,7 +52,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    #[must_use]
     pub fn changes_files(&self) -> bool {
         let changes = |step: &Step| matches!(step.action, Action::Write(_) | Action::Remove);
         self.steps.iter().any(changes)
@@ -75,7 +74,6 @@ impl Plan {
 
 /// Decides. `existing` has the files with our names; a name that does not lead to a regular file
 /// has no content. `manifest` is the directory's own, if it has one.
-#[must_use]
 pub fn plan(
     wanted: &Wanted,
     existing: &BTreeMap<String, Option<Vec<u8>>>,

@@ -16,7 +16,6 @@ pub struct Renumbered {
 }
 
 /// The nodes whose numbers have changed, sorted, if nothing else has; `None` otherwise.
-#[must_use]
 pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumbered>> {
     let (old, before) = without_numbers(read(format, old)?);
     let (new, now) = without_numbers(read(format, new)?);

@@ -15,7 +15,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Engine::Docker => "docker",

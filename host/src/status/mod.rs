@@ -86,7 +86,6 @@ pub struct Container {
 }
 
 impl Container {
-    #[must_use]
     pub fn state(&self) -> State {
         self.verdicts
             .first()
@@ -94,7 +93,6 @@ impl Container {
     }
 
     /// Whether people may mean it by that word: its name, or the beginning of its id.
-    #[must_use]
     pub fn is_called(&self, word: &str) -> bool {
         self.name.as_deref() == Some(word) || self.id.starts_with(word)
     }

@@ -14,6 +14,7 @@ use super::cgroup::Engine;
 use super::mounts::Mounts;
 use super::patience::{PATIENCE, patiently};
 use crate::bundles;
+use crate::bundles::DOCKER;
 use crate::host::Host;
 
 /// Bytes of a file that are read; podman has all containers of a user in one.
@@ -28,7 +29,6 @@ const PODMAN: [&str; 4] = [
     "containers/storage/zfs-containers/containers.json",
 ];
 const SHARE: &str = ".local/share";
-const DOCKER: &str = "/var/lib/docker/containers";
 
 pub(super) struct Names<'h> {
     host: &'h Host,

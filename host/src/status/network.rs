@@ -28,7 +28,6 @@ const UPPER: [&[u8]; 3] = [b"macvlan", b"ipvlan", b"vlan"];
 const MASTERS: [&[u8]; 2] = [b"bond", b"team"];
 
 /// None where the kernel does not say.
-#[must_use]
 pub fn network(host: &Host, pid: u32) -> Option<Network> {
     let look = move |host: &Host| {
         let file = directory(pid).join("ns/net");

@@ -33,7 +33,6 @@ pub enum State {
 }
 
 impl State {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             State::Accelerated => "accelerated",
@@ -54,7 +53,6 @@ impl State {
         }
     }
 
-    #[must_use]
     pub fn is_good(self) -> bool {
         self < State::Unknown
     }

@@ -1,7 +1,6 @@
 //! What follows from what is known of a container, with the reason and the remedy. Nothing here looks at
 //! anything, and what is not known never becomes a bad verdict.
 
-use onload_core::class::Class;
 use onload_core::policy::LEAST_MEMLOCK;
 use onload_core::text::shell_word;
 
@@ -95,7 +94,7 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
     let mut held = facts
         .leases
         .iter()
-        .filter(|(class, _)| *class == Class::Vfio);
+        .filter(|(class, _)| class.is_iommu_group());
     let (_, name) = held.next()?;
     let more = held.count();
     let more = if more > 0 {

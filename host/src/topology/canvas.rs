@@ -65,7 +65,6 @@ pub enum Style {
 }
 
 impl Rect {
-    #[must_use]
     pub fn new(x: i32, y: i32, width: i32, height: i32) -> Rect {
         Rect {
             x,
@@ -75,19 +74,16 @@ impl Rect {
         }
     }
 
-    #[must_use]
     pub fn right(&self) -> i32 {
         self.x + self.width
     }
 
-    #[must_use]
     pub fn bottom(&self) -> i32 {
         self.y + self.height
     }
 }
 
 impl Style {
-    #[must_use]
     pub fn size(self) -> i32 {
         match self {
             Style::Title => 22,
@@ -98,7 +94,6 @@ impl Style {
         }
     }
 
-    #[must_use]
     pub fn height(self) -> i32 {
         self.size() * 3 / 2
     }
@@ -112,7 +107,6 @@ impl Style {
         }
     }
 
-    #[must_use]
     pub fn width(self, text: &str) -> i32 {
         let characters = i32::try_from(text.chars().count()).unwrap_or(i32::MAX / 100_000);
         (characters * self.size() * self.advance()).div_euclid(1000) + 1

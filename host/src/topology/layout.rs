@@ -10,7 +10,6 @@ use super::panel;
 const WIDTH: i32 = 1200;
 const MARGIN: i32 = 24;
 const GAP: i32 = 16;
-#[must_use]
 pub fn draw(topology: &Topology) -> Drawing {
     let mut canvas = Canvas::default();
     let top = heading(&mut canvas, topology) + GAP;

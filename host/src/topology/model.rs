@@ -106,7 +106,6 @@ pub enum State {
 }
 
 impl State {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             State::Free => "free",

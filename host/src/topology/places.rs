@@ -10,7 +10,7 @@ use onload_core::pool::ANY;
 use super::model::{Device, Function, Interface, State};
 use super::seen::Seen;
 use crate::devices::inventory::Inventory;
-use crate::devices::{Attribute, Device as Offered, LOOPBACK};
+use crate::devices::{Attribute, Device as Offered};
 use crate::discover::not_offered::Subject;
 use crate::discover::pci::PciFunction;
 
@@ -156,7 +156,7 @@ fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
 fn is_shown(device: &Offered) -> bool {
     // Pages that are set aside stand on their nodes.
     let is_overcommit = device.attributes.get("pages") == Some(&Attribute::Int(0));
-    (device.class.is_drawn() && device.name.as_str() != LOOPBACK) || is_overcommit
+    (device.class.is_drawn() && !device.is_loopback()) || is_overcommit
 }
 
 fn device(class: Class, name: String) -> Device {

@@ -38,7 +38,6 @@ text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
 ";
 
 /// The picture as a file of its own. Texts of the host stand in text nodes alone.
-#[must_use]
 pub fn svg(drawing: &Drawing) -> String {
     let page = Rect::new(0, 0, drawing.width, drawing.height);
     let start = Document::new()

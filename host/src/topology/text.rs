@@ -22,7 +22,6 @@ pub enum Kind {
     Detail,
 }
 
-#[must_use]
 pub fn lines(topology: &Topology) -> Vec<Line> {
     let mut lines = Vec::new();
     for node in &topology.nodes {

@@ -22,12 +22,10 @@ pub struct Changes {
 }
 
 impl Changes {
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Changes::default()
     }
 
-    #[must_use]
     pub fn is_everything(&self) -> bool {
         self.timer || self.lost
     }

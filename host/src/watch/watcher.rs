@@ -34,7 +34,6 @@ pub struct Sources {
 impl Sources {
     /// All that the offers of a host depend on: its devices, its leases, its configuration, and the
     /// directories of specifications. The kernel tells nothing of the devices of a captured host.
-    #[must_use]
     pub fn of_host(host: &Host, spec_dirs: &[PathBuf]) -> Sources {
         let mut directories = spec_dirs.to_vec();
         let own = [Path::new(CONFIG_PATH).parent(), Some(Path::new(RUN_DIR))];
@@ -125,7 +124,6 @@ impl Watcher {
             .ok()
     }
 
-    #[must_use]
     pub fn without(&self) -> Vec<String> {
         let directories = self.directories.iter().flat_map(Directories::without);
         let mut without = self.without.clone();
@@ -133,7 +131,6 @@ impl Watcher {
         without
     }
 
-    #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }

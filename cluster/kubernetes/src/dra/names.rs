@@ -14,7 +14,7 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::pci::PciAddress;
 use onload_core::text::Quoted;
-use onload_host::offers::{LOOPBACK, Offer};
+use onload_host::offers::Offer;
 use sha2::{Digest, Sha256};
 
 /// The most bytes of a DNS label (RFC 1123).
@@ -63,8 +63,7 @@ impl FromStr for NodeName {
 /// Onload without an interface.
 #[must_use]
 pub fn is_device(offer: &Offer) -> bool {
-    let is_loopback = offer.name.as_str() == LOOPBACK && offer.pci.is_none();
-    !matches!(offer.class, Class::Profile | Class::Hugepages) && !is_loopback
+    offer.class.is_on_functions() && !offer.is_loopback()
 }
 
 /// The names of a node's pools and devices, both ways.

@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::{Interface, MAX_IDS, ResourceName, Slots, Source};
 use onload_core::lease::{Holder, Lease};
-use onload_host::offers::{LOOPBACK, Offer};
+use onload_host::offers::Offer;
 
 use super::id::ids;
 use super::resource::{Device, Resource};
@@ -133,9 +133,8 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
 
 /// Onload without an interface is no device of which a node has a number.
 fn is_of(offer: &Offer, source: Source<'_>) -> bool {
-    let is_loopback = offer.name.as_str() == LOOPBACK && offer.pci.is_none();
     match source {
-        Source::Class(class) => offer.class == class && !is_loopback,
+        Source::Class(class) => offer.class == class && !offer.is_loopback(),
         Source::Pool(pool) => offer.pools.iter().any(|other| other == pool),
     }
 }
@@ -174,7 +173,7 @@ fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -
 /// The device nodes that a container gets, by their paths there.
 pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
     // Of the others nothing is told.
-    if !matches!(offer.class, Class::Vfio | Class::Rdma) {
+    if !offer.class.pins_memory() {
         return Vec::new();
     }
     let mut nodes = BTreeSet::new();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{DeviceName, QualifiedName};
 use onload_core::class::Class;
 use onload_core::lease::Lease;
-use onload_host::offers::{Attribute, Health, LOOPBACK, Offer, Sharing};
+use onload_host::offers::{Attribute, Health, Offer, Sharing};
 
 use super::attributes::{self, Attributes};
 use super::group::{Counted, Device, Group};
@@ -157,7 +157,7 @@ impl<'p> Planning<'p> {
     /// The accelerated interfaces of a class that are wanted.
     fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
         let probe = self.settings.probe;
-        let offers = self.of_class(class).filter(|offer| !is_loopback(offer));
+        let offers = self.of_class(class).filter(|offer| !offer.is_loopback());
         offers.filter(move |offer| {
             (if is_by_xdp(offer) {
                 probe.xdp
@@ -187,7 +187,7 @@ impl<'p> Planning<'p> {
         // A job that asks for Onload must not be placed without an interface where there is one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
         let loopback = self.of_class(class);
-        let loopback = loopback.filter(move |offer| is_wanted && is_loopback(offer));
+        let loopback = loopback.filter(move |offer| is_wanted && offer.is_loopback());
         self.interfaces(class).chain(loopback)
     }
 
@@ -326,7 +326,7 @@ fn alike(offer: &Offer) -> Option<String> {
     let (vendor, device) = (text(offer, "vendor")?, text(offer, "deviceId")?);
     let place = match (text(offer, "pf"), offer.numa_node) {
         (Some(pf), _) => format!("-{pf}"),
-        (None, _) if offer.class != Class::Vfio => return None,
+        (None, _) if !offer.class.is_iommu_group() => return None,
         (None, Some(node)) => format!("-numa{node}"),
         (None, None) => String::new(),
     };
@@ -354,10 +354,6 @@ fn any(group: &Group) -> Group {
     }
 }
 
-fn is_loopback(offer: &Offer) -> bool {
-    offer.name.as_str() == LOOPBACK
-}
-
 fn text<'o>(offer: &'o Offer, attribute: &str) -> Option<&'o str> {
     match offer.attributes.get(attribute) {
         Some(Attribute::Text(text)) if !text.is_empty() => Some(text),
@@ -380,7 +376,7 @@ fn interface_name(offer: &Offer) -> &str {
 
 fn published_name(offer: &Offer) -> &str {
     match offer.class {
-        Class::Nic | Class::NicPlain | Class::Zf if is_loopback(offer) => NONE,
+        Class::Nic | Class::NicPlain | Class::Zf if offer.is_loopback() => NONE,
         Class::Nic | Class::NicPlain | Class::Zf => interface_name(offer),
         _ => text(offer, "name").unwrap_or(offer.name.as_str()),
     }
@@ -388,7 +384,7 @@ fn published_name(offer: &Offer) -> &str {
 
 /// The name in ids, which is unique in its class.
 fn published_key(offer: &Offer) -> &str {
-    if is_loopback(offer) {
+    if offer.is_loopback() {
         NONE
     } else {
         offer.name.as_str()
@@ -397,7 +393,7 @@ fn published_key(offer: &Offer) -> &str {
 
 fn vendor(r#type: Type, offer: &Offer) -> &'static str {
     match r#type {
-        Type::Onload | Type::Zf | Type::OnloadZf if is_loopback(offer) => NONE,
+        Type::Onload | Type::Zf | Type::OnloadZf if offer.is_loopback() => NONE,
         Type::Onload | Type::Zf | Type::OnloadZf if is_by_xdp(offer) => XDP,
         Type::Onload | Type::Zf | Type::OnloadZf => AMD,
         Type::Ptp | Type::Pps => NONE,

@@ -18,7 +18,7 @@ use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
 use super::examined::{Examined, Findings};
 use crate::host::HostError;
-use crate::specdir::SPEC_DIRS;
+use crate::specdir::OUTPUT_DIR;
 pub(super) use default_runtime::default_runtime;
 pub use found::{CdiOfEngine, PROGRAM_DIRS};
 pub(super) use found::{Engine, engines};
@@ -180,7 +180,7 @@ pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         } else {
             written_older(examined, Finding::fail, text(), newest)?
         };
-        findings.push(finding.at(SPEC_DIRS[0]).of(engine.kind.name()));
+        findings.push(finding.at(OUTPUT_DIR).of(engine.kind.name()));
     }
     Ok(findings)
 }

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use super::found::Engine;
 use super::kind::Kind;
 use super::version::Version;
+use crate::bundles::DOCKER;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
-const CONTAINERS: &str = "/var/lib/docker/containers";
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
@@ -56,8 +56,8 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
         return Ok(Vec::new());
     };
     let mut down = Vec::new();
-    for id in examined.host.list(Path::new(CONTAINERS))?.names {
-        let file = Path::new(CONTAINERS).join(&id).join("hostconfig.json");
+    for id in examined.host.list(Path::new(DOCKER))?.names {
+        let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
         let config = examined.host.bytes(&file, LIMIT)?;
         let config = config.and_then(|bytes| serde_json::from_slice::<HostConfig>(&bytes).ok());
         if config.is_some_and(|config| config.stays_down()) {
@@ -74,5 +74,5 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
             Remedy::run(format!("docker start {}", down.join(" "))),
         ),
     };
-    Ok(vec![finding.at(CONTAINERS).of(docker.kind.name())])
+    Ok(vec![finding.at(DOCKER).of(docker.kind.name())])
 }

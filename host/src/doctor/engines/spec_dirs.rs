@@ -7,7 +7,7 @@ use super::kind::Kind;
 use super::settings::{K3S, Settings, SpecDirs};
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
-use crate::specdir::SPEC_DIRS;
+use crate::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
 pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
@@ -17,9 +17,8 @@ pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findi
         let finding = if said.dirs.iter().any(is_ours) {
             Finding::pass(format!("looks into {}", said.dirs.join(", ")))
         } else {
-            let [ours, _] = SPEC_DIRS;
             let text = format!(
-                "does not look into {ours}, where specifications are written: the line replaces the one that is there"
+                "does not look into {OUTPUT_DIR}, where specifications are written: the line replaces the one that is there"
             );
             Finding::fail(text, add_ours(engine.kind, settings, said))
         };
@@ -30,7 +29,7 @@ pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findi
 
 /// The list as it is and our directory, in the place where the list stands: an engine does not join lists.
 fn add_ours(kind: Kind, settings: &Settings, said: &SpecDirs) -> Remedy {
-    let dirs = said.dirs.iter().map(String::as_str).chain([SPEC_DIRS[0]]);
+    let dirs = said.dirs.iter().map(String::as_str).chain([OUTPUT_DIR]);
     // TOML takes the strings of JSON.
     let dirs: Vec<String> = dirs
         .map(|dir| serde_json::Value::from(dir).to_string())

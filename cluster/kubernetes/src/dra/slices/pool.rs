@@ -289,7 +289,7 @@ enum Place {
 impl Families {
     fn of(class: Class, offers: &[&Offer]) -> Families {
         let mut families = Families::default();
-        if class != Class::Vfio {
+        if !class.is_iommu_group() {
             return families;
         }
         let parents: BTreeMap<PciAddress, &Offer> = offers

@@ -177,7 +177,7 @@ impl Surroundings<'_> {
             |child: &Offer, parent: &Offer| parent.pci.is_some() && pf_of(child) == parent.pci;
         let others = self.snapshot.offers.iter();
         let others =
-            others.filter(|other| offer.class == Class::Vfio && other.class == Class::Vfio);
+            others.filter(|other| offer.class.is_iommu_group() && other.class == offer.class);
         let family = others.filter(|other| is_of(other, offer) || is_of(offer, other));
         let all = family.flat_map(|other| {
             let names = other.cdi.iter().filter_map(|name| name.split_once('='));
@@ -186,7 +186,7 @@ impl Surroundings<'_> {
         });
         let all: BTreeSet<DeviceName> = all.collect();
         let device = |name| LeasedDevice {
-            class: Class::Vfio,
+            class: offer.class,
             name,
         };
         let leased = all.into_iter().map(|name| Leased {
