@@ -30,13 +30,20 @@ const LAYERS: &[Layer] = &[
     Layer::new("onload-core", &["onload-cdi"]),
     Layer::new("onload-hooks", &["onload-cdi", "onload-core"]),
     Layer::new("onload-host", &["onload-cdi", "onload-core"]),
+    Layer::new("onload-agent", &["onload-core", "onload-host"]),
     Layer::new(
         "onload-ctk",
         &["onload-cdi", "onload-core", "onload-hooks", "onload-host"],
     ),
 ];
-/// What a crate in `cluster/` may use. None uses another crate there, and nothing uses them.
-const BELOW_CLUSTER: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
+/// What an agent in `cluster/` may use. None uses another one, and nothing uses them.
+const BELOW_CLUSTER: &[&str] = &[
+    "onload-cdi",
+    "onload-core",
+    "onload-hooks",
+    "onload-host",
+    "onload-agent",
+];
 /// What tests of a crate may use beyond that: crate, other crate, reason.
 const FOR_TESTS: &[(&str, &str, &str)] = &[
     ("onload-core", "onload-test-needs", NEEDS),
@@ -182,6 +189,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         "cluster/nomad/src/lib.rs",
         &[
             "wire",
+            "cli",
             "log",
             "settings",
             "devices",
@@ -190,7 +198,6 @@ const ORDERS: &[(&str, &[&str])] = &[
             "surveyor",
             "statistics",
             "plugin",
-            "cli",
         ],
     ),
     (
