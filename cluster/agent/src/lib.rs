@@ -1,1 +1,12 @@
-//! What the agents of cluster engines share.
+//! What the agents of cluster engines share: waits between attempts, what was said already, and with the feature `survey`
+//! the thread that looks at the host and the levels of the log.
+
+mod backoff;
+#[cfg(feature = "survey")]
+pub mod log;
+mod said;
+#[cfg(feature = "survey")]
+pub mod survey;
+
+pub use backoff::{Backoff, random};
+pub use said::Said;

@@ -1,5 +1,4 @@
-//! Looks at the host, again and again, in a thread of its own: reading thousands of files would hold up the
-//! answers to kubelet.
+//! What looks at the host, and tells the rest of the daemon what it has.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +7,14 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
+use onload_agent::survey::{self, Watch};
 use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_host::host::Host;
 use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::{Offer, Survey};
 use onload_host::settings;
-use onload_host::watch::{Failure, Renewed, Sources, Watcher};
+use onload_host::watch::{Sources, Watcher};
 use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
@@ -164,26 +164,11 @@ impl Surveyor {
 
     /// Looks at the host in another thread whenever something may have changed, and sends what it gives.
     pub fn start(mut self, to: watch::Sender<Arc<Snapshot>>) -> Result<()> {
-        let mut watch = Renewed::default();
-        let run = move || {
-            loop {
-                // Begins before the look, so that what changes meanwhile is not lost.
-                let made = watch.make(|| self.watcher());
-                if !self.look_again(&to) {
-                    return;
-                }
-                let waited = made.and_then(|()| watch.wait(|watcher| watcher.wait(None)));
-                if let Err(failure) = waited {
-                    if let Failure::New(error) = failure {
-                        tracing::error!(%error, "changes are not told; looking at the host every few seconds");
-                    }
-                    thread::sleep(UNTOLD);
-                }
-            }
+        let look = move |watch: &mut Watch| {
+            watch.begin(|| self.watcher());
+            self.look_again(&to).then_some(UNTOLD)
         };
-        let thread = thread::Builder::new().name("surveyor".to_owned());
-        thread.spawn(run).context(STARTING)?;
-        Ok(())
+        survey::start(look, untold).context(STARTING)
     }
 
     fn watcher(&self) -> io::Result<Watcher> {
@@ -244,4 +229,8 @@ impl Surveyor {
             self.said[of] = text;
         }
     }
+}
+
+fn untold(error: &io::Error) {
+    tracing::error!(%error, "changes are not told; looking at the host every few seconds");
 }

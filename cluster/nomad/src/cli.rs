@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueHint};
 
-use crate::surveyor::Options;
-
 /// Offers the devices of this host to Nomad, as a plugin that its agent starts
 #[derive(Clone, Debug, Parser)]
 #[command(name = "onload-nomad-device", version, max_term_width = 100)]
@@ -33,14 +31,4 @@ pub struct Cli {
         env = "ONLOAD_NOMAD_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
-}
-
-impl From<Cli> for Options {
-    fn from(cli: Cli) -> Options {
-        Options {
-            host_root: cli.host_root,
-            config: cli.config,
-            spec_dirs: cli.spec_dir,
-        }
-    }
 }

@@ -37,15 +37,9 @@ pub fn start() {
 
 /// Sets what is written, by `[log] level` of the host's configuration.
 pub fn set_level(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warning => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-    };
     if let Some(filter) = FILTER.get() {
         // It fails only without a log.
-        let _ = filter.reload(from(level));
+        let _ = filter.reload(from(onload_agent::log::filter(level)));
     }
 }
 

@@ -54,7 +54,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let surveyor = Surveyor::new(cli.into());
+    let surveyor = Surveyor::new(cli);
     let served = runtime.block_on(serve(&handshake, surveyor));
     // The thread that looks at the host is not waited for.
     runtime.shutdown_background();

@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use onload_agent::Said;
+use onload_agent::survey::{self, Watch};
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::settings;
 use onload_host::specdir::given_or_engine_dirs;
-use onload_host::watch::{Failure, Renewed, Sources, Waker, Watcher};
+use onload_host::watch::{Sources, Waker, Watcher};
 use tokio::sync::watch;
 
+use crate::cli::Cli;
 use crate::host_state::Snapshot;
 use crate::log;
 use crate::settings::Settings;
@@ -23,18 +25,9 @@ use crate::settings::Settings;
 /// The shortest time after which everything is looked at again: what changes is told anyway.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Debug)]
-pub struct Options {
-    pub host_root: PathBuf,
-    /// The configuration file, if it is not the host's own.
-    pub config: Option<PathBuf>,
-    /// The directories of specifications, if they are not those that engines read.
-    pub spec_dirs: Vec<PathBuf>,
-}
-
 #[derive(Debug)]
 pub struct Surveyor {
-    options: Options,
+    options: Cli,
     shared: Mutex<Shared>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
 }
@@ -48,7 +41,7 @@ struct Shared {
 
 impl Surveyor {
     #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: Cli) -> Self {
         Surveyor {
             options,
             shared: Mutex::default(),
@@ -57,7 +50,7 @@ impl Surveyor {
     }
 
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &Cli {
         &self.options
     }
 
@@ -95,11 +88,8 @@ impl Surveyor {
         let receiver = self.snapshots.subscribe();
         let is_first = !std::mem::replace(&mut self.shared().is_started, true);
         if is_first {
-            let surveyor = Arc::clone(self);
-            let run = move || Loop::new(&surveyor).run();
-            let started = thread::Builder::new()
-                .name("surveyor".to_owned())
-                .spawn(run);
+            let mut looking = Looking::new(Arc::clone(self));
+            let started = survey::start(move |watch| Some(looking.look_again(watch)), untold);
             if let Err(error) = started {
                 tracing::error!(
                     "starting the thread that looks at the host: {error}; no devices are published"
@@ -111,102 +101,71 @@ impl Surveyor {
     }
 }
 
-struct Loop<'s> {
-    surveyor: &'s Surveyor,
-    watch: Renewed,
+fn untold(error: &io::Error) {
+    tracing::error!(
+        "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
+    );
+}
+
+struct Looking {
+    surveyor: Arc<Surveyor>,
     /// How often everything is looked at in any case.
     period: Duration,
-    said: String,
+    said: Said,
     left_out: BTreeSet<String>,
     warnings: BTreeSet<String>,
 }
 
-impl<'s> Loop<'s> {
-    fn new(surveyor: &'s Surveyor) -> Self {
-        Loop {
+impl Looking {
+    fn new(surveyor: Arc<Surveyor>) -> Self {
+        Looking {
             surveyor,
-            watch: Renewed::default(),
-            period: Duration::ZERO,
-            said: String::new(),
+            period: SHORTEST_PERIOD,
+            said: Said::default(),
             left_out: BTreeSet::new(),
             warnings: BTreeSet::new(),
         }
     }
 
-    fn run(mut self) {
+    /// Looks until that was by the settings of now: others may have come before there was a waker.
+    fn look_again(&mut self, watch: &mut Watch) -> Duration {
         loop {
             let settings = self.surveyor.shared().settings.clone();
-            match self.look(&settings) {
+            match self.look(&settings, watch) {
                 Ok(snapshot) => {
                     self.said.clear();
                     self.explain(&snapshot);
-                    self.surveyor
-                        .snapshots
-                        .send_replace(Some(Arc::new(snapshot)));
+                    let snapshots = &self.surveyor.snapshots;
+                    snapshots.send_replace(Some(Arc::new(snapshot)));
                 }
                 Err(error) => self.failed(&error),
             }
-            // Others may have come before there was a waker.
-            if self.surveyor.shared().settings != settings {
-                continue;
+            if self.surveyor.shared().settings == settings {
+                return self.period;
             }
-            self.wait();
         }
     }
 
-    fn look(&mut self, settings: &Settings) -> Result<Snapshot> {
+    fn look(&mut self, settings: &Settings, watch: &mut Watch) -> Result<Snapshot> {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
-        let dirs = given_or_engine_dirs(&host, &options.spec_dirs)?;
-        // Begins before the look, so that what changes meanwhile is not lost.
-        self.watch(
-            &host,
-            &dirs,
-            settings.fingerprint_period.max(SHORTEST_PERIOD),
-        );
+        let dirs = given_or_engine_dirs(&host, &options.spec_dir)?;
+        let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
+        if std::mem::replace(&mut self.period, period) != period {
+            watch.discard();
+        }
+        watch.begin(|| self.surveyor.watcher(&host, &dirs, period));
         let config = settings::load(&host, options.config.as_deref())?;
         log::set_level(config.log.level);
         let earlier = self.surveyor.snapshots.borrow().clone();
         Snapshot::of(&host, &config, settings, &dirs, earlier.as_deref())
     }
 
-    fn watch(&mut self, host: &Host, dirs: &[PathBuf], period: Duration) {
-        if self.period != period {
-            self.watch.discard();
-            self.period = period;
-        }
-        let surveyor = self.surveyor;
-        let made = self.watch.make(|| surveyor.watcher(host, dirs, period));
-        if let Err(failure) = made {
-            self.not_told(failure);
-        }
-    }
-
-    fn wait(&mut self) {
-        match self.watch.wait(|watcher| watcher.wait(None)) {
-            Ok(Some(_)) => {}
-            Ok(None) => thread::sleep(self.period.max(SHORTEST_PERIOD)),
-            Err(failure) => {
-                self.not_told(failure);
-                thread::sleep(self.period);
-            }
-        }
-    }
-
-    fn not_told(&self, failure: Failure) {
-        if let Failure::New(error) = failure {
-            tracing::error!(
-                "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
-            );
-        }
-    }
-
     /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
     fn failed(&mut self, error: &anyhow::Error) {
         let said = format!("{error:#}");
-        if self.said != said {
+        if self.said.is_news(&said) {
             tracing::error!("looking at the host: {said}; what was found before stays published");
-            self.said = said;
         }
         self.surveyor.snapshots.send_if_modified(|snapshot| {
             let is_first = snapshot.is_none();

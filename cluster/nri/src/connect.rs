@@ -1,14 +1,13 @@
 //! How the plugin comes to a runtime: by its socket, again and again; or by the descriptor that a runtime
 //! hands to a plugin which it launches.
 
-use std::collections::hash_map::RandomState;
 use std::error::Error;
-use std::hash::BuildHasher;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use onload_agent::{Backoff, Said};
 use onload_core::error;
 use onload_core::error::{Context, Result};
 use rustix::fs::{FileType, fstat};
@@ -67,19 +66,18 @@ pub fn serve_launched<D: Decider>(
 
 /// Serves whoever listens at the socket, and connects again whenever the connection ends.
 pub fn serve<D: Decider>(socket: &Path, identity: &Identity, decider: &D, journal: Journal) -> ! {
-    let mut backoff = Backoff::default();
-    let mut said = String::new();
+    let mut backoff = Backoff::between(FIRST_WAIT, LONGEST_WAIT);
+    let mut said = Said::default();
     loop {
         let (text, was_taken) = attempt(socket, identity, decider, journal);
         if was_taken {
-            backoff = Backoff::default();
+            backoff.reset();
             said.clear();
         }
-        if text != said {
+        if said.is_news(&text) {
             journal.say(Severity::Warning, &text);
-            said = text;
         }
-        sleep(backoff.next(RandomState::new().hash_one(socket)));
+        sleep(backoff.next());
     }
 }
 
@@ -107,55 +105,12 @@ fn attempt<D: Decider>(
     }
 }
 
-/// The waits between attempts: twice as long each time, and by chance up to half of that shorter, so that
-/// the plugins of a node do not come all at once.
-#[derive(Clone, Copy, Debug)]
-struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Backoff(FIRST_WAIT)
-    }
-}
-
-impl Backoff {
-    fn next(&mut self, chance: u64) -> Duration {
-        let whole = self.0;
-        self.0 = (whole * 2).min(LONGEST_WAIT);
-        let half = whole / 2;
-        let span = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
-        half + Duration::from_micros(chance % (span + 1))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
     use std::os::fd::AsRawFd;
 
     use super::*;
-
-    #[test]
-    fn waits_grow_to_a_bound_and_differ_by_chance() {
-        let mut longest = Backoff::default();
-        let waits: Vec<u128> = (0..8)
-            .map(|_| longest.next(u64::MAX / 2).as_millis())
-            .collect();
-        assert!(
-            waits
-                .windows(2)
-                .all(|pair| pair[1] >= pair[0] || pair[0] >= 500),
-            "{waits:?}"
-        );
-        for chance in [0, 1, 49_999, 50_000, u64::MAX] {
-            let first = Backoff::default().next(chance);
-            assert!(first >= FIRST_WAIT / 2 && first <= FIRST_WAIT, "{first:?}");
-            let mut late = Backoff(LONGEST_WAIT);
-            let wait = late.next(chance);
-            assert!(wait >= LONGEST_WAIT / 2 && wait <= LONGEST_WAIT, "{wait:?}");
-        }
-        assert_ne!(Backoff::default().next(1), Backoff::default().next(2));
-    }
 
     #[test]
     fn the_descriptor_of_a_launched_plugin_is_its_connection() {

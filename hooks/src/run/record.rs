@@ -85,36 +85,17 @@ pub(crate) struct Live {
     pub start_time: u64,
     pub rules: Vec<Rule>,
     /// For each of them, the node of this host that had its numbers.
-    #[serde(default)]
     pub nodes: Vec<PathBuf>,
     /// What the container has for itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<LeasedDevice>,
     /// The bundle that the leases name.
-    #[serde(default, skip_serializing_if = "no_path")]
     pub bundle: PathBuf,
     /// The hooks of specifications that did part of it. One that comes by annotation has no entry.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takes: Vec<String>,
     /// What the file of variables says.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub variables: String,
-    /// Whether a hook did part of it by annotation; earlier versions knew no other way.
-    #[serde(default = "always", skip_serializing_if = "is_true")]
+    /// Whether a hook did part of it by annotation.
     pub by_annotation: bool,
-}
-
-fn always() -> bool {
-    true
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
-fn is_true(value: &bool) -> bool {
-    *value
-}
-
-fn no_path(path: &Path) -> bool {
-    path.as_os_str().is_empty()
 }
 
 impl Live {
@@ -221,7 +202,7 @@ mod tests {
         read(&open, STATE)
     }
 
-    const LIVE: &str = r#""pid":7,"startTime":70,"rules":[{"major":243,"minor":0,"access":"rw"}],"nodes":["/dev/onload"]"#;
+    const LIVE: &str = r#""pid":7,"startTime":70,"rules":[{"major":243,"minor":0,"access":"rw"}],"nodes":["/dev/onload"],"leases":[],"bundle":"","takes":[],"variables":"","byAnnotation":true"#;
 
     #[test]
     fn fields_of_another_version_are_passed_over() {

@@ -7,14 +7,12 @@ mod changes;
 mod directories;
 mod link;
 mod namespaces;
-mod renewed;
 mod socket;
 mod uevent;
 mod watcher;
 
 pub use burst::Damping;
 pub use changes::Changes;
-pub use renewed::{Failure, Renewed};
 pub use watcher::{Sources, Waker, Watcher};
 
 /// For the fuzzer.

@@ -7,12 +7,7 @@ use tracing::level_filters::LevelFilter;
 
 /// Begins to log. Lines that cannot be written are lost: a full disk stops no container.
 pub fn init(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warning => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-    };
+    let level: LevelFilter = onload_agent::log::filter(level);
     let subscriber = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)

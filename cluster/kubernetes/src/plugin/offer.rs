@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use onload_agent::Backoff;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::text::Chain;
 use sha2::{Digest, Sha256};
@@ -14,7 +15,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::backoff::Backoff;
 use super::directory::Kubelet;
 use super::register::register;
 use super::service::{Node, Service, Streams};

@@ -1,5 +1,5 @@
-//! The protocols of kubelet, made of the files in `proto/` (tests/it/generated.rs): device plugins, the registration of
-//! plugins that kubelet dials, and DRA drivers with the health of their devices.
+//! The protocols of kubelet, made of the files in `proto/` (cluster/agent/tests/generated.rs): device plugins, the
+//! registration of plugins that kubelet dials, and DRA drivers with the health of their devices.
 
 #![allow(
     unreachable_pub,

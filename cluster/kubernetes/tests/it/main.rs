@@ -14,7 +14,6 @@ mod dra_publish;
 mod dra_releases;
 mod dra_slices;
 mod dra_tls;
-mod generated;
 mod go_kubelet;
 mod image;
 mod install;

@@ -1,5 +1,5 @@
-//! What goes over the wire, made of the files in `proto/` (cluster/agent/tests/generated.rs): go-plugin's services and those of
-//! Nomad's device plugins.
+//! What goes over the wire, made of the files in `proto/` (cluster/agent/tests/generated.rs): go-plugin's services and
+//! those of Nomad's device plugins.
 
 #[allow(
     unreachable_pub,

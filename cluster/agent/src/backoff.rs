@@ -1,0 +1,98 @@
+//! How long to wait before something is tried again.
+
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Waits that double, with a random part, so that the agents of all hosts do not come at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    next: Duration,
+    first: Duration,
+    most: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff::between(Duration::from_millis(500), Duration::from_secs(60))
+    }
+}
+
+impl Backoff {
+    #[must_use]
+    pub fn between(first: Duration, most: Duration) -> Self {
+        Backoff {
+            next: first,
+            first,
+            most,
+        }
+    }
+
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    /// What was tried has worked for so long: after the longest wait the waits begin anew.
+    pub fn held(&mut self, time: Duration) {
+        if time >= self.most {
+            self.reset();
+        }
+    }
+
+    /// The next wait: from half of it to all of it.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> Duration {
+        let wait = self.next;
+        self.next = self.most.min(wait * 2);
+        // Without randomness the wait is the longest.
+        jittered(wait, random().unwrap_or(u8::MAX))
+    }
+}
+
+fn jittered(wait: Duration, random: u8) -> Duration {
+    wait / 2 + wait * u32::from(random) / (2 * u32::from(u8::MAX))
+}
+
+#[must_use]
+pub fn random() -> Option<u8> {
+    let mut byte = [0];
+    let read = getrandom(&mut byte, GetRandomFlags::NONBLOCK);
+    (read == Ok(1)).then_some(byte[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn waits_begin_anew_after_what_has_held_for_a_minute() {
+        let mut backoff = Backoff {
+            next: MOST,
+            ..Backoff::default()
+        };
+        backoff.held(MOST / 2);
+        assert_eq!(backoff.next, MOST);
+        backoff.held(MOST);
+        assert_eq!(backoff.next, backoff.first);
+    }
+
+    #[test]
+    fn waits_double_up_to_a_minute() {
+        let mut backoff = Backoff::default();
+        for _ in 0..20 {
+            let longest = backoff.next;
+            let wait = backoff.next();
+            assert!(wait >= longest / 2 && wait <= longest, "{wait:?}");
+        }
+        assert_eq!(backoff.next, MOST);
+    }
+
+    #[test]
+    fn the_random_part_is_at_most_half() {
+        let second = Duration::from_secs(1);
+        assert_eq!(jittered(second, 0), second / 2);
+        assert_eq!(jittered(second, u8::MAX), second);
+    }
+}

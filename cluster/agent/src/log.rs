@@ -1,0 +1,15 @@
+//! The levels of the log.
+
+use onload_core::config::LogLevel;
+use tracing::level_filters::LevelFilter;
+
+/// What `[log] level` of the host's configuration lets through.
+#[must_use]
+pub fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warning => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    }
+}
