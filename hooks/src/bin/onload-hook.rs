@@ -6,7 +6,11 @@
 
 use std::ffi::{c_char, c_int};
 
+use onload_hooks::entry::memory::Memory;
 use onload_hooks::entry::{hook, program};
+
+#[global_allocator]
+static MEMORY: Memory = Memory::new();
 
 #[expect(unsafe_code, reason = "an unmangled name could clash with another one")]
 // SAFETY: `no_main` leaves out the standard library's `main`, so no other function has this name.

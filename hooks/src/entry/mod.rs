@@ -6,6 +6,7 @@ pub(crate) mod edit;
 pub mod explain;
 pub mod hook;
 pub(crate) mod log_file;
+pub mod memory;
 pub mod program;
 pub(crate) mod system_log;
 pub mod wrapper;
