@@ -15,10 +15,7 @@ use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::Chain;
 use onload_hooks::entry::hook;
-use onload_hooks::entry::stand_ins::StandIns;
-use onload_hooks::netdev::{self, Identity};
-use onload_hooks::rdma::{self, Devices, StandIn};
-use onload_hooks::returning::Restored;
+use onload_hooks::moves::{self, Devices, Identity, Restored, StandIn, StandIns};
 
 const USAGE: &str = "usage: stand-ins netdev|rdma INDEX=PCI…[,…] restore|STAGE [OPTION]…";
 
@@ -74,8 +71,8 @@ fn restore(is_netdev: bool, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Er
         return Ok(ExitCode::SUCCESS);
     };
     Ok(match is_netdev {
-        true => told(netdev::restore(&leases, &stand_ins.interfaces)?),
-        false => told(rdma::restore(&leases, &stand_ins.rdma)?),
+        true => told(moves::restore_interfaces(&leases, &stand_ins.interfaces)?),
+        false => told(moves::restore_rdma(&leases, &stand_ins.rdma)?),
     })
 }
 

@@ -18,14 +18,12 @@ use onload_core::hook_arguments::HookArguments;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config_json::devices::{ListedNodes, NodeSource};
-use crate::entry::stand_ins::StandIns;
 use crate::host::ThisHost;
 use crate::host::sysfs::{Remedies, Sysfs};
 use crate::live;
-use crate::netdev;
+use crate::moves::{self, StandIns};
 use crate::process::init;
 use crate::process::limits;
-use crate::rdma;
 use crate::run::lease::Container;
 use crate::state::State;
 
@@ -57,7 +55,7 @@ pub(crate) fn run(
     if let Some(memlock) = asked.memlock {
         warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
     }
-    let (asked, moving) = rdma::split(asked);
+    let (asked, moving) = moves::split(asked);
     if !asked.lease.is_empty() || !asked.netdev.is_empty() {
         let container = Container {
             id: &state.id,
@@ -66,7 +64,7 @@ pub(crate) fn run(
         };
         let host = ThisHost::with_config(config)?;
         let interfaces = &stand_ins.interfaces;
-        let claimed = netdev::claim(&asked, container, "createRuntime", &host, interfaces);
+        let claimed = moves::claim(&asked, container, "createRuntime", &host, interfaces);
         warnings.extend(claimed?);
     }
     if !moving.rdma_netns.is_empty() {

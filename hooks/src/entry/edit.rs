@@ -18,7 +18,7 @@ use crate::decision::pools::Reserved;
 use crate::decision::report::Report;
 use crate::filter::{self, Container, Outcome};
 use crate::host::ThisHost;
-use crate::netdev;
+use crate::moves;
 use crate::preload::HostFile;
 use crate::run::lease::{self, Keeper};
 use crate::run::maker::EntryPoint;
@@ -68,7 +68,7 @@ pub(crate) fn edit(
     };
     let keeper = Keeper::creating(host, "onload-container-runtime")
         .below(entry_point.root)
-        .fetching(netdev::fetch);
+        .fetching(moves::fetch);
     let outcome = filter::give(input, container, host, &keeper)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let (edited, config) = written(outcome, entry_point, host)?;
@@ -167,7 +167,7 @@ pub(crate) fn stream(
     let text = input::text(scanned.kept)?;
     let outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
         Some(input) => {
-            let keeper = Keeper::before(&host, "onload-hook precreate").fetching(netdev::fetch);
+            let keeper = Keeper::before(&host, "onload-hook precreate").fetching(moves::fetch);
             filter::give(input, container, &host, &keeper)?
         }
         None => Outcome::default(),

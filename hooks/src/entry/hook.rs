@@ -23,15 +23,12 @@ use crate::entry::create_runtime;
 use crate::entry::edit::{self, Streamed};
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::{FAILURE, SUCCESS, USAGE, say};
-use crate::entry::stand_ins::StandIns;
 use crate::entry::system_log::{self, Severity};
 use crate::filter::Container;
 use crate::host::sysfs::Sysfs;
 use crate::live;
 use crate::live::reapply;
-use crate::netdev;
-use crate::rdma;
-use crate::returning::Gone;
+use crate::moves::{self, Gone, StandIns};
 use crate::run::lease;
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
@@ -260,7 +257,7 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         return clean_up(&state, config, stand_ins);
     }
     let (token, id) = (asked.token.as_ref(), &state.id);
-    let (rest, rdma) = rdma::split(&asked);
+    let (rest, rdma) = moves::split(&asked);
     let (moving, others): (Vec<Device>, Vec<Device>) = rest
         .lease
         .into_iter()
@@ -272,7 +269,7 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         token,
         bundle: &state.bundle,
     };
-    let back = take_back(&rdma.lease, &moving, &gone, stand_ins);
+    let back = moves::take_back(&rdma.lease, &moving, &gone, stand_ins);
     if !rdma.rdma_netns.is_empty() {
         remove_nodes(&state, config)?;
     }
@@ -288,22 +285,9 @@ fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<()> {
         token: None,
         bundle: &bundle,
     };
-    let back = take_back(&moving, &moving, &gone, stand_ins);
+    let back = moves::take_back(&moving, &moving, &gone, stand_ins);
     remove_nodes(state, config)?;
     back.context(subject("poststop", &state.id))
-}
-
-/// Brings back the RDMA devices and the interfaces among what a container had. What goes wrong with the one keeps
-/// nothing from the other.
-fn take_back(
-    rdma: &[Device],
-    interfaces: &[Device],
-    gone: &Gone<'_>,
-    stand_ins: &StandIns,
-) -> Result<()> {
-    let devices = rdma::take_back(rdma, gone, &stand_ins.rdma);
-    netdev::take_back(interfaces, gone, &stand_ins.interfaces)?;
-    devices
 }
 
 /// Removes what was made in a container's root.

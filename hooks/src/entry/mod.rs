@@ -7,6 +7,5 @@ pub mod explain;
 pub mod hook;
 pub(crate) mod log_file;
 pub mod program;
-pub mod stand_ins;
 pub(crate) mod system_log;
 pub mod wrapper;

@@ -22,7 +22,7 @@ use super::{devices, mount_api};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::ThisHost;
 use crate::host::sysfs::Numbers;
-use crate::netdev;
+use crate::moves::{self, Identity};
 use crate::process::limits;
 use crate::run::lease;
 use crate::run::maker::{EntryPoint, Stage};
@@ -107,9 +107,9 @@ impl Inspection<'_> {
             bundle: self.bundle,
             init: self.init.pid(),
         };
-        let identity = netdev::Identity::default();
+        let identity = Identity::default();
         for claim in &self.plan.claims {
-            let claimed = netdev::claim(claim, container, "onload-hook", host, &identity);
+            let claimed = moves::claim(claim, container, "onload-hook", host, &identity);
             self.warnings.extend(claimed?);
         }
         Ok(())

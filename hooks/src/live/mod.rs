@@ -23,7 +23,7 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
-use onload_core::error::{Context, Error, Result};
+use onload_core::error::{Context, Result};
 use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
@@ -36,9 +36,8 @@ use crate::decision::input::{self, DecisionInput};
 use crate::decision::report::Report;
 use crate::decision::subject::{Identity, Subject};
 use crate::host::{HostView, ThisHost};
-use crate::netdev;
+use crate::moves;
 use crate::process::init::{self, Init};
-use crate::rdma;
 use crate::rootfs::container_root::ContainerRoot;
 use crate::run::lease::{self, Keeper};
 use crate::run::record::{self, Live};
@@ -99,7 +98,7 @@ fn give(
     if asker.is_served(before.as_ref()) {
         return Ok(Report::of_warnings(warnings, host.log()));
     }
-    let keeper = Keeper::creating(host, "onload-hook").fetching(netdev::fetch);
+    let keeper = Keeper::creating(host, "onload-hook").fetching(moves::fetch);
     let mut plan = plan::decide(subject, asker, &state.id, host, &keeper)?;
     warnings.append(&mut plan.warnings);
     let mut report = Report::of_warnings(warnings, host.log());
@@ -117,7 +116,7 @@ fn give(
     report.warnings.extend(result?);
     // Last, since this is what takes longest to undo.
     for asked in &moves {
-        let moved = move_rdma(state, asked, host, &rdma::Devices::default())?;
+        let moved = move_rdma(state, asked, host, &moves::Devices::default())?;
         report.warnings.extend(moved);
     }
     Ok(report)
@@ -129,7 +128,7 @@ pub(crate) fn move_rdma(
     state: &State,
     asked: &HookArguments,
     host: &ThisHost,
-    devices: &rdma::Devices,
+    devices: &moves::Devices,
 ) -> Result<Vec<String>> {
     let asker = Asker::Moves(asked.rdma_netns.clone());
     let mut warnings = Vec::new();
@@ -148,20 +147,18 @@ pub(crate) fn move_rdma(
         bundle: &state.bundle,
         init: state.pid.ok_or_else(init::no_pid)?,
     };
-    let Some(given) = rdma::give(asked, "createRuntime", container, host, devices)? else {
+    let Some((grants, nodes)) = moves::give_rdma(asked, "createRuntime", container, host, devices)?
+    else {
         return Ok(warnings);
     };
-    let result = plan::of_nodes(&config, key, given.nodes(), given.devices(), &settings)
+    let result = plan::of_nodes(&config, key, &nodes, grants.devices(), &settings)
         .and_then(|plan| inject_plan(state, &config, plan, before, &asker, host));
     match result {
         Ok(more) => {
             warnings.extend(more);
             Ok(warnings)
         }
-        Err(error) => {
-            let lost = given.withdraw(format!("{error:#}"));
-            Err(lost.map_or(error, Error::from))
-        }
+        Err(failed) => Err(grants.withdraw(failed)),
     }
 }
 

@@ -5,8 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use onload_core::lease::{Device, Leases};
 use onload_core::text::Chain;
-use onload_hooks::netdev::{self, Identity};
-use onload_hooks::rdma::{self, Devices};
+use onload_hooks::moves::{self, Devices, Identity};
 use onload_host::leases;
 
 use super::shown;
@@ -65,12 +64,13 @@ fn until_none_comes(
 /// One look. RDMA devices come first: one stands on an interface.
 fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
     let why = |error: &dyn std::error::Error| Chain(error).to_string();
-    let devices = rdma::restore(leases, &Devices::default()).context("restoring RDMA devices")?;
+    let devices =
+        moves::restore_rdma(leases, &Devices::default()).context("restoring RDMA devices")?;
     let devices = devices
         .into_iter()
         .map(|one| (one.device, one.result.err().map(|error| why(&error))));
     let interfaces =
-        netdev::restore(leases, &Identity::default()).context("restoring interfaces")?;
+        moves::restore_interfaces(leases, &Identity::default()).context("restoring interfaces")?;
     let interfaces = interfaces
         .into_iter()
         .map(|one| (one.device, one.result.err().map(|error| why(&error))));

@@ -1,0 +1,302 @@
+//! What an interface was, and the changes that restore it. Nothing is read or changed here.
+
+use onload_core::lease::InterfaceFacts;
+use onload_core::pci::PciAddress;
+
+use crate::moves::netlink::link::{CHOSEN_FLAGS, Change, Link, UP, address_bytes, address_text};
+
+/// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
+pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| address_text(bytes));
+    InterfaceFacts {
+        name: link.shown(),
+        alternative_names: link
+            .alternative_names
+            .iter()
+            .filter_map(|name| text(name))
+            .collect(),
+        mac: address(&link.address).unwrap_or_default(),
+        permanent_mac: address(&link.permanent_address),
+        mtu: link.mtu,
+        queue_length: link.queue_length,
+        alias: text(&link.alias).filter(|alias| !alias.is_empty()),
+        flags: link.flags,
+        broadcast: address(&link.broadcast),
+        link_mode: link.link_mode,
+        words: link.words.clone(),
+        queues: None,
+        onload: None,
+        pci,
+    }
+}
+
+/// One step that restores an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    Change(Change<'a>),
+    AlternativeName { name: &'a [u8], is_set: bool },
+}
+
+/// What is not as it was, each with its name and the steps that fix it. In that order nothing prevents what follows: an
+/// address changes while the interface is down, and a name that is another of its own is free first.
+pub(super) fn plan<'a>(
+    link: &'a Link,
+    facts: &'a InterfaceFacts,
+) -> Vec<(&'static str, Vec<Step<'a>>)> {
+    let mut plan: Vec<(&'static str, Vec<Step<'a>>)> = Vec::new();
+    let mut add = |what, differs: bool, steps: Vec<Step<'a>>| {
+        if differs {
+            plan.push((what, steps));
+        }
+    };
+    let one = |change| vec![Step::Change(change)];
+    let modes = link.xdp.map_or(&[][..], |xdp| xdp.modes());
+    let no_xdp = modes
+        .iter()
+        .map(|mode| Step::Change(Change::NoXdp(*mode)))
+        .collect();
+    add("its XDP program", link.xdp.is_some(), no_xdp);
+    let is_kept = |name: &[u8]| {
+        facts
+            .alternative_names
+            .iter()
+            .any(|own| own.as_bytes() == name)
+    };
+    let foreign: Vec<Step<'a>> = link
+        .alternative_names
+        .iter()
+        .filter(|name| !is_kept(name))
+        .map(|name| Step::AlternativeName {
+            name,
+            is_set: false,
+        })
+        .collect();
+    add("its other names", !foreign.is_empty(), foreign);
+    let (name, address) = (facts.name.as_bytes(), address_bytes(&facts.mac));
+    let renamed = link.name != name;
+    let readdressed = address
+        .as_ref()
+        .is_some_and(|address| *address != link.address);
+    let resized = link.mtu != facts.mtu;
+    if link.flags & UP != 0 && (renamed || readdressed || resized) {
+        add("its state", true, one(Change::Flags { mask: UP, flags: 0 }));
+    }
+    add("its name", renamed, one(Change::Name(name)));
+    let missing = facts.alternative_names.iter().map(String::as_bytes);
+    let missing: Vec<Step<'a>> = missing
+        .filter(|name| !link.alternative_names.iter().any(|own| own == name))
+        .map(|name| Step::AlternativeName { name, is_set: true })
+        .collect();
+    add("its other names", !missing.is_empty(), missing);
+    add(
+        "its address",
+        readdressed,
+        one(Change::Address(address.unwrap_or_default())),
+    );
+    add("its MTU", resized, one(Change::Mtu(facts.mtu)));
+    let queue = link.queue_length != facts.queue_length;
+    add(
+        "the length of its queue",
+        queue,
+        one(Change::QueueLength(facts.queue_length)),
+    );
+    let alias = facts.alias.as_deref().unwrap_or_default().as_bytes();
+    add("its alias", link.alias != alias, one(Change::Alias(alias)));
+    let broadcast = facts.broadcast.as_deref().and_then(address_bytes);
+    let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
+    add(
+        "its broadcast address",
+        broadcast.is_some(),
+        one(Change::Broadcast(broadcast.unwrap_or_default())),
+    );
+    let mode = facts.link_mode.filter(|mode| Some(*mode) != link.link_mode);
+    add(
+        "its link mode",
+        mode.is_some(),
+        one(Change::LinkMode(mode.unwrap_or_default())),
+    );
+    // What is set first changes what follows from it, and that is put right after it.
+    let words = facts.words.iter();
+    let words: Vec<Step<'a>> = words
+        .filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word))
+        .map(|(kind, word)| {
+            Step::Change(Change::Word {
+                kind: *kind,
+                word: *word,
+            })
+        })
+        .collect();
+    add(
+        "its group or the limits of its offloads",
+        !words.is_empty(),
+        words,
+    );
+    let flags = Change::Flags {
+        mask: CHOSEN_FLAGS,
+        flags: facts.flags,
+    };
+    add(
+        "its flags",
+        (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0,
+        one(flags.clone()),
+    );
+    // What takes it down on the way brings it up again, as it was.
+    let went_down = link.flags & facts.flags & UP != 0 && (renamed || readdressed || resized);
+    add("its flags", went_down, one(flags));
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use crate::moves::netlink::link::Xdp;
+
+    fn link() -> Link {
+        Link {
+            index: 7,
+            flags: UP | 0x1000,
+            name: b"ens1v0".to_vec(),
+            alternative_names: vec![b"enp3s0v0".to_vec()],
+            address: vec![2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            queue_length: 1000,
+            alias: b"rack 7".to_vec(),
+            broadcast: vec![255; 6],
+            link_mode: Some(0),
+            words: BTreeMap::from([(27, 0), (41, 65536)]),
+            ..Link::default()
+        }
+    }
+
+    fn facts() -> InterfaceFacts {
+        of(&link(), "0000:03:10.0".parse().unwrap())
+    }
+
+    fn wrong(link: &Link) -> Vec<&'static str> {
+        plan(link, &facts())
+            .into_iter()
+            .map(|(what, _)| what)
+            .collect()
+    }
+
+    #[test]
+    fn an_interface_that_is_as_it_was_is_left_alone() {
+        assert_eq!(plan(&link(), &facts()), []);
+        // What the kernel sets by itself is not somebody's choice.
+        let running = Link {
+            flags: link().flags | 0x1_0040,
+            index: 9,
+            ..link()
+        };
+        assert_eq!(plan(&running, &facts()), []);
+    }
+
+    #[test]
+    fn whatever_a_container_changed_is_mended_in_an_order_that_works() {
+        let theirs = Link {
+            name: b"eth7".to_vec(),
+            alternative_names: vec![b"ens1v0".to_vec(), b"\xff".to_vec()],
+            address: vec![2, 0, 0, 0, 0, 9],
+            mtu: 900,
+            queue_length: 1,
+            alias: b"mine".to_vec(),
+            flags: UP | 0x1100,
+            xdp: Some(Xdp::Several),
+            broadcast: vec![255, 255, 255, 255, 255, 0],
+            link_mode: Some(1),
+            words: BTreeMap::from([(27, 7), (41, 3000), (63, 1)]),
+            ..link()
+        };
+        let facts = facts();
+        let plan = plan(&theirs, &facts);
+        let steps: Vec<Step<'_>> = plan.into_iter().flat_map(|(_, steps)| steps).collect();
+        let other = |name, is_set| Step::AlternativeName { name, is_set };
+        let flags = Change::Flags {
+            mask: CHOSEN_FLAGS,
+            flags: facts.flags,
+        };
+        let wanted = [
+            Step::Change(Change::NoXdp(2)),
+            Step::Change(Change::NoXdp(4)),
+            Step::Change(Change::NoXdp(8)),
+            other(b"ens1v0", false),
+            other(b"\xff", false),
+            Step::Change(Change::Flags { mask: UP, flags: 0 }),
+            Step::Change(Change::Name(b"ens1v0")),
+            other(b"enp3s0v0", true),
+            Step::Change(Change::Address(vec![2, 0, 0, 0, 0, 1])),
+            Step::Change(Change::Mtu(1500)),
+            Step::Change(Change::QueueLength(1000)),
+            Step::Change(Change::Alias(b"rack 7")),
+            Step::Change(Change::Broadcast(vec![255; 6])),
+            Step::Change(Change::LinkMode(0)),
+            Step::Change(Change::Word { kind: 27, word: 0 }),
+            Step::Change(Change::Word {
+                kind: 41,
+                word: 65536,
+            }),
+            Step::Change(flags.clone()),
+            Step::Change(flags),
+        ];
+        assert_eq!(steps, wanted);
+    }
+
+    #[test]
+    fn each_thing_that_differs_is_named() {
+        assert_eq!(
+            wrong(&Link {
+                mtu: 9,
+                flags: 0x1000,
+                ..link()
+            }),
+            ["its MTU", "its flags"]
+        );
+        assert_eq!(
+            wrong(&Link {
+                flags: 0x1000,
+                ..link()
+            }),
+            ["its flags"]
+        );
+        assert_eq!(
+            wrong(&Link {
+                alias: Vec::new(),
+                ..link()
+            }),
+            ["its alias"]
+        );
+        assert_eq!(
+            wrong(&Link {
+                alternative_names: Vec::new(),
+                ..link()
+            }),
+            ["its other names"]
+        );
+        let xdp = Link {
+            xdp: Some(Xdp::Driver),
+            ..link()
+        };
+        assert_eq!(wrong(&xdp), ["its XDP program"]);
+    }
+
+    #[test]
+    fn an_interface_without_alias_or_address_gets_none() {
+        let plain = Link {
+            alias: Vec::new(),
+            address: Vec::new(),
+            ..link()
+        };
+        let facts = of(&plain, "0000:03:10.0".parse().unwrap());
+        assert_eq!((facts.alias.as_deref(), facts.mac.as_str()), (None, ""));
+        assert_eq!(plan(&plain, &facts), []);
+        let named = link();
+        let steps = plan(&named, &facts);
+        assert_eq!(
+            steps,
+            [("its alias", vec![Step::Change(Change::Alias(b""))])]
+        );
+    }
+}

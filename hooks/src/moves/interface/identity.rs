@@ -1,0 +1,62 @@
+//! Which interface belongs to a PCI function, whatever it is called: the kernel says it of each interface, in every
+//! network namespace (`IFLA_PARENT_DEV_NAME`, Linux 5.14), and a container can change nothing of that.
+
+use std::collections::BTreeMap;
+
+use onload_core::bail;
+use onload_core::error::Result;
+use onload_core::pci::PciAddress;
+
+use crate::moves::journey;
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::Netns;
+
+pub(super) type Home<'a> = journey::Home<'a, Identity>;
+
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    stand_ins: BTreeMap<u32, PciAddress>,
+}
+
+impl Identity {
+    /// As [`Identity::default`], and virtual pairs (veth(4)) stand in for functions: by the index of the other end,
+    /// which stays where it is. For tests on machines without virtual functions; the programs know none.
+    #[must_use]
+    pub fn with_stand_ins(stand_ins: BTreeMap<u32, PciAddress>) -> Self {
+        Identity { stand_ins }
+    }
+
+    fn function(&self, link: &Link) -> Option<PciAddress> {
+        let stand_in = || {
+            let end = link.lower.filter(|_| link.kind == b"veth")?;
+            self.stand_ins.get(&end).copied()
+        };
+        link.function.or_else(stand_in)
+    }
+
+    pub(super) fn is_function(&self, link: &Link) -> bool {
+        self.function(link).is_some()
+    }
+
+    /// The interface of a function in a namespace, if it has one there; `name` is for messages.
+    pub(super) fn interface_of(
+        &self,
+        netns: &Netns,
+        pci: PciAddress,
+        name: &str,
+    ) -> Result<Option<Link>> {
+        let (links, is_whole) = netns.look()?;
+        let mut own = links
+            .into_iter()
+            .filter(|link| self.function(link) == Some(pci));
+        match (own.next(), own.next()) {
+            (_, Some(_)) => bail!(
+                "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
+            ),
+            (None, None) if !is_whole => bail!(
+                "looking for interface {name} in a network namespace whose interfaces never stand still"
+            ),
+            (found, None) => Ok(found),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What an interface has in the container: its addresses, routes and size, and that it is up.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use onload_core::error::{Context as _, Result};
+use rustix::io::Errno;
+
+use crate::moves::journey::Request;
+use crate::moves::netlink::address::Address;
+use crate::moves::netlink::link::{Change, Link, UP};
+use crate::moves::netlink::route::New;
+use crate::moves::netns::Netns;
+
+pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
+    let index = link.index;
+    let setting = |what: String| {
+        let name = link.shown();
+        move || format!("setting {what} of interface {name} in the container")
+    };
+    if let Some(mtu) = request.settings.mtu {
+        let set = netns.change(index, &Change::Mtu(mtu.get()));
+        set.with_context(setting(format!("the MTU {}", mtu.get())))?;
+    }
+    let up = Change::Flags {
+        mask: UP,
+        flags: UP,
+    };
+    netns
+        .change(index, &up)
+        .with_context(setting("the state".to_owned()))?;
+    for address in &request.addresses {
+        let added = netns.add_address(Address {
+            index,
+            address: address.address(),
+            prefix: address.prefix(),
+        });
+        added.with_context(setting(format!("the address {address}")))?;
+    }
+    for route in &request.settings.routes {
+        let network = (route.network.address(), route.network.prefix());
+        let via = route.via;
+        let added = netns.add_route(New {
+            index,
+            network,
+            via,
+        });
+        added.with_context(setting(format!("the route {route}")))?;
+    }
+    for via in &request.settings.gateway {
+        let everywhere = match via {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let added = netns.add_route(New {
+            index,
+            network: (everywhere, 0),
+            via: Some(*via),
+        });
+        let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
+        let why = if added.as_ref().is_err_and(is_taken) {
+            " beside the container's own, which its engine set,"
+        } else {
+            ""
+        };
+        added.with_context(setting(format!("the gateway {via}{why}")))?;
+    }
+    Ok(())
+}

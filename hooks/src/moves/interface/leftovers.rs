@@ -1,0 +1,208 @@
+//! What a container left on an interface: other interfaces that stand on it and take its packets, and BPF programs.
+//! Both stay on it when it moves. A container may have put the other interfaces into another namespace, so they are
+//! looked for in all that can be found.
+
+use std::io;
+use std::time::Duration;
+
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::text::Quoted;
+use rustix::io::Errno;
+
+use super::programs;
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::{self, Depth, Netns, Unseen};
+
+/// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
+/// anew.
+pub(super) const SHORT: Duration = Duration::from_secs(2);
+/// And how long where it cannot, since nothing may be left on an interface.
+pub(super) const LONG: Duration = Duration::from_secs(6);
+
+/// An interface that stands on another one, and where it is.
+pub(super) struct Upper {
+    pub(super) place: netns::Found,
+    pub(super) link: Link,
+}
+
+#[derive(Default)]
+pub(super) struct Uppers {
+    pub(super) found: Vec<Upper>,
+    /// Why there may be more.
+    pub(super) unseen: Option<Error>,
+}
+
+/// What stands on an interface of `base` in other namespaces; an error if not even all namespaces of the host could be
+/// looked at.
+pub(super) fn uppers_elsewhere(
+    base: &Netns,
+    lower: &Link,
+    depth: Depth,
+    patience: Duration,
+) -> Result<Uppers> {
+    let mut uppers = Uppers::default();
+    let looking = || looking(&lower.shown());
+    for place in netns::others(base, depth, patience) {
+        let place = match place {
+            Ok(place) => place,
+            Err(Unseen::Host(error)) => return Err(error).with_context(looking),
+            Err(Unseen::Others(error)) => {
+                uppers.unseen = Err::<(), _>(error).with_context(looking).err();
+                break;
+            }
+        };
+        let found = uppers_in(base, lower, &place).with_context(|| {
+            format!(
+                "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
+                place.keeper
+            )
+        });
+        match found {
+            Ok(found) => uppers.found.extend(found),
+            // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
+            Err(error) => {
+                uppers.unseen.get_or_insert(error);
+            }
+        }
+    }
+    Ok(uppers)
+}
+
+fn uppers_in(base: &Netns, lower: &Link, place: &netns::Found) -> Result<Vec<Upper>> {
+    let (links, _) = place.netns.look()?;
+    let stand = |link: &&Link| {
+        let number = link.lower_namespace;
+        number.is_some() && link.stands_in(number, lower.index)
+    };
+    let mut found = links.iter().filter(stand).peekable();
+    if found.peek().is_none() {
+        return Ok(Vec::new());
+    }
+    let listing = "listing what stands on an interface";
+    let number = place.netns.number_of(base).context(listing)?;
+    let own = found.filter(|link| link.lower_namespace == number);
+    own.map(|link| {
+        let place = place.again().context(listing)?;
+        let link = link.clone();
+        Ok(Upper { place, link })
+    })
+    .collect()
+}
+
+/// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may.
+pub(super) fn delete_uppers(
+    base: &Netns,
+    lower: &Link,
+    depth: Depth,
+    patience: Duration,
+) -> Result<()> {
+    let (links, _) = base.look()?;
+    let delete_upper = |netns: &Netns, upper: &Link| {
+        let deleted = delete(netns, upper.index);
+        deleted.with_context(|| moving(&upper.name, "away, which stood on another"))
+    };
+    for upper in links.iter().filter(|other| other.stands_on(lower.index)) {
+        delete_upper(base, upper)?;
+    }
+    let uppers = uppers_elsewhere(base, lower, depth, patience)?;
+    for upper in uppers.found {
+        delete_upper(&upper.place.netns, &upper.link)?;
+    }
+    uppers.unseen.map_or(Ok(()), Err)
+}
+
+pub(super) fn looking(name: &str) -> String {
+    format!("interface {name}: looking at other network namespaces")
+}
+
+/// `way` says where to or from.
+pub(super) fn moving(name: &[u8], way: &str) -> String {
+    format!(
+        "moving interface {} {way}",
+        Quoted(&String::from_utf8_lossy(name))
+    )
+}
+
+/// Deletes an interface that may have gone by itself.
+pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
+    match netns.delete(index) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
+        deleted => deleted,
+    }
+}
+
+/// Detaches the programs that a container left on an interface of the host.
+pub(super) fn detach_programs(link: &Link) -> Result<()> {
+    programs::clear(link).with_context(|| {
+        let name = link.shown();
+        format!("removing BPF programs from interface {name}; `bpftool net` shows them")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use super::*;
+    use crate::moves::netns::test_namespace::{self, Child};
+
+    #[test]
+    fn what_the_host_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let Some(_stranger) = Child::of_user() else {
+            return;
+        };
+        let (base, two) = (Child::new(), Child::new());
+        base.ip("link add d0 type veth peer name d1");
+        base.ip("link add link d0 name mac0 type macvlan");
+        base.ip(&format!("link set mac0 netns {}", two.pid()));
+        let netns = base.netns();
+        let mut links = netns.links().unwrap().into_iter();
+        let link = links.find(|link| link.name == b"d0").unwrap();
+        let find = || {
+            let depth = Depth::Processes;
+            uppers_elsewhere(&netns, &link, depth, Duration::ZERO).unwrap()
+        };
+        // An interface may move then, with a warning.
+        let uppers = find();
+        assert_eq!(uppers.found.len(), 1);
+        let unseen = uppers.unseen.unwrap().to_string();
+        assert_eq!(unseen, "interface d0: looking at other network namespaces");
+        // And does not come back as it was.
+        delete_uppers(&netns, &link, Depth::Processes, Duration::ZERO).unwrap_err();
+        assert_eq!(find().found.len(), 0);
+    }
+
+    #[test]
+    fn nothing_hides_in_a_namespace_whose_interfaces_come_and_go() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let (one, two) = (Child::new(), Child::new());
+        one.ip("link add moves index 7 type veth");
+        // More than one datagram of the kernel's has.
+        for number in 0..60 {
+            one.ip(&format!("link add b{number} type bridge"));
+        }
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (one, two) = (one.netns(), two.netns());
+                while !is_done.load(Relaxed) {
+                    one.give(7, &two, None).unwrap();
+                    two.give(7, &one, None).unwrap();
+                }
+            });
+            let netns = one.netns();
+            let fewer = (0..20).find_map(|_| {
+                let (links, _) = netns.look().unwrap();
+                let bridges = links.iter().filter(|link| link.kind == b"bridge");
+                Some(bridges.count()).filter(|count| *count != 60)
+            });
+            is_done.store(true, Relaxed);
+            assert_eq!(fewer, None);
+        });
+    }
+}

@@ -1,0 +1,250 @@
+//! Interfaces that Onload reaches by AF_XDP: they are registered in the network namespace where they are (Onload,
+//! `src/driver/linux_resource/sysfs.c`), and stay it wherever they move.
+//!
+//! Onload gives its XDP program to the interface's driver itself (`xdp_set_link` in its `src/lib/efhw/af_xdp.c`), so
+//! netlink knows nothing of it, and what the way back detaches is never Onload's. But a container with CAP_BPF and
+//! CAP_NET_ADMIN that attaches one takes Onload's out of the driver, and the kernel ends that program. It cannot be put
+//! back: Onload neither registers an interface twice (EALREADY) nor lets go of one that it has (EBUSY). So the number of
+//! Onload's program on an interface is kept, and one that came back without it is not given to the next container as an
+//! accelerated one. The number is that of the program that came when the interface was registered here; where the host
+//! did that, programs and interfaces are paired by the order in which they came, if there are as many of each.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::SystemTime;
+
+use onload_core::bail;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::lease::{InterfaceFacts, Registration};
+use rustix::io::Errno;
+
+use super::programs;
+use crate::moves::netns::Netns;
+
+const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
+/// Where they are listed, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`). The names of these
+/// are from when they were registered.
+const LISTED: &str = "/sys/kernel/debug/sfc_resource/nics";
+/// What is said of them there: the name of today, the address when they were registered, and a kind that ends in this word.
+const NAME: &str = "net_dev";
+const ADDRESS: &str = "mac_addr";
+const KIND: &str = "devtype";
+const AF_XDP: &str = "AF_XDP";
+const PROGRAM: &[u8] = b"xdpsock";
+
+/// An interface that Onload reaches by AF_XDP, wherever it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    name: String,
+    address: String,
+    /// When it was registered, in nanoseconds since 1970.
+    since: u64,
+}
+
+impl Listed {
+    /// Any container may give its own interface the name of another one.
+    fn is(&self, facts: &InterfaceFacts) -> bool {
+        let own = [Some(&facts.mac), facts.permanent_mac.as_ref()];
+        self.name == facts.name && own.contains(&Some(&self.address))
+    }
+}
+
+/// Registers an interface of a network namespace, if it is not; its registration, as far as Onload tells it.
+pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Registration>> {
+    let failed = || {
+        format!(
+            "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works",
+            facts.name
+        )
+    };
+    let write = || {
+        let mut file = fs::OpenOptions::new().write(true).open(REGISTER)?;
+        // The kernel takes one write as one value.
+        file.write_all(format!("{}\n", facts.name).as_bytes())
+    };
+    let before = programs::named(PROGRAM);
+    match netns.inside(write) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
+            return Ok(registration(facts));
+        }
+        written => written.with_context(failed)?,
+    }
+    // The kernel answers before Onload has tried, and only its log has what came of it.
+    let Some(listed) = listed() else {
+        return Ok(None);
+    };
+    let own = listed.into_iter().find(|one| one.is(facts));
+    let own = own.ok_or_else(|| Error::new(failed()))?;
+    Ok(Some(Registration {
+        since: own.since,
+        program: one_more(&before, &programs::named(PROGRAM)),
+    }))
+}
+
+fn one_more(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
+    let mut new = after.difference(before);
+    new.next().copied().filter(|_| new.next().is_none())
+}
+
+pub(super) fn registration(facts: &InterfaceFacts) -> Option<Registration> {
+    let listed = listed()?;
+    let own = listed.iter().find(|one| one.is(facts))?;
+    Some(Registration {
+        since: own.since,
+        program: program_of(own, &listed, &programs::named(PROGRAM)),
+    })
+}
+
+/// Onload's program on an interface. The kernel numbers programs as they come.
+fn program_of(own: &Listed, listed: &[Listed], programs: &BTreeSet<u32>) -> Option<u32> {
+    let is_twin = |one: &&Listed| one.since == own.since;
+    if listed.len() != programs.len() || listed.iter().filter(is_twin).count() != 1 {
+        return None;
+    }
+    let before = listed.iter().filter(|one| one.since < own.since).count();
+    programs.iter().nth(before).copied()
+}
+
+/// Refuses an interface that is back without Onload's program. After Onload's modules were loaded anew it is registered
+/// again.
+pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
+    let (Some(kept), Some(listed)) = (&facts.onload, listed()) else {
+        return Ok(());
+    };
+    match listed.iter().find(|one| one.is(facts)) {
+        // A registration ends with the module.
+        None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
+        Some(now) if is_missing(kept, now.since, &programs::named(PROGRAM)) => {
+            bail!(
+                "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
+                facts.name,
+                facts.pci
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether Onload's program has gone while the registration stayed.
+fn is_missing(kept: &Registration, since: u64, now: &BTreeSet<u32>) -> bool {
+    kept.since == since && kept.program.is_some_and(|program| !now.contains(&program))
+}
+
+fn listed() -> Option<Vec<Listed>> {
+    listed_in(Path::new(LISTED))
+}
+
+fn listed_in(dir: &Path) -> Option<Vec<Listed>> {
+    let attribute = |entry: &fs::DirEntry, name: &str| {
+        let text = fs::read_to_string(entry.path().join(name)).ok()?;
+        Some(text.trim_end().to_owned())
+    };
+    let read = |entry: &fs::DirEntry| {
+        let kind = attribute(entry, KIND)?;
+        let since = entry.metadata().ok()?.modified().ok()?;
+        let since = since.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        kind.ends_with(AF_XDP).then_some(Listed {
+            name: attribute(entry, NAME)?,
+            address: attribute(entry, ADDRESS)?,
+            since: since.as_nanos().try_into().ok()?,
+        })
+    };
+    let entries = fs::read_dir(dir).ok()?;
+    Some(entries.flatten().filter_map(|entry| read(&entry)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moves::interface::facts;
+    use crate::moves::netlink::link::Link;
+
+    fn listed(name: &str, address: &str, since: u64) -> Listed {
+        let (name, address) = (name.to_owned(), address.to_owned());
+        Listed {
+            name,
+            address,
+            since,
+        }
+    }
+
+    fn set(programs: &[u32]) -> BTreeSet<u32> {
+        programs.iter().copied().collect()
+    }
+
+    #[test]
+    fn an_interface_is_known_by_the_name_that_it_has_now() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(listed_in(&dir.path().join("nics")), None);
+        for (entry, name, kind) in [
+            ("000_ens1", "eth7", "4:0:0 => AF_XDP"),
+            ("001_ens2", "ens2", "1:41:2 => EF10"),
+        ] {
+            let entry = dir.path().join(entry);
+            fs::create_dir(&entry).unwrap();
+            fs::write(entry.join(NAME), format!("{name}\n")).unwrap();
+            fs::write(entry.join(ADDRESS), "02:00:00:00:10:01\n").unwrap();
+            fs::write(entry.join(KIND), format!("{kind}\n")).unwrap();
+        }
+        let found = listed_in(dir.path()).unwrap();
+        let since = found[0].since;
+        assert_ne!(since, 0);
+        assert_eq!(found, [listed("eth7", "02:00:00:00:10:01", since)]);
+    }
+
+    #[test]
+    fn an_interface_that_has_the_name_of_another_is_not_that_one() {
+        let link = Link {
+            name: b"ens1v0".to_vec(),
+            address: vec![2, 0, 0, 0, 0, 1],
+            permanent_address: vec![2, 0, 0, 0, 0, 2],
+            ..Link::default()
+        };
+        let facts = facts::of(&link, "0000:03:10.0".parse().unwrap());
+        for (name, address, is_it) in [
+            ("ens1v0", "02:00:00:00:00:01", true),
+            ("ens1v0", "02:00:00:00:00:02", true),
+            ("ens1v0", "02:00:00:00:00:03", false),
+            ("ens1v1", "02:00:00:00:00:01", false),
+        ] {
+            let one = listed(name, address, 0);
+            assert_eq!(one.is(&facts), is_it, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn the_program_of_an_interface_is_kept_only_where_it_is_known() {
+        assert_eq!(one_more(&set(&[7]), &set(&[7, 9])), Some(9));
+        assert_eq!(one_more(&set(&[7]), &set(&[7])), None);
+        // Somebody else loaded one at that moment.
+        assert_eq!(one_more(&set(&[7]), &set(&[7, 9, 10])), None);
+
+        let [first, second] = [listed("a", "", 20), listed("b", "", 10)];
+        let both = [first.clone(), second.clone()];
+        let of = |own, programs: &[u32]| program_of(own, &both, &set(programs));
+        assert_eq!(
+            (of(&first, &[7, 9]), of(&second, &[7, 9])),
+            (Some(9), Some(7))
+        );
+        // One is somebody else's, or an interface has none.
+        assert_eq!((of(&first, &[7, 9, 11]), of(&first, &[9])), (None, None));
+        let twins = [first.clone(), listed("c", "", 20)];
+        assert_eq!(program_of(&first, &twins, &set(&[7, 9])), None);
+    }
+
+    #[test]
+    fn a_program_is_missed_on_the_interface_that_had_it_and_while_its_registration_stands() {
+        let kept = |program| Registration { since: 10, program };
+        assert!(is_missing(&kept(Some(7)), 10, &set(&[])));
+        // That of another one, or one that a container calls as Onload's is called, does not stand in for it.
+        assert!(is_missing(&kept(Some(7)), 10, &set(&[8, 9])));
+        assert!(!is_missing(&kept(Some(7)), 10, &set(&[7])));
+        assert!(!is_missing(&kept(None), 10, &set(&[])), "not known");
+        assert!(
+            !is_missing(&kept(Some(7)), 11, &set(&[])),
+            "the modules were loaded anew"
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! BPF programs on an interface that netlink does not take away: those of tcx stay on it through a move (net/core/dev.c,
+//! `__dev_change_net_namespace`), and an XDP program that a link holds goes with the link alone.
+//!
+//! Numbers and layouts are those of include/uapi/linux/bpf.h.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::bpf::{
+    Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
+    descriptor, number,
+};
+use crate::moves::netlink::link::Link;
+use crate::moves::netlink::message::until_null;
+
+const PROG_GET_NEXT_ID: libc::c_long = 11;
+const LINK_GET_FD_BY_ID: libc::c_long = 30;
+const LINK_GET_NEXT_ID: libc::c_long = 31;
+const LINK_DETACH: libc::c_long = 34;
+
+/// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` (Linux 6.6).
+const PLACES: [u32; 2] = [46, 47];
+const XDP_PROGRAM: u32 = 6;
+const XDP_LINK: u32 = 6;
+const MAX_ATTACHED: usize = 64;
+/// Links or programs of the whole machine that are looked at.
+const MAX_LOOKS: usize = 65536;
+
+/// `union bpf_attr` of `BPF_PROG_QUERY`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    ifindex: u32,
+    place: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    padding: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+#[repr(C)]
+struct Words([u32; 6]);
+
+#[repr(C)]
+#[derive(Default)]
+struct InfoQuery {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_link_info`, for a link of XDP.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    ifindex: u32,
+    more: [u32; 27],
+}
+
+/// The beginning of `struct bpf_prog_info`, up to the program's name.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    lengths: [u32; 2],
+    code: [u64; 2],
+    load_time: u64,
+    user: u32,
+    map_count: u32,
+    maps: u64,
+    name: [u8; 16],
+}
+
+impl Attr for Query {}
+impl Attr for Words {}
+impl Attr for InfoQuery {}
+
+/// A program of tcx: its number, and that of the link that holds it, or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attached {
+    program: u32,
+    link: u32,
+}
+
+/// Whether programs of tcx are on an interface of this process's own network namespace.
+pub(super) fn has_tcx(link: &Link) -> bool {
+    let mut places = PLACES.into_iter();
+    places.any(|place| attached(link.index, place).is_ok_and(|found| !found.is_empty()))
+}
+
+/// Takes what netlink does not take from an interface of this process's own network namespace.
+pub(super) fn clear(link: &Link) -> Result<(), Errno> {
+    if !link.xdp_programs.is_empty() {
+        detach_xdp_links(link)?;
+    }
+    for place in PLACES {
+        // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
+        for each in attached(link.index, place).unwrap_or_default() {
+            match detach(link.index, place, each) {
+                Err(Errno::NOENT) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the machine's XDP programs of a name; those that cannot be looked at are none.
+pub(super) fn named(name: &[u8]) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    let mut last = 0;
+    for _ in 0..MAX_LOOKS {
+        let mut attr = word(last);
+        if call(PROG_GET_NEXT_ID, &mut attr).is_err() {
+            break;
+        }
+        last = attr.0[1];
+        let info = by_id(PROG_GET_FD_BY_ID, last).and_then(|program| {
+            let mut info = ProgramInfo::default();
+            let address = address(&raw mut info);
+            ask(&program, address, size_of::<ProgramInfo>()).map(|()| info)
+        });
+        let is_it = |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_null(&info.name) == name;
+        found.extend(info.ok().filter(is_it).map(|info| info.id));
+    }
+    found
+}
+
+fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
+    let mut programs = [0_u32; MAX_ATTACHED];
+    let mut links = [0_u32; MAX_ATTACHED];
+    let mut query = Query {
+        ifindex,
+        place,
+        programs: address(programs.as_mut_ptr()),
+        links: address(links.as_mut_ptr()),
+        count: u32::try_from(MAX_ATTACHED).unwrap_or_default(),
+        ..Query::default()
+    };
+    match call(PROG_QUERY, &mut query) {
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        result => result?,
+    };
+    let count = usize::try_from(query.count).unwrap_or_default();
+    let found = programs.into_iter().zip(links).take(count);
+    Ok(found
+        .map(|(program, link)| Attached { program, link })
+        .collect())
+}
+
+fn detach(ifindex: u32, place: u32, each: Attached) -> Result<(), Errno> {
+    if each.link != 0 {
+        return detach_link(&by_id(LINK_GET_FD_BY_ID, each.link)?);
+    }
+    let program = by_id(PROG_GET_FD_BY_ID, each.program)?;
+    let mut attr = Words([ifindex, number(program.as_fd()), place, 0, 0, 0]);
+    call(PROG_DETACH, &mut attr).map(drop)
+}
+
+/// Links are the whole machine's, and tell the number of an interface alone; the program tells which interface.
+fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
+    let mut last = 0;
+    for _ in 0..MAX_LOOKS {
+        let mut attr = word(last);
+        match call(LINK_GET_NEXT_ID, &mut attr) {
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => return Ok(()),
+            result => result?,
+        };
+        last = attr.0[1];
+        let Ok(found) = by_id(LINK_GET_FD_BY_ID, last) else {
+            continue;
+        };
+        let Ok(info) = info_of(&found) else { continue };
+        let is_its = info.kind == XDP_LINK && info.ifindex == link.index;
+        if is_its && link.xdp_programs.contains(&info.program) {
+            detach_link(&found)?;
+        }
+    }
+    Ok(())
+}
+
+fn info_of(link: &OwnedFd) -> Result<LinkInfo, Errno> {
+    let mut info = LinkInfo::default();
+    let address = address(&raw mut info);
+    ask(link, address, size_of::<LinkInfo>()).map(|()| info)
+}
+
+/// Has what the kernel knows of a link or program written to an address that has room for so many bytes.
+fn ask(object: &OwnedFd, address: u64, length: usize) -> Result<(), Errno> {
+    let mut attr = InfoQuery {
+        fd: number(object.as_fd()),
+        length: u32::try_from(length).unwrap_or_default(),
+        info: address,
+    };
+    call(OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
+}
+
+fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
+    call(LINK_DETACH, &mut word(number(link.as_fd()))).map(drop)
+}
+
+fn by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
+    call(command, &mut word(id)).map(descriptor)
+}
+
+fn word(word: u32) -> Words {
+    Words([word, 0, 0, 0, 0, 0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moves::netns::test_namespace::{self, Child};
+
+    const PROG_LOAD: libc::c_long = 5;
+    const PROG_ATTACH: libc::c_long = 8;
+    const LINK_CREATE: libc::c_long = 28;
+    const SCHED_CLS: u32 = 3;
+    const XDP: u32 = 6;
+    const XDP_PLACE: u32 = 37;
+
+    #[repr(C)]
+    #[derive(Default)]
+    struct Load {
+        kind: u32,
+        count: u32,
+        instructions: u64,
+        licence: u64,
+        log: [u32; 4],
+        version: u32,
+        flags: u32,
+        name: [u8; 16],
+        ifindex: u32,
+        place: u32,
+    }
+    impl Attr for Load {}
+
+    /// A program of two instructions, that returns a number.
+    fn load(kind: u32, number: u32, place: u32) -> OwnedFd {
+        load_named(b"", kind, number, place)
+    }
+
+    fn load_named(called: &[u8], kind: u32, number: u32, place: u32) -> OwnedFd {
+        let mut name = [0; 16];
+        name[..called.len()].copy_from_slice(called);
+        let mut code = [0xb7_u64 | u64::from(number) << 32, 0x95];
+        let mut licence = *b"GPL\0";
+        let mut attr = Load {
+            kind,
+            count: 2,
+            instructions: address(&mut code),
+            licence: address(&mut licence),
+            name,
+            place,
+            ..Load::default()
+        };
+        descriptor(call(PROG_LOAD, &mut attr).unwrap())
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn programs_of_tcx_are_seen_and_taken_away_however_they_were_put_there() {
+        if !test_namespace::can_be("BPF programs on interfaces") {
+            return;
+        }
+        let child = Child::new();
+        child.ip("link add d0 type veth peer name d1");
+        child.within(|netns| {
+            let link = || {
+                netns
+                    .links()
+                    .unwrap()
+                    .into_iter()
+                    .find(|one| one.name == b"d0")
+            };
+            let link = link().unwrap();
+            assert!(!has_tcx(&link));
+            clear(&link).unwrap();
+            let plain = load(SCHED_CLS, 0, 0);
+            let mut attr = Words([link.index, number(plain.as_fd()), 46, 0, 0, 0]);
+            call(PROG_ATTACH, &mut attr).unwrap();
+            let held = load(SCHED_CLS, 1, 0);
+            let mut attr = Words([number(held.as_fd()), link.index, 47, 0, 0, 0]);
+            let _kept = descriptor(call(LINK_CREATE, &mut attr).unwrap());
+            assert!(has_tcx(&link));
+            clear(&link).unwrap();
+            assert!(!has_tcx(&link));
+        });
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn programs_of_xdp_are_found_by_their_name_while_somebody_holds_them() {
+        if !test_namespace::can_be("BPF programs") {
+            return;
+        }
+        let name = format!("ctk{}", std::process::id());
+        let found = || named(name.as_bytes());
+        let before = found();
+        let other = load_named(name.as_bytes(), SCHED_CLS, 0, 0);
+        let longer = load_named(format!("{name}x").as_bytes(), XDP, 2, XDP_PLACE);
+        assert_eq!((before, found()), (BTreeSet::new(), BTreeSet::new()));
+        let program = load_named(name.as_bytes(), XDP, 2, XDP_PLACE);
+        assert_eq!(found().len(), 1);
+        drop((other, longer));
+        assert_eq!(found().len(), 1);
+        drop(program);
+        // The kernel ends a program a moment after its last holder.
+        let is_gone = || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            found().is_empty()
+        };
+        assert!((0..500).any(|_| is_gone()));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_program_of_xdp_goes_with_the_link_that_holds_it_and_no_other_does() {
+        if !test_namespace::can_be("BPF programs on interfaces") {
+            return;
+        }
+        let child = Child::new();
+        child.ip("link add d0 type veth peer name d1");
+        child.within(|netns| {
+            let link = |name: &[u8]| {
+                let mut links = netns.links().unwrap().into_iter();
+                links.find(|one| one.name == name).unwrap()
+            };
+            let kept = [b"d0", b"d1"].map(|name| {
+                let program = load(XDP, 2, XDP_PLACE);
+                // `XDP_FLAGS_SKB_MODE`.
+                let index = link(name).index;
+                let mut attr = Words([number(program.as_fd()), index, XDP_PLACE, 2, 0, 0]);
+                descriptor(call(LINK_CREATE, &mut attr).unwrap())
+            });
+            assert!(link(b"d0").xdp.is_some());
+            clear(&link(b"d0")).unwrap();
+            assert_eq!((link(b"d0").xdp, link(b"d1").xdp.is_some()), (None, true));
+            drop(kept);
+        });
+    }
+}

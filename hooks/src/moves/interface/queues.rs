@@ -1,0 +1,356 @@
+//! How packets come to the queues of an interface: what is kept of that before it moves, and restored when it is back.
+//! Both happen on the host, since a sysfs shows the interfaces of one network namespace alone.
+//!
+//! The fields that are hashed (`ethtool -n IF rx-flow-hash`), contexts of RSS beside the first, which nothing uses without
+//! a rule, and all else that ethtool(8) sets are not kept. To unbind a virtual function's driver and bind it again resets
+//! them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use onload_core::lease::{InterfaceFacts, Queues, Spread};
+use rustix::io::Errno;
+
+use super::ethtool::{self, Ethtool};
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::Netns;
+
+const CLASS: &str = "/sys/class/net";
+/// Of the interface. The first two are always written, which sets them for each of its NAPI instances too: a container can
+/// set those one by one (net/core/dev.h, `netdev_set_gro_flush_timeout`).
+const OF_INTERFACE: [&str; 3] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded"];
+const ALWAYS_WRITTEN: [&str; 2] = ["gro_flush_timeout", "napi_defer_hard_irqs"];
+/// Of each of its queues (Documentation/networking/scaling.rst).
+const QUEUES: &str = "queues";
+const OF_RECEIVING: [&str; 2] = ["rps_cpus", "rps_flow_cnt"];
+const OF_SENDING: [&str; 2] = ["xps_cpus", "xps_rxqs"];
+/// What of it a lease has room for: bytes, and rules of 344 digits each.
+const MAX_TEXT: usize = 16 * 1024;
+const MAX_RULES: u32 = 32;
+/// A container may have made more of them.
+const MAX_FOREIGN_RULES: u32 = 65_536;
+
+struct Place {
+    dir: PathBuf,
+    ethtool: Option<Ethtool>,
+}
+
+impl Place {
+    /// None where this process sees another one of that name, or none.
+    fn of(netns: &Netns, link: &Link) -> Option<Place> {
+        let dir = Path::new(CLASS).join(std::str::from_utf8(&link.name).ok()?);
+        let number = read(&dir.join("ifindex"))?;
+        (netns.is_own() && number == link.index.to_string()).then(|| Place {
+            dir,
+            ethtool: Ethtool::open(&link.name).ok().flatten(),
+        })
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(&Ethtool) -> Result<T, Errno>) -> Result<T, Errno> {
+        self.ethtool.as_ref().map_or(Err(Errno::NODEV), ask)
+    }
+
+    fn spread(&self) -> Result<Spread, Errno> {
+        let found = self.ask(Ethtool::spread)?;
+        Ok(Spread {
+            key: digits(&found.key),
+            table: found.table,
+            hash: found.hash,
+        })
+    }
+
+    fn rules(&self) -> Result<Vec<String>, Errno> {
+        let found = self.ask(|ethtool| ethtool.rules(MAX_RULES))?;
+        Ok(found.iter().map(|rule| digits(rule)).collect())
+    }
+}
+
+/// What a lease keeps of it; none where it cannot be seen.
+pub(super) fn of(netns: &Netns, link: &Link) -> Option<Queues> {
+    let place = Place::of(netns, link)?;
+    let mut unkept = Vec::new();
+    let mut too_much = |what: &str| unkept.push(what.to_owned());
+    let attributes = attributes(&place.dir);
+    let bytes = attributes
+        .iter()
+        .map(|(path, value)| path.len() + value.len());
+    let has_room = bytes.sum::<usize>() <= MAX_TEXT;
+    if !has_room {
+        too_much(NAPI);
+    }
+    let (spread, rules) = (place.spread(), place.rules());
+    if spread == Err(Errno::TOOBIG) {
+        too_much(SPREAD);
+    }
+    if rules == Err(Errno::TOOBIG) {
+        too_much(RULES);
+    }
+    Some(Queues {
+        attributes: has_room.then_some(attributes),
+        channels: place.ask(Ethtool::channels).ok(),
+        spread: spread.ok(),
+        rules: rules.ok(),
+        unkept,
+    })
+}
+
+/// What is named where it cannot be kept or restored.
+const NAPI: &str = "what sysfs says of its queues (rps, xps, gro_flush_timeout)";
+const CHANNELS: &str = "its channels";
+const SPREAD: &str = "how it spreads packets (RSS)";
+const RULES: &str = "its ntuple rules";
+
+/// Makes the queues of an interface that is back what they were; what is not.
+pub(super) fn restore(netns: &Netns, link: &Link, facts: &InterfaceFacts) -> Vec<String> {
+    let Some(was) = &facts.queues else {
+        return Vec::new();
+    };
+    let Some(place) = Place::of(netns, link) else {
+        return vec!["what its queues do".to_owned()];
+    };
+    let mut left = Vec::new();
+    let mut check = |is_restored: bool, what: &str| {
+        if !is_restored {
+            left.push(what.to_owned());
+        }
+    };
+    // Their number says how long the table is, and which queues there are.
+    if let Some(was) = was.channels {
+        check(restore_channels(&place, was), CHANNELS);
+    }
+    if let Some(was) = &was.spread {
+        check(restore_spread(&place, was), SPREAD);
+    }
+    if let Some(was) = &was.rules {
+        check(restore_rules(&place, was), RULES);
+    }
+    if let Some(was) = &was.attributes {
+        left.extend(restore_attributes(&place.dir, was));
+    }
+    left
+}
+
+fn restore_channels(place: &Place, was: [u32; 4]) -> bool {
+    let is_so = || place.ask(Ethtool::channels) == Ok(was);
+    is_so() || place.ask(|ethtool| ethtool.set_channels(was)).is_ok() && is_so()
+}
+
+fn restore_spread(place: &Place, was: &Spread) -> bool {
+    let is_so = || place.spread().as_ref() == Ok(was);
+    let set = || {
+        let spread = ethtool::Spread {
+            table: was.table.clone(),
+            key: bytes(&was.key).ok_or(Errno::INVAL)?,
+            hash: was.hash,
+        };
+        place.ask(|ethtool| ethtool.set_spread(&spread))
+    };
+    is_so() || set().is_ok() && is_so()
+}
+
+fn restore_rules(place: &Place, was: &[String]) -> bool {
+    let Ok(now) = place.ask(|ethtool| ethtool.rules(MAX_FOREIGN_RULES)) else {
+        return false;
+    };
+    let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (digits(&rule), rule)).collect();
+    for (_, foreign) in now.iter().filter(|(text, _)| !was.contains(text)) {
+        // One of Onload's goes by itself with its socket.
+        let _ = place.ask(|ethtool| ethtool.delete(foreign));
+    }
+    for missing in was
+        .iter()
+        .filter(|text| !now.iter().any(|(own, _)| own == *text))
+    {
+        let rule = bytes(missing).unwrap_or_default();
+        let _ = place.ask(|ethtool| ethtool.insert(&rule));
+    }
+    let sorted = |rules: &[String]| {
+        let mut rules = rules.to_vec();
+        rules.sort();
+        rules
+    };
+    place.rules().is_ok_and(|now| sorted(&now) == sorted(was))
+}
+
+/// The attributes below an interface's directory, but those of queues that are nothing but zeros.
+fn attributes(dir: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for name in OF_INTERFACE {
+        found.extend(read(&dir.join(name)).map(|value| (name.to_owned(), value)));
+    }
+    let queues = fs::read_dir(dir.join(QUEUES)).into_iter().flatten();
+    for queue in queues.flatten() {
+        let queue = queue.file_name().to_string_lossy().into_owned();
+        let names = match queue.as_bytes() {
+            [b'r', ..] => OF_RECEIVING,
+            _ => OF_SENDING,
+        };
+        for name in names {
+            let path = format!("{QUEUES}/{queue}/{name}");
+            let value = read(&dir.join(&path)).filter(|value| !is_nothing(value));
+            found.extend(value.map(|value| (path, value)));
+        }
+    }
+    found
+}
+
+/// Writes what differs; the names of those that differ afterwards.
+fn restore_attributes(dir: &Path, was: &BTreeMap<String, String>) -> Vec<String> {
+    let now = attributes(dir);
+    for (path, value) in was {
+        let is_always = ALWAYS_WRITTEN.contains(&path.as_str());
+        if is_always || now.get(path) != Some(value) {
+            write(&dir.join(path), value);
+        }
+    }
+    for path in now.keys().filter(|path| !was.contains_key(*path)) {
+        write(&dir.join(path), "0");
+    }
+    let now = attributes(dir);
+    let paths = was.keys().chain(now.keys());
+    let differing = paths.filter(|path| now.get(*path) != was.get(*path));
+    let name = |path: &String| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        format!("its {name}")
+    };
+    let mut names: Vec<String> = differing.map(name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// A set of CPUs or queues without any, or a number of 0.
+fn is_nothing(value: &str) -> bool {
+    value.bytes().all(|byte| matches!(byte, b'0' | b','))
+}
+
+fn read(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+/// What fails differs afterwards.
+fn write(path: &Path, value: &str) {
+    let file = fs::OpenOptions::new().write(true).truncate(true).open(path);
+    let _ = file.and_then(|mut file| file.write_all(value.as_bytes()));
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moves::netns::test_namespace::{self, Child};
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, value) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{value}\n")).unwrap();
+        }
+        dir
+    }
+
+    const HOST: [(&str, &str); 8] = [
+        ("gro_flush_timeout", "20000"),
+        ("napi_defer_hard_irqs", "0"),
+        ("threaded", "0"),
+        ("queues/rx-0/rps_cpus", "00000000,00000000"),
+        ("queues/rx-1/rps_cpus", "f"),
+        ("queues/rx-1/rps_flow_cnt", "0"),
+        ("queues/tx-0/xps_cpus", "1"),
+        ("queues/tx-0/xps_rxqs", "0"),
+    ];
+
+    #[test]
+    fn attributes_are_kept_and_written_back_where_a_container_changed_them() {
+        let dir = tree(&HOST);
+        let was = attributes(dir.path());
+        let kept: Vec<&str> = was.keys().map(String::as_str).collect();
+        let wanted = [
+            "gro_flush_timeout",
+            "napi_defer_hard_irqs",
+            "queues/rx-1/rps_cpus",
+            "queues/tx-0/xps_cpus",
+            "threaded",
+        ];
+        assert_eq!(kept, wanted);
+        assert_eq!(restore_attributes(dir.path(), &was), [""; 0]);
+        let theirs = [
+            ("gro_flush_timeout", "7"),
+            ("threaded", "1"),
+            ("queues/rx-0/rps_cpus", "3"),
+            ("queues/rx-1/rps_cpus", "0"),
+            ("queues/rx-1/rps_flow_cnt", "32"),
+            ("queues/tx-0/xps_cpus", "2"),
+            ("queues/tx-0/xps_rxqs", "1"),
+        ];
+        for (path, value) in theirs {
+            fs::write(dir.path().join(path), value).unwrap();
+        }
+        assert_eq!(restore_attributes(dir.path(), &was), [""; 0]);
+        assert_eq!(attributes(dir.path()), was);
+    }
+
+    #[test]
+    fn what_cannot_be_written_back_is_named_once() {
+        let dir = tree(&HOST);
+        let was = attributes(dir.path());
+        fs::remove_dir_all(dir.path().join("queues/tx-0")).unwrap();
+        fs::remove_file(dir.path().join("threaded")).unwrap();
+        let more = [("a/rps_cpus", "1"), ("b/rps_cpus", "1")];
+        let mut more_than_was = was.clone();
+        more_than_was.extend(more.map(|(path, value)| (path.to_owned(), value.to_owned())));
+        let left = restore_attributes(dir.path(), &more_than_was);
+        assert_eq!(left, ["its rps_cpus", "its threaded", "its xps_cpus"]);
+    }
+
+    /// A pair has channels, and neither RSS nor rules.
+    #[test]
+    fn channels_are_restored_and_what_a_driver_does_not_have_is_not_looked_for() {
+        if !test_namespace::can_be("changing interfaces") {
+            return;
+        }
+        let child = Child::new();
+        child.ip("link add d0 numrxqueues 4 numtxqueues 4 type veth peer name d1");
+        child.within(|_| {
+            let place = Place {
+                dir: PathBuf::new(),
+                ethtool: Ethtool::open(b"d0").unwrap(),
+            };
+            let was = place.ask(Ethtool::channels).unwrap();
+            assert_eq!(was, [4, 4, 0, 0]);
+            place
+                .ask(|ethtool| ethtool.set_channels([2, 2, 0, 0]))
+                .unwrap();
+            assert_eq!(place.ask(Ethtool::channels), Ok([2, 2, 0, 0]));
+            assert!(restore_channels(&place, was));
+            assert_eq!(place.ask(Ethtool::channels), Ok(was));
+            assert!(!restore_channels(&place, [0, 0, 0, 9]));
+            assert_eq!(place.spread(), Err(Errno::OPNOTSUPP));
+            assert_eq!(place.rules(), Err(Errno::OPNOTSUPP));
+            assert!(!restore_spread(&place, &Spread::default()));
+            assert!(!restore_rules(&place, &[]));
+        });
+        assert!(Ethtool::open(b"a-name-of-16-byte").unwrap().is_none());
+    }
+
+    #[test]
+    fn digits_are_read_as_they_were_written() {
+        for whole in [&[][..], &[0, 255, 16]] {
+            assert_eq!(bytes(&digits(whole)).as_deref(), Some(whole));
+        }
+        assert_eq!(bytes("zz"), None);
+    }
+}

@@ -1,0 +1,350 @@
+//! A virtual function's interface, made anew: its driver is unbound and bound again. What stood on the interface goes with
+//! it, in whatever network namespace it is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onload_core::class::Class;
+use onload_core::error::Result;
+use onload_core::lease::{InterfaceFacts, Lease, Listed};
+use onload_core::pci::PciAddress;
+use onload_core::processes::Processes;
+
+use super::identity::Home;
+use super::usage::names;
+use crate::moves::journey::PAUSE;
+use crate::moves::netlink::link::Link;
+
+/// Where the kernel has PCI functions and their drivers.
+pub(super) const PCI: &str = "/sys/bus/pci";
+/// The function's other devices, which are leased by themselves.
+const OTHERS: [(Class, &str); 2] = [(Class::Rdma, RDMA), (Class::Ptp, "ptp")];
+const RDMA: &str = "infiniband";
+/// Their nodes, and where these are.
+const NODES: [(&str, &str); 3] = [
+    ("infiniband_verbs", "/dev/infiniband"),
+    ("infiniband_mad", "/dev/infiniband"),
+    ("ptp", "/dev"),
+];
+/// `driver_override` of a function that any driver may take.
+const NO_OVERRIDE: &str = "(null)";
+/// How long is looked who has another device of the function open.
+const OPENERS: Duration = Duration::from_secs(2);
+/// How long a driver that is bound anew has to make its interface, and udev to see it.
+const BINDING: Duration = Duration::from_secs(10);
+/// Where udev listens, and where it keeps what it knows of each interface.
+const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
+
+pub(super) struct Function {
+    bus: PathBuf,
+    dir: PathBuf,
+    pci: PciAddress,
+}
+
+impl Function {
+    /// None for a physical function, on which others depend.
+    pub(super) fn find(bus: &Path, pci: PciAddress) -> Option<Self> {
+        let dir = bus.join("devices").join(pci.to_string());
+        let bus = bus.to_owned();
+        dir.join("physfn")
+            .exists()
+            .then_some(Function { bus, dir, pci })
+    }
+
+    /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
+    /// killed in between leaves what [`Function::bind_again`] sees.
+    pub(super) fn make_anew(&self, leases: &[Listed]) -> io::Result<()> {
+        let refused = |why| {
+            io::Error::other(format!(
+                "the driver of {} is not bound anew: {why}",
+                self.pci
+            ))
+        };
+        if let Some(user) = self.user(leases)? {
+            return Err(refused(user));
+        }
+        let driver = self.driver()?;
+        let before = self.driver_override()?;
+        if before.as_ref().is_some_and(|before| *before != driver) {
+            let why = "its driver_override names another one".to_owned();
+            return Err(refused(why));
+        }
+        if before.is_none() {
+            self.write("driver_override", &driver)?;
+        }
+        self.write("driver/unbind", &self.pci.to_string())?;
+        self.bind(&driver)?;
+        if before.is_none() {
+            // If its own name stays there, that does no harm.
+            let _ = self.write("driver_override", "");
+        }
+        Ok(())
+    }
+
+    /// Binds it to the driver that a process unbound which was killed then; whether there was something to do.
+    pub(super) fn bind_again(&self) -> io::Result<bool> {
+        let driver = self.driver_override()?;
+        let Some(driver) = driver.filter(|_| !self.dir.join("driver").exists()) else {
+            return Ok(false);
+        };
+        self.bind(&driver).map(|()| true)
+    }
+
+    /// Without virtual functions' automatic drivers this does nothing but for one with `driver_override`
+    /// (drivers/pci/pci-driver.c, `pci_device_can_probe`).
+    fn bind(&self, driver: &str) -> io::Result<()> {
+        fs::write(self.bus.join("drivers_probe"), format!("{}\n", self.pci))?;
+        if self.driver().is_ok_and(|bound| bound == driver) {
+            return Ok(());
+        }
+        let why = format!("the driver of {} does not bind to it", self.pci);
+        Err(io::Error::other(why))
+    }
+
+    fn driver(&self) -> io::Result<String> {
+        let driver = fs::read_link(self.dir.join("driver"))?;
+        let name = driver.file_name().unwrap_or_default();
+        Ok(name.to_string_lossy().into_owned())
+    }
+
+    /// Whether more than its interface belongs to the function.
+    pub(super) fn has_others(&self) -> bool {
+        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists())
+    }
+
+    /// Who may use another device of the function, which would go too.
+    fn user(&self, leases: &[Listed]) -> io::Result<Option<String>> {
+        if self.dir.join(RDMA).exists() && self.names(RDMA).is_empty() {
+            return Ok(Some(
+                "its RDMA device is in another network namespace".to_owned(),
+            ));
+        }
+        // Its holder may open it at any time.
+        if let Some(leased) = leases.iter().find(|one| !one.is_over && self.is_own(one)) {
+            return Ok(Some(format!("{} is leased", leased.device)));
+        }
+        let until = Instant::now() + OPENERS;
+        for (class, nodes) in NODES {
+            for node in self.names(class) {
+                let path = Path::new(nodes).join(node);
+                if let Some((pid, _)) = Processes::default().opener(&path, until)? {
+                    return Ok(Some(format!("process {pid} has {path:?} open")));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a lease is one of the function's other devices.
+    fn is_own(&self, listed: &Listed) -> bool {
+        let class = listed.device.class;
+        let Some((_, dir)) = OTHERS.iter().find(|(own, _)| *own == class) else {
+            return false;
+        };
+        let name = listed.device.name.as_str();
+        let pci = self.pci.to_string();
+        let is_of_function = |lease: &Lease| {
+            let moved = lease.moved.as_ref();
+            lease.facts.values().any(|fact| *fact == pci)
+                || moved.is_some_and(|moved| moved.facts.pci() == self.pci)
+        };
+        name == pci
+            || self.names(dir).iter().any(|own| own == name)
+            || listed.lease.as_ref().is_ok_and(is_of_function)
+    }
+
+    fn driver_override(&self) -> io::Result<Option<String>> {
+        let text = fs::read_to_string(self.dir.join("driver_override"))?;
+        let name = text.trim_end();
+        Ok((!name.is_empty() && name != NO_OVERRIDE).then(|| name.to_owned()))
+    }
+
+    /// The kernel takes one write as one value, and an empty line as none.
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        fs::write(self.dir.join(name), format!("{text}\n"))
+    }
+
+    fn names(&self, class: &str) -> Vec<String> {
+        names(&self.dir.join(class))
+    }
+}
+
+/// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
+pub(super) fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<()> {
+    let [control, known] = UDEV.map(Path::new);
+    let until = Instant::now() + BINDING;
+    while Instant::now() < until {
+        let is_seen =
+            |link: &Link| !control.exists() || known.join(format!("n{}", link.index)).exists();
+        if home.find(facts)?.as_ref().is_some_and(is_seen) {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn pci() -> PciAddress {
+        "0000:03:10.0".parse().unwrap()
+    }
+
+    /// A bus with one virtual function; its files keep what was written last.
+    struct Bus(tempfile::TempDir);
+
+    impl Bus {
+        fn new() -> Self {
+            let bus = Bus(tempfile::tempdir().unwrap());
+            for dir in ["devices/0000:03:10.0/physfn", "drivers/igbvf"] {
+                fs::create_dir_all(bus.path(dir)).unwrap();
+            }
+            bus.write("devices/0000:03:10.0/driver_override", "(null)\n");
+            bus.bound(true);
+            bus
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            fs::write(self.path(path), text).unwrap();
+        }
+
+        fn read(&self, path: &str) -> String {
+            fs::read_to_string(self.path(path)).unwrap_or_default()
+        }
+
+        fn bound(&self, is_bound: bool) {
+            let link = self.path("devices/0000:03:10.0/driver");
+            if is_bound {
+                symlink(self.path("drivers/igbvf"), link).unwrap();
+            } else {
+                fs::remove_file(link).unwrap();
+            }
+        }
+
+        fn function(&self) -> Function {
+            Function::find(self.0.path(), pci()).unwrap()
+        }
+
+        /// What was written: unbound, bound, and the override at the end.
+        fn told(&self) -> [String; 3] {
+            [
+                "drivers/igbvf/unbind",
+                "drivers_probe",
+                "devices/0000:03:10.0/driver_override",
+            ]
+            .map(|path| self.read(path))
+        }
+    }
+
+    const DONE: &str = "0000:03:10.0\n";
+
+    #[test]
+    fn a_function_is_unbound_and_bound_by_the_same_driver_and_no_other() {
+        let bus = Bus::new();
+        bus.function().make_anew(&[]).unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+        // What the operator set stays.
+        bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
+        bus.function().make_anew(&[]).unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "igbvf\n"]);
+    }
+
+    #[test]
+    fn a_function_that_a_killed_process_left_without_its_driver_gets_it_back() {
+        let bus = Bus::new();
+        assert!(!bus.function().bind_again().unwrap(), "it has one");
+        bus.bound(false);
+        assert!(!bus.function().bind_again().unwrap(), "the operator's");
+        assert_eq!(bus.read("drivers_probe"), "");
+        bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
+        let refused = bus.function().bind_again().unwrap_err().to_string();
+        assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
+        assert_eq!(bus.read("drivers_probe"), DONE);
+    }
+
+    #[test]
+    fn a_function_is_not_given_to_another_driver() {
+        let bus = Bus::new();
+        bus.write("devices/0000:03:10.0/driver_override", "vfio-pci\n");
+        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        let wanted =
+            "the driver of 0000:03:10.0 is not bound anew: its driver_override names another one";
+        assert_eq!(refused, wanted);
+        assert_eq!(bus.told(), ["", "", "vfio-pci\n"]);
+        let refused = bus.function().bind("vfio-pci").unwrap_err().to_string();
+        assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
+    }
+
+    #[test]
+    fn a_function_is_not_unbound_while_a_lease_has_another_device_of_it() {
+        let leased = |device: &str, is_over| Listed {
+            device: device.parse().unwrap(),
+            slot: 0,
+            lease: Err("of a later version".to_owned()),
+            is_over,
+            is_returning: false,
+        };
+        let bus = Bus::new();
+        assert!(!bus.function().has_others());
+        for name in ["infiniband/mlx5_3", "ptp/onload-ctk-none"] {
+            fs::create_dir_all(bus.path("devices/0000:03:10.0").join(name)).unwrap();
+        }
+        assert!(bus.function().has_others());
+        for device in ["rdma:mlx5_3", "rdma:0000:03:10.0", "ptp:onload-ctk-none"] {
+            let held = [leased("rdma:mlx5_4", false), leased(device, false)];
+            let refused = bus.function().make_anew(&held).unwrap_err().to_string();
+            let wanted =
+                format!("the driver of 0000:03:10.0 is not bound anew: {device} is leased");
+            assert_eq!(refused, wanted);
+        }
+        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        // Its own interface is what is leased.
+        let others = [
+            leased("rdma:mlx5_3", true),
+            leased("rdma:mlx5_4", false),
+            leased("ptp:mlx5_3", false),
+            leased("netdev:0000:03:10.0", false),
+        ];
+        bus.function().make_anew(&others).unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+    }
+
+    #[test]
+    fn a_physical_function_is_never_unbound() {
+        let bus = Bus::new();
+        fs::remove_dir(bus.path("devices/0000:03:10.0/physfn")).unwrap();
+        assert!(Function::find(bus.0.path(), pci()).is_none());
+        let other = "0000:03:10.2".parse().unwrap();
+        assert!(Function::find(bus.0.path(), other).is_none());
+    }
+
+    #[test]
+    fn a_function_whose_rdma_device_somebody_may_use_is_not_unbound() {
+        let bus = Bus::new();
+        let rdma = "devices/0000:03:10.0/infiniband";
+        fs::create_dir_all(bus.path(rdma)).unwrap();
+        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        assert!(
+            refused.contains("in another network namespace"),
+            "{refused}"
+        );
+        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        // Nobody has a node open that is not there.
+        fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
+        let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
+        fs::create_dir_all(bus.path(verbs)).unwrap();
+        bus.function().make_anew(&[]).unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+    }
+}

@@ -1,0 +1,489 @@
+//! Makes an interface that is on the host again what it was there.
+
+use std::io;
+
+use onload_core::error;
+use onload_core::error::{Context as _, Result};
+use onload_core::lease::InterfaceFacts;
+
+use super::facts::{self, Step};
+use super::identity::{Home, Identity};
+use super::rebind::{Function, wait_for};
+use super::{leftovers, onload, queues};
+use crate::moves::journey::{NotBack, Return};
+use crate::moves::netlink::link::{Change, Link, PROMISCUOUS, UP};
+use crate::moves::netns::Depth;
+use crate::moves::passing::{is_passing, passing};
+
+/// How often it is put right: udev names an interface that comes at the same time.
+const ROUNDS: u32 = 4;
+
+/// Takes from an interface of the host whatever a container left on it. Anybody on the machine can make the search for that
+/// take its time; then the interface of a virtual function is made anew, if it is what it was but for that, and once:
+/// udev calls for each that comes, and would do so for ever where something else cannot be put right.
+pub(super) fn clear(
+    home: &Home<'_>,
+    link: &Link,
+    back: &Return<'_, Identity>,
+    function: Option<&Function>,
+) -> Result<(), NotBack> {
+    let was_made_anew = |before| before != link.index;
+    if back.moved.rebound.is_some_and(was_made_anew) {
+        return Ok(());
+    }
+    let has_other_way = function.is_some_and(|own| !own.has_others());
+    let patience = if has_other_way {
+        leftovers::SHORT
+    } else {
+        leftovers::LONG
+    };
+    leftovers::detach_programs(link)?;
+    let cleared = leftovers::delete_uppers(&home.netns, link, Depth::Descriptors, patience);
+    let (Err(unseen), Some(function)) = (&cleared, function) else {
+        return Ok(cleared?);
+    };
+    let facts = &back.moved.facts;
+    restore(home, again(home, facts)?, &down(facts))?;
+    make_anew(link, back, function).with_context(|| format!("{unseen:#}; and then"))?;
+    Ok(wait_for(home, facts)?)
+}
+
+/// Has the driver of a function make its interface anew. The lease says so before: whoever looks after a process that was
+/// killed sees by the interface's number whether it was done.
+fn make_anew(link: &Link, back: &Return<'_, Identity>, function: &Function) -> io::Result<()> {
+    let leases = back.leases.list().map_err(io::Error::other)?;
+    let amended = back.amend(&|moved| moved.rebound = Some(link.index));
+    amended.map_err(io::Error::other)?;
+    function.make_anew(&leases)
+}
+
+/// Makes an interface that is on the host what it was, without what a container left on it, which `clear` takes away.
+/// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
+/// that is gone.
+pub(super) fn finish(
+    home: &Home<'_>,
+    link: Link,
+    facts: &InterfaceFacts,
+    clear: &dyn Fn(&Link) -> Result<(), NotBack>,
+) -> Result<(), NotBack> {
+    // What a program on it prevents is done, or reported, the second time.
+    let _ = restore(home, link, &down(facts));
+    clear(&again(home, facts)?)?;
+    let link = again(home, facts)?;
+    calm(home, &link, facts);
+    restore(home, link, facts)?;
+    let link = again(home, facts)?;
+    let mut left = queues::restore(&home.netns, &link, facts);
+    if !left.is_empty() && facts.flags & UP == 0 {
+        // Some drivers have what `threaded` is written to only while the interface is up.
+        while_up(home, &link, UP, || {
+            left = queues::restore(&home.netns, &link, facts);
+        });
+    }
+    if !left.is_empty() {
+        return Err(not_restored(facts, &left.join(", "), ""));
+    }
+    onload::restore(&home.netns, facts).map_err(|error| NotBack {
+        error,
+        differs: Some("its registration with Onload for AF_XDP".to_owned()),
+    })
+}
+
+fn down(facts: &InterfaceFacts) -> InterfaceFacts {
+    InterfaceFacts {
+        flags: facts.flags & !UP,
+        ..facts.clone()
+    }
+}
+
+/// Sets what is not as it was.
+fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<(), NotBack> {
+    let mut cause = None;
+    if make_way(home, &link, facts)? {
+        link = again(home, facts)?;
+    }
+    for _ in 0..ROUNDS {
+        let plan = facts::plan(&link, facts);
+        if plan.is_empty() {
+            return Ok(());
+        }
+        for step in plan.into_iter().flat_map(|(_, steps)| steps) {
+            let told = match step {
+                Step::Change(change) => home.netns.change(link.index, &change),
+                Step::AlternativeName { name, is_set } => {
+                    home.netns.set_alternative(link.index, name, is_set)
+                }
+            };
+            cause = told.err().or(cause);
+        }
+        link = again(home, facts)?;
+    }
+    let plan = facts::plan(&link, facts);
+    if plan.is_empty() {
+        return Ok(());
+    }
+    let left: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
+    let here = home.netns.links().unwrap_or_default();
+    let has_name = |link: &Link| link.is_called(facts.name.as_bytes());
+    let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
+    let hint = if left.contains(&"its name") && here.iter().any(has_name) {
+        "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
+    } else {
+        ""
+    };
+    Err(not_restored(
+        facts,
+        &left.join(", "),
+        &format!("{cause}{hint}"),
+    ))
+}
+
+/// The same interface as it is now.
+fn again(home: &Home<'_>, facts: &InterfaceFacts) -> Result<Link> {
+    let found = home.find(facts)?;
+    found.ok_or_else(|| home.away(facts.pci, &facts.name))
+}
+
+/// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
+/// of two, and each would wait for the other.
+fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool> {
+    let own = facts.name.as_bytes();
+    if link.name == own || is_passing(&link.name) {
+        return Ok(false);
+    }
+    let (here, _) = home.netns.look()?;
+    let is_taken = |other: &Link| other.index != link.index && other.is_called(own);
+    if !here.iter().any(is_taken) {
+        return Ok(false);
+    }
+    // Before Linux 6.2 the name of one that is up cannot change.
+    let down = Change::Flags { mask: UP, flags: 0 };
+    for change in [down, Change::Name(passing().as_bytes())] {
+        // What fails is told as that its name is not as it was.
+        let _ = home.netns.change(link.index, &change);
+    }
+    Ok(true)
+}
+
+/// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up
+/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`facts::plan`]
+/// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
+/// time: each of them counts.
+fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
+    let asked = u32::from(link.flags & PROMISCUOUS != 0);
+    let is_left = link.promiscuity > asked && link.flags & UP == 0;
+    if is_left && facts.flags & (UP | PROMISCUOUS) == 0 {
+        while_up(home, link, UP | PROMISCUOUS, || {});
+    }
+}
+
+/// Does something while an interface is up that is down again afterwards, without the flags of the mask.
+fn while_up(home: &Home<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
+    let set = |flags| {
+        let _ = home
+            .netns
+            .change(link.index, &Change::Flags { mask, flags });
+    };
+    set(UP);
+    act();
+    set(0);
+}
+
+fn not_restored(facts: &InterfaceFacts, left: &str, why: &str) -> NotBack {
+    let InterfaceFacts { name, pci, .. } = facts;
+    NotBack {
+        error: error!("restoring interface {name} ({pci}): {left} is not as it was{why}"),
+        differs: Some(left.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use onload_core::error::Error;
+    use onload_core::fs::lock::START_PATIENCE;
+    use onload_core::lease::{Claim, Claimed, Device, Holder, Leases, Moved, Token};
+    use onload_core::pci::PciAddress;
+    use onload_core::processes::Processes;
+    use onload_core::run_dir::RunDir;
+
+    use super::*;
+    use crate::moves::interface::take::{sweep, take};
+    use crate::moves::netns::Netns;
+    use crate::moves::netns::test_namespace::{self, Child};
+
+    /// A host where an interface of a virtual function may be.
+    struct Host {
+        child: Child,
+        identity: Identity,
+    }
+
+    impl Host {
+        /// None where namespaces cannot be made here.
+        fn new() -> Option<Self> {
+            test_namespace::can_be("moving interfaces").then(|| Host {
+                child: Child::new(),
+                identity: Identity::with_stand_ins([(51, pci())].into()),
+            })
+        }
+
+        /// With the interface, under a name.
+        fn with(name: &str) -> Option<Self> {
+            let host = Host::new()?;
+            host.make(name, "");
+            Some(host)
+        }
+
+        fn make(&self, name: &str, more: &str) {
+            self.ip(&format!(
+                "link add {name} index 50 {more}type veth peer name end index 51"
+            ));
+        }
+
+        fn ip(&self, words: &str) {
+            self.child.ip(words);
+        }
+
+        fn home(&self) -> Home<'_> {
+            Home {
+                netns: self.child.netns(),
+                kind: &self.identity,
+            }
+        }
+
+        /// The interface, whatever it is called.
+        fn find(&self) -> Link {
+            let found = self.home().find(&facts::of(&seen(), pci()));
+            found.unwrap().unwrap()
+        }
+    }
+
+    fn pci() -> PciAddress {
+        "0000:03:10.0".parse().unwrap()
+    }
+
+    /// What the first look saw, whose number another one has now.
+    fn seen() -> Link {
+        Link {
+            index: 77,
+            name: b"ens1v0".to_vec(),
+            ..Link::default()
+        }
+    }
+
+    fn names(netns: &Netns) -> Vec<String> {
+        netns.links().unwrap().iter().map(Link::shown).collect()
+    }
+
+    #[test]
+    fn an_interface_that_a_container_put_in_the_place_of_another_does_not_stay_on_the_host() {
+        let Some(host) = Host::new() else { return };
+        let (home, container) = (host.home(), Child::new());
+        let seen = seen();
+        let facts = facts::of(&seen, pci());
+        for (came_as, kind, other) in [
+            ("ens1v0", "veth", None),
+            ("eth7", "veth", None),
+            ("ens1v0", "bridge", None),
+            // Its own name makes the kernel fail a rename after the move.
+            ("eth7", "veth", Some("ens1v0")),
+        ] {
+            container.ip(&format!("link add {came_as} index 77 type {kind}"));
+            if let Some(other) = other {
+                container.ip(&format!("link property add dev {came_as} altname {other}"));
+            }
+            let from = container.netns();
+            let told = take(&from, &seen, &home, &facts).unwrap_err();
+            let told = told.to_string();
+            let is_known = told.contains("was replaced by another one")
+                || told.starts_with("moving interface");
+            assert!(is_known, "{told}");
+            assert_eq!(names(&home.netns), ["lo"], "{kind} {came_as}");
+            let left = names(&from).into_iter().find(|name| name != "lo");
+            container.ip(&format!("link del {}", left.unwrap()));
+        }
+    }
+
+    #[test]
+    fn what_came_in_the_place_of_an_interface_that_is_back_already_goes_too() {
+        let Some(host) = Host::with("eth3") else {
+            return;
+        };
+        let (home, container) = (host.home(), Child::new());
+        container.ip("link add eth7 index 77 type veth");
+        let seen = seen();
+        let facts = facts::of(&seen, pci());
+        take(&container.netns(), &seen, &home, &facts).unwrap();
+        assert_eq!(names(&home.netns), ["lo", "eth3", "end"]);
+    }
+
+    #[test]
+    fn an_interface_has_its_name_and_is_down_while_what_is_left_on_it_cannot_be_found() {
+        let Some(host) = Host::with("ens1v0") else {
+            return;
+        };
+        let home = host.home();
+        host.ip("link set ens1v0 up");
+        let find = |name: &str| {
+            let here = home.netns.links().unwrap();
+            here.into_iter().find(|link| link.shown() == name).unwrap()
+        };
+        let facts = facts::of(&find("ens1v0"), pci());
+        host.ip("link set ens1v0 down");
+        host.ip("link set ens1v0 name eth7");
+        host.ip("link set eth7 up");
+        let failed = || Err(Error::new("not found").into());
+        finish(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
+        assert_eq!(find("ens1v0").flags & UP, 0);
+        finish(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
+        assert_eq!(find("ens1v0").flags & UP, UP);
+    }
+
+    #[test]
+    fn an_interface_that_was_made_anew_is_what_it_was() {
+        let Some(host) = Host::new() else { return };
+        let home = host.home();
+        host.make("ens1v0", "address 02:00:00:00:10:01 ");
+        host.ip("link set ens1v0 mtu 1400");
+        let before = host.find();
+        let facts = facts::of(&before, pci());
+        // What its driver does, and a macvlan that no search has found goes with it.
+        host.ip("link add link ens1v0 name mac0 type macvlan");
+        let anew = |_: &Link| {
+            host.ip("link del ens1v0");
+            host.make("eth0", "address 02:00:00:00:66:66 ");
+            Ok(wait_for(&home, &facts)?)
+        };
+        finish(&home, before, &facts, &anew).unwrap();
+        let after = host.find();
+        assert_eq!(after.shown(), "ens1v0");
+        assert_eq!(
+            (after.mtu, facts::of(&after, pci()).mac),
+            (1400, facts.mac.clone())
+        );
+        assert!(!names(&home.netns).contains(&"mac0".to_owned()));
+    }
+
+    /// A bus with one virtual function whose driver binds.
+    fn bus() -> tempfile::TempDir {
+        let bus = tempfile::tempdir().unwrap();
+        let function = bus.path().join("devices").join(pci().to_string());
+        let driver = bus.path().join("drivers/igbvf");
+        for dir in [&function.join("physfn"), &driver] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(function.join("driver_override"), "(null)\n").unwrap();
+        std::os::unix::fs::symlink(driver, function.join("driver")).unwrap();
+        bus
+    }
+
+    #[test]
+    fn an_interface_is_made_anew_once_and_its_lease_says_so() {
+        let Some(host) = Host::with("ens1v0") else {
+            return;
+        };
+        let home = host.home();
+        let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
+        let device: Device = "netdev:ens1v0".parse().unwrap();
+        let leases = leased(dir.path(), &device, facts::of(&host.find(), pci()));
+        let moved = || {
+            let listed = leases.list().unwrap().remove(0).lease.unwrap();
+            let kept = listed.moved.unwrap();
+            Moved {
+                facts: InterfaceFacts::try_from(kept.facts).unwrap(),
+                namespace: kept.namespace,
+                addresses: kept.addresses,
+                returning: kept.returning,
+                left: kept.left,
+                rebound: kept.rebound,
+            }
+        };
+        let back = |moved: &Moved| Return {
+            leases: &leases,
+            device: &device,
+            moved: moved.clone(),
+        };
+        let first = moved();
+        assert_eq!(first.rebound, None);
+        let function = Function::find(bus.path(), pci()).unwrap();
+        make_anew(&host.find(), &back(&first), &function).unwrap();
+        let again = moved();
+        assert_eq!(again.rebound, Some(50));
+        // Whoever did that was killed before it was unbound: what is left on it is looked for.
+        let is_left = || names(&home.netns).contains(&"mac0".to_owned());
+        host.ip("link add link ens1v0 name mac0 type macvlan");
+        drop(clear(&home, &host.find(), &back(&again), None));
+        assert!(!is_left());
+        host.ip("link del ens1v0");
+        host.ip("link add ens1v0 index 60 type veth peer name end index 51");
+        // What stands on it now is the host's own.
+        host.ip("link add link ens1v0 name mac0 type macvlan");
+        clear(&home, &host.find(), &back(&again), Some(&function)).unwrap();
+        assert!(is_left());
+    }
+
+    fn leased(run: &Path, device: &Device, facts: InterfaceFacts) -> Leases {
+        let run = RunDir::find(run).unwrap().unwrap();
+        let leases = Leases::open(&run, Processes::default()).unwrap();
+        let moved = Moved {
+            facts,
+            namespace: 7,
+            addresses: Vec::new(),
+            returning: true,
+            left: None,
+            rebound: None,
+        };
+        let claimed = Claimed {
+            device: device.clone(),
+            most: 1,
+            aliases: Vec::new(),
+            facts: BTreeMap::new(),
+            ticket: None,
+            moved: Some(moved.kept()),
+        };
+        let claim = Claim {
+            devices: &[claimed],
+            container: &"one".parse().unwrap(),
+            bundle: Path::new("/bundle"),
+            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            token: None,
+            claim: None,
+            entry_point: "createRuntime",
+        };
+        leases.claim(&claim, &|_| None, START_PATIENCE).unwrap();
+        leases
+    }
+
+    #[test]
+    fn an_interface_that_was_down_is_up_for_a_moment() {
+        let Some(host) = Host::with("ens1v0") else {
+            return;
+        };
+        let home = host.home();
+        host.ip("link set ens1v0 promisc on");
+        let flags = || host.find().flags & (UP | PROMISCUOUS);
+        let mut within = 0;
+        while_up(&home, &host.find(), UP, || within = flags());
+        assert_eq!((within, flags()), (UP | PROMISCUOUS, PROMISCUOUS));
+        while_up(&home, &host.find(), UP | PROMISCUOUS, || within = flags());
+        assert_eq!((within, flags()), (UP, 0));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_on_the_host_in_the_place_of_an_interface_is_deleted() {
+        let Some(host) = Host::with("ctkffffffffffff") else {
+            return;
+        };
+        let home = host.home();
+        for name in ["ctk0123456789ab", "ctk-lan", "ctk0123456789AB"] {
+            host.ip(&format!("link add {name} type bridge"));
+        }
+        sweep(&home).unwrap();
+        let mut here = names(&home.netns);
+        here.sort();
+        let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];
+        assert_eq!(here, stay);
+    }
+}

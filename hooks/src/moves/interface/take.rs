@@ -1,0 +1,87 @@
+//! Takes an interface out of a container's network namespace. Whoever is in there may be in the way, and may put another
+//! interface in its place.
+
+use onload_core::bail;
+use onload_core::error::{Context as _, Result};
+use onload_core::lease::InterfaceFacts;
+
+use super::identity::Home;
+use super::leftovers::{self, moving};
+use crate::moves::netlink::link::{Change, Link, UP};
+use crate::moves::netns::{Depth, Netns};
+use crate::moves::passing::{is_passing, passing};
+
+/// Takes an interface out of a namespace, whatever was done to it there. A container may go on changing it
+/// meanwhile, so that only the move counts.
+pub(super) fn take(
+    from: &Netns,
+    link: &Link,
+    home: &Home<'_>,
+    facts: &InterfaceFacts,
+) -> Result<()> {
+    let (before, _) = from.look()?;
+    undress(from, link, &before);
+    // The name is told to nobody before: where an interface that was put in its place has it as another name, the
+    // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
+    let name = passing();
+    let moved = from.give(link.index, &home.netns, Some(name.as_bytes()));
+    let own = facts.name.as_bytes();
+    moved.with_context(|| moving(own, "back to the host"))?;
+    send_back(home, from, facts, name.as_bytes())
+}
+
+/// Takes from an interface what would keep it where it is, as far as that can be done.
+fn undress(from: &Netns, link: &Link, before: &[Link]) {
+    let state = |flags| Change::Flags { mask: UP, flags };
+    // What goes away while the interface is up leaves it neither its addresses nor in promiscuous mode.
+    if before.iter().any(|other| other.stands_on(link.index)) {
+        let _ = from.change(link.index, &state(UP));
+    }
+    let _ = leftovers::delete_uppers(from, link, Depth::Root, leftovers::SHORT);
+    let _ = from.change(link.index, &state(0));
+    for mode in link.xdp.iter().flat_map(|xdp| xdp.modes()) {
+        let _ = from.change(link.index, &Change::NoXdp(*mode));
+    }
+    // Since Linux 6.6 one that the host has too makes the move fail.
+    for name in &link.alternative_names {
+        let _ = from.set_alternative(link.index, name, false);
+    }
+}
+
+/// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
+/// namespace may have put one of their own making in its place, with its number.
+fn send_back(home: &Home<'_>, from: &Netns, facts: &InterfaceFacts, name: &[u8]) -> Result<()> {
+    let own = home.find(facts)?;
+    let (here, _) = home.netns.look()?;
+    let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
+    let foreign = here.iter().find(|link| link.name == name && !is_own(link));
+    if let Some(foreign) = foreign {
+        let gone = home
+            .netns
+            .give(foreign.index, from, Some(passing().as_bytes()));
+        gone.or_else(|_| leftovers::delete(&home.netns, foreign.index))
+            .with_context(|| moving(name, "away, which is another one"))?;
+    }
+    if own.is_none() {
+        bail!(
+            "interface {} was replaced by another one in its container's network namespace while it was fetched; stop what runs there, then run \"onload-ctk lease restore\"",
+            facts.name
+        );
+    }
+    Ok(())
+}
+
+/// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
+/// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
+pub(super) fn sweep(home: &Home<'_>) -> Result<()> {
+    let (here, _) = home.netns.look()?;
+    let is_left = |link: &&Link| {
+        let is_virtual = !link.kind.is_empty() && !home.kind.is_function(link);
+        is_virtual && is_passing(&link.name)
+    };
+    for foreign in here.iter().filter(is_left) {
+        // What cannot be deleted must not keep an interface from coming back.
+        let _ = home.netns.delete(foreign.index);
+    }
+    Ok(())
+}

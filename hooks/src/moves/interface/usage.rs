@@ -1,0 +1,86 @@
+//! Whether the host uses an interface, looked at right before it moves.
+
+use std::path::Path;
+
+use onload_core::bail;
+use onload_core::error::Result;
+use onload_core::netdev::usage::{Beside, Link as Used, LinkAddress, LinkRoute, Namespace, Use};
+
+use super::{leftovers, programs};
+use crate::moves::netlink::link::Link;
+use crate::moves::netns::{Depth, Netns};
+
+/// RDMA devices; one in software names the interface below it.
+const RDMA: &str = "/sys/class/infiniband";
+
+/// Refuses an interface that the host uses, as far as its own user namespace goes. In another one anybody may make so many
+/// network namespaces that there is no time for all of them, which must keep no container from starting: that is a warning.
+pub(super) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<String>> {
+    let name = link.shown();
+    let soft_rdma = soft_rdma_on(&name);
+    let beside = Beside {
+        soft_rdma: soft_rdma.as_deref(),
+        has_tcx: programs::has_tcx(link),
+        ..Beside::default()
+    };
+    let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
+    let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
+    uses.extend(elsewhere.found.iter().map(|upper| Use::UpperElsewhere {
+        kind: String::from_utf8_lossy(&upper.link.kind).into_owned(),
+        keeper: upper.place.keeper.clone(),
+    }));
+    if !uses.is_empty() {
+        let uses: Vec<String> = uses.iter().map(ToString::to_string).collect();
+        bail!(
+            "interface {name} is in use on this host: {}",
+            uses.join("; ")
+        );
+    }
+    Ok(elsewhere.unseen.map(|unseen| {
+        format!(
+            "interface {name} is given though something in a network namespace of another user namespace may stand on it: {unseen:#}"
+        )
+    }))
+}
+
+fn namespace(netns: &Netns) -> Result<Namespace> {
+    let links = netns.links()?;
+    let addresses = netns.addresses()?;
+    let routes = netns.routes()?;
+    let route = |route: crate::moves::netlink::route::Route| {
+        let (destination, prefix) = route.destination;
+        route.interfaces.into_iter().map(move |index| LinkRoute {
+            index,
+            destination,
+            prefix,
+            protocol: route.protocol,
+        })
+    };
+    Ok(Namespace {
+        links: links.iter().map(Used::from).collect(),
+        addresses: addresses
+            .into_iter()
+            .map(|one| LinkAddress {
+                index: one.index,
+                address: one.address,
+                prefix: one.prefix,
+            })
+            .collect(),
+        routes: routes.into_iter().flat_map(route).collect(),
+    })
+}
+
+fn soft_rdma_on(name: &str) -> Option<String> {
+    let stands_on = |device: &String| {
+        let parent = std::fs::read_to_string(Path::new(RDMA).join(device).join("parent"));
+        parent.is_ok_and(|parent| parent.trim_end() == name)
+    };
+    names(Path::new(RDMA)).into_iter().find(stands_on)
+}
+
+pub(super) fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect()
+}

@@ -1,0 +1,724 @@
+//! The journey of a device, an interface or an RDMA device, into a container's network namespace and back. Each state is a
+//! type, whose methods are all that may happen next; each method says which state that is.
+//!
+//! ```text
+//! Request ──▶ Candidate ──▶ Departure ──▶ Grant ──▶ Return ──▶ Arrival ──▶ the lease has ended
+//!    │                          │           ▲         ▲
+//!    │ there already            └───────────┼─────────┘ it could not be given
+//!    └──────────────────────────────────────┘
+//! ```
+//!
+//! A process may be killed at any point. What is known then is the lease, which is written before the device moves, and
+//! ends when the device is what it was: whoever comes next finds a [`Return`].
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::fs::lock::{Lock, START_PATIENCE};
+use onload_core::lease::{Device, Facts, Leases, Left, Moved, Token};
+use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::settings::NetdevSettings;
+use onload_core::pci::PciAddress;
+use onload_core::processes::Processes;
+use onload_core::{bail, error};
+
+use super::netns::{self, Netns};
+use crate::config_json::namespace;
+use crate::host::ThisHost;
+use crate::run::lease::{self, Container};
+use crate::run::own_dir::open_run;
+
+/// How long a container's start or end waits for somebody else who moves the same device.
+pub(super) const MOVING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits for a device whose namespace has ended: the kernel takes its time to give it back.
+pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at a namespace that ends.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// How often a device is fetched from a container that still changes it.
+const FETCHES: u32 = 4;
+/// After that long it is not fetched again: who is in its namespace, or in any other, can make each look at it take its
+/// time.
+const FETCHING: Duration = Duration::from_secs(4);
+
+/// What is different about interfaces and RDMA devices.
+pub(crate) trait Kind: Sized {
+    const CLASS: Class;
+    /// What a message calls such a device before its name, and what without one.
+    const WORD: &'static str;
+    const THING: &'static str;
+    /// What it needs where the engine is in a user namespace.
+    const NEEDS: &'static str;
+    /// What a lease keeps of it.
+    type Facts: Clone + Into<Facts> + TryFrom<Facts>;
+    /// The device as a network namespace has it now.
+    type Seen;
+    /// What [`Kind::prepare`] found.
+    type Driver;
+
+    /// Why none can move from the host to this container.
+    fn check_way(&self, home: &Netns, to: &Netns, name: &str) -> Result<()>;
+    /// What else must be nobody's before the device moves, beside the device itself.
+    fn reserve(&self, _: &Leases, _: &Request<'_>) -> Result<Option<Lock>> {
+        Ok(None)
+    }
+    /// The device that a hook names, in a namespace; none where that has none.
+    fn look(&self, netns: &Netns, request: &Request<'_>) -> Result<Option<Self::Seen>>;
+    /// Everything that may be wrong, before anything is changed; what the device is, and a warning.
+    fn examine(
+        &self,
+        seen: &Self::Seen,
+        request: &Request<'_>,
+        way: &Way<'_, Self>,
+    ) -> Result<(Self::Facts, Option<String>)>;
+    /// What is known of a device that is in the container's namespace though no lease says how it was before.
+    fn stray(&self, seen: &Self::Seen, request: &Request<'_>) -> Result<Self::Facts>;
+    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()>;
+
+    /// The PCI function of a device, and its name for messages.
+    fn identity(facts: &Self::Facts) -> (PciAddress, &str);
+    /// The device of a lease, in a namespace, whatever it is called.
+    fn find(&self, netns: &Netns, facts: &Self::Facts) -> Result<Option<Self::Seen>>;
+    /// Whether a namespace has a device of a function.
+    fn is_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
+    /// What can be done for a device that may be without its driver, and what has to be before it comes.
+    fn prepare(&self, home: &Home<'_, Self>, facts: &Self::Facts) -> Result<Self::Driver>;
+    /// Takes the device out of a namespace, whatever was done to it there; no error where it has gone meanwhile.
+    fn take(
+        &self,
+        from: &Netns,
+        seen: &Self::Seen,
+        home: &Home<'_, Self>,
+        facts: &Self::Facts,
+    ) -> Result<()>;
+    /// Makes a device that is on the host what it was.
+    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack>;
+
+    fn looking(name: &str) -> String;
+    /// `keeper` keeps the namespace where the device is.
+    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error;
+}
+
+/// The host's own network namespace, where devices come from and go back to.
+pub(crate) struct Home<'a, K> {
+    pub(super) netns: Netns,
+    pub(super) kind: &'a K,
+}
+
+impl<'a, K: Kind> Home<'a, K> {
+    /// The namespace of this process, which has to be the host's; `name` is for messages.
+    fn open(kind: &'a K, name: &str) -> Result<Self> {
+        let netns = Netns::own()?;
+        if !netns.is_first() {
+            bail!(
+                "{} {name} cannot move: the engine is not in this host's own network and PID namespaces, and has no {} of it",
+                K::WORD,
+                K::THING
+            );
+        }
+        Ok(Home { netns, kind })
+    }
+
+    /// The device of a lease, if it is here.
+    pub(super) fn find(&self, facts: &K::Facts) -> Result<Option<K::Seen>> {
+        self.kind.find(&self.netns, facts)
+    }
+
+    /// Says where a device is that is not on the host.
+    pub(super) fn away(&self, pci: PciAddress, name: &str) -> Error {
+        match self.elsewhere(name, &|netns| self.kind.is_in(netns, pci, name)) {
+            Ok(found) => K::not_here(name, pci, found.map(|found| found.keeper)),
+            Err(error) => error,
+        }
+    }
+
+    /// The namespace that has a device; an error where there was no time for all of them.
+    fn elsewhere(
+        &self,
+        name: &str,
+        has_it: &dyn Fn(&Netns) -> bool,
+    ) -> Result<Option<netns::Found>> {
+        netns::holder_of(&self.netns, has_it).with_context(|| K::looking(name))
+    }
+}
+
+/// The way of one kind of devices from the host to a container.
+pub(crate) struct Way<'a, K> {
+    pub(super) home: Home<'a, K>,
+    pub(super) to: Netns,
+    pub(super) leases: Leases,
+    container: Container<'a>,
+    /// All of the container's leases but the devices.
+    claim: lease::Wanted<'a>,
+    host: &'a ThisHost,
+}
+
+impl<'a, K: Kind> Way<'a, K> {
+    /// `name` is for messages.
+    fn open(
+        name: &str,
+        claim: lease::Wanted<'a>,
+        container: Container<'a>,
+        host: &'a ThisHost,
+        kind: &'a K,
+    ) -> Result<Self> {
+        if !host.is_initial_namespace() {
+            bail!(
+                "{} {name} cannot move: the engine is in a user namespace (rootless); {}",
+                K::WORD,
+                K::NEEDS
+            );
+        }
+        let home = Home::open(kind, name)?;
+        let to = Netns::of_init(container.init)?;
+        kind.check_way(&home.netns, &to, name)?;
+        Ok(Way {
+            home,
+            to,
+            leases: Leases::open(&open_run(host)?, Processes::default())?,
+            container,
+            claim,
+            host,
+        })
+    }
+
+    /// Leases a device to the container; `moved` says what it was on the host, unless it stays where it is.
+    fn lease(&self, device: &Device, moved: Option<&Moved<Facts>>) -> Result<()> {
+        let wanted = lease::Wanted {
+            devices: slice::from_ref(device),
+            moved,
+            ..self.claim
+        };
+        lease::claim_alone(wanted, self.container, self.host).map(drop)
+    }
+
+    /// What a lease says of a device in the container's namespace.
+    fn moved<F>(&self, facts: F, addresses: Vec<IpAddr>) -> Moved<F> {
+        Moved {
+            facts,
+            namespace: self.to.cookie(),
+            addresses,
+            returning: false,
+            left: None,
+            rebound: None,
+        }
+    }
+
+    /// Brings back a device that was to stay in the container.
+    fn bring_back(&self, device: &Device, facts: K::Facts) -> Result<()> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
+        // An earlier start of the container may have left it otherwise than it was, which its lease knows.
+        let kept = self.leases.returning(device, START_PATIENCE)?;
+        let moved = kept.unwrap_or_else(|| self.moved(facts, Vec::new()));
+        if let Some(seen) = self.home.kind.find(&self.to, &moved.facts)? {
+            let kind = self.home.kind;
+            kind.take(&self.to, &seen, &self.home, &moved.facts)?;
+        }
+        let leases = &self.leases;
+        let back = Return {
+            leases,
+            device,
+            moved,
+        };
+        back.fetch(&self.home, None, DYING_PATIENCE)?
+            .end(&self.home)
+    }
+}
+
+/// A device that a hook names for a container.
+#[derive(Clone, Debug)]
+pub(crate) struct Request<'a> {
+    /// As it is leased.
+    pub(super) device: &'a Device,
+    /// Its name on the host.
+    pub(super) name: String,
+    pub(super) pci: PciAddress,
+    /// What it is to have in the container.
+    pub(super) addresses: Vec<InterfaceAddress>,
+    /// What the operator's configuration says of it beside.
+    pub(super) settings: NetdevSettings,
+}
+
+impl<'a> Request<'a> {
+    /// Next: [`Grant`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
+    fn grant<K: Kind>(self, way: &Way<'_, K>) -> Result<Grant<'a, K>> {
+        let (kind, leases) = (way.home.kind, &way.leases);
+        let mut locks = vec![leases.lock_moving(self.device, MOVING_PATIENCE)?];
+        settle(leases, self.device, kind, DYING_PATIENCE)?;
+        locks.extend(kind.reserve(leases, &self)?);
+        let Some(seen) = kind.look(&way.home.netns, &self)? else {
+            return self.join_others(way, locks);
+        };
+        let request = self;
+        let candidate = Candidate {
+            request,
+            seen,
+            locks,
+        };
+        if way.to.is(&way.home.netns) {
+            // A container with the host's network opens it where it is.
+            return candidate.stay(way, None);
+        }
+        candidate.lease(way)?.send(way)
+    }
+
+    /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
+    /// there. Next: [`Grant`].
+    fn join_others<K: Kind>(self, way: &Way<'_, K>, locks: Vec<Lock>) -> Result<Grant<'a, K>> {
+        let (kind, leases) = (way.home.kind, &way.leases);
+        let Some(seen) = kind.look(&way.to, &self)? else {
+            return Err(match leases.holders(self.device, START_PATIENCE)? {
+                Some(refused) => refused.into(),
+                None => way.home.away(self.pci, &self.name),
+            });
+        };
+        let moved = leases.moved_to(self.device, way.to.cookie(), START_PATIENCE)?;
+        let (facts, addresses): (K::Facts, _) = match moved {
+            Some(moved) => (moved.facts, moved.addresses),
+            None => (kind.stray(&seen, &self)?, Vec::new()),
+        };
+        let moved = way.moved(facts.into(), addresses);
+        let request = self;
+        let candidate = Candidate {
+            request,
+            seen,
+            locks,
+        };
+        candidate.stay(way, Some(&moved))
+    }
+}
+
+/// A device that was found, and is not leased yet.
+struct Candidate<'a, K: Kind> {
+    request: Request<'a>,
+    seen: K::Seen,
+    locks: Vec<Lock>,
+}
+
+impl<'a, K: Kind> Candidate<'a, K> {
+    /// For a container in whose namespace it is. Next: [`Grant`].
+    fn stay(self, way: &Way<'_, K>, moved: Option<&Moved<Facts>>) -> Result<Grant<'a, K>> {
+        way.lease(self.request.device, moved)?;
+        Ok(Grant {
+            request: self.request,
+            seen: self.seen,
+            facts: None,
+            warning: None,
+            _locks: self.locks,
+        })
+    }
+
+    /// Next: [`Departure`].
+    fn lease(self, way: &Way<'_, K>) -> Result<Departure<'a, K>> {
+        let Candidate {
+            request,
+            seen,
+            locks,
+        } = self;
+        let (facts, warning) = way.home.kind.examine(&seen, &request, way)?;
+        let addresses = request.addresses.iter();
+        let addresses = addresses.map(InterfaceAddress::address).collect();
+        let moved = way.moved(facts.clone().into(), addresses);
+        way.lease(request.device, Some(&moved))?;
+        Ok(Departure {
+            request,
+            seen,
+            facts,
+            warning,
+            locks,
+        })
+    }
+}
+
+/// A device that is leased and may move now.
+pub(crate) struct Departure<'a, K: Kind> {
+    pub(super) request: Request<'a>,
+    pub(super) seen: K::Seen,
+    pub(super) facts: K::Facts,
+    warning: Option<String>,
+    locks: Vec<Lock>,
+}
+
+impl<'a, K: Kind> Departure<'a, K> {
+    /// Next: [`Grant`], or [`Return`] and its error.
+    fn send(self, way: &Way<'_, K>) -> Result<Grant<'a, K>> {
+        if let Err(failed) = way.home.kind.send(&self, way) {
+            let back = way.bring_back(self.request.device, self.facts);
+            return Err(and_back(failed, back));
+        }
+        Ok(Grant {
+            request: self.request,
+            seen: self.seen,
+            facts: Some(self.facts),
+            warning: self.warning,
+            _locks: self.locks,
+        })
+    }
+}
+
+/// A device that the container has.
+struct Grant<'a, K: Kind> {
+    request: Request<'a>,
+    /// As it was when it was found.
+    seen: K::Seen,
+    /// What it was; none where it did not move for this container.
+    facts: Option<K::Facts>,
+    /// What is not known of it.
+    warning: Option<String>,
+    /// Nobody else touches it before all are granted.
+    _locks: Vec<Lock>,
+}
+
+impl<K: Kind> Grant<'_, K> {
+    /// Next: [`Return`], where it moved for this container. Otherwise it is the host's network, or the others of the
+    /// namespace keep the device.
+    fn withdraw(self, way: &Way<'_, K>) -> Result<()> {
+        if let Some(facts) = self.facts {
+            return way.bring_back(self.request.device, facts);
+        }
+        let (id, bundle) = (way.container.id, lease::canonical(way.container.bundle)?);
+        let device = self.request.device;
+        Ok(way.leases.abandon(device, id, &bundle, START_PATIENCE)?)
+    }
+}
+
+/// All that a container is granted of one kind.
+pub(crate) struct Grants<'a, K: Kind> {
+    way: Way<'a, K>,
+    all: Vec<Grant<'a, K>>,
+}
+
+impl<'a, K: Kind> Grants<'a, K> {
+    /// Gives a container all of the devices, or none of them: after an error what moved is back, or the error says that
+    /// it is not.
+    pub(super) fn new(
+        mut requests: Vec<Request<'a>>,
+        claim: lease::Wanted<'a>,
+        container: Container<'a>,
+        host: &'a ThisHost,
+        kind: &'a K,
+    ) -> Result<Option<Self>> {
+        // Two containers that want the same two must not wait for each other.
+        requests.sort_by_key(|one| one.device);
+        let Some(first) = requests.first() else {
+            return Ok(None);
+        };
+        let way = Way::open(&first.name, claim, container, host, kind)?;
+        let mut grants = Grants {
+            way,
+            all: Vec::new(),
+        };
+        for request in requests {
+            match request.grant(&grants.way) {
+                Ok(grant) => grants.all.push(grant),
+                Err(failed) => return Err(grants.withdraw(failed)),
+            }
+        }
+        Ok(Some(grants))
+    }
+
+    pub(super) fn to(&self) -> &Netns {
+        &self.way.to
+    }
+
+    /// The devices with their names on the host.
+    pub(super) fn seen(&self) -> impl Iterator<Item = (&str, &K::Seen)> {
+        let all = self.all.iter();
+        all.map(|one| (one.request.name.as_str(), &one.seen))
+    }
+
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        let all = self.all.iter();
+        all.map(|one| one.request.device.clone()).collect()
+    }
+
+    /// What is not known of the devices. From here on others may touch them.
+    pub(super) fn finish(self) -> Vec<String> {
+        let all = self.all.into_iter();
+        all.filter_map(|one| one.warning).collect()
+    }
+
+    /// Takes everything back, since something failed; the error to report.
+    pub(crate) fn withdraw(self, mut failed: Error) -> Error {
+        for one in self.all.into_iter().rev() {
+            failed = and_back(failed, one.withdraw(&self.way));
+        }
+        failed
+    }
+}
+
+/// Why a device was not given, and did not come back either.
+fn and_back(failed: Error, back: Result<()>) -> Error {
+    match back {
+        Ok(()) => failed,
+        Err(back) => {
+            error!("{failed:#}; and then: {back}; \"onload-ctk lease restore\" brings it back")
+        }
+    }
+}
+
+/// A device that is to come back: its lease says so, or no container has it any more. After an error it still is, and the
+/// next try goes on where this ended.
+pub(super) struct Return<'a, K: Kind> {
+    pub(super) leases: &'a Leases,
+    pub(super) device: &'a Device,
+    pub(super) moved: Moved<K::Facts>,
+}
+
+impl<'a, K: Kind> Return<'a, K> {
+    pub(super) fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
+        Ok(self.leases.amend(self.device, START_PATIENCE, change)?)
+    }
+
+    fn bring(self, kind: &K, gone: Option<&Gone<'_>>, patience: Duration) -> Result<()> {
+        let home = Home::open(kind, self.device.name.as_str())?;
+        self.fetch(&home, gone, patience)?.end(&home)
+    }
+
+    /// Has it on the host, wherever it is. Next: [`Arrival`].
+    fn fetch(
+        self,
+        home: &Home<'_, K>,
+        gone: Option<&Gone<'_>>,
+        patience: Duration,
+    ) -> Result<Arrival<'a, K>> {
+        let facts = &self.moved.facts;
+        let begun = Instant::now();
+        let mut fetched = 0;
+        // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
+        let mut is_somewhere = true;
+        let mut failed = None;
+        let driver = home.kind.prepare(home, facts)?;
+        loop {
+            if let Some(seen) = home.find(facts)? {
+                let back = self;
+                return Ok(Arrival { back, seen, driver });
+            }
+            let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
+            if is_somewhere && fetched < FETCHES && is_in_time {
+                fetched += 1;
+                // Whoever is in that namespace may be in the way, and may be too late the next time.
+                match self.take(home, gone.and_then(Gone::namespace).as_deref()) {
+                    Ok(found) => is_somewhere = found,
+                    Err(error) => failed = Some(error),
+                }
+                continue;
+            }
+            if begun.elapsed() >= patience {
+                let (pci, name) = K::identity(facts);
+                return Err(failed.unwrap_or_else(|| home.away(pci, name)));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Takes it out of the namespace that it moved to, or that a container moved it on to; whether it was somewhere.
+    fn take(&self, home: &Home<'_, K>, hint: Option<&Path>) -> Result<bool> {
+        let (kind, facts) = (home.kind, &self.moved.facts);
+        // Where there is no time for that, the search below says so.
+        if let Ok(Some(there)) = netns::find(self.moved.namespace, hint)
+            && let Some(seen) = kind.find(&there.netns, facts)?
+        {
+            kind.take(&there.netns, &seen, home, facts)?;
+            return Ok(true);
+        }
+        let has_it = |netns: &Netns| matches!(kind.find(netns, facts), Ok(Some(_)));
+        let Some(there) = home.elsewhere(K::identity(facts).1, &has_it)? else {
+            return Ok(false);
+        };
+        if let Some(seen) = kind.find(&there.netns, facts)? {
+            kind.take(&there.netns, &seen, home, facts)?;
+        }
+        Ok(true)
+    }
+}
+
+/// A device that is on the host again, and may not be what it was.
+pub(crate) struct Arrival<'a, K: Kind> {
+    pub(super) back: Return<'a, K>,
+    pub(super) seen: K::Seen,
+    pub(super) driver: K::Driver,
+}
+
+impl<K: Kind> Arrival<'_, K> {
+    /// Makes it what it was, and ends its lease. If that fails, its lease says what of it is not as it was.
+    fn end(self, home: &Home<'_, K>) -> Result<()> {
+        let Return { leases, device, .. } = self.back;
+        match home.kind.restore(self, home) {
+            Ok(()) => Ok(leases.returned(device, START_PATIENCE)?),
+            Err(NotBack { error, differs }) => {
+                if differs.is_some() {
+                    let say = |moved: &mut Moved<Facts>| moved.left.clone_from(&differs);
+                    // The error says it too.
+                    let _ = leases.amend(device, START_PATIENCE, &say);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Why a device is not what it was.
+#[derive(Debug)]
+pub(crate) struct NotBack {
+    pub(super) error: Error,
+    /// What of it differs, where it is on the host; none where it is not, or where something may stand on it.
+    pub(super) differs: Option<String>,
+}
+
+impl From<Error> for NotBack {
+    fn from(error: Error) -> Self {
+        NotBack {
+            error,
+            differs: None,
+        }
+    }
+}
+
+/// Brings back what earlier containers have left of a device, for who has its lock; whether there was something.
+pub(super) fn settle<K: Kind>(
+    leases: &Leases,
+    device: &Device,
+    kind: &K,
+    patience: Duration,
+) -> Result<bool> {
+    let Some(moved) = leases.returning(device, START_PATIENCE)? else {
+        return Ok(false);
+    };
+    let back = Return {
+        leases,
+        device,
+        moved,
+    };
+    back.bring(kind, None, patience).map(|()| true)
+}
+
+/// A container that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone<'a> {
+    pub(crate) container: &'a ContainerId,
+    pub(crate) token: Option<&'a Token>,
+    /// As it was named, links and all: config.json is below it.
+    pub(crate) bundle: &'a Path,
+}
+
+impl Gone<'_> {
+    /// The file of the network namespace that config.json names.
+    fn namespace(&self) -> Option<PathBuf> {
+        namespace::network(&self.bundle.join("config.json"))
+    }
+}
+
+/// Ends what a container that is gone has of devices of a kind, and brings back those of which it was the last one of
+/// its namespace. Those that did not move are released. What does not come back now stays with its lease, and the first
+/// of these errors is returned.
+pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -> Result<()> {
+    let own = leased.iter().filter(|device| device.class == K::CLASS);
+    let own: Vec<&Device> = own.collect();
+    if own.is_empty() {
+        return Ok(());
+    }
+    let Some(leases) = lease::find()? else {
+        return Ok(());
+    };
+    let bundle = lease::was_canonical(gone.bundle);
+    let take_one = |device: &Device| {
+        // Most devices do not move, and a lock leaves a file.
+        let _moving = if leases.is_away(device, START_PATIENCE)? {
+            Some(leases.lock_moving(device, MOVING_PATIENCE)?)
+        } else {
+            None
+        };
+        let left = leases.leave(device, gone.container, &bundle, gone.token, START_PATIENCE)?;
+        let Left::Last(moved) = left else {
+            return Ok(());
+        };
+        let back = Return {
+            leases: &leases,
+            device,
+            moved: *moved,
+        };
+        back.bring(kind, Some(gone), DYING_PATIENCE)
+    };
+    each(own, &take_one)
+}
+
+/// Does it for each device, and once more for those that failed where another one did not: that one may have had the
+/// name of another, which is free then. The first error that stays.
+fn each(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<()>) -> Result<()> {
+    let failed = |device| act(device).err().map(|error| (device, error));
+    let all = devices.len();
+    let mut left: Vec<(&Device, Error)> = devices.into_iter().filter_map(failed).collect();
+    if left.len() < all {
+        let devices = left.into_iter().map(|(device, _)| device);
+        left = devices.filter_map(failed).collect();
+    }
+    match left.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+pub struct Restored {
+    pub device: Device,
+    pub result: Result<()>,
+}
+
+/// Brings back each of the wanted devices whose containers have ended, under its lock. An error says that the leases
+/// cannot be read.
+pub(super) fn restore<K: Kind>(
+    leases: &Leases,
+    is_wanted: &dyn Fn(&Device) -> bool,
+    kind: &K,
+    patience: Duration,
+) -> Result<Vec<Restored>> {
+    let is_wanted = |device: &Device| device.class == K::CLASS && is_wanted(device);
+    let listed = leases.list()?.into_iter();
+    let returning = listed.filter(|one| one.is_returning && is_wanted(&one.device));
+    let mut devices: Vec<Device> = returning.map(|one| one.device).collect();
+    devices.sort();
+    devices.dedup();
+    let beginning = beginning(devices.len());
+    devices.rotate_left(beginning);
+    let mut restored = Vec::new();
+    for device in devices {
+        let moving = leases.lock_moving(&device, MOVING_PATIENCE);
+        let settled = moving
+            .map_err(Error::from)
+            .and_then(|_moving| settle(leases, &device, kind, patience));
+        if !matches!(settled, Ok(false)) {
+            let result = settled.map(drop);
+            restored.push(Restored { device, result });
+        }
+    }
+    restored.sort_by(|one, other| one.device.cmp(&other.device));
+    Ok(restored)
+}
+
+/// At which of so many devices a look begins: a random one. Each may take its time, and whoever looks may be stopped
+/// before the last one, which is not to be the same each time.
+fn beginning(many: usize) -> usize {
+    let mut bytes = [0; size_of::<usize>()];
+    // Without random bytes it begins at the first, as good as any other.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    usize::from_ne_bytes(bytes).checked_rem(many).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_may_begin_at_each_device() {
+        assert_eq!((beginning(0), beginning(1)), (0, 0));
+        let begun: std::collections::BTreeSet<usize> = (0..1000).map(|_| beginning(5)).collect();
+        assert_eq!(begun.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,217 @@
+//! One network namespace: the way in, and what is asked and told there.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::thread;
+
+use onload_core::error::{Context as _, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::cookie;
+use crate::moves::netlink::address::{self, Address};
+use crate::moves::netlink::link::{self, Change, Link};
+use crate::moves::netlink::message::{CREATE, EXCLUSIVE};
+use crate::moves::netlink::route::{self, Route};
+use crate::moves::netlink::socket::Socket;
+use crate::process::init::Init;
+
+const STACK: usize = 128 * 1024;
+/// This process's own namespace, and that of the first process.
+const OWN: &str = "/proc/self/ns/net";
+const FIRST: &str = "/proc/1/ns/net";
+/// The PID namespace of this process, and the inode of the initial one (`PROC_PID_INIT_INO`, linux/proc_ns.h).
+const OWN_PIDS: &str = "/proc/self/ns/pid";
+const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
+
+#[derive(Debug)]
+pub(crate) struct Netns {
+    file: File,
+    socket: Socket,
+    /// What no other namespace has since boot (SO_NETNS_COOKIE, Linux 5.14).
+    cookie: u64,
+}
+
+/// Which namespace a file is of, as long as it is open: the number is used again afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Inode(u64, u64);
+
+/// The namespace that a file of /proc or of nsfs is of.
+pub(crate) fn inode(file: impl AsFd) -> io::Result<Inode> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok(Inode(stat.st_dev, stat.st_ino))
+}
+
+/// Opens a namespace's file without waiting for anybody.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+impl Netns {
+    /// The namespace of an open file; `path` is for messages.
+    pub(crate) fn enter(file: File, path: &Path) -> Result<Self> {
+        Netns::of(file).with_context(|| format!("entering the network namespace {path:?}"))
+    }
+
+    fn of(file: File) -> io::Result<Self> {
+        let (socket, cookie) = in_thread(file.as_fd(), || {
+            let socket = Socket::route()?;
+            let cookie = cookie::of_socket(socket.fd())?;
+            Ok((socket, cookie))
+        })?;
+        Ok(Netns {
+            file,
+            socket,
+            cookie,
+        })
+    }
+
+    /// That of a container's init, which lives: its file is opened through its directory in /proc, which is of no other
+    /// process.
+    pub(crate) fn of_init(init: u32) -> Result<Self> {
+        let file = Init::open(Some(init))?.network_namespace()?;
+        Netns::enter(file, Path::new(&format!("/proc/{init}/ns/net")))
+    }
+
+    pub(crate) fn own() -> Result<Self> {
+        let path = Path::new(OWN);
+        let file = open(path).with_context(|| format!("opening the network namespace {path:?}"))?;
+        Netns::enter(file, path)
+    }
+
+    /// Whether this process is in the namespaces that the host began with: that of the first process, as it is seen
+    /// from the initial PID namespace. An engine elsewhere has no interface of the host.
+    pub(crate) fn is_first(&self) -> bool {
+        let first = open(Path::new(FIRST)).and_then(inode);
+        let is_same = first.is_ok_and(|first| inode(&self.file).is_ok_and(|own| own == first));
+        let pids = rustix::fs::stat(OWN_PIDS).map(|stat| stat.st_ino);
+        is_same && pids == Ok(INITIAL_PIDS)
+    }
+
+    pub(crate) fn again(&self) -> io::Result<Netns> {
+        Netns::of(self.file.try_clone()?)
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        let own = open(Path::new(OWN)).and_then(inode);
+        own.is_ok_and(|own| inode(&self.file).is_ok_and(|this| this == own))
+    }
+
+    /// Does something in it, in a thread that enters it, does that and ends.
+    pub(crate) fn inside<T: Send>(
+        &self,
+        act: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        in_thread(self.file.as_fd(), act)
+    }
+
+    pub(crate) fn is(&self, other: &Netns) -> bool {
+        self.cookie == other.cookie
+    }
+
+    pub(crate) fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(crate) fn links(&self) -> Result<Vec<Link>> {
+        let listed = self.socket.list(link::GET, &link::all(), &link::parse);
+        listed.context("listing network interfaces")
+    }
+
+    /// The interfaces that are seen, and whether that is one state of the namespace: whoever is in it may change it all
+    /// the time. Then it is also what has gone meanwhile.
+    pub(crate) fn look(&self) -> Result<(Vec<Link>, bool)> {
+        let key = |link: &Link| link.index;
+        let listed = self
+            .socket
+            .look(link::GET, &link::all(), &link::parse, &key);
+        listed.context("listing network interfaces")
+    }
+
+    pub(crate) fn addresses(&self) -> Result<Vec<Address>> {
+        let listed = self
+            .socket
+            .list(address::GET, &address::all(), &address::parse);
+        listed.context("listing addresses")
+    }
+
+    /// Its routes that somebody made.
+    pub(crate) fn routes(&self) -> Result<Vec<Route>> {
+        let listed = self.socket.list(route::GET, &route::all(), &route::parse);
+        listed.context("listing routes")
+    }
+
+    pub(crate) fn change(&self, index: u32, change: &Change<'_>) -> io::Result<()> {
+        self.socket.tell(link::SET, 0, &change.payload(index))
+    }
+
+    /// Moves an interface to another namespace: under the name that it has, or under another. EEXIST where one of its
+    /// names is taken there; it may have moved all the same, under the name that it had.
+    pub(crate) fn give(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
+        let payload = link::to_namespace(index, to.fd(), name);
+        self.socket.tell(link::SET, 0, &payload)
+    }
+
+    /// The number by which this namespace tells of another one; none where it has told nothing of it yet.
+    pub(crate) fn number_of(&self, other: &Netns) -> io::Result<Option<i32>> {
+        let payload = link::namespace_number(other.fd());
+        self.socket
+            .ask(link::GET_NAMESPACE, &payload, &link::parse_namespace_number)
+    }
+
+    /// Deletes an interface that is no device.
+    pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
+        self.socket.tell(link::DELETE, 0, &link::deletion(index))
+    }
+
+    pub(crate) fn set_alternative(&self, index: u32, name: &[u8], is_set: bool) -> io::Result<()> {
+        let payload = link::alternative_name(index, name);
+        if is_set {
+            let flags = CREATE | EXCLUSIVE;
+            self.socket.tell(link::ADD_PROPERTY, flags, &payload)
+        } else {
+            self.socket.tell(link::DELETE_PROPERTY, 0, &payload)
+        }
+    }
+
+    /// Gives an interface an address; one that it has already is no error.
+    pub(crate) fn add_address(&self, new: Address) -> io::Result<()> {
+        let payload = address::payload(new);
+        let told = self.socket.tell(address::NEW, CREATE | EXCLUSIVE, &payload);
+        match told {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            told => told,
+        }
+    }
+
+    /// EEXIST where there is one to the same network.
+    pub(crate) fn add_route(&self, new: route::New) -> io::Result<()> {
+        self.socket
+            .tell(route::NEW, CREATE | EXCLUSIVE, &route::payload(new))
+    }
+}
+
+/// Does something in a namespace. The thread that enters it does nothing else, and ends.
+fn in_thread<T: Send>(
+    namespace: BorrowedFd<'_>,
+    act: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let enter = || {
+        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+        act()
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, enter)?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
+    })
+}

@@ -1,0 +1,488 @@
+//! A network namespace that is found again: by its cookie, among those that engines keep as files, and those of all
+//! processes. Any process that is in it keeps it, and what moved into it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use onload_core::text::Quoted;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
+
+use super::namespace::{Inode, Netns, inode, open};
+use super::owner::{self, Owner};
+
+/// Where engines and people keep namespaces as files (ip-netns(8), podman, containerd; docker).
+const KEPT: [&str; 2] = ["/run/netns", "/run/docker/netns"];
+const PROC: &str = "/proc";
+const OWN_DESCRIPTORS: &str = "/proc/self/fd";
+const OWN_NAMESPACE: &str = "/proc/self/ns/net";
+/// Numbers that namespaces may have (fs/proc/generic.c, `PROC_DYNAMIC_FIRST`).
+const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
+/// What the kernel calls descriptors that are of no namespace (`d_dname` in its source).
+const NO_NAMESPACE: [&[u8]; 3] = [b"socket:[", b"pipe:[", b"anon_inode:"];
+/// How long those of the host are looked at: who is in one may fill it.
+const OF_HOST: Duration = Duration::from_secs(6);
+/// How long one namespace is looked for, by a look at its cookie alone.
+const FINDING: Duration = Duration::from_secs(2);
+/// How long all are looked at for a device.
+const HOLDER: Duration = Duration::from_secs(6);
+const DESCRIPTORS: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) netns: Netns,
+    /// Who keeps it, for people.
+    pub(crate) keeper: String,
+}
+
+/// The namespace with a cookie; an error if there was no time to look at all. `hint` is a file that may be of it, and is
+/// looked at after those that engines keep.
+pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>> {
+    let mut all = Candidates::new(hint, Depth::Processes, [FINDING, FINDING]);
+    all.first(&|netns| netns.cookie() == cookie)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Namespaces of the host and of root that are kept as files, or that a process is in.
+    Root,
+    /// Beside those, the ones of user namespaces that other users made.
+    Processes,
+    /// Beside those, the ones that processes keep by a descriptor alone.
+    Descriptors,
+}
+
+/// Why not all namespaces were looked at.
+#[derive(Debug)]
+pub(crate) enum Unseen {
+    /// Not even those of the host, of which nobody without privileges there can make more.
+    Host(io::Error),
+    /// All of the host's were, and not all of other user namespaces, where anybody may have made any number of them.
+    Others(io::Error),
+}
+
+/// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
+/// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
+/// beginning on.
+pub(crate) fn others(own: &Netns, depth: Depth, patience: Duration) -> Candidates {
+    let mut all = Candidates::new(None, depth, [OF_HOST, patience]);
+    all.seen
+        .extend(inode(own.fd()).map(|own| (own, Look::Done)));
+    all
+}
+
+fn too_long(patience: Duration, at: &str) -> io::Error {
+    let seconds = patience.as_secs();
+    io::Error::other(format!("not done within {seconds} seconds{at}"))
+}
+
+/// The namespace in which something is so, but for `own`; an error if there was no time to look at all.
+pub(crate) fn holder_of(own: &Netns, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
+    others(own, Depth::Descriptors, HOLDER).first(is_it)
+}
+
+type Paths = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
+
+/// How it stands with one namespace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Done,
+    /// It has its turn with those of the same owner.
+    Later(Owner),
+}
+
+/// All namespaces that have a name somewhere, each of them once.
+pub(crate) struct Candidates {
+    paths: Paths,
+    depth: Depth,
+    begun: Instant,
+    /// How long the host's are looked at, and how long the others.
+    patience: [Duration; 2],
+    turn: Owner,
+    /// Every name of those whose turn comes later; any of them may go meanwhile.
+    later: BTreeMap<Owner, Vec<PathBuf>>,
+    is_over: bool,
+    /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
+    seen: BTreeMap<Inode, Look>,
+}
+
+impl Candidates {
+    fn new(hint: Option<&Path>, depth: Depth, patience: [Duration; 2]) -> Self {
+        let kept = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
+        let hint = hint.map(Path::to_owned).into_iter();
+        let processes = processes().map(|dir| dir.join("ns/net"));
+        Candidates {
+            paths: Box::new(kept.chain(hint).chain(processes).map(Ok)),
+            depth,
+            begun: Instant::now(),
+            patience,
+            turn: Owner::Host,
+            later: BTreeMap::new(),
+            is_over: false,
+            seen: BTreeMap::new(),
+        }
+    }
+
+    fn first(&mut self, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
+        for found in self {
+            match found {
+                Ok(found) if is_it(&found.netns) => return Ok(Some(found)),
+                Ok(_) => {}
+                Err(Unseen::Host(error) | Unseen::Others(error)) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_path(&mut self) -> Option<io::Result<PathBuf>> {
+        loop {
+            if let Some(path) = self.paths.next() {
+                return Some(path);
+            }
+            self.turn = match (self.turn, self.depth) {
+                (Owner::Host, _) => Owner::Root,
+                (Owner::Root, Depth::Processes | Depth::Descriptors) => Owner::Other,
+                _ => return None,
+            };
+            let later = self.later.remove(&self.turn).unwrap_or_default();
+            let later = later.into_iter().map(Ok);
+            self.paths = match (self.turn, self.depth) {
+                (Owner::Other, Depth::Descriptors) => {
+                    // A look at each would be counted as time for descriptors.
+                    Box::new(later.chain(descriptors(DESCRIPTORS)))
+                }
+                _ => Box::new(later),
+            };
+        }
+    }
+
+    fn open_next(&mut self, path: &Path) -> Option<File> {
+        // A file of another kind in these directories is nobody's namespace.
+        let file = open_candidate(path).ok()?;
+        let number = inode(&file).ok()?;
+        let owner = match self.seen.get(&number) {
+            Some(Look::Done) => return None,
+            Some(Look::Later(owner)) => *owner,
+            None => owner::of(&file),
+        };
+        if owner > self.turn {
+            self.seen.insert(number, Look::Later(owner));
+            self.later.entry(owner).or_default().push(path.to_owned());
+            return None;
+        }
+        self.seen.insert(number, Look::Done);
+        Some(file)
+    }
+
+    fn check_time(&self, path: &Path) -> io::Result<()> {
+        let [of_host, of_others] = self.patience;
+        let patience = match self.turn {
+            Owner::Host => of_host,
+            Owner::Root | Owner::Other => of_others,
+        };
+        if self.begun.elapsed() < patience {
+            return Ok(());
+        }
+        let at = format!(
+            "; it was at the network namespace that {} keeps",
+            keeper(path)
+        );
+        Err(too_long(patience, &at))
+    }
+
+    fn fail(&mut self, error: io::Error) -> Unseen {
+        self.is_over = true;
+        match self.turn {
+            Owner::Host => Unseen::Host(error),
+            Owner::Root | Owner::Other => Unseen::Others(error),
+        }
+    }
+}
+
+impl Iterator for Candidates {
+    type Item = Result<Found, Unseen>;
+
+    fn next(&mut self) -> Option<Result<Found, Unseen>> {
+        while !self.is_over {
+            let path = match self.next_path()? {
+                Ok(path) => path,
+                Err(error) => return Some(Err(self.fail(error))),
+            };
+            let Some(file) = self.open_next(&path) else {
+                continue;
+            };
+            if let Err(error) = self.check_time(&path) {
+                return Some(Err(self.fail(error)));
+            }
+            if let Ok(netns) = Netns::enter(file, &path) {
+                let keeper = keeper(&path);
+                return Some(Ok(Found { netns, keeper }));
+            }
+        }
+        None
+    }
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    let is_pid = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let processes = std::iter::once_with(|| entries(Path::new(PROC))).flatten();
+    processes.filter(is_pid)
+}
+
+/// The descriptors of network namespaces that processes have, as far as there is time, and then an error: any process may
+/// have very many.
+fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
+    let until = Instant::now() + patience;
+    let mut found = Vec::new();
+    for path in processes().flat_map(|dir| entries(&dir.join("fd"))) {
+        if Instant::now() >= until {
+            let at = format!("; it was at the descriptors of {}", keeper(&path));
+            found.push(Err(too_long(patience, &at)));
+            break;
+        }
+        if names_namespace(&path) {
+            found.push(Ok(path));
+        }
+    }
+    found
+}
+
+/// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
+/// may be a file of a server that never answers.
+fn names_namespace(path: &Path) -> bool {
+    // Most are told by one system call. A path of the file system begins with no such word.
+    let name = fs::read_link(path).unwrap_or_default();
+    let name = name.as_os_str().as_bytes();
+    if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
+        return false;
+    }
+    let (Some(process), Some(number)) = (path.ancestors().nth(2), path.file_name()) else {
+        return false;
+    };
+    let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+    let inode = info.lines().find_map(|line| line.strip_prefix("ino:"));
+    let inode: Option<u64> = inode.and_then(|inode| inode.trim().parse().ok());
+    inode.is_some_and(|inode| INODES.contains(&inode))
+}
+
+/// Opens a candidate. A descriptor may be of another file than its number says, which is not opened then.
+fn open_candidate(path: &Path) -> io::Result<File> {
+    if !path.starts_with(PROC) || path.ends_with("ns/net") {
+        return open(path);
+    }
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if file_system(&held, "")? != file_system(CWD, OWN_NAMESPACE)? {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    open(&Path::new(OWN_DESCRIPTORS).join(held.as_raw_fd().to_string()))
+}
+
+/// The device number of a file's file system, without asking a server for it.
+fn file_system(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+impl Found {
+    pub(crate) fn again(&self) -> io::Result<Found> {
+        Ok(Found {
+            netns: self.netns.again()?,
+            keeper: self.keeper.clone(),
+        })
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// A process by its number and program, or a file.
+fn keeper(path: &Path) -> String {
+    let process = path
+        .strip_prefix(PROC)
+        .ok()
+        .and_then(|below| below.iter().next()?.to_str());
+    let Some(pid) = process else {
+        return format!("{path:?}");
+    };
+    let program = fs::read(Path::new(PROC).join(pid).join("comm")).unwrap_or_default();
+    let program = String::from_utf8_lossy(program.trim_ascii_end());
+    format!("process {pid} ({})", Quoted(&program))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{self, Command, Stdio};
+
+    use super::*;
+    use crate::moves::netns::test_namespace::Child;
+
+    /// A process of a user that makes so many network namespaces, each with a user namespace as anybody may make it, keeps
+    /// them open, and ends with this.
+    struct Stranger(process::Child);
+
+    impl Stranger {
+        const USER: &str = "65534";
+
+        fn of(user: &str, many: usize) -> Self {
+            let script = format!("for i in $(seq {many}); do unshare -Urn sleep 1000 & done; wait");
+            let mut command = Command::new("setpriv");
+            let command = command
+                .args(["--reuid", user, "--regid", user])
+                .args(["--clear-groups", "--pdeathsig", "KILL"])
+                .args(["sh", "-c", &script]);
+            let child = command.stdin(Stdio::null()).spawn().unwrap();
+            let stranger = Stranger(child);
+            let until = Instant::now() + Duration::from_secs(60);
+            while stranger.namespaces() < many {
+                assert!(Instant::now() < until, "the namespaces were not made");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stranger
+        }
+
+        fn children(&self) -> Vec<u32> {
+            let pid = self.0.id();
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let children = children.unwrap_or_default();
+            children
+                .split(' ')
+                .filter_map(|one| one.parse().ok())
+                .collect()
+        }
+
+        fn paths(&self) -> Vec<PathBuf> {
+            let path = |pid: u32| PathBuf::from(format!("/proc/{pid}/ns/net"));
+            self.children().into_iter().map(path).collect()
+        }
+
+        fn cookies(&self) -> Vec<u64> {
+            let cookie = |path: &PathBuf| Netns::enter(open(path).unwrap(), path).unwrap().cookie();
+            self.paths().iter().map(cookie).collect()
+        }
+
+        fn namespaces(&self) -> usize {
+            let own = fs::read_link(OWN_NAMESPACE).unwrap();
+            let other = |path: &PathBuf| fs::read_link(path).is_ok_and(|of| of != own);
+            self.paths().iter().filter(|path| other(path)).count()
+        }
+    }
+
+    impl Drop for Stranger {
+        fn drop(&mut self) {
+            for pid in self.children() {
+                let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+            }
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn can_be() -> bool {
+        onload_test_needs::root("network namespaces of other users")
+            && onload_test_needs::programs(&["unshare", "setpriv", "kill"])
+            && onload_test_needs::on_this_machine(
+                Command::new("setpriv")
+                    .args([
+                        "--reuid",
+                        Stranger::USER,
+                        "--clear-groups",
+                        "unshare",
+                        "-Urn",
+                        "true",
+                    ])
+                    .status()
+                    .is_ok_and(|status| status.success()),
+                "only root may make user namespaces here",
+            )
+    }
+
+    #[test]
+    fn the_host_s_namespaces_come_first_and_all_of_them_and_those_that_user_0_can_make_before_others()
+     {
+        if !can_be() {
+            return;
+        }
+        // Any process of user 0 can, without a capability.
+        let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
+        // Its number in /proc is above all of the others'.
+        let child = Child::new();
+        let (own, here) = (child.netns(), Netns::own().unwrap());
+        let cookies = |depth, patience| {
+            let mut end = None;
+            let found = others(&here, depth, patience).filter_map(|found| match found {
+                Ok(found) => Some(found.netns.cookie()),
+                Err(unseen) => {
+                    end = Some(unseen);
+                    None
+                }
+            });
+            let found: Vec<u64> = found.collect();
+            (found, end)
+        };
+        let (of_others, of_root) = (strangers.cookies(), rootlings.cookies());
+        let (all, end) = cookies(Depth::Processes, Duration::from_secs(60));
+        assert!(end.is_none(), "{end:?}");
+        let place = |cookie: &u64| all.iter().position(|one| one == cookie).unwrap();
+        for root_s in &of_root {
+            assert!(place(&own.cookie()) < place(root_s));
+            assert!(of_others.iter().all(|other| place(root_s) < place(other)));
+        }
+        let (some, end) = cookies(Depth::Root, Duration::from_secs(60));
+        assert!(end.is_none() && some.contains(&own.cookie()));
+        assert!(of_root.iter().all(|root_s| some.contains(root_s)));
+        assert!(of_others.iter().all(|other| !some.contains(other)));
+        // No time for the others: the host's are all there.
+        for depth in [Depth::Root, Depth::Processes] {
+            let (some, end) = cookies(depth, Duration::ZERO);
+            assert!(some.contains(&own.cookie()));
+            assert!(of_root.iter().all(|root_s| !some.contains(root_s)));
+            let Some(Unseen::Others(late)) = end else {
+                panic!("{end:?}");
+            };
+            let late = late.to_string();
+            let begin = "not done within 0 seconds; it was at the network namespace that process ";
+            assert!(late.starts_with(begin), "{late}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_there_is_no_time_to_find_is_not_gone() {
+        if !can_be() {
+            return;
+        }
+        let child = Child::new();
+        let own = child.netns();
+        let found = find(own.cookie(), None).unwrap();
+        assert!(found.is_some());
+        assert!(find(u64::MAX, None).unwrap().is_none());
+        let mut late = Candidates::new(None, Depth::Processes, [Duration::ZERO; 2]);
+        assert!(matches!(late.next(), Some(Err(Unseen::Host(_)))));
+        assert!(late.next().is_none());
+    }
+
+    #[test]
+    fn descriptors_that_there_is_no_time_for_are_an_error_and_not_left_out() {
+        let late = descriptors(Duration::ZERO);
+        let [Err(error)] = late.as_slice() else {
+            panic!("{late:?}");
+        };
+        let told = error.to_string();
+        let begin = "not done within 0 seconds; it was at the descriptors of process ";
+        assert!(told.starts_with(begin), "{told}");
+    }
+}

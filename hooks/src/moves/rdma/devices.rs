@@ -1,0 +1,222 @@
+//! The RDMA devices of a network namespace, told apart by their PCI functions. Only sysfs says which function a device
+//! belongs to, and /sys shows the devices of the namespace that it was mounted in. So for another namespace sysfs is
+//! mounted again, for this process and nowhere in the tree of files.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use onload_core::fs::detached;
+use onload_core::netlink::nldev::{Character, NetnsMode};
+use onload_core::pci::PciAddress;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::kernel;
+use crate::moves::netlink::socket::Socket;
+use crate::moves::netns::Netns;
+
+/// Where the kernel lists the devices, below the root of sysfs.
+const CLASS: &str = "class/infiniband";
+const NODES: &str = "/dev/infiniband";
+/// The types of nodes: a device's own, and that of the connection manager, which all devices share.
+const VERBS: &str = "uverbs";
+const CONNECTION_MANAGER: &str = "rdma_cm";
+
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
+    stand_ins: Vec<StandIn>,
+}
+
+/// A virtual pair (veth(4)) that stands in for an RDMA device: one of its ends has the device's name and moves, and the
+/// other stays where it is. For tests on machines without a device that can move; the programs know none.
+#[derive(Clone, Debug)]
+pub struct StandIn {
+    /// The index of the end that stays.
+    pub end: u32,
+    pub pci: PciAddress,
+    /// The name of its node below /dev/infiniband.
+    pub node: String,
+    /// Its driver cannot move it.
+    pub is_fixed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RdmaDevice {
+    pub(super) index: u32,
+    /// Its name; what a container has called it need be no text.
+    pub(super) name: String,
+    pub(super) pci: Option<PciAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Its path, on the host and in the container.
+    pub(crate) path: PathBuf,
+    pub(crate) numbers: onload_core::expect::Numbers,
+}
+
+impl From<Character> for Node {
+    fn from(character: Character) -> Self {
+        Node {
+            path: Path::new(NODES).join(character.name),
+            numbers: character.numbers,
+        }
+    }
+}
+
+impl Devices {
+    /// As [`Devices::default`], with stand-ins instead of the kernel's devices.
+    #[must_use]
+    pub fn with_stand_ins(stand_ins: Vec<StandIn>) -> Self {
+        Devices { stand_ins }
+    }
+
+    /// Whether namespaces share the devices; none where the kernel knows none.
+    pub(super) fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>> {
+        if self.stand_ins.is_empty() {
+            return kernel::mode(&socket_in(netns)?);
+        }
+        Ok(Some(NetnsMode::Exclusive))
+    }
+
+    pub(super) fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
+        if !self.stand_ins.is_empty() {
+            return self.stand_ins_of(netns);
+        }
+        let links = kernel::links(&socket_in(netns)?)?;
+        if links.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sysfs = sysfs_of(netns)?;
+        let found = links.into_iter().map(|link| RdmaDevice {
+            index: link.index,
+            pci: function(&sysfs, &link.name),
+            name: String::from_utf8_lossy(&link.name).into_owned(),
+        });
+        Ok(found.collect())
+    }
+
+    pub(super) fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+        if self.stand_ins.is_empty() {
+            return kernel::give(&socket_in(from)?, index, to.fd());
+        }
+        if self.stand_in(index)?.is_fixed {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        from.give(self.link_of(from, index)?, to, None)
+    }
+
+    pub(super) fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
+        if self.stand_ins.is_empty() {
+            return kernel::rename(&socket_in(netns)?, index, name);
+        }
+        let change = crate::moves::netlink::link::Change::Name(name.as_bytes());
+        netns.change(self.link_of(netns, index)?, &change)
+    }
+
+    /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
+    pub(super) fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>> {
+        if !self.stand_ins.is_empty() {
+            let node = Path::new(NODES).join(&self.stand_in(index)?.node);
+            let stat = rustix::fs::stat(&node)?;
+            return Ok(vec![Node {
+                path: node,
+                numbers: onload_core::expect::Numbers {
+                    major: rustix::fs::major(stat.st_rdev),
+                    minor: rustix::fs::minor(stat.st_rdev),
+                },
+            }]);
+        }
+        let socket = socket_in(netns)?;
+        let Some(verbs) = kernel::character(&socket, Some(index), VERBS)? else {
+            return Ok(Vec::new());
+        };
+        // Programs that connect in other ways need none.
+        let manager = kernel::character(&socket, None, CONNECTION_MANAGER)?;
+        Ok([Some(verbs), manager]
+            .into_iter()
+            .flatten()
+            .map(Node::from)
+            .collect())
+    }
+
+    fn stand_in(&self, index: u32) -> io::Result<&StandIn> {
+        let mut all = self.stand_ins.iter();
+        let found = all.find(|stand_in| stand_in.end == index);
+        found.ok_or_else(|| Errno::INVAL.into())
+    }
+
+    fn stand_ins_of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
+        let links = netns.links().map_err(io::Error::other)?;
+        let found = links.iter().filter_map(|link| {
+            let end = link.lower.filter(|_| link.kind == b"veth")?;
+            let stand_in = self.stand_in(end).ok()?;
+            Some(RdmaDevice {
+                index: end,
+                name: link.shown(),
+                pci: Some(stand_in.pci),
+            })
+        });
+        Ok(found.collect())
+    }
+
+    /// The number that a stand-in has as an interface.
+    fn link_of(&self, netns: &Netns, index: u32) -> io::Result<u32> {
+        let links = netns.links().map_err(io::Error::other)?;
+        let is_it = |link: &&crate::moves::netlink::link::Link| {
+            link.kind == b"veth" && link.lower == Some(index)
+        };
+        let found = links.iter().find(is_it).map(|link| link.index);
+        found.ok_or_else(|| Errno::INVAL.into())
+    }
+}
+
+fn socket_in(netns: &Netns) -> io::Result<Socket> {
+    netns.inside(Socket::rdma)
+}
+
+/// The root of sysfs as a namespace sees it.
+fn sysfs_of(netns: &Netns) -> io::Result<OwnedFd> {
+    if netns.is_own() {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        return Ok(rustix::fs::openat(CWD, "/sys", flags, Mode::empty())?);
+    }
+    netns.inside(|| detached::mount("sysfs"))
+}
+
+/// The function nearest above a device: the entry of the class is a link to its directory, which is below it.
+fn function(sysfs: &OwnedFd, name: &[u8]) -> Option<PciAddress> {
+    let name = std::str::from_utf8(name).ok()?;
+    if name.contains('/') || name.starts_with('.') {
+        return None;
+    }
+    let link = rustix::fs::readlinkat(sysfs, Path::new(CLASS).join(name), Vec::new()).ok()?;
+    let path = link.to_str().ok()?;
+    path.rsplit('/').find_map(|part| part.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_of_the_nearest_function_above_it() {
+        let tree = tempfile::tempdir().unwrap();
+        let class = tree.path().join(CLASS);
+        std::fs::create_dir_all(&class).unwrap();
+        let link = |name: &str, to: &str| std::os::unix::fs::symlink(to, class.join(name)).unwrap();
+        let below = "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.3";
+        link("mlx5_3", &format!("{below}/infiniband/mlx5_3"));
+        link("sf1", &format!("{below}/mlx5_core.sf.4/infiniband/sf1"));
+        link("rxe0", "../../devices/virtual/infiniband/rxe0");
+        let sysfs = OwnedFd::from(std::fs::File::open(tree.path()).unwrap());
+        let of = |name: &str| function(&sysfs, name.as_bytes()).map(|pci| pci.to_string());
+        assert_eq!(of("mlx5_3").as_deref(), Some("0000:3b:00.3"));
+        assert_eq!(of("sf1").as_deref(), Some("0000:3b:00.3"));
+        for none in ["rxe0", "gone", "..", "../infiniband/mlx5_3", ""] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!(function(&sysfs, b"\xff"), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! Messages to the kernel about RDMA devices: one each way, on a socket of a network namespace.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use onload_core::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
+use rustix::io::Errno;
+
+use crate::moves::netlink::message::{ACKNOWLEDGE, DUMP};
+use crate::moves::netlink::socket::Socket;
+
+/// Asks the kernel, and reads the payloads of the answers to their end.
+pub(super) trait Exchange {
+    fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>>;
+}
+
+impl Exchange for Socket {
+    fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.payloads(kind, flags, payload)
+    }
+}
+
+pub(super) fn links(with: &dyn Exchange) -> io::Result<Vec<RdmaLink>> {
+    let answers = with.exchange(nldev::GET, DUMP, &[])?;
+    Ok(answers
+        .iter()
+        .filter_map(|payload| nldev::parse(payload))
+        .collect())
+}
+
+/// Moves a device to another namespace: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
+pub(super) fn give(with: &dyn Exchange, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+    let payload = nldev::to_namespace(index, to);
+    with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
+}
+
+pub(super) fn rename(with: &dyn Exchange, index: u32, name: &str) -> io::Result<()> {
+    let payload = nldev::rename(index, name.as_bytes());
+    with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
+}
+
+/// The node of a type that a device has, or that all share; none where its module is not loaded.
+pub(super) fn character(
+    with: &dyn Exchange,
+    index: Option<u32>,
+    of_type: &str,
+) -> io::Result<Option<Character>> {
+    let payload = nldev::character(index, of_type);
+    match with.exchange(nldev::GET_CHARACTER, ACKNOWLEDGE, &payload) {
+        Ok(answers) => Ok(answers
+            .iter()
+            .find_map(|payload| nldev::parse_character(payload))),
+        // `ib_get_client_nl_info` (drivers/infiniband/core/device.c), after it has tried to load the module.
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODEV) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether namespaces share the devices; none where the kernel does not say.
+pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<NetnsMode>> {
+    let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
+    Ok(answers
+        .iter()
+        .find_map(|payload| nldev::parse_netns_mode(payload)))
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::fd::AsFd;
+
+    use onload_core::netlink::message::{Answer, REQUEST, answers, message};
+
+    use super::*;
+
+    /// See the head of the file for where it comes from.
+    const EXCHANGE: &str = include_str!("../../../../core/tests/nldev-exchange.txt");
+    const SEQUENCE: u32 = 7;
+
+    fn bytes(name: &str) -> Vec<u8> {
+        let mut lines = EXCHANGE.lines().filter(|line| !line.starts_with('#'));
+        let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let digits: String = line.unwrap().split_whitespace().collect();
+        let pair = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        (0..digits.len()).step_by(2).map(pair).collect()
+    }
+
+    /// Answers a list of requests, each with what was written down, in that order and no others.
+    struct Replay(RefCell<Vec<(&'static str, &'static str)>>);
+
+    impl Replay {
+        fn of(exchanges: &[(&'static str, &'static str)]) -> Self {
+            Replay(RefCell::new(exchanges.iter().rev().copied().collect()))
+        }
+    }
+
+    impl Drop for Replay {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                assert!(self.0.borrow().is_empty(), "not asked: {:?}", self.0);
+            }
+        }
+    }
+
+    impl Exchange for Replay {
+        fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+            let (request, answer) = self.0.borrow_mut().pop().unwrap();
+            let mut wanted = bytes(request);
+            let mut made = message(kind, flags | REQUEST, SEQUENCE, payload);
+            // The number of a descriptor is another in each process.
+            if request == "move-request" {
+                wanted.truncate(wanted.len() - 4);
+                made.truncate(made.len() - 4);
+            }
+            assert_eq!(made, wanted, "{request}");
+            let mut parts = Vec::new();
+            for answer in answers(&bytes(answer), SEQUENCE) {
+                match answer {
+                    Answer::Part(payload) => parts.push(payload.to_vec()),
+                    Answer::End => return Ok(parts),
+                    Answer::Changed => panic!("torn"),
+                    Answer::Failed(error) => return Err(error.into()),
+                }
+            }
+            panic!("{request} has no end");
+        }
+    }
+
+    #[test]
+    fn a_device_is_found_moved_and_asked_for_its_nodes_where_it_is_then() {
+        let host = Replay::of(&[
+            ("mode-request", "mode-answer-exclusive"),
+            ("list-request", "list-answer"),
+            ("move-request", "done"),
+            ("list-request", "list-answer-empty"),
+        ]);
+        let container = Replay::of(&[
+            ("list-request", "list-answer"),
+            ("uverbs-request", "uverbs-answer-high"),
+            ("rdma-cm-request", "rdma-cm-answer"),
+            ("move-request", "done"),
+        ]);
+        let file = std::fs::File::open("/proc/self/ns/net").unwrap();
+        assert_eq!(mode(&host).unwrap(), Some(NetnsMode::Exclusive));
+        let index = links(&host).unwrap()[1].index;
+        give(&host, index, file.as_fd()).unwrap();
+        assert_eq!(links(&host).unwrap(), []);
+        assert_eq!(links(&container).unwrap()[1].name, b"mlx5_3");
+        // Its node has been made anew, with another number.
+        let node = character(&container, Some(index), "uverbs").unwrap();
+        assert_eq!(node.unwrap().numbers.to_string(), "510:300");
+        let shared = character(&container, None, "rdma_cm").unwrap();
+        assert_eq!(shared.unwrap().name, "rdma_cm");
+        give(&container, index, file.as_fd()).unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_comes_back_as_its_error() {
+        let file = std::fs::File::open("/proc/self/ns/net").unwrap();
+        for (answer, error) in [
+            ("cannot-move", Errno::OPNOTSUPP),
+            ("not-here", Errno::INVAL),
+            ("no-right", Errno::PERM),
+        ] {
+            let host = Replay::of(&[("move-request", answer)]);
+            let refused = give(&host, 3, file.as_fd()).unwrap_err();
+            assert_eq!(Errno::from_io_error(&refused), Some(error));
+        }
+        let shared = Replay::of(&[("mode-request", "mode-answer-shared")]);
+        assert_eq!(mode(&shared).unwrap(), Some(NetnsMode::Shared));
+    }
+
+    #[test]
+    fn a_name_is_given_back_and_a_node_without_its_module_is_none() {
+        let host = Replay::of(&[
+            ("rename-request", "done"),
+            ("uverbs-request", "cannot-move"),
+            ("uverbs-request", "no-right"),
+        ]);
+        rename(&host, 3, "mlx5_3").unwrap();
+        assert_eq!(character(&host, Some(3), "uverbs").unwrap(), None);
+        assert!(character(&host, Some(3), "uverbs").is_err());
+    }
+}

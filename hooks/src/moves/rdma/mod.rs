@@ -1,0 +1,207 @@
+//! What an RDMA device does on its [journey](super::journey), in netns mode exclusive. A move makes its nodes anew, so
+//! which nodes a container gets is known only after the move.
+
+mod devices;
+mod kernel;
+
+use std::io;
+
+use onload_core::class::Class;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::lease::RdmaFacts;
+use onload_core::netlink::nldev::NetnsMode;
+use onload_core::pci::PciAddress;
+use onload_core::{bail, error};
+use rustix::io::Errno;
+
+pub(crate) use devices::Node;
+use devices::RdmaDevice;
+pub use devices::{Devices, StandIn};
+
+use super::journey::{Arrival, Departure, Grants, Home, Kind, NotBack, Request, Way};
+use super::netns::Netns;
+use super::passing::{is_passing, passing};
+
+impl Kind for Devices {
+    const CLASS: Class = Class::Rdma;
+    const WORD: &'static str = "rdma";
+    const THING: &'static str = "device";
+    const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
+    type Facts = RdmaFacts;
+    type Seen = RdmaDevice;
+    type Driver = ();
+
+    fn check_way(&self, home: &Netns, _: &Netns, name: &str) -> Result<()> {
+        let mode = self.mode(home);
+        let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
+        if mode == Some(NetnsMode::Shared) {
+            bail!(
+                "rdma {name} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
+            );
+        }
+        Ok(())
+    }
+
+    /// By its name: the function of a device of another one would be refused.
+    fn look(&self, netns: &Netns, request: &Request<'_>) -> Result<Option<RdmaDevice>> {
+        let Request { name, pci, .. } = request;
+        let mut all = self.all(netns, name)?.into_iter();
+        let found = all.find(|found| found.name == *name);
+        if let Some(other) = found.as_ref().filter(|found| found.pci != Some(*pci)) {
+            let now = match other.pci {
+                Some(pci) => format!("PCI function {pci}"),
+                None => "no PCI function".to_owned(),
+            };
+            bail!(
+                "rdma {name} belongs to {now} now, not to PCI function {pci}; run `systemctl start onload-cdi.service`, then start a new container"
+            );
+        }
+        Ok(found)
+    }
+
+    fn examine(
+        &self,
+        found: &RdmaDevice,
+        request: &Request<'_>,
+        _: &Way<'_, Self>,
+    ) -> Result<(RdmaFacts, Option<String>)> {
+        Ok((facts_of(found, request, false), None))
+    }
+
+    /// Somebody else put it there, and takes it out again.
+    fn stray(&self, found: &RdmaDevice, request: &Request<'_>) -> Result<RdmaFacts> {
+        Ok(facts_of(found, request, true))
+    }
+
+    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
+        let found = &departure.seen;
+        let moved = self.give(&way.home.netns, found.index, &way.to);
+        check_moved(moved, "moving into the container", &found.name)
+    }
+
+    fn identity(facts: &RdmaFacts) -> (PciAddress, &str) {
+        (facts.pci, &facts.name)
+    }
+
+    /// A driver that was bound anew has given it another number.
+    fn find(&self, netns: &Netns, facts: &RdmaFacts) -> Result<Option<RdmaDevice>> {
+        let is_it = |found: &RdmaDevice| {
+            let is_named = found.index == facts.index || found.name == facts.name;
+            is_named && found.pci == Some(facts.pci)
+        };
+        let all = self.all(netns, &facts.name)?;
+        Ok(all.into_iter().find(is_it))
+    }
+
+    fn is_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
+        let all = self.of(netns).unwrap_or_default();
+        all.iter().any(|found| found.pci == Some(pci))
+    }
+
+    fn prepare(&self, _: &Home<'_, Self>, _: &RdmaFacts) -> Result<()> {
+        Ok(())
+    }
+
+    fn take(
+        &self,
+        from: &Netns,
+        found: &RdmaDevice,
+        home: &Home<'_, Self>,
+        facts: &RdmaFacts,
+    ) -> Result<()> {
+        match self.give(from, found.index, &home.netns) {
+            // The namespace ends, and the kernel was faster.
+            Err(error) if is_gone(&error) => Ok(()),
+            moved => check_moved(moved, "moving back to the host", &facts.name),
+        }
+    }
+
+    /// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
+    /// the foreign one: the names of two may be swapped, and each would wait for the other.
+    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
+        let Arrival { back, seen, .. } = arrival;
+        let RdmaFacts { name: own, pci, .. } = &back.moved.facts;
+        if seen.name == *own {
+            return Ok(());
+        }
+        let rename = |name: &str| self.rename(&home.netns, seen.index, name);
+        let Err(source) = rename(own) else {
+            return Ok(());
+        };
+        let mut name = seen.name;
+        let is_taken = Errno::from_io_error(&source) == Some(Errno::EXIST);
+        if is_taken && !is_passing(name.as_bytes()) {
+            let way = passing();
+            name = rename(&way).map_or(name, |()| way);
+        }
+        let failed = Err(source).with_context(|| {
+            format!("giving rdma {own} ({pci}) its name back, which is called {name:?} now")
+        });
+        Ok(failed?)
+    }
+
+    fn looking(name: &str) -> String {
+        format!("looking at other network namespaces for rdma {name}")
+    }
+
+    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
+        let why = match keeper {
+            Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
+            None => "; is its function bound to its driver?".to_owned(),
+        };
+        error!("rdma {name} ({pci}) is not on this host{why}")
+    }
+}
+
+impl Devices {
+    fn all(&self, netns: &Netns, name: &str) -> Result<Vec<RdmaDevice>> {
+        let listed = self.of(netns);
+        listed.with_context(|| format!("looking for rdma {name}"))
+    }
+}
+
+/// The nodes of devices that a container has, each once: a move makes them anew, and with other numbers.
+pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<Vec<Node>> {
+    let mut nodes = Vec::new();
+    for (name, found) in grants.seen() {
+        let own = devices.nodes(grants.to(), found.index);
+        let own = own.with_context(|| format!("looking for the nodes of rdma {name}"))?;
+        if own.is_empty() {
+            bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
+        }
+        for node in own {
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+fn facts_of(found: &RdmaDevice, request: &Request<'_>, moved_by_other: bool) -> RdmaFacts {
+    RdmaFacts {
+        name: request.name.clone(),
+        pci: request.pci,
+        index: found.index,
+        moved_by_other,
+    }
+}
+
+/// Says of what the kernel did why a device did not move.
+fn check_moved(moved: io::Result<()>, action: &str, name: &str) -> Result<()> {
+    let is_fixed = |error| Errno::from_io_error(error) == Some(Errno::OPNOTSUPP);
+    if moved.as_ref().is_err_and(is_fixed) {
+        bail!(
+            "rdma {name} cannot move: its driver cannot take a device out of a network namespace (EOPNOTSUPP), like soft-RoCE (rxe) and soft-iWARP (siw); give the container the host's network, or set RDMA's mode to shared"
+        );
+    }
+    moved.with_context(|| format!("{action} rdma {name}"))
+}
+
+/// Whether the kernel says that the namespace has no such device (`nldev_set_doit`, `rdma_dev_change_netns`).
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::INVAL | Errno::NODEV)
+    )
+}
