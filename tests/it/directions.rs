@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::common::package;
 
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
-const ORDERS: [&str; 8] = [
+const ORDERS: [&str; 9] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "core/src: text error timestamp onload cpu_list wanted elf mountinfo class bundle pci expect netlink
         container_id fs run_dir processes pool lease select host_settings netdev kubernetes_settings config
@@ -20,6 +20,7 @@ const ORDERS: [&str; 8] = [
         offers watch status metrics doctor topology",
     "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf moves
         live entry",
+    "cluster/agent/src: ",
     "cluster/kubernetes/src: wire accept socket resources host_state observe spec_writer install surveyor plugin
         dra changes cli run",
     "cluster/nomad/src: wire log settings devices tickets host_state surveyor statistics plugin cli",
