@@ -17,6 +17,7 @@ as_packaged() {
 }
 
 # Runs a command as one of $steps, and says which and how long it took: step WHAT COMMAND...
+# shellcheck disable=SC2154 # who calls has counted them
 step() {
     local began=$SECONDS what=$1
     shift
