@@ -71,7 +71,7 @@ impl Class {
         }
     }
 
-    pub fn named(word: &str) -> Option<Class> {
+    pub(crate) fn named(word: &str) -> Option<Class> {
         Class::ALL.into_iter().find(|class| class.as_str() == word)
     }
 
