@@ -102,7 +102,7 @@ impl Class {
         &ROWS[self as usize]
     }
 
-    pub fn named(word: &str) -> Option<Class> {
+    pub(crate) fn named(word: &str) -> Option<Class> {
         Class::ALL.into_iter().find(|class| class.as_str() == word)
     }
 

@@ -50,13 +50,13 @@ impl fmt::Display for Listed<'_> {
 }
 
 /// A number in decimal digits alone: without a sign.
-pub fn digits<N: FromStr>(text: &str) -> Option<N> {
+pub(crate) fn digits<N: FromStr>(text: &str) -> Option<N> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
 /// As [`digits`], in the one way to write it: without leading zeros too.
-pub fn decimal(text: &str) -> Option<u32> {
+pub(crate) fn decimal(text: &str) -> Option<u32> {
     digits(text).filter(|number: &u32| number.to_string() == text)
 }
 
