@@ -12,7 +12,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use onload_cdi::{Registry, SpecSource, to_json};
 use onload_core::config::Config;
-use onload_host::discover::discover;
+use onload_host::devices::discover;
 use onload_host::generate::{Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::offers::offers;

@@ -18,6 +18,10 @@ use onload_host::specdir::Format;
 
 use crate::engine::Engine;
 use crate::exit;
+use crate::files::{
+    CONFIGURATION, CONTAINERS, EDITED_OF_ENGINES, Files, HOST_UNIT, KERNEL, LEASES, MANIFEST,
+    OWN_DEVICES, OWN_POOLS, READ_OF_ENGINES, SCRIPTS, SPECIFICATIONS, TICKETS, VARIABLES,
+};
 
 /// Container toolkit for kernel-bypass networking
 ///
@@ -26,6 +30,7 @@ use crate::exit;
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
 #[command(after_long_help = exit::summary())]
+#[command(add = Files(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -149,47 +154,53 @@ impl From<Color> for anstream::ColorChoice {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show what this host has, and what of it containers can be given
+    #[command(add = Files(&[CONFIGURATION, KERNEL]))]
     Discover(Discover),
     /// Tell how containers do with the devices that they have
     ///
     /// Shows each container that holds a device or has libonload.so mapped, of every engine, with a verdict, the
     /// reason and what to do. No engine is asked, and nothing is changed. With CONTAINER the exit status says how
     /// that one does.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(Status),
     /// Tell what is wrong with this host, and what to do about it
     ///
     /// Looks at modules, PCIe links, CPUs, huge pages, RDMA, specifications, rights of files, units, SELinux,
     /// AppArmor and container engines. Each check says what it looked at; one that does not pass says which
     /// command to run, or which line to write to which file. Nothing is changed.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES]))]
     Doctor(Doctor),
     /// Print numbers of this host for collectors, as OpenMetrics text
     ///
     /// Counts devices by class and health, leases, huge pages, errors of interfaces and RDMA ports, and stacks of
     /// Onload. The number of series does not grow with virtual functions. onload-metrics.timer, which is off at
     /// first, writes it for the textfile collector of node_exporter.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, SPECIFICATIONS]))]
     Metrics(Metrics),
     /// Show where everything of this host is: NUMA nodes, the PCIe tree, devices and who holds them
     ///
     /// Shows each NUMA node with its CPUs, memory and huge pages, and the PCIe tree below it down to the functions,
     /// with interfaces, devices and the containers that hold them. Virtual functions that are alike stand in one
     /// line. The picture is made for a browser, light or dark.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Topology(Topology),
     /// Write, list, check, validate and apply CDI specifications
-    #[command(subcommand)]
+    #[command(subcommand, add = Files(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Cdi(Cdi),
     /// Look at what a container would get
-    #[command(subcommand)]
+    #[command(subcommand, add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Container(Container),
     /// Show and end what containers have for themselves
-    #[command(subcommand)]
+    #[command(subcommand, add = Files(&[LEASES, KERNEL]))]
     Lease(Lease),
     /// Make the host what containers need of it: virtual functions, huge pages
-    #[command(subcommand)]
+    #[command(subcommand, add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Host(Host),
     /// Set container engines up
-    #[command(subcommand)]
+    #[command(subcommand, add = Files(&[CONFIGURATION, CONTAINERS]))]
     Runtime(Runtime),
     /// Print a completion script for a shell
+    #[command(add = SCRIPTS)]
     Completion(Completion),
     /// Write the manual pages
     #[command(hide = true)]
@@ -200,16 +211,22 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum Cdi {
     /// Write specifications of what this host has
+    #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Generate(Generate),
     /// List every device that an engine would see, by file
+    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     List(List),
     /// Show what a container gets for some devices, and from which file
+    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Show(Show),
     /// Tell whether the written specifications still describe this host
+    #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Check(Check),
     /// Tell whether specification files are valid
+    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Validate(Validate),
     /// Give devices to an OCI configuration, from stdin to stdout, as an engine would
+    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Inject(Inject),
 }
 
@@ -217,6 +234,7 @@ pub enum Cdi {
 #[derive(Debug, Subcommand)]
 pub enum Container {
     /// Show as a diff what the annotations of a bundle, or its variable ONLOAD_CTK_REQUEST, would change, and why
+    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS, TICKETS]))]
     Explain(Explain),
 }
 
@@ -233,8 +251,10 @@ pub struct Explain {
 #[derive(Debug, Subcommand)]
 pub enum Lease {
     /// Show which container has each device that only so many may have, and what of pools is free
+    #[command(add = Files(&[LEASES, KERNEL]))]
     List(LeaseList),
     /// End the lease of a device whose container is gone
+    #[command(add = Files(&[LEASES, KERNEL]))]
     Release(LeaseRelease),
     /// Bring back interfaces whose containers have ended, as they were
     ///
@@ -243,6 +263,7 @@ pub enum Lease {
     /// and gets its name, its other names, its hardware address, MTU, queue length, alias and flags again. The next
     /// container that wants it does the same, and so does udev's rule when the kernel gives an interface back. An RDMA
     /// device that moved comes back in the same way, under its name.
+    #[command(add = Files(&[LEASES, KERNEL]))]
     Restore(LeaseRestore),
 }
 
@@ -284,6 +305,7 @@ pub enum Host {
     ///
     /// Compares this host with the sections sriov and host of config.toml: virtual functions, huge
     /// pages, interfaces registered with Onload, the mode of RDMA. Nothing is changed.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Plan(HostPlan),
     /// Make this host what config.toml says
     ///
@@ -291,6 +313,7 @@ pub enum Host {
     /// sets the mode of RDMA, as the sections sriov and host of config.toml say. What is so already is
     /// left alone, nothing that is leased or in use is taken away, and a run that was ended is completed by
     /// the next one. onload-host.service runs it at boot.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Apply(HostApply),
 }
 
@@ -317,6 +340,7 @@ pub struct HostApply {}
 #[derive(Debug, Subcommand)]
 pub enum Runtime {
     /// Make an engine know CDI and the runtime "onload", and allow classes to annotations
+    #[command(add = Files(&[EDITED_OF_ENGINES, CONFIGURATION, CONTAINERS]))]
     Configure(Configure),
     /// Print the OCI runtime that onload-container-runtime becomes, for the package's removal
     #[command(hide = true)]

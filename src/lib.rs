@@ -8,6 +8,7 @@ pub mod commands;
 pub(crate) mod config_file;
 pub(crate) mod engine;
 pub mod exit;
+pub(crate) mod files;
 pub(crate) mod layout;
 pub mod printer;
 pub mod rights;

@@ -53,30 +53,163 @@ impl Class {
     ];
 
     /// The class as written in a kind, an annotation and a file name.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Class::Nic => "nic",
-            Class::NicPlain => "nic-plain",
-            Class::NicNodes => "nic-nodes",
-            Class::Zf => "zf",
-            Class::Profile => "profile",
-            Class::Rdma => "rdma",
-            Class::Vfio => "vfio",
-            Class::Hugepages => "hugepages",
-            Class::Netdev => "netdev",
-            Class::Ptp => "ptp",
-            Class::Pps => "pps",
-            Class::Bundle => "bundle",
-        }
+        self.row().name
+    }
+
+    /// Whether Onload or TCPDirect is what a container gets.
+    pub fn is_onload(self) -> bool {
+        self.row().is_onload
+    }
+
+    /// Whether its devices may be on PCI functions.
+    pub fn is_on_functions(self) -> bool {
+        self.row().is_on_functions
+    }
+
+    /// Whether `all` stands for its devices.
+    pub fn has_all(self) -> bool {
+        self.row().has_all
+    }
+
+    /// Whether its devices pin the memory that programs use them with, beyond the usual RLIMIT_MEMLOCK.
+    pub fn pins_memory(self) -> bool {
+        self.row().pins_memory
+    }
+
+    /// Whether one container has a device at a time, if the operator says nothing else.
+    pub fn is_exclusive(self) -> bool {
+        self.row().is_exclusive
+    }
+
+    /// Whether a device is an IOMMU group, which the host gives away with all functions in it.
+    pub fn is_iommu_group(self) -> bool {
+        self.row().is_iommu_group
+    }
+
+    /// A clock, which may be read by anybody: who writes to one steps the host's time.
+    pub fn is_clock(self) -> bool {
+        self.row().is_clock
+    }
+
+    /// Whether `topology` shows its devices on their functions.
+    pub fn is_drawn(self) -> bool {
+        self.row().is_drawn
+    }
+
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
     }
 
     /// The CDI kind of the class, `onload.dev/<class>`.
-    #[must_use]
     pub fn kind(self) -> String {
         format!("{VENDOR}/{}", self.as_str())
     }
 }
+
+/// What is particular of a class: what differs is looked up here, so that few files name a class.
+struct Row {
+    name: &'static str,
+    is_onload: bool,
+    is_on_functions: bool,
+    has_all: bool,
+    pins_memory: bool,
+    is_exclusive: bool,
+    is_iommu_group: bool,
+    is_clock: bool,
+    is_drawn: bool,
+}
+
+const NOTHING: Row = Row {
+    name: "",
+    is_onload: false,
+    is_on_functions: false,
+    has_all: false,
+    pins_memory: false,
+    is_exclusive: false,
+    is_iommu_group: false,
+    is_clock: false,
+    is_drawn: false,
+};
+
+const ONLOAD: Row = Row {
+    is_onload: true,
+    is_on_functions: true,
+    has_all: true,
+    ..NOTHING
+};
+
+const CLOCK: Row = Row {
+    is_clock: true,
+    is_on_functions: true,
+    is_drawn: true,
+    ..NOTHING
+};
+
+/// In the order of the variants.
+static ROWS: [Row; Class::ALL.len()] = [
+    Row {
+        name: "nic",
+        is_drawn: true,
+        ..ONLOAD
+    },
+    Row {
+        name: "nic-plain",
+        ..ONLOAD
+    },
+    Row {
+        name: "nic-nodes",
+        ..ONLOAD
+    },
+    Row {
+        name: "zf",
+        is_drawn: true,
+        ..ONLOAD
+    },
+    Row {
+        name: "profile",
+        ..NOTHING
+    },
+    Row {
+        name: "rdma",
+        is_on_functions: true,
+        has_all: true,
+        pins_memory: true,
+        is_drawn: true,
+        ..NOTHING
+    },
+    Row {
+        name: "vfio",
+        is_on_functions: true,
+        pins_memory: true,
+        is_exclusive: true,
+        is_iommu_group: true,
+        is_drawn: true,
+        ..NOTHING
+    },
+    Row {
+        name: "hugepages",
+        ..NOTHING
+    },
+    Row {
+        name: "netdev",
+        is_on_functions: true,
+        is_exclusive: true,
+        ..NOTHING
+    },
+    Row {
+        name: "ptp",
+        ..CLOCK
+    },
+    Row {
+        name: "pps",
+        ..CLOCK
+    },
+    Row {
+        name: "bundle",
+        ..NOTHING
+    },
+];
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,7 +227,6 @@ fn remedy(word: &str) -> String {
 }
 
 /// The classes as a comma-separated list for messages.
-#[must_use]
 pub(crate) fn list(classes: &[Class]) -> String {
     let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
     names.join(", ")
@@ -128,6 +260,25 @@ mod tests {
         for class in Class::ALL {
             assert_eq!(class.as_str().parse::<Class>(), Ok(class));
         }
+    }
+
+    #[test]
+    fn each_class_has_its_own_row() {
+        for (at, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(class as usize, at, "{class}");
+        }
+        let of = |is: fn(Class) -> bool| {
+            list(
+                &Class::ALL
+                    .into_iter()
+                    .filter(|class| is(*class))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(of(Class::is_onload), "nic, nic-plain, nic-nodes, zf");
+        assert_eq!(of(Class::pins_memory), "rdma, vfio");
+        assert_eq!(of(Class::is_exclusive), "vfio, netdev");
+        assert_eq!(of(Class::is_clock), "ptp, pps");
     }
 
     #[test]

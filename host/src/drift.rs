@@ -6,7 +6,7 @@ use onload_cdi::{Spec, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::Config;
 
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::generate::{Surroundings, generate};
 use crate::pools::Pools;
 use crate::specdir::{Format, Manifest, Plan, Wanted, plan};

@@ -6,6 +6,7 @@
 
 pub mod boot;
 pub mod bundles;
+pub mod devices;
 pub mod discover;
 pub mod doctor;
 pub mod drift;

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::fs::open::MAX_LINKS;
-use onload_host::discover::inventory::Inventory;
+use onload_host::devices::inventory::Inventory;
 use onload_host::discover::onload::telling_strings;
 use onload_host::discover::pci;
 use onload_host::discover::program::LIBRARY_LIMIT;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 use onload_core::class::Class;
 use onload_core::expect::Numbers;
-use onload_host::discover::inventory::Inventory;
+use onload_host::devices::inventory::Inventory;
 use onload_host::drift::{Compared, Drift, drift};
 use onload_host::generate::Surroundings;
 use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};

@@ -9,7 +9,7 @@ use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_core::fs::{atomic, regular};
 use onload_core::text::Listed;
-use onload_host::discover::inventory::Inventory;
+use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::NotOffered;
 use onload_host::drift::render;
 use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, warnings};

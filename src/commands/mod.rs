@@ -34,7 +34,7 @@ use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::text::Chain;
-use onload_host::discover::inventory::Inventory;
+use onload_host::devices::inventory::Inventory;
 use onload_host::discover::unread::AS_ROOT;
 use onload_host::host::{Access, Host};
 use onload_host::pools::{NamedPool, Pools, survey};

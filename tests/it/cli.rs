@@ -677,19 +677,19 @@ fn roff_takes_every_manual_page_without_a_word() {
 }
 
 #[test]
-fn the_commands_of_the_readme_do_what_it_says() {
+fn the_first_command_of_the_readme_shows_what_a_host_offers_and_warns_of_nothing() {
     let readme = fs::read_to_string(crate::common::package().join("README.md")).unwrap();
     let root = captured()
         .strip_prefix(crate::common::package())
         .unwrap()
         .display()
         .to_string();
-    assert!(
-        readme.contains(&format!("--host-root {root} cdi generate")),
-        "{readme}"
+    let first = readme.lines().find(|line| line.starts_with("cargo run"));
+    assert_eq!(
+        first,
+        Some(format!("cargo run --release -- --host-root {root} discover --explain").as_str())
     );
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("cdi");
-    run(on(&captured(), &["cdi", "generate", "--output-dir"]).arg(&out)).done();
-    assert_eq!(specs_in(&out).len(), 8);
+    let done = run(&mut on(&captured(), &["discover", "--explain"])).done();
+    assert!(done.stdout.contains("Not offered"), "{}", done.stdout);
+    assert_eq!(done.stderr, "");
 }

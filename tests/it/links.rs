@@ -225,11 +225,6 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-/// A page that moved: one line, which links to where it is now.
-fn is_forwarding(text: &str) -> bool {
-    text.lines().count() == 1 && links(text).len() == 1
-}
-
 #[test]
 fn every_page_of_docs_is_linked() {
     let docs = package().join("docs");
@@ -250,28 +245,11 @@ fn every_page_of_docs_is_linked() {
     }
     for page in all_pages().iter().filter(|page| page.starts_with(&docs)) {
         let page = page.canonicalize().unwrap();
-        if is_forwarding(&fs::read_to_string(&page).unwrap()) {
-            assert!(!linked.contains(&page), "{} has moved", page.display());
-            continue;
-        }
         assert!(
             linked.contains(&page),
             "nothing leads to {}",
             page.display()
         );
-    }
-}
-
-#[test]
-fn a_page_that_moved_is_one_line_with_one_link() {
-    assert!(is_forwarding("This page is now [new.md](new.md).\n"));
-    for text in [
-        "",
-        "This page is now new.md.\n",
-        "[one](one.md) or [two](two.md)\n",
-        "[new.md](new.md)\n\nIt said more.\n",
-    ] {
-        assert!(!is_forwarding(text), "{text}");
     }
 }
 

@@ -14,7 +14,7 @@ use onload_core::fs::atomic;
 use onload_core::fs::lock::Lock;
 use onload_core::fs::trust::{Owners, Trusted};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
-use onload_host::discover::inventory::Inventory;
+use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::{EntryKind, Host};
 use onload_host::pools::Pools;

@@ -10,7 +10,7 @@ use onload_hooks::adjust::{Adjustment, Node};
 use crate::runtime::Runtime;
 use crate::wire::messages::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
-    LinuxDevice, LinuxResources, Mount, OptionalInt, OptionalU32, PosixRlimit,
+    LinuxDevice, LinuxResources, Mount, OptionalFileMode, OptionalInt, OptionalUInt32, PosixRlimit,
 };
 
 const USE_DOCKER: &str = "use --device, or the runtime onload";
@@ -142,7 +142,7 @@ impl Telling<'_> {
             .find(|option| !OF_BINDING.contains(&option.as_str()));
         let is_read_only = options.iter().any(|option| option == "ro");
         // nosuid and nodev guard against files of others, not read-only ones of root.
-        if mount.kind != "bind" || odd.is_some() || !is_read_only {
+        if mount.r#type != "bind" || odd.is_some() || !is_read_only {
             let what = format!("the mount at {} with its options", own.container_path);
             return Err(self.refusal(&what, USE_DOCKER));
         }
@@ -166,7 +166,7 @@ impl Telling<'_> {
         let limits = &self.decided.limits;
         if self.runtime.abilities.limits || limits.is_empty() {
             let limits = limits.iter().map(|limit| PosixRlimit {
-                kind: limit.type_.clone(),
+                r#type: limit.type_.clone(),
                 hard: limit.hard,
                 soft: limit.soft,
             });
@@ -206,15 +206,15 @@ impl Telling<'_> {
             let what = format!("that {} is for {:?} only", node.path, node.access);
             return Err(self.refusal(&what, remedy));
         }
-        let number = |value: u32| OptionalU32 { value };
+        let id = |value| OptionalUInt32 { value };
         Ok(LinuxDevice {
             path: node.path.clone(),
-            kind: "c".to_owned(),
+            r#type: "c".to_owned(),
             major: node.major.into(),
             minor: node.minor.into(),
-            file_mode: Some(number(node.mode)),
-            uid: node.uid.map(number),
-            gid: node.gid.map(number),
+            file_mode: Some(OptionalFileMode { value: node.mode }),
+            uid: node.uid.map(id),
+            gid: node.gid.map(id),
         })
     }
 }
@@ -229,7 +229,7 @@ fn mount(own: &CdiMount) -> Mount {
     };
     Mount {
         destination: own.container_path.clone(),
-        kind: kind.to_owned(),
+        r#type: kind.to_owned(),
         source: own.host_path.clone(),
         options: own.options.clone(),
     }

@@ -7,12 +7,11 @@ use onload_core::container_id::ContainerId;
 use onload_core::error;
 use onload_core::error::Result;
 use onload_core::request::{DOMAIN, Request};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::runtime::Runtime;
 use crate::wire::messages::{
     Container, CreateContainerRequest, Hook, Hooks, LinuxContainer, LinuxDevice, LinuxDeviceCgroup,
-    OptionalInt, OptionalU32,
 };
 
 /// Where engines put a container's name in its pod, and their mark of a sandbox: as
@@ -85,7 +84,7 @@ fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Valu
         "args": container.args,
         "env": container.env,
         "rlimits": container.rlimits.iter().map(|limit| {
-            json!({"type": limit.kind, "hard": limit.hard, "soft": limit.soft})
+            json!({"type": limit.r#type, "hard": limit.hard, "soft": limit.soft})
         }).collect::<Vec<_>>(),
     });
     if let Some(user) = &container.user {
@@ -94,7 +93,7 @@ fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Valu
         });
     }
     let mounts = container.mounts.iter().map(|mount| {
-        json!({"destination": mount.destination, "type": mount.kind, "source": mount.source,
+        json!({"destination": mount.destination, "type": mount.r#type, "source": mount.source,
                "options": mount.options})
     });
     let mut config = json!({
@@ -115,7 +114,7 @@ fn hooks(hooks: &Hooks) -> Value {
     let list = |hooks: &[Hook]| -> Vec<Value> {
         let one = |hook: &Hook| {
             let mut value = json!({"path": hook.path, "args": hook.args, "env": hook.env});
-            if let Some(timeout) = hook.timeout {
+            if let Some(timeout) = &hook.timeout {
                 value["timeout"] = timeout.value.into();
             }
             value
@@ -134,7 +133,7 @@ fn hooks(hooks: &Hooks) -> Value {
 
 fn linux(linux: &LinuxContainer) -> Value {
     let namespaces = linux.namespaces.iter().map(|namespace| {
-        let mut value = json!({"type": namespace.kind});
+        let mut value = json!({"type": namespace.r#type});
         if !namespace.path.is_empty() {
             value["path"] = namespace.path.clone().into();
         }
@@ -155,37 +154,35 @@ fn linux(linux: &LinuxContainer) -> Value {
 }
 
 fn device(device: &LinuxDevice) -> Value {
-    let mut value = json!({"path": device.path, "type": device.kind,
+    let mut value = json!({"path": device.path, "type": device.r#type,
                            "major": device.major, "minor": device.minor});
-    set_u32(&mut value, "fileMode", device.file_mode);
-    set_u32(&mut value, "uid", device.uid);
-    set_u32(&mut value, "gid", device.gid);
+    let numbers = [
+        ("fileMode", device.file_mode.map(|mode| mode.value)),
+        ("uid", device.uid.map(|uid| uid.value)),
+        ("gid", device.gid.map(|gid| gid.value)),
+    ];
+    for (key, number) in numbers {
+        if let Some(number) = number {
+            value[key] = number.into();
+        }
+    }
     value
 }
 
 fn rule(rule: &LinuxDeviceCgroup) -> Value {
-    let mut value = Map::from_iter([
-        ("allow".to_owned(), rule.allow.into()),
-        ("type".to_owned(), rule.kind.clone().into()),
-        ("access".to_owned(), rule.access.clone().into()),
-    ]);
+    let mut value = json!({"allow": rule.allow, "type": rule.r#type, "access": rule.access});
     for (key, number) in [("major", rule.major), ("minor", rule.minor)] {
-        let number = number.map(|OptionalInt { value }| value.into());
-        value.extend(number.map(|number| (key.to_owned(), number)));
+        if let Some(number) = number {
+            value[key] = number.value.into();
+        }
     }
-    Value::Object(value)
-}
-
-fn set_u32(value: &mut Value, key: &str, number: Option<OptionalU32>) {
-    if let Some(OptionalU32 { value: number }) = number {
-        value[key] = number.into();
-    }
+    value
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::messages::{ConfigureRequest, PodSandbox};
+    use crate::wire::messages::{ConfigureRequest, OptionalFileMode, PodSandbox};
 
     fn runtime(name: &str) -> Runtime {
         Runtime::new(&ConfigureRequest {
@@ -327,10 +324,10 @@ mod tests {
             linux: Some(LinuxContainer {
                 devices: vec![LinuxDevice {
                     path: "/dev/x".to_owned(),
-                    kind: "c".to_owned(),
+                    r#type: "c".to_owned(),
                     major: 1,
                     minor: 5,
-                    file_mode: Some(OptionalU32 { value: 0o666 }),
+                    file_mode: Some(OptionalFileMode { value: 0o666 }),
                     ..LinuxDevice::default()
                 }],
                 ..LinuxContainer::default()

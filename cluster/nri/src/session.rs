@@ -13,8 +13,8 @@ use crate::create::{Created, Failure, line};
 use crate::journal::{Journal, Severity};
 use crate::runtime::Runtime;
 use crate::wire::messages::{
-    ConfigureRequest, ConfigureResponse, EVENTS, PLUGIN_SERVICE, RUNTIME_SERVICE,
-    RegisterPluginRequest, SynchronizeRequest, SynchronizeResponse,
+    ConfigureRequest, ConfigureResponse, RegisterPluginRequest, SynchronizeRequest,
+    SynchronizeResponse,
 };
 use crate::wire::mux::{Mux, PLUGIN, RUNTIME, Received};
 use crate::wire::ttrpc::{self, MAX_MESSAGE, Message, REQUEST, RESPONSE, Request, Response};
@@ -25,6 +25,14 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a runtime waits for an answer if it does not say so (pkg/api/timeouts.go).
 const ANSWER_IN: Duration = Duration::from_secs(2);
+
+/// The service that the runtime calls.
+const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+/// The service that we call.
+const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+/// The events that we want: CREATE_CONTAINER, the fourth. A reservation that no container comes to claim expires by
+/// itself, and the hook's poststop ends a lease, so nothing else is needed.
+const EVENTS: i32 = 1 << 3;
 
 /// The call by which we register; a client's first call has the number 1.
 const REGISTRATION: u32 = 1;

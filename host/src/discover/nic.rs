@@ -198,7 +198,7 @@ pub(crate) fn read(
         let function = interface.pci.and_then(|address| functions.get(address));
         let decided = decide(interface, function, &attachments, config);
         if matches!(decided, Err(Refusal::Unknown(_))) && users.onload.is_none() {
-            probe.undecided(DEBUGFS_NICS, INTERFACES);
+            probe.undecided(DEBUGFS_NICS, &INTERFACES);
         }
         let decided = decided
             .map_err(Refusal::into_reason)

@@ -1,31 +1,22 @@
 //! What could not be read on a host. Unreadable is not absent: whatever depends on it is unknown.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use onload_core::class::Class;
 use serde::{Serialize, Serializer};
 
 pub const AS_ROOT: &str = "try as root";
 
-pub(crate) const ONLOAD: &[Class] = &[
-    Class::Nic,
-    Class::NicPlain,
-    Class::NicNodes,
-    Class::Zf,
-    Class::Profile,
-];
-pub(crate) const INTERFACES: &[Class] = &[Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
-pub(crate) const PCI: &[Class] = &[
-    Class::Nic,
-    Class::NicPlain,
-    Class::NicNodes,
-    Class::Zf,
-    Class::Rdma,
-    Class::Vfio,
-    Class::Netdev,
-    Class::Ptp,
-    Class::Pps,
-];
+pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
+    LazyLock::new(|| classes(|class| class.is_onload() || class == Class::Profile));
+pub(crate) static INTERFACES: LazyLock<Vec<Class>> = LazyLock::new(|| classes(Class::is_onload));
+pub(crate) static PCI: LazyLock<Vec<Class>> = LazyLock::new(|| classes(Class::is_on_functions));
+
+fn classes(are: impl Fn(Class) -> bool) -> Vec<Class> {
+    let all = Class::ALL.into_iter();
+    all.filter(|class| are(*class)).collect()
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Unread {

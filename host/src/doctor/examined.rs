@@ -7,7 +7,7 @@ use onload_core::config::Config;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::host::{EntryKind, Host, HostError};
 use crate::pools::Pools;
 

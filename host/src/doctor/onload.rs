@@ -5,11 +5,11 @@ use onload_core::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
+use crate::devices::{HELD, RETURNING};
 use crate::discover::af_xdp::{PARAMETER, SWITCH_OFF, Trouble};
 use crate::discover::nic::Datapath;
 use crate::host::HostError;
 use crate::netlink::abilities::{Abilities, FlowFilters};
-use crate::pools::{HELD, RETURNING};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.

@@ -14,7 +14,7 @@ use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::Wanted;
 use onload_core::text::Listed;
 
-use super::onload::LOOPBACK;
+use crate::devices::LOOPBACK;
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::spec_name::SpecName;

@@ -17,8 +17,7 @@ use crate::discover::program::{Installation, Tool};
 
 /// Read and write, for nodes that a program maps and controls.
 pub(super) const READ_WRITE: &str = "rw";
-/// Read only, for clocks: whoever can write to one can step the host's time.
-pub(super) const READ: &str = "r";
+const READ: &str = "r";
 
 /// The name of the dynamic loader among the libraries of tools, which [`TOOL_STARTER`] knows.
 const LOADER: &str = "ld.so";
@@ -129,14 +128,25 @@ impl<'c> Writer<'c> {
         mounts
     }
 
-    /// The hook that raises RLIMIT_MEMLOCK, checks nodes and takes leases of devices; it also ends them.
-    pub(super) fn memlock_hook(
+    /// For clocks to read alone: whoever can write to one can step the host's time.
+    pub(super) fn permissions(&self, class: Class) -> &'static str {
+        if class.is_clock() && !self.config.ptp_write {
+            READ
+        } else {
+            READ_WRITE
+        }
+    }
+
+    /// The hook that checks nodes and takes leases of devices, and also ends them. For a class that pins memory it
+    /// raises RLIMIT_MEMLOCK.
+    pub(super) fn node_hook(
         &self,
+        class: Class,
         expect: impl Iterator<Item = Expect>,
         lease: Vec<Device>,
     ) -> Vec<Hook> {
         self.hooks(&HookArguments {
-            memlock: Some(self.config.memlock),
+            memlock: class.pins_memory().then_some(self.config.memlock),
             expect: expect.collect(),
             lease,
             ..HookArguments::default()

@@ -5,24 +5,23 @@ use onload_core::class::Class;
 
 use super::edits::{Writer, text};
 use super::offer::{Entry, Offer};
-use crate::discover::hugepages::Hugepages;
-use crate::discover::inventory::Inventory;
+use crate::devices::Device;
 
-pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
-    let sizes = inventory.hugepages.iter();
+pub(super) fn offer(devices: &[&Device], writer: &Writer<'_>) -> Offer {
     Offer {
-        devices: sizes.map(|size| entry(size, writer)).collect(),
+        devices: devices.iter().map(|size| entry(size, writer)).collect(),
         ..Offer::default()
     }
 }
 
-fn entry(size: &Hugepages, writer: &Writer<'_>) -> Entry {
+fn entry(size: &Device, writer: &Writer<'_>) -> Entry {
+    let name = size.name.as_str();
     let place = writer
         .config
         .hugepages_dir
-        .join(format!("hugepages-{}", size.name));
+        .join(format!("hugepages-{name}"));
     // The kernel accepts sizes in the units of memparse(): 2M, 1G.
-    let page_size = format!("pagesize={}", size.name.trim_end_matches('i'));
+    let page_size = format!("pagesize={}", name.trim_end_matches('i'));
     let mount = Mount {
         host_path: "hugetlbfs".to_owned(),
         container_path: text(&place),
@@ -35,7 +34,7 @@ fn entry(size: &Hugepages, writer: &Writer<'_>) -> Entry {
     };
     let edits = ContainerEdits {
         mounts: vec![mount],
-        ..writer.leasing_edits(Class::Hugepages, [size.name.as_str()].into_iter())
+        ..writer.leasing_edits(Class::Hugepages, [name].into_iter())
     };
-    (size.name.clone(), edits)
+    (name.to_owned(), edits)
 }

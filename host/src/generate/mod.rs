@@ -2,17 +2,16 @@
 //! with pools. Bundles are made of these.
 
 mod bundle;
-mod clock;
 mod edits;
 mod hugepages;
 mod netdev;
+mod nodes;
 mod offer;
 mod onload;
 mod profile;
 mod rdma;
 mod surroundings;
 mod variable;
-mod vfio;
 mod zf;
 
 use std::collections::BTreeMap;
@@ -25,7 +24,8 @@ use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Preload};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
+use crate::devices::{Device as Offered, LOOPBACK};
 use crate::discover::not_offered::NotOffered;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
@@ -34,7 +34,6 @@ use offer::Offer;
 use variable::Variables;
 pub(crate) use variable::device_of;
 
-pub(crate) use onload::LOOPBACK;
 pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 
 /// The specifications of a host. A class without devices has none, and one without pools has none for these.
@@ -46,7 +45,7 @@ pub fn generate(
     config: &Config,
     surroundings: Surroundings,
 ) -> anyhow::Result<Specs> {
-    let wants_file = config.cdi.preload == Preload::File && onload::is_offered(inventory);
+    let wants_file = config.cdi.preload == Preload::File && inventory.usable_onload().is_some();
     if wants_file && !surroundings.preload_file {
         bail!(
             "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; install the package that brings it, or set preload = \"env\""
@@ -96,17 +95,17 @@ fn offer(
     config: &Config,
     writer: &Writer<'_>,
 ) -> Option<Offer> {
+    let devices: Vec<&Offered> = inventory.of_class(class).collect();
     let offer = match class {
-        Class::Nic | Class::NicPlain | Class::NicNodes => onload::offer(class, inventory, writer),
-        Class::Zf => zf::offer(inventory, writer),
-        Class::Profile => profile::offer(inventory, writer),
-        Class::Rdma => rdma::offer(inventory, writer),
-        Class::Vfio => vfio::offer(inventory, writer),
-        Class::Hugepages => hugepages::offer(inventory, writer),
-        Class::Netdev => netdev::offer(inventory, pools, config, writer),
-        Class::Ptp => clock::offer(class, &inventory.ptp, writer),
-        Class::Pps => clock::offer(class, &inventory.pps, writer),
-        Class::Bundle => Offer::default(),
+        Class::Nic | Class::NicPlain | Class::NicNodes => {
+            onload::offer(class, inventory, &devices, writer)
+        }
+        Class::Zf => zf::offer(inventory, &devices, writer),
+        Class::Profile => profile::offer(inventory, &devices, writer),
+        Class::Rdma if inventory.is_rdma_exclusive() => rdma::moving_offer(&devices, writer),
+        Class::Hugepages => hugepages::offer(&devices, writer),
+        Class::Netdev => netdev::offer(&devices, pools, config, writer),
+        _ => nodes::offer(class, &devices, writer),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }
@@ -197,9 +196,9 @@ pub fn warnings(
         edits.any(|edits| !edits.device_nodes.is_empty())
     };
     let has = |class| specs.contains_key(&SpecName::devices(class));
+    let mut classes = Class::ALL.into_iter().filter(|class| class.pins_memory());
     if !surroundings.hook && specs.values().any(has_nodes) {
-        let locks = has(Class::Rdma) || has(Class::Vfio);
-        let memlock = if locks {
+        let memlock = if classes.any(has) {
             ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK"
         } else {
             ""

@@ -1,7 +1,7 @@
 //! The class netdev: interfaces that move into the container's network namespace. All that a specification has of
 //! one is a hook, which moves it, and the same at the end, which brings it back.
 
-use onload_cdi::{ContainerEdits, DeviceName};
+use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
@@ -9,21 +9,19 @@ use onload_core::host_settings::Interface;
 
 use super::edits::Writer;
 use super::offer::{Entry, Offer};
-use crate::discover::inventory::Inventory;
-use crate::discover::movable::Netdev;
+use crate::devices::Device;
 use crate::pools::NamedPool;
 
 /// None of them without the hook: nothing else moves them.
 pub(super) fn offer(
-    inventory: &Inventory,
+    devices: &[&Device],
     pools: &[NamedPool],
     config: &Config,
     writer: &Writer<'_>,
 ) -> Offer {
-    let entries = inventory.netdevs.iter();
-    let entries = entries.filter_map(|netdev| {
+    let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
-            Some((netdev.device.clone(), ContainerEdits::default()))
+            Some((netdev.name.to_string(), ContainerEdits::default()))
         } else {
             entry(netdev, config, writer)
         }
@@ -35,7 +33,7 @@ pub(super) fn offer(
 }
 
 /// Whether a pool that has it says that a CNI plugin moves its members.
-fn is_left_to_cni(netdev: &Netdev, pools: &[NamedPool], config: &Config) -> bool {
+fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool {
     let pools = pools.iter().filter(|pool| pool.class == Class::Netdev);
     let mut by_cni = pools.filter(|pool| {
         let settings = config.pools.get(pool.name.as_str());
@@ -43,14 +41,14 @@ fn is_left_to_cni(netdev: &Netdev, pools: &[NamedPool], config: &Config) -> bool
     });
     by_cni.any(|pool| {
         let mut members = pool.pool.members.iter();
-        members.any(|member| member.name.as_str() == netdev.device)
+        members.any(|member| member.name == netdev.name)
     })
 }
 
-fn entry(netdev: &Netdev, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
-    let interface = Interface::try_from(netdev.name.clone()).ok()?;
-    let name = DeviceName::try_from(netdev.device.as_str()).ok()?;
-    let settings = config.netdev.get(netdev.device.as_str());
+fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
+    let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
+    let name = netdev.name.as_str();
+    let settings = config.netdev.get(name);
     let addresses = settings
         .into_iter()
         .flat_map(|settings| &settings.addresses);
@@ -59,11 +57,11 @@ fn entry(netdev: &Netdev, config: &Config, writer: &Writer<'_>) -> Option<Entry>
         address: *address,
     });
     let hooks = writer.moving_hooks(&HookArguments {
-        lease: writer.leased(Class::Netdev, [name.as_str()].into_iter()),
+        lease: writer.leased(Class::Netdev, [name].into_iter()),
         address: address.collect(),
         netdev: vec![MovedInterface {
             name: interface,
-            pci: netdev.pci_address,
+            pci: netdev.pci?,
         }],
         ..HookArguments::default()
     });
@@ -71,5 +69,5 @@ fn entry(netdev: &Netdev, config: &Config, writer: &Writer<'_>) -> Option<Entry>
         hooks,
         ..ContainerEdits::default()
     };
-    (!edits.hooks.is_empty()).then_some((netdev.device.clone(), edits))
+    (!edits.hooks.is_empty()).then_some((name.to_owned(), edits))
 }

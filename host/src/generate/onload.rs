@@ -10,67 +10,57 @@ use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_AT
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
 use super::offer::{Entry, Offer};
 use super::surroundings::ONLOAD_SOCKET_DIR;
-use crate::discover::inventory::Inventory;
-use crate::discover::nic::Nic;
+use crate::devices::inventory::Inventory;
+use crate::devices::{Device, LOOPBACK};
 use crate::discover::node::Node;
 use crate::discover::onload::Onload;
 
-/// Onload without an interface: it still accelerates loopback, pipes and epoll.
-pub(crate) const LOOPBACK: &str = "loopback";
-
-pub(super) fn is_offered(inventory: &Inventory) -> bool {
-    offered(inventory).is_some()
-}
-
-fn offered(inventory: &Inventory) -> Option<&Onload> {
-    inventory
-        .onload
-        .as_ref()
-        .filter(|onload| onload.obstacle.is_none())
-}
-
-pub(super) fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Offer {
-    let Some(onload) = offered(inventory) else {
+pub(super) fn offer(
+    class: Class,
+    inventory: &Inventory,
+    devices: &[&Device],
+    writer: &Writer<'_>,
+) -> Offer {
+    let Some(onload) = inventory.usable_onload() else {
         return Offer::default();
     };
-    let mut devices = vec![(LOOPBACK.to_owned(), ContainerEdits::default())];
-    let nics = inventory.nics.iter();
-    devices.extend(nics.clone().map(|nic| entry(class, nic, writer)));
+    let entries = devices.iter().map(|device| entry(device, writer));
     Offer {
         common: common(class, onload, writer),
-        devices,
-        all: Some(whole(class, nics, writer)),
+        devices: entries.collect(),
+        all: Some(whole(class, devices, writer)),
     }
 }
 
 /// An interface: all of what is offered stands in the common edits, but its lease and what selects it.
-pub(super) fn entry(class: Class, nic: &Nic, writer: &Writer<'_>) -> Entry {
-    let name = nic.device.clone();
-    let mut edits = writer.leasing_edits(class, [name.as_str()].into_iter());
-    edits.env.extend(selection(class, nic, writer));
-    (name, edits)
+pub(super) fn entry(device: &Device, writer: &Writer<'_>) -> Entry {
+    let name = device.name.as_str();
+    if name == LOOPBACK {
+        return (name.to_owned(), ContainerEdits::default());
+    }
+    let mut edits = writer.leasing_edits(device.class, [name].into_iter());
+    edits.env.extend(selection(device, writer));
+    (name.to_owned(), edits)
 }
 
-pub(super) fn whole<'n>(
-    class: Class,
-    nics: impl Iterator<Item = &'n Nic>,
-    writer: &Writer<'_>,
-) -> ContainerEdits {
-    writer.leasing_edits(class, nics.map(|nic| nic.device.as_str()))
+pub(super) fn whole(class: Class, devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
+    let names = devices.iter().map(|device| device.name.as_str());
+    writer.leasing_edits(class, names.filter(|name| *name != LOOPBACK))
 }
 
 /// The variable by which programs use one interface alone, if the operator wants that. An image of
 /// nic-nodes brings its own Onload, and its own settings.
-fn selection(class: Class, nic: &Nic, writer: &Writer<'_>) -> Option<String> {
+fn selection(device: &Device, writer: &Writer<'_>) -> Option<String> {
     if !writer.config.select_interface {
         return None;
     }
-    match class {
+    let interface = device.interfaces.first()?;
+    match device.class {
         // The kernel allows no white space in the name (net/core/dev.c, `dev_valid_name`).
-        Class::Nic | Class::NicPlain => Some(format!("{ONLOAD_INTERFACES}={}", nic.name)),
+        Class::Nic | Class::NicPlain => Some(format!("{ONLOAD_INTERFACES}={interface}")),
         // It allows a `;`, which ends an attribute.
-        Class::Zf if !nic.name.contains(';') => {
-            Some(format!("{TCPDIRECT_ATTRIBUTES}=interface={}", nic.name))
+        Class::Zf if !interface.contains(';') => {
+            Some(format!("{TCPDIRECT_ATTRIBUTES}=interface={interface}"))
         }
         _ => None,
     }

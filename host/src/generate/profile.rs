@@ -5,17 +5,20 @@ use onload_core::class::Class;
 
 use super::edits::Writer;
 use super::offer::{Entry, Offer};
-use crate::discover::inventory::Inventory;
+use crate::devices::Device;
+use crate::devices::inventory::Inventory;
 use crate::discover::profile::Profile;
 
-pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
-    let onload = inventory
-        .onload
-        .iter()
-        .filter(|onload| onload.obstacle.is_none());
-    let profiles = onload.flat_map(|onload| &onload.profiles);
+pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> Offer {
+    let onload = inventory.usable_onload();
+    let profiles = onload.map_or(&[][..], |onload| &onload.profiles);
+    let entries = devices.iter().filter_map(|device| {
+        let mut profiles = profiles.iter();
+        let profile = profiles.find(|profile| profile.name == device.name.as_str())?;
+        Some(entry(profile, writer))
+    });
     Offer {
-        devices: profiles.map(|profile| entry(profile, writer)).collect(),
+        devices: entries.collect(),
         ..Offer::default()
     }
 }

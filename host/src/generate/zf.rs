@@ -5,10 +5,10 @@ use onload_core::class::Class;
 use super::edits::Writer;
 use super::offer::Offer;
 use super::onload;
-use crate::discover::inventory::Inventory;
-use crate::discover::tcpdirect;
+use crate::devices::Device;
+use crate::devices::inventory::Inventory;
 
-pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> Offer {
     let Some(tcpdirect) = &inventory.tcpdirect else {
         return Offer::default();
     };
@@ -20,13 +20,10 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
         .extend(writer.tools(&tcpdirect.tools, "tcpdirect"));
     Offer {
         common,
-        devices: tcpdirect::interfaces(&inventory.nics)
-            .map(|nic| onload::entry(Class::Zf, nic, writer))
+        devices: devices
+            .iter()
+            .map(|nic| onload::entry(nic, writer))
             .collect(),
-        all: Some(onload::whole(
-            Class::Zf,
-            tcpdirect::interfaces(&inventory.nics),
-            writer,
-        )),
+        all: Some(onload::whole(Class::Zf, devices, writer)),
     }
 }

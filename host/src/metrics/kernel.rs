@@ -7,7 +7,7 @@ use std::path::Path;
 use onload_core::pci::PciAddress;
 
 use super::family::{Family, Kind, Labels, count};
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::discover::netdev::CLASS;
 use crate::host::Host;
 

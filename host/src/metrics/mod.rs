@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::lease::Listed;
 
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::host::{Host, HostError};
 use crate::offers::Offer;
 use crate::specdir::{FILE_PREFIX, OUTPUT_DIR};

@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use onload_core::lease::Listed;
 
 use super::family::{Family, Kind, count};
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::discover::not_offered::Subject;
 use crate::offers::{Health, Offer};
 use crate::status::Grantee;

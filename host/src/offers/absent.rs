@@ -6,10 +6,10 @@ use onload_core::class::Class;
 use onload_core::pci::PciAddress;
 
 use super::published::GENERATE;
-use crate::discover::inventory::Inventory;
+use crate::devices::LOOPBACK;
+use crate::devices::inventory::Inventory;
 use crate::discover::not_offered::Subject;
 use crate::discover::unread::AS_ROOT;
-use crate::generate::LOOPBACK;
 
 const ONLOAD: &str = "onload";
 const TCPDIRECT: &str = "tcpdirect";
@@ -17,7 +17,7 @@ const TCPDIRECT: &str = "tcpdirect";
 pub(super) struct Absence<'i> {
     inventory: &'i Inventory,
     reasons: BTreeMap<(Class, &'i str), Vec<&'i str>>,
-    groups: BTreeMap<PciAddress, PciAddress>,
+    aliases: BTreeMap<(Class, PciAddress), &'i str>,
 }
 
 impl<'i> Absence<'i> {
@@ -29,15 +29,14 @@ impl<'i> Absence<'i> {
                 reasons.entry(key).or_default().push(&entry.reason);
             }
         }
-        let devices = inventory.vfio.iter().filter(|device| device.viable);
-        let groups = devices.flat_map(|device| {
+        let aliases = inventory.devices.iter().flat_map(|device| {
             let aliases = device.aliases.iter();
-            aliases.map(|alias| (*alias, device.pci_address))
+            aliases.map(|alias| ((device.class, *alias), device.name.as_str()))
         });
         Absence {
             inventory,
             reasons,
-            groups: groups.collect(),
+            aliases: aliases.collect(),
         }
     }
 
@@ -53,11 +52,9 @@ impl<'i> Absence<'i> {
                 .or_else(|| self.of_interface(Class::Nic, name))
                 .or_else(|| self.named(Class::Zf, TCPDIRECT)),
             Class::Profile => self.named(class, name).or_else(|| self.of_onload()),
-            Class::Vfio => self.named(class, name).or_else(|| self.of_group(name)),
-            Class::Rdma | Class::Hugepages | Class::Netdev | Class::Ptp | Class::Pps => {
-                self.named(class, name)
-            }
-            Class::Bundle => None,
+            _ => self
+                .named(class, name)
+                .or_else(|| self.of_alias(class, name)),
         };
         reason.or_else(|| self.unread(class))
     }
@@ -84,8 +81,8 @@ impl<'i> Absence<'i> {
         Some(format!("Onload is not offered: {reason}"))
     }
 
-    fn of_group(&self, name: &str) -> Option<String> {
-        let by = self.groups.get(&name.parse().ok()?)?;
+    fn of_alias(&self, class: Class, name: &str) -> Option<String> {
+        let by = self.aliases.get(&(class, name.parse().ok()?))?;
         Some(format!(
             "it is in the IOMMU group of {by}, and offered with it; {GENERATE}"
         ))

@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use onload_core::lease::Listed;
 use onload_core::text::Listed as Words;
 
-use super::offer::Held;
+use crate::devices::Held;
 
 pub(super) struct Holders<'l> {
     by_device: BTreeMap<(Class, &'l str), Vec<&'l Listed>>,
@@ -30,9 +30,9 @@ impl<'l> Holders<'l> {
     pub(super) fn holding<'n>(
         &self,
         class: Class,
-        names: impl Iterator<Item = &'n String>,
+        names: impl Iterator<Item = &'n str>,
     ) -> Vec<Held> {
-        let found = names.filter_map(|name| self.by_device.get(&(class, name.as_str())));
+        let found = names.filter_map(|name| self.by_device.get(&(class, name)));
         let mut held: Vec<Held> = found.flatten().map(|listed| held(listed)).collect();
         held.sort_by_key(|held| held.slot);
         held

@@ -2,21 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::{DeviceName, Registry};
+use onload_cdi::Registry;
 use onload_core::class::Class;
 use onload_core::lease::Listed;
 use onload_core::pool::{ANY, UNCOUNTED};
 
 use super::absent::Absence;
-use super::found::Found;
 use super::holders::{self, Holders};
-use super::offer::{Health, Offer, Sharing};
-use super::places::Places;
 use super::published::{GENERATE, Published};
 use super::stale::Nodes;
-use super::{clock, netdev, nic, plain, rdma, vfio};
-use crate::discover::inventory::Inventory;
-use crate::discover::rdma::NetnsMode;
+use crate::devices::inventory::Inventory;
+use crate::devices::{Device, Health, Places, Sharing, gone, together};
 use crate::pools::Pools;
 
 /// The devices of a host, sorted by class and name: those that discovery offers, and those that a
@@ -28,7 +24,7 @@ pub fn offers(
     specs: &Registry,
     pools: &Pools,
     leases: &[Listed],
-) -> Vec<Offer> {
+) -> Vec<Device> {
     let offering = Offering {
         inventory,
         places: Places::of(inventory),
@@ -39,9 +35,7 @@ pub fn offers(
         memberships: memberships(pools),
         pools,
     };
-    // A bundle is none: its devices are.
     let classes = Class::ALL.into_iter();
-    let classes = classes.filter(|class| *class != Class::Bundle);
     classes.flat_map(|class| offering.of_class(class)).collect()
 }
 
@@ -86,56 +80,32 @@ struct Offering<'a> {
 }
 
 impl Offering<'_> {
-    fn of_class(&self, class: Class) -> Vec<Offer> {
-        let mut found = self.found(class);
-        let known: BTreeSet<String> = found.iter().flat_map(|each| each.names.clone()).collect();
+    fn of_class(&self, class: Class) -> Vec<Device> {
+        let here: Vec<&Device> = self.inventory.of_class(class).collect();
+        let known: BTreeSet<&str> = here.iter().map(|device| device.name.as_str()).collect();
         let names = self.published.names(class);
-        let gone = names.filter(|name| !known.contains(*name));
-        let gone: Vec<Found> = gone.map(|name| self.gone(class, name)).collect();
-        found.extend(gone);
-        let offers = found.into_iter();
-        let mut offers: Vec<Offer> = offers.filter_map(|each| self.offer(class, each)).collect();
+        let gone = names.filter(|name| !known.contains(name));
+        let gone: Vec<Device> = gone.filter_map(|name| self.gone(class, name)).collect();
+        let mut all = together(here.into_iter());
+        all.extend(gone.iter().map(|device| vec![device]));
+        let mut offers: Vec<Device> = all
+            .iter()
+            .filter_map(|devices| self.offer(devices))
+            .collect();
         offers.sort_by(|one, other| one.name.cmp(&other.name));
         offers
     }
 
-    fn found(&self, class: Class) -> Vec<Found> {
-        match class {
-            Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-                nic::found(class, &self.places)
-            }
-            Class::Profile => plain::profiles(self.inventory),
-            Class::Rdma => rdma::found(&self.places),
-            Class::Vfio => vfio::found(&self.places),
-            Class::Hugepages => plain::hugepages(self.inventory),
-            Class::Netdev => netdev::found(&self.places),
-            Class::Ptp | Class::Pps => clock::found(class, &self.places),
-            Class::Bundle => Vec::new(),
-        }
-    }
-
-    fn gone(&self, class: Class, name: &str) -> Found {
-        let gone = match class {
-            Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-                nic::gone(class, name, &self.places)
-            }
-            Class::Profile => plain::gone_profile(name, self.inventory),
-            Class::Rdma => rdma::gone(name, &self.places),
-            Class::Vfio => vfio::gone(name, &self.places),
-            Class::Hugepages => plain::gone_hugepages(name),
-            Class::Netdev => netdev::gone(name, &self.places),
-            Class::Ptp | Class::Pps => clock::gone(class, name, &self.places),
-            Class::Bundle => Found::default(),
-        };
+    fn gone(&self, class: Class, name: &str) -> Option<Device> {
         let nothing = || {
             let reason = "this host has no such device any more; bring it back, or";
-            let is_away = self.is_away(class, name);
-            (!is_away).then(|| format!("{reason} {GENERATE}"))
+            (!self.is_away(class, name)).then(|| format!("{reason} {GENERATE}"))
         };
-        Found {
-            trouble: self.absence.why(class, name).or_else(nothing),
-            ..gone
-        }
+        let trouble = self.absence.why(class, name).or_else(nothing);
+        Some(Device {
+            health: Health::of(trouble),
+            ..gone(class, name, &self.places)?
+        })
     }
 
     /// Whether its holder has taken a device to a network namespace, from which it comes back.
@@ -143,58 +113,55 @@ impl Offering<'_> {
         self.belongs_to_one_namespace(class) && self.holders.is_held(class, name)
     }
 
-    /// None where the name is not legal, which no name is that is offered.
-    fn offer(&self, class: Class, found: Found) -> Option<Offer> {
-        let first = found.names.first()?;
-        let membership = self.memberships.get(&(class, first.as_str()));
+    /// What a container gets together, as the first of these devices.
+    fn offer(&self, devices: &[&Device]) -> Option<Device> {
+        let first = *devices.first()?;
+        let class = first.class;
+        let membership = self.memberships.get(&(class, first.name.as_str()));
         let membership = membership.cloned().unwrap_or_default();
         let most = least(self.pools.shares.share(class), membership.share);
         let is_exclusive = most == Some(1) || self.belongs_to_one_namespace(class);
-        let leases = self
-            .holders
-            .holding(class, found.names.iter().chain(&found.aliases));
+        let aliases: Vec<String> = devices
+            .iter()
+            .flat_map(|device| device.aliases.iter().map(ToString::to_string))
+            .collect();
+        let names = devices.iter().map(|device| device.name.as_str());
+        let by_alias = aliases.iter().map(String::as_str);
+        let leases = self.holders.holding(class, names.clone().chain(by_alias));
         let kind = class.kind();
-        let published = found.names.iter();
-        let published = published.filter(|name| self.published.has(class, name));
-        Some(Offer {
-            class,
-            name: DeviceName::try_from(first.as_str()).ok()?,
-            cdi: published.map(|name| format!("{kind}={name}")).collect(),
-            pools: membership.pools,
-            pcie_root: found.pci.and_then(|pci| self.places.root(pci)),
-            pci: found.pci,
-            numa_node: found.numa_node,
-            sharing: if is_exclusive {
-                Sharing::Exclusive
-            } else {
-                Sharing::Shared
-            },
-            slots: most.filter(|_| !is_exclusive),
-            health: self.health(class, &found),
-            holder: holders::text(&leases),
-            leases,
-            attributes: found.attributes,
-        })
+        let published = names.clone().filter(|name| self.published.has(class, name));
+        let mut offer = first.clone();
+        offer.nodes = Vec::new();
+        offer.cdi = published.map(|name| format!("{kind}={name}")).collect();
+        offer.pools = membership.pools;
+        offer.health = self.health(first, names);
+        offer.slots = most.filter(|_| !is_exclusive);
+        if is_exclusive {
+            offer.sharing = Sharing::Exclusive;
+        }
+        offer.holder = holders::text(&leases);
+        offer.leases = leases;
+        Some(offer)
     }
 
     /// One network namespace has each of them at a time.
     fn belongs_to_one_namespace(&self, class: Class) -> bool {
-        let mode = self.inventory.rdma_netns_mode;
-        let is_rdma = class == Class::Rdma && mode == Some(NetnsMode::Exclusive);
+        let is_rdma = class == Class::Rdma && self.inventory.is_rdma_exclusive();
         is_rdma || class == Class::Netdev
     }
 
-    fn health(&self, class: Class, found: &Found) -> Health {
-        let mut names = found.names.iter();
-        let unpublished = || names.find_map(|name| self.published.why_not(class, name));
-        let trouble = found.trouble.clone().or_else(unpublished);
+    fn health<'n>(&self, device: &Device, names: impl Iterator<Item = &'n str> + Clone) -> Health {
+        let class = device.class;
+        if device.health != Health::Healthy {
+            return device.health.clone();
+        }
+        let unpublished = names
+            .clone()
+            .find_map(|name| self.published.why_not(class, name));
         let stale = || {
-            let mut names = found.names.iter();
+            let mut names = names;
             names.find_map(|name| self.nodes.changed(&self.published.expected(class, name)))
         };
-        match trouble.or_else(stale) {
-            Some(reason) => Health::Unhealthy(reason),
-            None => Health::Healthy,
-        }
+        Health::of(unpublished.or_else(stale))
     }
 }

@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 use onload_core::expect::{Expect, Expected, Numbers};
 
 use super::published::GENERATE;
-use crate::discover::clock::Clock;
-use crate::discover::inventory::Inventory;
-use crate::discover::node::Node;
-use crate::discover::rdma::RdmaDevice;
-use crate::discover::vfio::VfioDevice;
+use crate::devices::DeviceNode;
+use crate::devices::inventory::Inventory;
 
 /// A device of the kernel and what its nodes are called before their number: `uverbs`, `umad`. Those of
 /// IOMMU groups are numbers alone.
@@ -31,79 +28,26 @@ impl Nodes {
         let mut nodes = Nodes {
             by_device: BTreeMap::new(),
         };
-        let onload = inventory.onload.iter().flat_map(|onload| &onload.nodes);
-        let tcpdirect = inventory.tcpdirect.iter();
-        let tcpdirect = tcpdirect.flat_map(|tcpdirect| &tcpdirect.nodes);
-        for node in onload.chain(tcpdirect).chain(&inventory.vhost_net) {
-            nodes.add_driver_node(node);
-        }
-        inventory
-            .rdma
-            .iter()
-            .for_each(|device| nodes.add_rdma(device));
-        inventory
-            .vfio
-            .iter()
-            .for_each(|device| nodes.add_vfio(device));
-        for (class, clocks) in [("ptp", &inventory.ptp), ("pps", &inventory.pps)] {
-            clocks
-                .iter()
-                .for_each(|clock| nodes.add_clock(class, clock));
-        }
+        let all = inventory.devices.iter().flat_map(|device| &device.nodes);
+        all.for_each(|node| nodes.add(node));
         nodes
     }
 
-    fn add(&mut self, device: Expected, node: &Node) {
-        let name = last(&node.path);
-        let seen = Seen {
-            name: name.to_owned(),
-            numbers: Numbers {
-                major: node.major,
-                minor: node.minor,
-            },
-            device,
-        };
-        let of_device = self.by_device.entry(key(&seen.device, name)).or_default();
-        of_device.push(seen);
-    }
-
-    fn add_driver_node(&mut self, node: &Node) {
-        if let Some(device) = Expected::driver_node(last(&node.path)) {
-            self.add(device, node);
-        }
-    }
-
-    fn add_rdma(&mut self, device: &RdmaDevice) {
-        let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
-        let own = own.map(|node| (&device.name, node));
-        let beside = device.companions.iter().map(|(name, node)| (name, node));
-        for (name, node) in own.chain(beside) {
-            let expected = Expected::Rdma {
-                ibdev: name.clone(),
-                pci: device.pci_address,
-            };
-            self.add(expected, node);
-        }
-        if let Some(node) = &device.connection_manager {
-            self.add_driver_node(node);
-        }
-    }
-
-    fn add_vfio(&mut self, device: &VfioDevice) {
-        for (address, own) in &device.functions {
-            for node in device.group_node.iter().chain(own) {
-                self.add(Expected::Vfio { pci: *address }, node);
+    fn add(&mut self, of: &DeviceNode) {
+        let (name, node) = (last(&of.node.path), &of.node);
+        for device in &of.expected {
+            let of_device = self.by_device.entry(key(device, name)).or_default();
+            // Devices share nodes.
+            if of_device.iter().all(|seen| seen.name != name) {
+                of_device.push(Seen {
+                    name: name.to_owned(),
+                    numbers: Numbers {
+                        major: node.major,
+                        minor: node.minor,
+                    },
+                    device: device.clone(),
+                });
             }
-        }
-        device
-            .shared_nodes
-            .iter()
-            .for_each(|node| self.add_driver_node(node));
-    }
-
-    fn add_clock(&mut self, class: &str, clock: &Clock) {
-        if let Some(expected) = Expected::clock(class, &clock.name, clock.pci_address) {
-            self.add(expected, &clock.node);
         }
     }
 

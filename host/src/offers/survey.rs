@@ -6,9 +6,9 @@ use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_core::lease::Listed;
 
-use super::offer::Offer;
 use super::offering;
-use crate::discover::inventory::Inventory;
+use crate::devices::Device;
+use crate::devices::inventory::Inventory;
 use crate::host::Host;
 use crate::leases;
 use crate::pools::{self, Pools};
@@ -35,8 +35,7 @@ impl Survey {
         })
     }
 
-    #[must_use]
-    pub fn offers(&self) -> Vec<Offer> {
+    pub fn offers(&self) -> Vec<Device> {
         offering::offers(&self.inventory, &self.specs, &self.pools, &self.leases)
     }
 }

@@ -10,9 +10,9 @@ use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease, Listed};
 use onload_core::processes::{Cgroup, Process};
 
-use super::offer::{Attribute, Health, Offer, Sharing};
-use super::{LOOPBACK, Survey, offers};
-use crate::discover::inventory::Inventory;
+use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, offers};
+use crate::devices::devices;
+use crate::devices::inventory::Inventory;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::rdma::NetnsMode;
 use crate::discover::test_tree::{TestTree, sample};
@@ -56,7 +56,13 @@ impl Given {
         given
     }
 
+    /// A test may have changed what was read.
+    fn make_devices(&mut self) {
+        self.inventory.devices = devices(&self.inventory);
+    }
+
     fn generate(&mut self) {
+        self.make_devices();
         let surroundings = Surroundings {
             hook: true,
             ..Surroundings::default()
@@ -79,6 +85,7 @@ impl Given {
     }
 
     fn offers(&mut self) -> Vec<Offer> {
+        self.make_devices();
         let pools = resolve(&self.inventory, &self.config);
         let registry = self.registry();
         offers(&self.inventory, &registry, &pools, &self.leases)

@@ -1,32 +1,20 @@
 //! Pools: sets of devices of one class, of which a container gets one that is free. They are those of the
 //! configuration, and `any` of each class whose devices only so many containers have at once.
 
-mod candidate;
-mod netdevs;
-mod rdma;
-mod selection;
-mod unknown_leases;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
-use onload_core::host_settings::RdmaNetns;
 use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_core::text::{Listed, counted};
 
-use crate::discover::discover;
-use crate::discover::inventory::Inventory;
-use crate::discover::movable::is_wanted;
+use crate::devices::inventory::Inventory;
+use crate::devices::{Device, LOOPBACK, Places, Selection, discover, select, together};
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
-use crate::leases::{self, Around};
-use candidate::{Candidate, Places};
-pub(crate) use netdevs::{HELD, RETURNING};
-use selection::{Selection, select};
 
 /// The first version of CDI in which a device has annotations, which list the members.
 const ANNOTATIONS: Version = Version::V0_6_0;
@@ -50,45 +38,13 @@ pub struct Pools {
 /// What is not offered of the pools stands in the inventory, and so do the warnings about them.
 #[must_use]
 pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
-    // What cannot be read now is not read afterwards either, which says why.
-    let before = if moves(config) {
-        leases::list(host).unwrap_or_default()
-    } else {
-        Vec::new()
-    };
     let mut inventory = discover(host, config);
-    if is_wanted(config) || rdma::is_exclusive(&inventory) {
-        let leases = Around::after(before, host);
-        netdevs::settle(&leases, &mut inventory, config);
-        rdma::settle(&leases, &mut inventory);
-    }
-    netdevs::warn_of_absent(&mut inventory, config);
-    leave_bundles_open(&mut inventory, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
     inventory.not_offered.sort();
     inventory.warnings.append(&mut pools.warnings);
     inventory.warnings.sort();
     (inventory, pools)
-}
-
-/// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one
-/// that comes back loses it while the host is looked at.
-fn moves(config: &Config) -> bool {
-    is_wanted(config) || config.host.rdma_netns == Some(RdmaNetns::Exclusive)
-}
-
-/// What could not be read of a class leaves open which bundles there are that have devices of it.
-fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
-    let bundles = config.bundles.values();
-    let classes: BTreeSet<Class> = bundles
-        .flat_map(|bundle| bundle.devices.keys().copied())
-        .collect();
-    for unread in &mut inventory.unread {
-        if unread.kinds.iter().any(|kind| classes.contains(kind)) {
-            unread.kinds.push(Class::Bundle);
-        }
-    }
 }
 
 #[must_use]
@@ -106,7 +62,7 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     for class in classes {
         let devices = ClassDevices {
             class,
-            candidates: places.candidates(class),
+            candidates: candidates(inventory, class),
             places: &places,
             inventory,
             config,
@@ -117,11 +73,16 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     pools
 }
 
+fn candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&Device>> {
+    let devices = inventory.of_class(class);
+    together(devices.filter(|device| device.name.as_str() != LOOPBACK))
+}
+
 /// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
 /// exclusive.
 fn shares(inventory: &Inventory, config: &Config) -> Leases {
     let mut shares = config.leases.clone();
-    if rdma::is_exclusive(inventory) {
+    if inventory.is_rdma_exclusive() {
         let one = Share::try_from(1).ok();
         shares.share.extend(one.map(|one| (Class::Rdma, one)));
     }
@@ -160,7 +121,8 @@ impl Pools {
 
 struct ClassDevices<'i> {
     class: Class,
-    candidates: Vec<Candidate<'i>>,
+    /// What containers get together, by the first.
+    candidates: Vec<Vec<&'i Device>>,
     places: &'i Places<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
@@ -175,8 +137,7 @@ impl ClassDevices<'_> {
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
-            let members = self.candidates.iter().map(|each| each.member.clone());
-            let members: Vec<Member> = members.collect();
+            let members = self.candidates.iter().filter_map(member).collect();
             match checked(class, name, Pool { members, share }) {
                 Ok(pool) => found.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
@@ -209,8 +170,8 @@ impl ClassDevices<'_> {
 
     /// The names of the devices of the class, and of the interfaces, which may be offered tomorrow.
     fn names(&self) -> BTreeSet<&str> {
-        let offered = self.candidates.iter();
-        let offered = offered.map(|candidate| candidate.member.name.as_str());
+        let offered = self.candidates.iter().flatten();
+        let offered = offered.map(|device| device.name.as_str());
         let interfaces = self.inventory.interfaces.iter();
         offered
             .chain(interfaces.map(|interface| interface.name.as_str()))
@@ -238,13 +199,13 @@ impl ClassDevices<'_> {
         let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let members: Vec<Member> = chosen.map(|(each, _)| each.member.clone()).collect();
+        let members: Vec<Member> = chosen.filter_map(|(each, _)| member(each)).collect();
         if members.is_empty() {
             return Err(self.why_empty(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
         let of_class = self.shares.share(class);
-        let share = if rdma::is_exclusive(self.inventory) && class == Class::Rdma {
+        let share = if self.inventory.is_rdma_exclusive() && class == Class::Rdma {
             of_class
         } else {
             share.or(of_class)
@@ -272,6 +233,14 @@ impl ClassDevices<'_> {
             words => format!("no {class} device matches {}; {change}", Listed(words)),
         }
     }
+}
+
+fn member(candidate: &Vec<&Device>) -> Option<Member> {
+    let device = candidate.first()?;
+    Some(Member {
+        name: device.name.clone(),
+        numa_node: device.numa_node,
+    })
 }
 
 fn checked(class: Class, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {

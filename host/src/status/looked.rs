@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onload_core::lease::Listed;
 
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::host::Host;
 use crate::netlink::namespace::Elsewhere as Network;
 

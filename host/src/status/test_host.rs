@@ -13,8 +13,8 @@ use onload_core::processes::Process as Holding;
 use super::groups::Group;
 use super::process::Budget;
 use super::*;
-use crate::discover::discover;
-use crate::discover::inventory::Inventory;
+use crate::devices::discover;
+use crate::devices::inventory::Inventory;
 use crate::discover::nic::{Datapath, Nic};
 use crate::host::Host;
 

@@ -12,7 +12,7 @@ use super::cgroup::Engine;
 use super::test_host::*;
 use super::verdict::decide;
 use super::*;
-use crate::discover::discover;
+use crate::devices::discover;
 use crate::host::Host;
 
 const OTHER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice";

@@ -7,7 +7,7 @@ use onload_core::netlink::link::Link;
 use super::test_host::*;
 use super::*;
 use crate::bundles;
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 
 #[test]
 fn the_hosts_network_without_an_accelerated_interface_is_not() {

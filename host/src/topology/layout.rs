@@ -10,16 +10,6 @@ use super::panel;
 const WIDTH: i32 = 1200;
 const MARGIN: i32 = 24;
 const GAP: i32 = 16;
-/// The classes of the legend: those that stand on a function.
-const CLASSES: [Class; 6] = [
-    Class::Nic,
-    Class::Zf,
-    Class::Rdma,
-    Class::Vfio,
-    Class::Ptp,
-    Class::Pps,
-];
-
 #[must_use]
 pub fn draw(topology: &Topology) -> Drawing {
     let mut canvas = Canvas::default();
@@ -103,7 +93,7 @@ fn legend(canvas: &mut Canvas, y: i32) -> i32 {
         let text = canvas.text(None, (x + 18, y), WIDTH, Style::Detail, text);
         x = text.right() + 18;
     };
-    for class in CLASSES {
+    for class in Class::ALL.into_iter().filter(|class| class.is_drawn()) {
         let paint = Paint {
             class: Some(class),
             state: State::Held,

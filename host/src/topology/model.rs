@@ -120,9 +120,9 @@ impl Function {
     /// Whether a container can have something of it: held takes precedence over free. Its clocks count where there is
     /// nothing else.
     pub(super) fn state(&self) -> State {
-        let is_clock = self.devices.iter().all(Device::is_clock);
+        let is_clock = self.devices.iter().all(|device| device.class.is_clock());
         let devices = self.devices.iter();
-        let states = devices.filter(|device| is_clock || !device.is_clock());
+        let states = devices.filter(|device| is_clock || !device.class.is_clock());
         let states: Vec<State> = states.map(|device| device.state).collect();
         match (states.contains(&State::Held), states.contains(&State::Free)) {
             (true, _) => State::Held,
@@ -144,12 +144,6 @@ impl Function {
         telling
             .find(|device| device.state == state)
             .map(|device| device.class)
-    }
-}
-
-impl Device {
-    fn is_clock(&self) -> bool {
-        matches!(self.class, Class::Ptp | Class::Pps)
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::model::{Memory, NumaNode, Pages};
+use crate::devices::inventory::Inventory;
 use crate::discover::hugepages::NODES;
-use crate::discover::inventory::Inventory;
 use crate::host::{Host, HostError};
 use onload_core::cpu_list;
 

@@ -9,11 +9,10 @@ use onload_core::pool::ANY;
 
 use super::model::{Device, Function, Interface, State};
 use super::seen::Seen;
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
+use crate::devices::{Attribute, Device as Offered, LOOPBACK};
 use crate::discover::not_offered::Subject;
 use crate::discover::pci::PciFunction;
-use crate::discover::rdma::NetnsMode;
-use crate::discover::tcpdirect;
 
 pub(super) struct Places<'s> {
     inventory: &'s Inventory,
@@ -39,9 +38,15 @@ impl<'s> Places<'s> {
             elsewhere: Vec::new(),
         };
         let mut holders = Holders::of(seen);
-        for offered in offered(inventory) {
-            let device = holders.device(offered.class, offered.name);
-            places.put(offered.pci, offered.numa_node, device);
+        for offered in inventory.devices.iter().filter(|device| is_shown(device)) {
+            let name = offered.name.as_str();
+            let device = holders.device(offered.class, name.to_owned());
+            let numa_node = offered.numa_node;
+            offered
+                .aliases
+                .iter()
+                .for_each(|alias| places.put(Some(*alias), numa_node, device.clone()));
+            places.put(offered.pci, numa_node, device);
         }
         for (class, name, holders) in holders.left() {
             let address = name.parse().ok();
@@ -148,49 +153,10 @@ fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
     sorted.collect()
 }
 
-struct Offered {
-    class: Class,
-    name: String,
-    pci: Option<PciAddress>,
-    numa_node: Option<u32>,
-}
-
-fn offered(inventory: &Inventory) -> Vec<Offered> {
-    let offered = |class, name: &str, pci, numa_node| Offered {
-        class,
-        name: name.to_owned(),
-        pci,
-        numa_node,
-    };
-    let mut found = Vec::new();
-    let has_onload = |onload: &crate::discover::onload::Onload| onload.obstacle.is_none();
-    if inventory.onload.as_ref().is_some_and(has_onload) {
-        let nics = inventory.nics.iter();
-        found.extend(nics.map(|n| offered(Class::Nic, &n.device, n.pci_address, n.numa_node)));
-    }
-    if inventory.tcpdirect.is_some() {
-        let nics = tcpdirect::interfaces(&inventory.nics);
-        found.extend(nics.map(|n| offered(Class::Zf, &n.device, n.pci_address, n.numa_node)));
-    }
-    let rdma = inventory.rdma.iter();
-    found.extend(rdma.map(|d| offered(Class::Rdma, &d.device, d.pci_address, d.numa_node)));
-    for device in inventory.vfio.iter().filter(|device| device.viable) {
-        let name = device.pci_address.to_string();
-        let functions = device.functions.iter();
-        found.extend(
-            functions
-                .map(|(address, _)| offered(Class::Vfio, &name, Some(*address), device.numa_node)),
-        );
-    }
+fn is_shown(device: &Offered) -> bool {
     // Pages that are set aside stand on their nodes.
-    let sizes = inventory.hugepages.iter().filter(|size| size.total == 0);
-    found.extend(sizes.map(|size| offered(Class::Hugepages, &size.name, None, None)));
-    let clocks = [(Class::Ptp, &inventory.ptp), (Class::Pps, &inventory.pps)];
-    for (class, clocks) in clocks {
-        let clocks = clocks.iter();
-        found.extend(clocks.map(|c| offered(class, &c.name, c.pci_address, c.numa_node)));
-    }
-    found
+    let is_overcommit = device.attributes.get("pages") == Some(&Attribute::Int(0));
+    (device.class.is_drawn() && device.name.as_str() != LOOPBACK) || is_overcommit
 }
 
 fn device(class: Class, name: String) -> Device {
@@ -243,8 +209,7 @@ impl<'s> Holders<'s> {
     fn most(&self, class: Class, name: &str) -> Option<u32> {
         let pools = self.seen.pools;
         let of_class = pools.shares.share(class);
-        let is_alone = class == Class::Rdma
-            && self.seen.inventory.rdma_netns_mode == Some(NetnsMode::Exclusive);
+        let is_alone = class == Class::Rdma && self.seen.inventory.is_rdma_exclusive();
         let named = pools.offered.iter().filter(|pool| {
             let mut members = pool.pool.members.iter();
             pool.class == class

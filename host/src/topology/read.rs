@@ -9,7 +9,7 @@ use super::model::{Bridge, Bus, Function, NumaNode, Root, Topology};
 use super::node_facts;
 use super::places::Places;
 use super::seen::Seen;
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::discover::pci::{DEVICES, PciFunction};
 use crate::host::{Host, HostError};
 use crate::pci_link;

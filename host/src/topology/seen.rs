@@ -2,7 +2,7 @@
 
 use onload_core::lease::Listed;
 
-use crate::discover::inventory::Inventory;
+use crate::devices::inventory::Inventory;
 use crate::host::Host;
 use crate::pools::Pools;
 use crate::status::Grantee;

@@ -1,6 +1,5 @@
 //! `man`: the manual pages, one a command, from the definition of the command line.
 
-mod files;
 mod synopsis;
 mod term;
 
@@ -12,11 +11,12 @@ use anyhow::Context;
 use clap::builder::PossibleValue;
 use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man as Page;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::{Roff, bold, italic, roman};
 
 use crate::cli::{Cli, Man};
 use crate::commands::make_directory;
 use crate::exit::{self, Answer, FAILURE};
+use crate::files::Files;
 
 const SECTION: &str = "1";
 /// The pages that are written by hand, in packaging/man/.
@@ -102,7 +102,13 @@ fn page(command: &Command, words: &str) -> io::Result<String> {
     page.section("EXIT STATUS", |roff| {
         exit_statuses(roff, words, command.has_subcommands());
     })?;
-    page.section("FILES", |roff| files::render(roff, words))?;
+    if let Some(Files(files)) = command.get() {
+        page.section("FILES", |roff| {
+            for (path, said) in files.iter().flat_map(|file| file.entries()) {
+                term::write(roff, italic(path), &said);
+            }
+        })?;
+    }
     let examples = examples(command);
     if !examples.is_empty() {
         page.section("EXAMPLES", |roff| example_lines(roff, &examples))?;

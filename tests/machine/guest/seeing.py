@@ -33,7 +33,7 @@ OPENS = ["sh", "-c", "exec 8</dev/onload 9</dev/onload; exec sleep 1000"]
 PROGRAMS = ["sleep", "sleep-as-root", "probe-musl", "redis-server"]
 NIC = ["--device=onload.dev/nic=all"]
 SCRATCH = Path("/var/lib/seeing")
-# Marks, in docs/compatibility.md, what Onload's own driver and library have not shown.
+# Marks, in record.md, what Onload's own driver and library have not shown.
 STAND_INS = " (stand-ins)"
 TEXTFILE = Path("/var/lib/prometheus/node-exporter/onload-ctk.prom")
 # Where kubelet has its pods.

@@ -1,4 +1,4 @@
-"""The matrix as people read it: on the terminal, and as docs/compatibility.md."""
+"""The matrix as people read it: on the terminal, and as record.md."""
 
 LEGEND = [
     ("start", "the container starts"), ("nodes", "every requested node opens and has the host's numbers"),
@@ -76,19 +76,19 @@ def kept_engines(old, engines):
             for line in ["## " + section[0], *section[1:], ""]]
 
 
-def document(cells, others, expected, whole, old):
-    """docs/compatibility.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds).
+def document(cells, others, whole, old):
+    """record.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds).
 
     A run that was not `whole`, of all guests and parts, leaves what it did not try as it stood.
     """
-    lines = ["# Compatibility", "",
+    lines = ["# What the guests showed", "",
              "`tests/machine/run` writes this page; do not edit it by hand. It shows what a booted Debian 13 guest did (kernel 6.12, cgroup v2,",
              "emulated CPU and igb, stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1",
              "(kernel 6.1).",
              "A value in parentheses is the expected one, where the guest showed another. `(FAILED)` stands behind what failed, and `(stand-ins)`",
              "behind verdicts of `onload-ctk status` that rest on the stand-ins of Onload: no card showed them yet.", "",
              "A column is an entry point: `plain` requests nothing, `cdi` uses `--device`, `wrapper` the runtime `onload`, `precreate` podman's hook,",
-             "`live` the OCI hook. `ctr` is containerd's own client, `cri` is containerd as a kubelet calls it. [entry-points.md](entry-points.md)",
+             "`live` the OCI hook. `ctr` is containerd's own client, `cri` is containerd as a kubelet calls it. [entry-points.md](../../docs/entry-points.md)",
              "explains them.", ""]
     for engine in dict.fromkeys(cell["engine"] for cell in cells):
         rows = table([cell for cell in cells if cell["engine"] == engine])
@@ -107,8 +107,4 @@ def document(cells, others, expected, whole, old):
         tried[name] = tried.get(name, True) and ok
     if tried:
         lines += [FULL_TITLE, "", *tried_lines(tried), ""]
-    lines += ["## What cannot work, and why", ""]
-    lines += [f"- {engine}, {door}: {why}" for engine, doors in sorted(expected.get("absent", {}).items()) for door, why in sorted(doors.items())]
-    lines += [f"- {item}" for item in expected.get("limits", {}).get("reasons", [])]
-    lines += ["", "## Not tested", ""] + [f"- {item}" for item in expected.get("limits", {}).get("not-tested", [])]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"

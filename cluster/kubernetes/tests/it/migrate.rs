@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::{ResourceName, ResourceSettings, Slots, Source};
-use onload_host::discover::discover;
+use onload_host::devices::discover;
 use onload_host::host::Host;
 use onload_host::offers::{Offer, Survey};
 use serde::Deserialize;

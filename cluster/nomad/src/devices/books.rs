@@ -10,7 +10,7 @@ use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::text::{Chain, Quoted};
-use onload_host::discover::inventory::Inventory;
+use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
 use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::Host;

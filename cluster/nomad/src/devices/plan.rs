@@ -441,12 +441,7 @@ mod tests {
     fn offer(class: Class, name: &str, pf: &str, sharing: Sharing) -> Offer {
         let text = |text: &str| Attribute::Text(text.to_owned());
         Offer {
-            class,
-            name: DeviceName::try_from(name).unwrap(),
             cdi: vec![format!("onload.dev/{class}={name}")],
-            pools: Vec::new(),
-            pci: None,
-            pcie_root: None,
             numa_node: Some(1),
             attributes: BTreeMap::from([
                 ("vendor", text("1924")),
@@ -457,10 +452,7 @@ mod tests {
                 ("linkMbps", Attribute::Int(25_000)),
             ]),
             sharing,
-            slots: None,
-            health: Health::Healthy,
-            holder: None,
-            leases: Vec::new(),
+            ..Offer::new(class, name).unwrap()
         }
     }
 

@@ -1,4 +1,4 @@
-//! What goes over the wire, made of the files in `proto/` (tests/it/generated.rs): go-plugin's services and those of
+//! What goes over the wire, made of the files in `proto/` (cluster/agent/tests/generated.rs): go-plugin's services and those of
 //! Nomad's device plugins.
 
 #[allow(

@@ -8,7 +8,6 @@
 )]
 
 mod devices;
-mod generated;
 mod go_host;
 mod nomad_onload;
 mod packaging;

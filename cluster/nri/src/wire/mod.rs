@@ -1,7 +1,12 @@
-//! NRI's wire: messages (`messages`) in ttrpc calls (`ttrpc`) in the frames of a multiplexed connection
-//! (`mux`). The formats are those of github.com/containerd/nri (pkg/net/multiplex, pkg/api/api.proto) and
-//! github.com/containerd/ttrpc (PROTOCOL.md).
+//! NRI's wire: messages ([`messages`]) in ttrpc calls ([`ttrpc`]) in the frames of a multiplexed connection ([`mux`]). The
+//! formats are those of github.com/containerd/nri (pkg/net/multiplex, pkg/api) and github.com/containerd/ttrpc
+//! (PROTOCOL.md); the messages are made of the files in `proto/` (cluster/agent/tests/generated.rs).
 
-pub mod messages;
+#[allow(unreachable_pub, clippy::all, clippy::pedantic)]
+mod generated {
+    include!("../../generated/mod.rs");
+}
 pub mod mux;
 pub mod ttrpc;
+
+pub use generated::nri::pkg::api::v1alpha1 as messages;

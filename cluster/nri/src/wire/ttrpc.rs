@@ -5,6 +5,9 @@ use onload_core::error::Result;
 use onload_core::{bail, error};
 use prost::Message as _;
 
+pub use super::generated::google::rpc::Status;
+pub use super::generated::ttrpc::{Request, Response};
+
 pub const HEADER: usize = 10;
 /// The longest message (channel.go, `messageLengthMax`).
 pub const MAX_MESSAGE: usize = 4 << 20;
@@ -68,38 +71,6 @@ pub fn encode(message: &Message) -> Result<Vec<u8>> {
     bytes.extend([message.kind, message.flags]);
     bytes.extend(&message.body);
     Ok(bytes)
-}
-
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Request {
-    #[prost(string, tag = "1")]
-    pub service: String,
-    #[prost(string, tag = "2")]
-    pub method: String,
-    #[prost(bytes = "vec", tag = "3")]
-    pub payload: Vec<u8>,
-    /// How long the caller waits, in nanoseconds; 0: for ever.
-    #[prost(int64, tag = "4")]
-    pub timeout_nano: i64,
-}
-
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Response {
-    /// Absent where the call was done.
-    #[prost(message, optional, tag = "1")]
-    pub status: Option<Status>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub payload: Vec<u8>,
-}
-
-/// google.rpc.Status.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Status {
-    /// 0: it was done.
-    #[prost(int32, tag = "1")]
-    pub code: i32,
-    #[prost(string, tag = "2")]
-    pub message: String,
 }
 
 impl Response {

@@ -9,4 +9,5 @@
 
 mod pods;
 mod protocol;
+mod recorded_runtime;
 mod support;

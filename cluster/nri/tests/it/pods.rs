@@ -4,7 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use crate::support::host::{Tree, can_make};
-use crate::support::{Fields, Plugin, Proto, Runtime, Status, container, creation, next, pod};
+use crate::support::{Plugin, Runtime, container, creation, map, next, nothing, pod, texts};
+use onload_nri::wire::messages::{
+    CdiDevice, Container, ContainerAdjustment, Hook, Hooks, HugepageLimit, LinuxContainer,
+    LinuxDevice, LinuxDeviceCgroup, LinuxNamespace, LinuxResources, Mount, PodSandbox, PosixRlimit,
+    User,
+};
+use onload_nri::wire::ttrpc::Status;
+use prost::Message;
 use serde_json::json;
 
 /// The program on a host, and a runtime that it has registered with.
@@ -22,11 +29,15 @@ impl Node {
         Node { plugin, runtime }
     }
 
-    fn create(&mut self, annotations: &[(&str, &str)], container: Proto) -> Result<Fields, Status> {
+    fn create(
+        &mut self,
+        annotations: &[(&str, &str)],
+        container: Container,
+    ) -> Result<ContainerAdjustment, Status> {
         self.runtime.create(&creation(pod(annotations), container))
     }
 
-    fn refusal(&mut self, annotations: &[(&str, &str)], container: Proto) -> String {
+    fn refusal(&mut self, annotations: &[(&str, &str)], container: Container) -> String {
         let refused = self.create(annotations, container).unwrap_err();
         assert_eq!(refused.code, 9);
         assert!(refused.message.starts_with("onload-nri: "), "{refused:?}");
@@ -36,69 +47,77 @@ impl Node {
 }
 
 /// The variables of an adjustment, as `NAME=VALUE`.
-fn env(adjustment: &Fields) -> Vec<String> {
-    let pairs = adjustment.messages(4);
+fn env(adjustment: &ContainerAdjustment) -> Vec<String> {
+    let pairs = adjustment.env.iter();
     let mut env: Vec<String> = pairs
-        .iter()
-        .map(|pair| format!("{}={}", pair.text(1), pair.text(2)))
+        .map(|pair| format!("{}={}", pair.key, pair.value))
         .collect();
     env.sort();
     env
 }
 
-fn value(adjustment: &Fields, name: &str) -> Option<String> {
-    let pairs = adjustment.messages(4);
-    let found = pairs.iter().find(|pair| pair.text(1) == name);
-    found.map(|pair| pair.text(2))
+fn value<'a>(adjustment: &'a ContainerAdjustment, name: &str) -> Option<&'a str> {
+    let found = adjustment.env.iter().find(|pair| pair.key == name);
+    found.map(|pair| pair.value.as_str())
 }
 
 /// Destination, type, source and options of each mount.
-fn mounts(adjustment: &Fields) -> Vec<(String, String, String, String)> {
-    let mounts = adjustment.messages(3).into_iter();
+fn mounts(adjustment: &ContainerAdjustment) -> Vec<(String, String, String, String)> {
+    let mounts = adjustment.mounts.iter().cloned();
     mounts
-        .map(|m| (m.text(1), m.text(2), m.text(3), m.texts(4).join(",")))
+        .map(|m| (m.destination, m.r#type, m.source, m.options.join(",")))
         .collect()
 }
 
 /// Path, type, numbers and mode of each device.
-fn devices(adjustment: &Fields) -> Vec<String> {
-    let devices = adjustment.message(6).messages(1).into_iter();
+fn devices(adjustment: &ContainerAdjustment) -> Vec<String> {
+    let devices = adjustment.linux.iter().flat_map(|linux| &linux.devices);
     devices
         .map(|device| {
-            let mode = device.message(5).number(1);
-            let (major, minor) = (device.number(3), device.number(4));
-            format!(
-                "{} {} {major}:{minor} {mode:o}",
-                device.text(1),
-                device.text(2)
-            )
+            let mode = device.file_mode.map_or(0, |mode| mode.value);
+            let (path, kind) = (&device.path, &device.r#type);
+            format!("{path} {kind} {}:{} {mode:o}", device.major, device.minor)
         })
         .collect()
 }
 
-fn names(adjustment: &Fields) -> Vec<String> {
-    adjustment
-        .messages(8)
-        .iter()
-        .map(|name| name.text(1))
-        .collect()
+fn names(adjustment: &ContainerAdjustment) -> Vec<&str> {
+    let devices = adjustment.cdi_devices.iter();
+    devices.map(|device| device.name.as_str()).collect()
 }
 
-fn limits(adjustment: &Fields) -> Vec<(String, u64, u64)> {
-    let limits = adjustment.messages(7).into_iter();
-    limits
-        .map(|l| (l.text(1), l.number(2), l.number(3)))
-        .collect()
+/// The command lines of hooks.
+fn lines(hooks: &[Hook]) -> Vec<String> {
+    hooks.iter().map(|hook| hook.args.join(" ")).collect()
 }
 
-/// The command lines of the hooks of a stage.
-fn hooks(adjustment: &Fields, stage: u64) -> Vec<String> {
-    let hooks = adjustment.message(5).messages(stage).into_iter();
-    hooks.map(|hook| hook.texts(2).join(" ")).collect()
+fn create_runtime(adjustment: &ContainerAdjustment) -> Vec<String> {
+    let hooks = adjustment.hooks.clone().unwrap_or_default();
+    lines(&hooks.create_runtime)
 }
 
-const CREATE_RUNTIME: u64 = 2;
-const POSTSTOP: u64 = 6;
+fn limit(kind: &str, value: u64) -> PosixRlimit {
+    PosixRlimit {
+        r#type: kind.to_owned(),
+        hard: value,
+        soft: value,
+    }
+}
+
+fn with_env(env: &[&str]) -> Container {
+    Container {
+        env: texts(env),
+        ..container("c1")
+    }
+}
+
+fn with_annotations(annotations: &[(&str, &str)]) -> Container {
+    Container {
+        annotations: map(annotations),
+        ..container("c1")
+    }
+}
+
 const NIC: &[(&str, &str)] = &[("onload.dev/nic", "all")];
 
 #[test]
@@ -117,17 +136,17 @@ fn a_runtime_without_names_gets_the_edits() {
     let options = "ro,nosuid,nodev,bind".to_owned();
     let mount = (library.clone(), "bind".to_owned(), library, options);
     assert!(mounts(&given).contains(&mount), "{:?}", mounts(&given));
-    assert_eq!(value(&given, "LD_PRELOAD").as_deref(), Some("libonload.so"));
-    assert_eq!(value(&given, "EF_FDTABLE_SIZE").as_deref(), Some("1048576"));
+    assert_eq!(value(&given, "LD_PRELOAD"), Some("libonload.so"));
+    assert_eq!(value(&given, "EF_FDTABLE_SIZE"), Some("1048576"));
     let told = env(&given);
     assert!(
         told.iter()
             .any(|entry| entry.starts_with("ONLOAD_CTK_NIC_")),
         "{told:?}"
     );
-    assert!(names(&given).is_empty() && hooks(&given, CREATE_RUNTIME).is_empty());
+    assert!(names(&given).is_empty() && create_runtime(&given).is_empty());
     // What is said of an answer is said when it is sent: before the next one is decided.
-    assert!(node.create(&[], container("c2")).unwrap().is_empty());
+    assert_eq!(node.create(&[], container("c2")).unwrap(), nothing());
     let said = node.plugin.said();
     assert!(
         said.contains("pod default/shop container server: given nic=all"),
@@ -169,11 +188,15 @@ fn names_that_the_runtime_has_already_are_not_told_again() {
     }
     let tree = Tree::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
-    let held = Proto::new().text(1, "onload.dev/ptp=ptp0");
+    let held = CdiDevice {
+        name: "onload.dev/ptp=ptp0".to_owned(),
+    };
+    let container = Container {
+        cdi_devices: vec![held],
+        ..container("c1")
+    };
     let annotations = [("onload.dev/nic", "all"), ("onload.dev/ptp", "ptp0")];
-    let given = node
-        .create(&annotations, container("c1").message(20, held))
-        .unwrap();
+    let given = node.create(&annotations, container).unwrap();
     assert_eq!(names(&given), ["onload.dev/nic=all"]);
 }
 
@@ -185,18 +208,14 @@ fn the_container_s_own_preload_and_settings_are_kept() {
     let tree = Tree::captured();
     for version in ["v1.7.24", "v2.1.9"] {
         let mut node = Node::new(&tree, "containerd", version);
-        let own = container("c1").texts(8, &["LD_PRELOAD=/opt/a.so", "EF_FDTABLE_SIZE=4096"]);
+        let own = with_env(&["LD_PRELOAD=/opt/a.so", "EF_FDTABLE_SIZE=4096"]);
         let given = node.create(NIC, own).unwrap();
         let preload = value(&given, "LD_PRELOAD");
-        assert_eq!(
-            preload.as_deref(),
-            Some("libonload.so:/opt/a.so"),
-            "{version}"
-        );
+        assert_eq!(preload, Some("libonload.so:/opt/a.so"), "{version}");
         assert_eq!(value(&given, "EF_FDTABLE_SIZE"), None, "{version}");
         // A name would bring the specification's own, and it would win.
         assert!(names(&given).is_empty(), "{version}");
-        let twice = container("c1").text(8, "LD_PRELOAD=libonload.so:/opt/a.so");
+        let twice = with_env(&["LD_PRELOAD=libonload.so:/opt/a.so"]);
         let given = node.create(NIC, twice).unwrap();
         assert_eq!(value(&given, "LD_PRELOAD"), None, "{version}");
     }
@@ -219,8 +238,7 @@ fn the_annotation_of_the_preload_is_followed() {
     let at = |mount: &(String, String, String, String)| mount.0 == "/etc/ld.so.preload";
     let list = mounts(&file).into_iter().find(at).unwrap();
     assert_eq!(list.2, "/usr/share/onload-ctk/ld.so.preload");
-    let limit = ("RLIMIT_NOFILE".to_owned(), 1_048_576, 1_048_576);
-    assert_eq!(limits(&file), [limit]);
+    assert_eq!(file.rlimits, [limit("RLIMIT_NOFILE", 1_048_576)]);
 }
 
 #[test]
@@ -230,30 +248,28 @@ fn locked_memory_is_a_limit_and_not_a_hook_where_the_runtime_takes_limits() {
     }
     let tree = Tree::with_pool(1);
     let annotations = [("onload.dev/rdma", "m0")];
-    let unlimited = ("RLIMIT_MEMLOCK".to_owned(), u64::MAX, u64::MAX);
+    let unlimited = limit("RLIMIT_MEMLOCK", u64::MAX);
     let mut node = Node::new(&tree, "containerd", "v1.7.7");
     let given = node.create(&annotations, container("c1")).unwrap();
-    assert_eq!(limits(&given), std::slice::from_ref(&unlimited));
-    assert!(hooks(&given, CREATE_RUNTIME).is_empty());
+    assert_eq!(given.rlimits, std::slice::from_ref(&unlimited));
+    assert!(create_runtime(&given).is_empty());
     assert_eq!(devices(&given), ["/dev/infiniband/uverbs0 c 231:192 666"]);
-    let own = Proto::new()
-        .text(1, "RLIMIT_MEMLOCK")
-        .number(2, u64::MAX)
-        .number(3, u64::MAX);
-    let given = node
-        .create(&annotations, container("c1").message(13, own))
-        .unwrap();
-    assert!(limits(&given).is_empty());
+    let own = Container {
+        rlimits: vec![unlimited.clone()],
+        ..container("c1")
+    };
+    let given = node.create(&annotations, own).unwrap();
+    assert!(given.rlimits.is_empty());
 
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let given = node.create(&annotations, container("c1")).unwrap();
     assert_eq!(names(&given), ["onload.dev/rdma=m0"]);
-    assert_eq!(limits(&given), [unlimited]);
+    assert_eq!(given.rlimits, [unlimited]);
 
     let mut node = Node::new(&tree, "containerd", "v1.7.6");
     let given = node.create(&annotations, container("c1")).unwrap();
-    assert!(limits(&given).is_empty());
-    let hook = hooks(&given, CREATE_RUNTIME);
+    assert!(given.rlimits.is_empty());
+    let hook = create_runtime(&given);
     assert_eq!(
         hook,
         ["onload-hook createRuntime --memlock unlimited --expect /dev/infiniband/uverbs0=rdma:m0"]
@@ -294,9 +310,9 @@ fn a_member_of_a_pool_is_reserved_and_its_hooks_name_the_token() {
         let node = &devices(&given)[0];
         assert!(node.ends_with(&format!(" c 231:{minor} 666")), "{node}");
         let claims = format!("onload-hook createRuntime --lease rdma:{member} --token ");
-        let claiming = hooks(&given, CREATE_RUNTIME).pop().unwrap();
+        let claiming = create_runtime(&given).pop().unwrap();
         let token = claiming.strip_prefix(&claims).unwrap().to_owned();
-        let ending = hooks(&given, POSTSTOP).pop().unwrap();
+        let ending = lines(&given.hooks.unwrap().poststop).pop().unwrap();
         let ends = format!("onload-hook poststop --lease rdma:{member} --token {token}");
         assert_eq!(ending, ends);
         tokens.push(token);
@@ -319,7 +335,7 @@ fn what_was_reserved_for_a_container_that_is_refused_after_all_is_given_back() {
     let tree = Tree::with_pool(1);
     let mut node = Node::new(&tree, "docker", "29.0.0");
     let annotations = &[("onload.dev/rdma", "any")];
-    let own = container("c1").map(6, annotations);
+    let own = with_annotations(annotations);
     let refused = node.refusal(&[], own);
     assert!(
         refused.contains("device node /dev/infiniband/uverbs0"),
@@ -352,11 +368,14 @@ fn limits_on_huge_pages_go_into_the_cgroup() {
     let mut node = Node::new(&tree, "containerd", "v1.7.24");
     let annotations = [("onload.dev/hugepages-limit", "2Mi=128Mi")];
     let given = node.create(&annotations, container("c1")).unwrap();
-    let limits = given.message(6).message(2).messages(3);
-    let limits: Vec<_> = limits.iter().map(|l| (l.text(1), l.number(2))).collect();
-    assert_eq!(limits, [("2MB".to_owned(), 128 << 20)]);
+    let limit = HugepageLimit {
+        page_size: "2MB".to_owned(),
+        limit: 128 << 20,
+    };
+    let resources = given.linux.unwrap().resources.unwrap();
+    assert_eq!(resources.hugepage_limits, [limit]);
     let mut node = Node::new(&tree, "docker", "29.0.0");
-    let refused = node.refusal(&[], container("c1").map(6, &annotations));
+    let refused = node.refusal(&[], with_annotations(&annotations));
     assert!(
         refused.contains("\"onload.dev/hugepages-limit\": docker 29.0.0 cannot be told"),
         "{refused}"
@@ -447,12 +466,17 @@ fn nothing_is_mounted_below_a_volume_of_the_pod() {
             ("/data", false),
             ("/usr/../usr/lib", true),
         ] {
-            let volume = Proto::new()
-                .text(1, at)
-                .text(2, "bind")
-                .text(3, "/var/lib/kubelet/pods/0/volumes/v")
-                .texts(4, &["rbind", "rprivate", "rw"]);
-            let given = node.create(NIC, container("c1").message(9, volume));
+            let volume = Mount {
+                destination: at.to_owned(),
+                r#type: "bind".to_owned(),
+                source: "/var/lib/kubelet/pods/0/volumes/v".to_owned(),
+                options: texts(&["rbind", "rprivate", "rw"]),
+            };
+            let container = Container {
+                mounts: vec![volume],
+                ..container("c1")
+            };
+            let given = node.create(NIC, container);
             assert_eq!(given.is_err(), refused, "{version} {at}: {given:?}");
         }
     }
@@ -471,9 +495,9 @@ fn only_the_named_container_of_a_pod_gets_what_is_for_it() {
         ["onload.dev/nic=all"]
     );
     let for_other = [("onload.dev/nic.sidecar", "all")];
-    assert!(node.create(&for_other, container("c1")).unwrap().is_empty());
-    let sandbox = container("c1").map(6, &[("io.kubernetes.cri.container-type", "sandbox")]);
-    assert!(node.create(NIC, sandbox).unwrap().is_empty());
+    assert_eq!(node.create(&for_other, container("c1")).unwrap(), nothing());
+    let sandbox = with_annotations(&[("io.kubernetes.cri.container-type", "sandbox")]);
+    assert_eq!(node.create(NIC, sandbox).unwrap(), nothing());
 }
 
 #[test]
@@ -491,10 +515,9 @@ fn docker_is_told_variables_and_mounts_and_all_else_is_refused() {
         {"name": "open", "containerEdits": {"mounts": [
             {"hostPath": "/srv", "containerPath": "/srv", "options": ["rw", "bind"]}]}}]}));
     let mut node = Node::new(&tree, "docker", "29.0.0");
-    let with = |key, value| {
-        container("c1")
-            .map(6, &[(key, value)])
-            .text(8, "EF_INT_DRIVEN=1")
+    let with = |key, value| Container {
+        annotations: map(&[(key, value)]),
+        ..with_env(&["EF_INT_DRIVEN=1"])
     };
     let given = node
         .create(&[], with("onload.dev/profile", "latency"))
@@ -553,7 +576,14 @@ fn the_host_s_root_is_refused_onload_where_the_operator_says_so() {
     let tree = Tree::captured();
     tree.configure(&["nic"], "root-with-onload = \"refuse\"\n");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
-    let user = |uid| container("c1").message(21, Proto::new().number(1, uid).number(2, uid));
+    let user = |uid| Container {
+        user: Some(User {
+            uid,
+            gid: uid,
+            ..User::default()
+        }),
+        ..container("c1")
+    };
     let unprivileged = node.refusal(NIC, user(1000));
     assert!(unprivileged.contains("root-with-onload"), "{unprivileged}");
     // A runtime that does not tell the user is believed to start root.
@@ -605,10 +635,11 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
         said.lines().all(|line| line.contains("onload-nri: ")),
         "{said}"
     );
-    let hostile_pod = Proto::new()
-        .text(2, "a\nb")
-        .text(4, "c\u{1b}")
-        .map(6, &[("onload.dev/nic", "")]);
+    let hostile_pod = PodSandbox {
+        name: "a\nb".to_owned(),
+        namespace: "c\u{1b}".to_owned(),
+        annotations: map(&[("onload.dev/nic", "")]),
+    };
     let refused = node.runtime.create(&creation(hostile_pod, container("c1")));
     assert!(refused.is_err());
     let said = node.plugin.said();
@@ -619,39 +650,62 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
 }
 
 /// A container of which a runtime tells everything that it can.
-fn told_in_full() -> Proto {
-    let hook = Proto::new().text(1, "/h").text(2, "h").text(3, "A=b");
-    let device = Proto::new()
-        .text(1, "/dev/x")
-        .text(2, "c")
-        .number(3, 1)
-        .number(4, 5);
-    let rule = Proto::new().number(1, 1).text(2, "c").text(5, "rwm");
-    let limit = Proto::new().text(1, "2MB").number(2, 1 << 21);
-    let linux = Proto::new()
-        .message(1, Proto::new().text(1, "user").text(2, "/proc/1/ns/user"))
-        .message(2, device)
-        .message(3, Proto::new().message(3, limit).message(7, rule));
-    let mount = Proto::new()
-        .text(1, "/data")
-        .text(2, "bind")
-        .text(3, "/var/lib/data")
-        .text(4, "rbind");
-    container("c1")
-        .map(6, &[("io.kubernetes.cri.container-type", "container")])
-        .texts(8, &["LD_PRELOAD=/own.so", "EF_POLL_USEC=1"])
-        .message(9, mount)
-        .message(10, Proto::new().message(1, hook))
-        .message(11, linux)
-        .message(
-            13,
-            Proto::new()
-                .text(1, "RLIMIT_NOFILE")
-                .number(2, 9)
-                .number(3, 9),
-        )
-        .message(20, Proto::new().text(1, "example.com/a=b"))
-        .message(21, Proto::new().number(1, 1000).number(2, 1000))
+fn told_in_full() -> Container {
+    let hook = Hook {
+        path: "/h".to_owned(),
+        args: texts(&["h"]),
+        env: texts(&["A=b"]),
+        timeout: None,
+    };
+    let linux = LinuxContainer {
+        namespaces: vec![LinuxNamespace {
+            r#type: "user".to_owned(),
+            path: "/proc/1/ns/user".to_owned(),
+        }],
+        devices: vec![LinuxDevice {
+            path: "/dev/x".to_owned(),
+            r#type: "c".to_owned(),
+            major: 1,
+            minor: 5,
+            ..LinuxDevice::default()
+        }],
+        resources: Some(LinuxResources {
+            hugepage_limits: vec![HugepageLimit {
+                page_size: "2MB".to_owned(),
+                limit: 1 << 21,
+            }],
+            devices: vec![LinuxDeviceCgroup {
+                allow: true,
+                r#type: "c".to_owned(),
+                access: "rwm".to_owned(),
+                ..LinuxDeviceCgroup::default()
+            }],
+        }),
+    };
+    Container {
+        annotations: map(&[("io.kubernetes.cri.container-type", "container")]),
+        mounts: vec![Mount {
+            destination: "/data".to_owned(),
+            r#type: "bind".to_owned(),
+            source: "/var/lib/data".to_owned(),
+            options: texts(&["rbind"]),
+        }],
+        hooks: Some(Hooks {
+            prestart: vec![hook],
+            ..Hooks::default()
+        }),
+        linux: Some(linux),
+        rlimits: vec![limit("RLIMIT_NOFILE", 9)],
+        cdi_devices: vec![CdiDevice {
+            name: "example.com/a=b".to_owned(),
+        }],
+        user: Some(User {
+            uid: 1000,
+            gid: 1000,
+            ..User::default()
+        }),
+        ..with_env(&["LD_PRELOAD=/own.so", "EF_POLL_USEC=1"])
+    }
 }
 
 #[test]
@@ -666,11 +720,12 @@ fn whatever_byte_of_a_message_is_another_there_is_one_answer_and_the_plugin_goes
     let asked = creation(pod(&[("onload.dev/profile", "fast")]), told_in_full());
     let whole = node.runtime.create(&asked).unwrap();
     let (mut answered, mut refused) = (0, 0);
-    for at in 0..asked.0.len() {
+    let message = asked.encode_to_vec();
+    for at in 0..message.len() {
         for change in [0x01, 0x80, 0xff] {
-            let mut bytes = asked.0.clone();
+            let mut bytes = message.clone();
             bytes[at] ^= change;
-            match node.runtime.create(&Proto(bytes)) {
+            match node.runtime.call("CreateContainer", bytes) {
                 Ok(_) => answered += 1,
                 Err(Status { code, message }) => {
                     assert_eq!(code, 9, "{message}");

@@ -8,15 +8,19 @@ use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use crate::support::{Plugin, Proto, Runtime, container, creation, next, pod};
+use crate::support::{Plugin, Runtime, SERVICE, container, creation, next, nothing, pod, texts};
 use onload_nri::create::{Created, Failure};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::Runtime as Told;
 use onload_nri::session::{Decider, Identity, PATIENCE, Session, Stream};
+use onload_nri::wire::messages::{
+    Container, CreateContainerRequest, SynchronizeRequest, SynchronizeResponse,
+};
+use prost::Message;
 
 const NOTHING: &[(&str, &str)] = &[("example.com/colour", "green")];
 
-fn asks_for_nothing(id: &str) -> Proto {
+fn asks_for_nothing(id: &str) -> CreateContainerRequest {
     creation(pod(NOTHING), container(id))
 }
 
@@ -25,8 +29,8 @@ fn it_registers_by_its_name_and_wants_to_be_asked_of_new_containers_alone() {
     let (_plugin, listener) = Plugin::start(&["--index", "42"]);
     let mut runtime = next(&listener);
     assert_eq!(runtime.accept(), ("onload".to_owned(), "42".to_owned()));
-    let answer = runtime.configure("containerd", "v2.1.9").unwrap();
-    assert_eq!(answer.number(2), 1 << 3, "CREATE_CONTAINER is event 4");
+    let events = runtime.configure("containerd", "v2.1.9").unwrap();
+    assert_eq!(events, 1 << 3, "CREATE_CONTAINER is event 4");
 }
 
 #[test]
@@ -34,14 +38,9 @@ fn a_runtime_that_calls_before_it_answers_the_registration_is_served() {
     let (_plugin, listener) = Plugin::start(&[]);
     let mut runtime = next(&listener);
     let (_, _, stream) = runtime.registration();
-    assert_eq!(runtime.configure("cri-o", "1.34.0").unwrap().number(2), 8);
+    assert_eq!(runtime.configure("cri-o", "1.34.0").unwrap(), 8);
     runtime.send(2, stream, 2, &[]);
-    assert!(
-        runtime
-            .call("Synchronize", &Proto::new())
-            .unwrap()
-            .is_empty()
-    );
+    assert!(runtime.call("Synchronize", Vec::new()).unwrap().is_empty());
 }
 
 #[test]
@@ -52,19 +51,24 @@ fn five_hundred_containers_are_told_in_parts_and_none_is_changed() {
     runtime.configure("containerd", "v2.1.9").unwrap();
     let annotated = [("onload.dev/nic", "all")];
     for part in 0..5 {
-        let mut told = Proto::new();
+        let mut told = Vec::new();
         for number in 0..100 {
             let id = format!("c{part}{number}");
-            let container = container(&id).texts(8, &[&"X=".repeat(4000)]);
-            told = told.message(1, pod(&annotated)).message(2, container);
+            let container = Container {
+                env: texts(&[&"X=".repeat(4000)]),
+                ..container(&id)
+            };
+            // Pods and containers have the numbers that they have in a creation.
+            creation(pod(&annotated), container)
+                .encode(&mut told)
+                .unwrap();
         }
-        let is_last = part == 4;
-        let told = told.number(3, u64::from(!is_last));
-        let answer = runtime.call("Synchronize", &told).unwrap();
-        assert_eq!(answer.number(2) == 1, !is_last);
-        assert!(answer.all_bytes(1).is_empty());
+        let more = part < 4;
+        SynchronizeRequest { more }.encode(&mut told).unwrap();
+        let answer = runtime.call("Synchronize", told).unwrap();
+        assert_eq!(answer, SynchronizeResponse { more }.encode_to_vec());
     }
-    assert!(runtime.create(&asks_for_nothing("new")).unwrap().is_empty());
+    assert_eq!(runtime.create(&asks_for_nothing("new")).unwrap(), nothing());
 }
 
 #[test]
@@ -72,13 +76,16 @@ fn a_container_that_asks_for_nothing_is_not_even_read() {
     let (_plugin, listener) = Plugin::start(&["--host-root", "/nonexistent"]);
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
-    assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+    assert_eq!(runtime.create(&asks_for_nothing("c1")).unwrap(), nothing());
     // Not protobuf at all: who does not name us is not our business.
-    let garbage = Proto(vec![0xff; 100]);
-    assert!(runtime.create(&garbage).unwrap().is_empty());
+    let garbage = vec![0xff; 100];
+    assert!(runtime.call("CreateContainer", garbage).unwrap().is_empty());
     // What names us is, and a host that cannot be looked at gives nothing.
-    let garbage = Proto([&[0xff; 100][..], b"onload.dev/nic"].concat());
-    let refused = runtime.create(&garbage).unwrap_err().message;
+    let garbage = [&[0xff; 100][..], b"onload.dev/nic"].concat();
+    let refused = runtime
+        .call("CreateContainer", garbage)
+        .unwrap_err()
+        .message;
     assert!(refused.starts_with("onload-nri: reading what"), "{refused}");
     let asks = creation(pod(&[("onload.dev/nic", "all")]), container("c2"));
     let refused = runtime.create(&asks).unwrap_err().message;
@@ -93,9 +100,12 @@ fn frames_of_any_length_make_the_same_messages() {
     let long = "y".repeat(100_000);
     for frame in [1, 7, 4096, 5000, usize::MAX] {
         runtime.frame = frame;
-        let container = container("c1").texts(8, &[&long]);
+        let container = Container {
+            env: texts(&[&long]),
+            ..container("c1")
+        };
         let asked = creation(pod(NOTHING), container);
-        assert!(runtime.create(&asked).unwrap().is_empty(), "{frame}");
+        assert_eq!(runtime.create(&asked).unwrap(), nothing(), "{frame}");
     }
 }
 
@@ -105,8 +115,12 @@ fn a_message_of_four_mebibytes_is_answered() {
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
     let long = "z".repeat((4 << 20) - 1024);
-    let asked = creation(pod(NOTHING), container("c1").texts(8, &[&long]));
-    assert!(runtime.create(&asked).unwrap().is_empty());
+    let container = Container {
+        env: texts(&[&long]),
+        ..container("c1")
+    };
+    let asked = creation(pod(NOTHING), container);
+    assert_eq!(runtime.create(&asked).unwrap(), nothing());
 }
 
 #[test]
@@ -114,13 +128,13 @@ fn what_a_plugin_does_not_have_is_refused_and_the_connection_goes_on() {
     let (_plugin, listener) = Plugin::start(&[]);
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
-    let refused = runtime.call("EvictContainer", &Proto::new()).unwrap_err();
+    let refused = runtime.call("EvictContainer", Vec::new()).unwrap_err();
     assert_eq!(refused.code, 12);
     assert!(refused.message.contains("EvictContainer"));
-    let call = runtime.begin("nri.pkg.api.v1alpha1.Other", "Configure", &Proto::new());
+    let call = runtime.begin("nri.pkg.api.v1alpha1.Other", "Configure", Vec::new());
     assert_eq!(runtime.answer(call).unwrap_err().code, 12);
-    assert!(runtime.call("Shutdown", &Proto::new()).unwrap().is_empty());
-    assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+    assert!(runtime.call("Shutdown", Vec::new()).unwrap().is_empty());
+    assert_eq!(runtime.create(&asks_for_nothing("c1")).unwrap(), nothing());
 }
 
 #[test]
@@ -138,7 +152,7 @@ fn a_runtime_that_ends_and_comes_again_is_served_again() {
     for _ in 0..3 {
         let mut runtime = next(&listener);
         runtime.set_up("containerd", "v2.1.9");
-        assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+        assert_eq!(runtime.create(&asks_for_nothing("c1")).unwrap(), nothing());
     }
     // The socket is made anew, as by a runtime that is restarted.
     drop(listener);
@@ -203,8 +217,8 @@ fn a_plugin_that_a_runtime_launches_has_the_name_that_it_is_told_and_ends_with_i
     let named = ("site-onload".to_owned(), "07".to_owned());
     assert_eq!(runtime.accept(), named);
     runtime.configure("containerd", "v1.7.24").unwrap();
-    runtime.call("Synchronize", &Proto::new()).unwrap();
-    assert!(runtime.create(&asks_for_nothing("c1")).unwrap().is_empty());
+    runtime.call("Synchronize", Vec::new()).unwrap();
+    assert_eq!(runtime.create(&asks_for_nothing("c1")).unwrap(), nothing());
     runtime.stream().shutdown(Shutdown::Both).unwrap();
     assert!(plugin.end().success(), "{}", plugin.said());
 }
@@ -235,7 +249,7 @@ struct Answering<'a> {
 impl<'a> Answering<'a> {
     fn after(first: impl FnMut() + 'a) -> Self {
         Answering {
-            payload: Proto::new().text(9, "answered").0,
+            payload: b"answered".to_vec(),
             first: RefCell::new(Box::new(first)),
             given_back: Cell::new(0),
         }
@@ -274,13 +288,12 @@ fn an_answer_that_comes_late_is_not_sent_and_what_was_kept_is_given_back() {
         let mut runtime = Runtime::new(theirs);
         runtime.set_up("containerd", "v1.7.24");
         // One nanosecond has passed before anything is decided.
-        let late = asks_for_nothing("late");
-        runtime.begin_within("nri.pkg.api.v1alpha1.Plugin", "CreateContainer", &late, 1);
+        let late = asks_for_nothing("late").encode_to_vec();
+        runtime.begin_within(SERVICE, "CreateContainer", late, 1);
         // The next answer is that of the next call, in time.
-        let answer = runtime
-            .call("CreateContainer", &asks_for_nothing("c2"))
-            .unwrap();
-        assert_eq!(answer.text(9), "answered");
+        let next = asks_for_nothing("c2").encode_to_vec();
+        let answer = runtime.call("CreateContainer", next).unwrap();
+        assert_eq!(answer, b"answered");
     });
     let decider = Answering::after(|| std::thread::sleep(Duration::from_millis(1)));
     let identity = identity();
@@ -297,8 +310,8 @@ fn what_was_kept_for_an_answer_that_nobody_reads_is_given_back() {
     let with_runtime = std::thread::spawn(move || {
         let mut runtime = Runtime::new(theirs);
         runtime.set_up("containerd", "v1.7.24");
-        let asked = asks_for_nothing("c1");
-        runtime.begin("nri.pkg.api.v1alpha1.Plugin", "CreateContainer", &asked);
+        let asked = asks_for_nothing("c1").encode_to_vec();
+        runtime.begin(SERVICE, "CreateContainer", asked);
         assert!(runtime.receive().is_none());
     });
     let decider = Answering::after(|| closing.shutdown(Shutdown::Both).unwrap());

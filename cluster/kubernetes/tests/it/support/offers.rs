@@ -28,10 +28,7 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
     ]);
     let is_vfio = class == Class::Vfio;
     Offer {
-        class,
-        name: DeviceName::try_from(name).unwrap(),
         cdi: vec![format!("{}={name}", class.kind())],
-        pools: Vec::new(),
         pci: name.parse().ok(),
         pcie_root: is_vfio.then(|| "pci0000:80".to_owned()),
         numa_node: is_vfio.then_some(1),
@@ -40,10 +37,7 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
             true => Sharing::Exclusive,
             false => Sharing::Shared,
         },
-        slots: None,
-        health: Health::Healthy,
-        holder: None,
-        leases: Vec::new(),
+        ..Offer::new(class, name).unwrap()
     }
 }
 

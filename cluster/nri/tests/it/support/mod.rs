@@ -1,5 +1,5 @@
-//! A runtime's side of NRI, written from the protocol and not with the code under test: frames, ttrpc and
-//! protobuf by hand. And hosts whose files are a test's own.
+//! A runtime's side of NRI, whose frames and ttrpc are written from the protocol and not with the code under test. And
+//! hosts whose files are a test's own.
 
 #![allow(
     dead_code,
@@ -16,160 +16,26 @@
 
 pub mod host;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use onload_nri::wire::messages::{
+    ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, CreateContainerRequest,
+    CreateContainerResponse, PodSandbox, RegisterPluginRequest,
+};
+use onload_nri::wire::ttrpc::{Request, Response, Status};
+use prost::Message;
+
+pub const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_onload-nri");
 const PLUGIN: u32 = 1;
 const RUNTIME: u32 = 2;
 /// No test waits so long for anything that happens.
 const NEVER: Duration = Duration::from_secs(60);
-
-/// A protobuf message that is being written (protobuf.dev, "Encoding").
-#[derive(Clone, Default)]
-pub struct Proto(pub Vec<u8>);
-
-impl Proto {
-    pub fn new() -> Self {
-        Proto::default()
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push((value & 0x7f) as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    pub fn number(mut self, tag: u64, value: u64) -> Self {
-        self.varint(tag << 3);
-        self.varint(value);
-        self
-    }
-
-    pub fn bytes(mut self, tag: u64, value: &[u8]) -> Self {
-        self.varint(tag << 3 | 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-        self
-    }
-
-    pub fn text(self, tag: u64, value: &str) -> Self {
-        self.bytes(tag, value.as_bytes())
-    }
-
-    pub fn texts(self, tag: u64, values: &[&str]) -> Self {
-        values
-            .iter()
-            .fold(self, |proto, value| proto.text(tag, value))
-    }
-
-    pub fn message(self, tag: u64, value: Proto) -> Self {
-        self.bytes(tag, &value.0)
-    }
-
-    pub fn map(self, tag: u64, pairs: &[(&str, &str)]) -> Self {
-        pairs.iter().fold(self, |proto, (key, value)| {
-            proto.message(tag, Proto::new().text(1, key).text(2, value))
-        })
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields(Vec<(u64, Value)>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
-    Number(u64),
-    Bytes(Vec<u8>),
-}
-
-impl Fields {
-    pub fn read(bytes: &[u8]) -> Fields {
-        let mut at = 0;
-        let varint = |at: &mut usize| {
-            let mut value = 0;
-            for shift in (0..64).step_by(7) {
-                let byte = bytes[*at];
-                *at += 1;
-                value |= u64::from(byte & 0x7f) << shift;
-                if byte < 0x80 {
-                    break;
-                }
-            }
-            value
-        };
-        let mut fields = Vec::new();
-        while at < bytes.len() {
-            let key = varint(&mut at);
-            let value = match key & 7 {
-                0 => Value::Number(varint(&mut at)),
-                2 => {
-                    let length = varint(&mut at) as usize;
-                    at += length;
-                    Value::Bytes(bytes[at - length..at].to_vec())
-                }
-                other => panic!("wire type {other}"),
-            };
-            fields.push((key >> 3, value));
-        }
-        Fields(fields)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn number(&self, tag: u64) -> u64 {
-        let found = self.0.iter().rev().find(|(own, _)| *own == tag);
-        match found {
-            Some((_, Value::Number(number))) => *number,
-            Some(other) => panic!("{other:?} is no number"),
-            None => 0,
-        }
-    }
-
-    pub fn all_bytes(&self, tag: u64) -> Vec<Vec<u8>> {
-        let own = self.0.iter().filter(|(own, _)| *own == tag);
-        own.map(|(_, value)| match value {
-            Value::Bytes(bytes) => bytes.clone(),
-            Value::Number(number) => panic!("{number} is no text"),
-        })
-        .collect()
-    }
-
-    pub fn bytes(&self, tag: u64) -> Vec<u8> {
-        self.all_bytes(tag).pop().unwrap_or_default()
-    }
-
-    pub fn texts(&self, tag: u64) -> Vec<String> {
-        let all = self.all_bytes(tag).into_iter();
-        all.map(|bytes| String::from_utf8(bytes).unwrap()).collect()
-    }
-
-    pub fn text(&self, tag: u64) -> String {
-        self.texts(tag).pop().unwrap_or_default()
-    }
-
-    pub fn messages(&self, tag: u64) -> Vec<Fields> {
-        let all = self.all_bytes(tag);
-        all.iter().map(|bytes| Fields::read(bytes)).collect()
-    }
-
-    pub fn message(&self, tag: u64) -> Fields {
-        self.messages(tag).pop().unwrap_or_default()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    pub code: u64,
-    pub message: String,
-}
 
 pub struct Runtime {
     stream: UnixStream,
@@ -246,7 +112,7 @@ impl Runtime {
     /// Takes the registration: the plugin's name and index.
     pub fn accept(&mut self) -> (String, String) {
         let (name, index, stream) = self.registration();
-        self.send(RUNTIME, stream, 2, &Proto::new().bytes(2, b"").0);
+        self.send(RUNTIME, stream, 2, &[]);
         (name, index)
     }
 
@@ -254,20 +120,20 @@ impl Runtime {
     pub fn registration(&mut self) -> (String, String, u32) {
         let (connection, stream, kind, body) = self.receive().expect("a registration");
         assert_eq!((connection, stream, kind), (RUNTIME, 1, 1));
-        let call = Fields::read(&body);
-        assert_eq!(call.text(1), "nri.pkg.api.v1alpha1.Runtime");
-        assert_eq!(call.text(2), "RegisterPlugin");
-        let plugin = Fields::read(&call.bytes(3));
-        (plugin.text(1), plugin.text(2), stream)
+        let call = Request::decode(&*body).unwrap();
+        assert_eq!(call.service, "nri.pkg.api.v1alpha1.Runtime");
+        assert_eq!(call.method, "RegisterPlugin");
+        let plugin = RegisterPluginRequest::decode(&*call.payload).unwrap();
+        (plugin.plugin_name, plugin.plugin_idx, stream)
     }
 
     pub fn refuse(&mut self, stream: u32, message: &str) {
-        let status = Proto::new().number(1, 2).text(2, message);
-        self.send(RUNTIME, stream, 2, &Proto::new().message(1, status).0);
+        let response = Response::refused(2, message.to_owned());
+        self.send(RUNTIME, stream, 2, &response.encode_to_vec());
     }
 
     /// Calls a method of the plugin, and does not wait for the answer.
-    pub fn begin(&mut self, service: &str, method: &str, payload: &Proto) -> u32 {
+    pub fn begin(&mut self, service: &str, method: &str, payload: Vec<u8>) -> u32 {
         let two_seconds = 2_000_000_000;
         self.begin_within(service, method, payload, two_seconds)
     }
@@ -276,81 +142,102 @@ impl Runtime {
         &mut self,
         service: &str,
         method: &str,
-        payload: &Proto,
-        nanos: u64,
+        payload: Vec<u8>,
+        timeout_nano: i64,
     ) -> u32 {
         self.last_call += if self.last_call == 0 { 1 } else { 2 };
-        let call = Proto::new()
-            .text(1, service)
-            .text(2, method)
-            .bytes(3, &payload.0)
-            .number(4, nanos);
-        self.send(PLUGIN, self.last_call, 1, &call.0);
+        let call = Request {
+            service: service.to_owned(),
+            method: method.to_owned(),
+            payload,
+            timeout_nano,
+        };
+        self.send(PLUGIN, self.last_call, 1, &call.encode_to_vec());
         self.last_call
     }
 
-    pub fn answer(&mut self, stream: u32) -> Result<Fields, Status> {
+    /// The bytes of the message that a call gives.
+    pub fn answer(&mut self, stream: u32) -> Result<Vec<u8>, Status> {
         let (connection, answered, kind, body) = self.receive().expect("an answer");
         assert_eq!((connection, answered, kind), (PLUGIN, stream, 2));
-        let response = Fields::read(&body);
-        let status = response.message(1);
-        match status.number(1) {
-            0 => Ok(Fields::read(&response.bytes(2))),
-            code => Err(Status {
-                code,
-                message: status.text(2),
-            }),
+        let response = Response::decode(&*body).unwrap();
+        match response.status {
+            Some(status) if status.code != 0 => Err(status),
+            _ => Ok(response.payload),
         }
     }
 
-    pub fn call(&mut self, method: &str, payload: &Proto) -> Result<Fields, Status> {
-        let stream = self.begin("nri.pkg.api.v1alpha1.Plugin", method, payload);
+    pub fn call(&mut self, method: &str, payload: Vec<u8>) -> Result<Vec<u8>, Status> {
+        let stream = self.begin(SERVICE, method, payload);
         self.answer(stream)
     }
 
-    pub fn configure(&mut self, name: &str, version: &str) -> Result<Fields, Status> {
-        let payload = Proto::new()
-            .text(2, name)
-            .text(3, version)
-            .number(4, 5000)
-            .number(5, 2000);
-        self.call("Configure", &payload)
+    /// The bits of the events that the plugin wants.
+    pub fn configure(&mut self, name: &str, version: &str) -> Result<i32, Status> {
+        let request = ConfigureRequest {
+            runtime_name: name.to_owned(),
+            runtime_version: version.to_owned(),
+            request_timeout: 2000,
+            ..ConfigureRequest::default()
+        };
+        let answer = self.call("Configure", request.encode_to_vec())?;
+        Ok(ConfigureResponse::decode(&*answer).unwrap().events)
     }
 
     /// Takes the registration, and does what a runtime does before it asks of containers.
     pub fn set_up(&mut self, name: &str, version: &str) {
         self.accept();
-        assert_eq!(self.configure(name, version).unwrap().number(2), 8);
-        assert!(self.call("Synchronize", &Proto::new()).unwrap().is_empty());
+        assert_eq!(self.configure(name, version), Ok(8));
+        assert_eq!(self.call("Synchronize", Vec::new()), Ok(Vec::new()));
     }
 
-    pub fn create(&mut self, payload: &Proto) -> Result<Fields, Status> {
-        Ok(self.call("CreateContainer", payload)?.message(1))
+    pub fn create(
+        &mut self,
+        request: &CreateContainerRequest,
+    ) -> Result<ContainerAdjustment, Status> {
+        let answer = self.call("CreateContainer", request.encode_to_vec())?;
+        let answer = CreateContainerResponse::decode(&*answer).unwrap();
+        Ok(answer.adjust.unwrap_or_default())
     }
 }
 
-pub fn pod(annotations: &[(&str, &str)]) -> Proto {
-    Proto::new()
-        .text(1, "p1")
-        .text(2, "shop")
-        .text(3, "0000-1")
-        .text(4, "default")
-        .map(6, annotations)
-        .text(7, "runc")
+/// An answer that changes nothing.
+pub fn nothing() -> ContainerAdjustment {
+    ContainerAdjustment::default()
+}
+
+pub fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    pairs.iter().map(owned).collect()
+}
+
+pub fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+pub fn pod(annotations: &[(&str, &str)]) -> PodSandbox {
+    PodSandbox {
+        name: "shop".to_owned(),
+        namespace: "default".to_owned(),
+        annotations: map(annotations),
+    }
 }
 
 /// The container `server` of it, without environment and mounts.
-pub fn container(id: &str) -> Proto {
-    Proto::new()
-        .text(1, id)
-        .text(2, "p1")
-        .text(3, "server")
-        .number(4, 1)
-        .texts(7, &["/bin/server", "-v"])
+pub fn container(id: &str) -> Container {
+    Container {
+        id: id.to_owned(),
+        name: "server".to_owned(),
+        args: texts(&["/bin/server", "-v"]),
+        ..Container::default()
+    }
 }
 
-pub fn creation(pod: Proto, container: Proto) -> Proto {
-    Proto::new().message(1, pod).message(2, container)
+pub fn creation(pod: PodSandbox, container: Container) -> CreateContainerRequest {
+    CreateContainerRequest {
+        pod: Some(pod),
+        container: Some(container),
+    }
 }
 
 pub struct Plugin {

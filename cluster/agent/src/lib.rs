@@ -1,0 +1,1 @@
+//! What the agents of cluster engines share.

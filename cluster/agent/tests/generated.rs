@@ -1,0 +1,73 @@
+//! The messages and services of the engines are what the agents' .proto files say.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::path::Path;
+
+use tonic_prost_build::Builder;
+
+/// Holds the committed code of an agent against what is generated now, by protox instead of protoc.
+#[track_caller]
+fn compare(agent: &str, files: &[&str], with: impl Fn(Builder) -> Builder) {
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(agent);
+    let generate = |into: &Path| {
+        let descriptors = protox::compile(files, [agent.join("proto")]).unwrap();
+        let generator = tonic_prost_build::configure()
+            .build_transport(false)
+            .btree_map(".")
+            .out_dir(into);
+        with(generator).compile_fds(descriptors).unwrap();
+    };
+    let committed = agent.join("generated");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        generate(&committed);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    generate(dir.path());
+    let names = |dir: &Path| {
+        let entries = fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(dir.path()), names(&committed));
+    for name in names(&committed) {
+        let [made, there] =
+            [dir.path(), &committed].map(|dir| fs::read_to_string(dir.join(&name)).unwrap());
+        assert!(
+            made == there,
+            "{name:?} differs: run this test with UPDATE_GOLDEN=1, and look at the change"
+        );
+    }
+}
+
+#[test]
+fn the_committed_code_of_kubelet_s_protocols_is_that_of_the_proto_files() {
+    const FILES: [&str; 5] = [
+        "deviceplugin.proto",
+        "pluginregistration.proto",
+        "dra-v1.proto",
+        "dra-v1beta1.proto",
+        "dra-health.proto",
+    ];
+    // v1beta1 of DRA has the messages of v1, but for a field that it passes over.
+    let same = (".k8s.io.kubelet.pkg.apis.dra.v1beta1", "crate::wire::dra");
+    compare("kubernetes", &FILES, |generator| {
+        generator.extern_path(same.0, same.1)
+    });
+}
+
+#[test]
+fn the_committed_code_of_nomad_s_and_go_plugin_s_protocols_is_that_of_the_proto_files() {
+    let files = ["base.proto", "device.proto", "go_plugin.proto"];
+    compare("nomad", &files, |generator| {
+        generator.include_file("mod.rs")
+    });
+}
+
+#[test]
+fn the_committed_code_of_nri_and_ttrpc_is_that_of_the_proto_files() {
+    let files = ["api.proto", "ttrpc.proto"];
+    compare("nri", &files, |generator| generator.include_file("mod.rs"));
+}

@@ -1,0 +1,83 @@
+//! The values of attributes, with what stands for the unknown.
+
+use std::collections::BTreeMap;
+
+/// The attributes of a device. All devices of one class have the same keys: what is not known is an empty
+/// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
+/// of them.
+pub type Attributes = BTreeMap<&'static str, Attribute>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    Text(String),
+    Int(i64),
+    Bool(bool),
+    /// A version of three numbers (`MAJOR.MINOR.PATCH` of Semantic Versioning 2.0.0).
+    Version(String),
+}
+
+/// Empty if it is not known.
+pub(super) fn text(text: Option<&str>) -> Attribute {
+    Attribute::Text(text.unwrap_or_default().to_owned())
+}
+
+/// A number; 0 if it is not known, and the largest there is for one that is larger.
+pub(super) fn int(number: Option<u64>) -> Attribute {
+    Attribute::Int(i64::try_from(number.unwrap_or(0)).unwrap_or(i64::MAX))
+}
+
+pub(super) fn count(number: usize) -> Attribute {
+    int(u64::try_from(number).ok())
+}
+
+/// The first three numbers of a version such as `9.0.2.140`; 0.0.0 if it does not begin with three. What is
+/// compared in a cluster has exactly three (Semantic Versioning 2.0.0), and no leading zeros.
+pub(super) fn version(text: Option<&str>) -> Attribute {
+    let numbers = text.and_then(three_numbers).unwrap_or_default();
+    let [major, minor, patch] = numbers;
+    Attribute::Version(format!("{major}.{minor}.{patch}"))
+}
+
+fn three_numbers(text: &str) -> Option<[u64; 3]> {
+    let mut parts = text.split('.');
+    let mut numbers = [0; 3];
+    for number in &mut numbers {
+        let part = parts.next()?;
+        let digits = part.bytes().all(|byte| byte.is_ascii_digit());
+        *number = part.parse().ok().filter(|_| digits)?;
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_three_numbers() {
+        let version = |text| match version(text) {
+            Attribute::Version(version) => version,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(version(Some("9.0.2.140")), "9.0.2");
+        assert_eq!(version(Some("20.31.1014")), "20.31.1014");
+        assert_eq!(version(Some("22.35.08")), "22.35.8");
+        for unknown in [
+            None,
+            Some(""),
+            Some("9.1"),
+            Some("9.1.x"),
+            Some("9.+1.0"),
+            Some("ef17681d 2026-07-22 master"),
+            Some("1.2.99999999999999999999"),
+        ] {
+            assert_eq!(version(unknown), "0.0.0", "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_the_largest() {
+        assert_eq!(int(Some(u64::MAX)), Attribute::Int(i64::MAX));
+        assert_eq!(int(None), Attribute::Int(0));
+    }
+}

@@ -1,0 +1,207 @@
+//! A device that a container may get: the record that discovery makes, and that all else reads.
+
+use std::collections::BTreeMap;
+
+use onload_cdi::DeviceName;
+use onload_core::class::Class;
+use onload_core::expect::Expected;
+use onload_core::lease::{Lease, Refusal};
+use onload_core::pci::PciAddress;
+use onload_core::select::LinkLayer;
+use onload_core::text::Listed;
+
+use super::attributes::{Attribute, Attributes, text};
+use crate::discover::node::Node;
+
+/// What is read of the host comes first; what specifications, pools and leases say of it
+/// ([`crate::offers`]) after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub class: Class,
+    /// Its name as a CDI device.
+    pub name: DeviceName,
+    /// The other functions that come with it, by whose addresses it may be leased.
+    pub aliases: Vec<PciAddress>,
+    pub pci: Option<PciAddress>,
+    pub pcie_root: Option<String>,
+    pub numa_node: Option<u32>,
+    /// Its IOMMU group, if one container has that whole.
+    pub group: Option<u32>,
+    pub interfaces: Vec<String>,
+    pub link_layers: Vec<LinkLayer>,
+    /// Empty in an offer: what a container gets stands in the specification.
+    pub nodes: Vec<DeviceNode>,
+    pub attributes: Attributes,
+    /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
+    pub health: Health,
+    /// The CDI devices that a container of it gets, such as `onload.dev/nic=ens1`. Empty if no
+    /// specification has it; then it is not healthy.
+    pub cdi: Vec<String>,
+    pub pools: Vec<String>,
+    /// Whether one container has it at a time.
+    pub sharing: Sharing,
+    /// How many containers may have it at once, if the operator said so; otherwise the engine's
+    /// configuration says it.
+    pub slots: Option<u32>,
+    pub holder: Option<String>,
+    pub leases: Vec<Held>,
+}
+
+/// A node of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceNode {
+    pub node: Node,
+    /// What has to be behind it: a device each of those that it is the node of.
+    pub expected: Vec<Expected>,
+    /// Whether it exists once per host, for whichever device.
+    pub is_shared: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    Exclusive,
+    Shared,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    Healthy,
+    /// It cannot, and why; if `discover` gives a reason, it is that one.
+    Unhealthy(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The slot, from 0.
+    pub slot: u32,
+    /// The lease; `None` if its file is not understood. It counts all the same.
+    pub lease: Option<Lease>,
+    pub text: String,
+}
+
+impl DeviceNode {
+    pub(crate) fn own(node: &Node, expected: Vec<Expected>) -> Self {
+        DeviceNode {
+            node: node.clone(),
+            expected,
+            is_shared: false,
+        }
+    }
+
+    /// One that its driver has once per host.
+    pub(crate) fn shared(node: &Node) -> Self {
+        let name = node.path.rsplit('/').next().unwrap_or_default();
+        DeviceNode {
+            node: node.clone(),
+            expected: Expected::driver_node(name).into_iter().collect(),
+            is_shared: true,
+        }
+    }
+}
+
+impl Health {
+    pub(crate) fn of(trouble: Option<String>) -> Self {
+        trouble.map_or(Health::Healthy, Health::Unhealthy)
+    }
+}
+
+impl Device {
+    /// A device of which only the name is known; none where that is not legal, which no name is that is offered.
+    #[must_use]
+    pub fn new(class: Class, name: &str) -> Option<Self> {
+        Some(Device {
+            class,
+            name: DeviceName::try_from(name).ok()?,
+            aliases: Vec::new(),
+            pci: None,
+            pcie_root: None,
+            numa_node: None,
+            group: None,
+            interfaces: Vec::new(),
+            link_layers: Vec::new(),
+            nodes: Vec::new(),
+            attributes: Attributes::from([
+                ("kind", text(Some(class.as_str()))),
+                ("name", text(Some(name))),
+            ]),
+            health: Health::Healthy,
+            cdi: Vec::new(),
+            pools: Vec::new(),
+            sharing: Sharing::Shared,
+            slots: None,
+            holder: None,
+            leases: Vec::new(),
+        })
+    }
+
+    pub(crate) fn with(
+        mut self,
+        attributes: impl IntoIterator<Item = (&'static str, Attribute)>,
+    ) -> Self {
+        self.attributes.extend(attributes);
+        self
+    }
+
+    /// What the kernel calls it: CDI does not accept every such name.
+    pub(crate) fn kernel_name(&self) -> &str {
+        match self.attributes.get("name") {
+            Some(Attribute::Text(name)) => name,
+            _ => self.name.as_str(),
+        }
+    }
+
+    /// The functions that it is made of.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = PciAddress> {
+        self.pci.into_iter().chain(self.aliases.iter().copied())
+    }
+
+    /// How many containers may have it at once; `None` if nobody counts them on this host.
+    #[must_use]
+    pub fn most(&self) -> Option<u32> {
+        match self.sharing {
+            Sharing::Exclusive => Some(1),
+            Sharing::Shared => self.slots,
+        }
+    }
+
+    /// Its health to an engine that knows the leases of its own containers: not healthy either if
+    /// containers of others have all of it.
+    pub fn health_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Health {
+        match (&self.health, self.left_beside(is_own)) {
+            (Health::Healthy, Some((0, reason))) => Health::Unhealthy(reason),
+            (health, _) => health.clone(),
+        }
+    }
+
+    /// How many containers can have it at once beside those of others, and who those are; `None` if no other has it,
+    /// or nobody counts.
+    pub fn left_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
+        let most = self.most()?;
+        let others = self.leases.iter();
+        let others = others.filter(|held| !held.lease.as_ref().is_some_and(&is_own));
+        let others: Vec<String> = others.map(|held| held.text.clone()).collect();
+        if others.is_empty() {
+            return None;
+        }
+        let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
+        let reason = Refusal::Held(vec![Listed(&others).to_string()]).to_string();
+        Some((most.saturating_sub(number), reason))
+    }
+}
+
+/// The devices that a container gets only together, by the first of them: where functions have nodes of their own, an
+/// IOMMU group has more than one, and still one container has it.
+pub(crate) fn together<'d>(devices: impl Iterator<Item = &'d Device>) -> Vec<Vec<&'d Device>> {
+    let mut places: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut all: Vec<Vec<&Device>> = Vec::new();
+    for device in devices {
+        let at = device
+            .group
+            .map(|group| *places.entry(group).or_insert(all.len()));
+        match at.and_then(|at| all.get_mut(at)) {
+            Some(others) => others.push(device),
+            None => all.push(vec![device]),
+        }
+    }
+    all
+}

@@ -1,0 +1,90 @@
+//! What a host has: the result of discovery, and the object that `discover --format json` prints.
+
+use std::collections::BTreeSet;
+
+use onload_core::class::Class;
+use serde::Serialize;
+
+use super::device::Device;
+use crate::discover::clock::Clock;
+use crate::discover::hugepages::Hugepages;
+use crate::discover::movable::{Movable, Netdev};
+use crate::discover::netdev::NetDevice;
+use crate::discover::nic::{Elsewhere, Nic};
+use crate::discover::node::Node;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::onload::Onload;
+use crate::discover::pci::PciFunctions;
+use crate::discover::rdma::{NetnsMode, RdmaDevice};
+use crate::discover::tcpdirect::TcpDirect;
+use crate::discover::unread::Unread;
+use crate::discover::vfio::VfioDevice;
+
+/// What a host has and what it offers. The arrays contain what is offered, sorted. Only `vfio` also
+/// contains functions whose group is not viable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Inventory {
+    pub version: &'static str,
+    /// Onload, offered or not; `None` if nothing of it is there.
+    pub onload: Option<Onload>,
+    /// TCPDirect, if it is offered.
+    pub tcpdirect: Option<TcpDirect>,
+    pub nics: Vec<Nic>,
+    pub rdma: Vec<RdmaDevice>,
+    /// PCI functions bound to vfio.
+    pub vfio: Vec<VfioDevice>,
+    /// The nodes of a virtual interface that come with each of them.
+    #[serde(skip)]
+    pub vhost_net: Vec<Node>,
+    pub hugepages: Vec<Hugepages>,
+    /// Interfaces that may move into a container.
+    pub netdevs: Vec<Netdev>,
+    pub ptp: Vec<Clock>,
+    pub pps: Vec<Clock>,
+    pub not_offered: Vec<NotOffered>,
+    /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
+    pub rdma_netns_mode: Option<NetnsMode>,
+    /// What could not be read, sorted by path. Whatever it would have decided is unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<Unread>,
+    /// Sorted. They go to stderr and not into the object.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
+    /// All that is offered, by class; those of a class in the order of its array.
+    #[serde(skip)]
+    pub devices: Vec<Device>,
+    #[serde(skip)]
+    pub(crate) movable: Vec<Movable>,
+    /// The accelerated interfaces that are not in this network namespace.
+    #[serde(skip)]
+    pub(crate) elsewhere: Elsewhere,
+    #[serde(skip)]
+    pub(crate) functions: PciFunctions,
+    #[serde(skip)]
+    pub(crate) interfaces: Vec<NetDevice>,
+}
+
+impl Inventory {
+    pub fn undecided(&self) -> BTreeSet<Class> {
+        let kinds = self.unread.iter().flat_map(|unread| &unread.kinds);
+        kinds.copied().collect()
+    }
+
+    pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = &Device> {
+        self.devices
+            .iter()
+            .filter(move |device| device.class == class)
+    }
+
+    /// Onload, if it is offered.
+    pub(crate) fn usable_onload(&self) -> Option<&Onload> {
+        self.onload
+            .as_ref()
+            .filter(|onload| onload.obstacle.is_none())
+    }
+
+    /// Whether an RDMA device is in one network namespace at a time.
+    pub(crate) fn is_rdma_exclusive(&self) -> bool {
+        self.rdma_netns_mode == Some(NetnsMode::Exclusive)
+    }
+}

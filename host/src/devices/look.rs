@@ -1,0 +1,139 @@
+//! Reads all families, in the order in which they need each other.
+
+use onload_core::class::Class;
+use onload_core::config::Config;
+
+use super::inventory::Inventory;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::pci::PciFunctions;
+use crate::discover::probe::Probe;
+use crate::discover::{
+    clock, hugepages, movable, netdev, nic, onload, rdma, tcpdirect, unread, vfio, vhost_net,
+};
+use crate::host::Host;
+
+/// 2 MiB.
+const TCPDIRECT_PAGE_KIB: u64 = 2048;
+
+/// What is there, without what containers have taken away.
+pub(super) fn look(host: &Host, config: &Config) -> Inventory {
+    let mut probe = Probe::new(host);
+    if let Some(dir) = &config.cdi.host_device_dir {
+        probe = probe.with_device_dir(dir);
+    }
+    let mut inventory = read(&probe, config);
+    inventory.unread = probe.unread();
+    let unknown = unknown(&inventory);
+    inventory.not_offered.extend(unknown);
+    inventory.not_offered.sort();
+    inventory.not_offered.dedup();
+    inventory.warnings = probe.warnings();
+    inventory
+}
+
+/// Entries for what could not be read, unless a reason already names it.
+fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
+    let unread = inventory.unread.iter().filter(|unread| {
+        let named = |entry: &NotOffered| entry.reason.contains(&unread.reason);
+        !inventory.not_offered.iter().any(named)
+    });
+    let entry = |unread: &unread::Unread| {
+        let class = *unread.kinds.first()?;
+        let path = unread.path.display().to_string();
+        let reason = format!("not known: {}; {}", unread.reason, unread::AS_ROOT);
+        Some(NotOffered::new(class, path, reason))
+    };
+    unread.filter_map(entry).collect()
+}
+
+fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
+    let functions = probe.deciding(&unread::PCI, || PciFunctions::read(probe));
+    let interfaces = probe.deciding(&unread::INTERFACES, || netdev::read(probe));
+    let mut not_offered = Vec::new();
+    let (onload, tcpdirect) = probe.deciding(&unread::ONLOAD, || {
+        let nodes = onload::DriverNodes::read(probe);
+        let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
+        let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
+        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
+        (onload, tcpdirect)
+    });
+    let obstacle = match &onload {
+        Some(onload) => onload.obstacle.as_deref(),
+        None => Some("it is not installed; install it"),
+    };
+    let users = nic::Users {
+        onload: obstacle,
+        tcpdirect: tcpdirect.is_some(),
+    };
+    let settings = &config.discover;
+    let attached = probe.deciding(&unread::INTERFACES, || {
+        nic::read(
+            probe,
+            &functions,
+            &interfaces,
+            settings,
+            users,
+            &mut not_offered,
+        )
+    });
+    let movable = probe.deciding(&[Class::Netdev], || {
+        movable::read(probe, &functions, &interfaces, config)
+    });
+    let nics = attached.nics;
+    if tcpdirect.is_some() {
+        not_offered.extend(tcpdirect::without(&nics));
+    }
+    let tcpdirect = tcpdirect.filter(|_| tcpdirect::has_place(&nics));
+    let clocks = probe.deciding(&[Class::Ptp, Class::Pps], || {
+        clock::read(probe, &functions, &interfaces, &mut not_offered)
+    });
+    let hugepages = probe.deciding(&[Class::Hugepages], || {
+        hugepages::read(probe, &mut not_offered)
+    });
+    let two_mib = hugepages
+        .iter()
+        .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
+    if tcpdirect.is_some() && !two_mib {
+        probe.warn("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: set vm.nr_hugepages");
+    }
+    let rdma = probe.deciding(&[Class::Rdma], || {
+        rdma::read(probe, &functions, &interfaces, settings, &mut not_offered)
+    });
+    let rdma_netns_mode = rdma::netns_mode(probe);
+    let rdma = match rdma_netns_mode {
+        Some(rdma::NetnsMode::Exclusive) => {
+            rdma::movable(rdma, config.annotations.live_devices, &mut not_offered)
+        }
+        _ => rdma,
+    };
+    let vfio = probe.deciding(&[Class::Vfio], || {
+        vfio::read(probe, &functions, settings, &mut not_offered)
+    });
+    let vhost_net = probe.deciding(&[Class::Vfio], || {
+        let is_offered = vfio.iter().any(|device| device.viable);
+        let nodes = is_offered.then(|| vhost_net::read(probe, &config.cdi));
+        nodes.unwrap_or_default()
+    });
+    Inventory {
+        version: env!("CARGO_PKG_VERSION"),
+        rdma_netns_mode,
+        rdma,
+        vfio,
+        vhost_net,
+        ptp: clocks.ptp,
+        pps: clocks.pps,
+        onload,
+        tcpdirect,
+        nics,
+        hugepages,
+        netdevs: Vec::new(),
+        devices: Vec::new(),
+        movable,
+        elsewhere: attached.elsewhere,
+        not_offered,
+        unread: Vec::new(),
+        warnings: Vec::new(),
+        functions,
+        interfaces,
+    }
+}

@@ -1,0 +1,114 @@
+//! Where devices are: their PCI functions, what these are virtual functions of, and the interfaces of both.
+
+use std::collections::BTreeMap;
+
+use onload_core::pci::PciAddress;
+use onload_core::select::LinkLayer;
+
+use super::attributes::{Attribute, Attributes, int, text};
+use super::device::Device;
+use super::inventory::Inventory;
+use crate::discover::netdev::NetDevice;
+use crate::discover::pci::PciFunction;
+
+pub(crate) struct Places<'i> {
+    pub(super) inventory: &'i Inventory,
+    /// The physical function of each virtual one, and its index there.
+    indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
+    interfaces: BTreeMap<PciAddress, Vec<&'i NetDevice>>,
+}
+
+/// A PCI function, and what it is a virtual one of.
+pub(super) struct Place<'i> {
+    pub(super) function: Option<&'i PciFunction>,
+    pub(super) physical_function: Option<PciAddress>,
+    pub(super) index: Option<u32>,
+}
+
+impl<'i> Places<'i> {
+    pub(crate) fn of(inventory: &'i Inventory) -> Places<'i> {
+        let mut interfaces: BTreeMap<PciAddress, Vec<&NetDevice>> = BTreeMap::new();
+        for interface in &inventory.interfaces {
+            if let Some(pci) = interface.pci {
+                interfaces.entry(pci).or_default().push(interface);
+            }
+        }
+        for of_function in interfaces.values_mut() {
+            of_function.sort_by_key(|interface| interface.port.unwrap_or(0));
+        }
+        let indexes = inventory.functions.iter().flat_map(|parent| {
+            let children = parent.virtual_functions.iter();
+            children.map(|(index, child)| (*child, (parent.address, *index)))
+        });
+        Places {
+            inventory,
+            indexes: indexes.collect(),
+            interfaces,
+        }
+    }
+
+    pub(super) fn interface(&self, name: &str) -> Option<&'i NetDevice> {
+        let interfaces = &self.inventory.interfaces;
+        let found = interfaces.binary_search_by(|interface| interface.name.as_str().cmp(name));
+        interfaces.get(found.ok()?)
+    }
+
+    pub(super) fn link_layer(&self, interface: &str) -> Option<LinkLayer> {
+        Some(link_layer(self.interface(interface)?))
+    }
+
+    pub(super) fn place(&self, pci: Option<PciAddress>) -> Place<'i> {
+        let function = pci.and_then(|pci| self.inventory.functions.get(pci));
+        let place = pci.and_then(|pci| self.indexes.get(&pci));
+        let linked = function.and_then(|function| function.physical_function);
+        Place {
+            function,
+            physical_function: linked.or(place.map(|(parent, _)| *parent)),
+            index: place.map(|(_, index)| *index),
+        }
+    }
+
+    /// The device, on that function.
+    pub(super) fn put(&self, device: Device, pci: Option<PciAddress>) -> Device {
+        let functions = &self.inventory.functions;
+        let root = pci.and_then(|pci| functions.root(pci));
+        Device {
+            pci,
+            pcie_root: root.map(str::to_owned),
+            numa_node: pci.and_then(|pci| functions.get(pci)?.numa_node),
+            ..device
+        }
+    }
+
+    pub(super) fn attributes(&self, pci: Option<PciAddress>) -> Attributes {
+        let Place {
+            function,
+            physical_function,
+            index,
+        } = self.place(pci);
+        let above = physical_function.and_then(|parent| self.interfaces.get(&parent)?.first());
+        let id = |number: u16| format!("{number:04x}");
+        let vendor = function.map(|function| id(function.id.vendor));
+        let device = function.map(|function| id(function.id.device));
+        let driver = function.and_then(|function| function.driver.as_deref());
+        let parent = physical_function.map(|parent| parent.to_string());
+        Attributes::from([
+            ("vendor", text(vendor.as_deref())),
+            ("deviceId", text(device.as_deref())),
+            ("driver", text(driver)),
+            ("pf", text(parent.as_deref())),
+            ("pfInterface", text(above.map(|above| above.name.as_str()))),
+            ("virtualFunction", Attribute::Bool(parent.is_some())),
+            ("vfIndex", int(index.map(u64::from))),
+        ])
+    }
+}
+
+/// What the frames of an interface are.
+pub(super) fn link_layer(interface: &NetDevice) -> LinkLayer {
+    if interface.is_ipoib() {
+        LinkLayer::InfiniBand
+    } else {
+        LinkLayer::Ethernet
+    }
+}

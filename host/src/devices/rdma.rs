@@ -1,0 +1,172 @@
+//! The class rdma.
+
+use onload_core::class::Class;
+use onload_core::expect::Expected;
+
+use super::attributes::{count, int, text, version};
+use super::device::{Device, DeviceNode, Health};
+use super::places::Places;
+use crate::discover::rdma::{RdmaDevice, RdmaPort};
+
+pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
+    let device = |device: &RdmaDevice| {
+        let ports = device.ports.iter();
+        let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
+        Some(Device {
+            interfaces: device.netdevs.clone(),
+            link_layers: layers.collect(),
+            nodes: nodes(device),
+            health: Health::of(trouble(&device.ports)),
+            ..made(&device.device, &device.name, Some(device), places)?
+        })
+    };
+    places.inventory.rdma.iter().filter_map(device).collect()
+}
+
+pub(super) fn gone(name: &str, places: &Places<'_>) -> Option<Device> {
+    made(name, name, None, places)
+}
+
+fn nodes(device: &RdmaDevice) -> Vec<DeviceNode> {
+    let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
+    let own = own.map(|node| (&device.name, node));
+    let companions = device.companions.iter().map(|(name, node)| (name, node));
+    let own = own.chain(companions).map(|(ibdev, node)| {
+        let (ibdev, pci) = (ibdev.clone(), device.pci_address);
+        DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
+    });
+    let shared = device.connection_manager.iter().map(DeviceNode::shared);
+    own.chain(shared).collect()
+}
+
+fn made(
+    device: &str,
+    name: &str,
+    read: Option<&RdmaDevice>,
+    places: &Places<'_>,
+) -> Option<Device> {
+    let pci = read.and_then(|read| read.pci_address);
+    let port = read.and_then(|read| first_active(&read.ports));
+    let netdevs = read.map_or(&[][..], |read| read.netdevs.as_slice());
+    let firmware = read.and_then(|read| read.firmware.as_deref());
+    let rate = port.and_then(|port| port.rate.as_deref());
+    let made = places.put(Device::new(Class::Rdma, device)?, pci);
+    Some(made.with(places.attributes(pci)).with([
+        ("name", text(Some(name))),
+        ("interface", text(netdevs.first().map(String::as_str))),
+        ("netdevs", text(Some(&netdevs.join(",")))),
+        (
+            "linkLayer",
+            text(port.and_then(|port| port.link_layer.as_deref())),
+        ),
+        ("linkMbps", int(rate.and_then(mbps))),
+        (
+            "linkState",
+            text(port.and_then(|port| port.state.as_deref())),
+        ),
+        ("ports", count(read.map_or(0, |read| read.ports.len()))),
+        ("transport", text(read.and_then(|read| read.transport))),
+        (
+            "nodeGuid",
+            text(read.and_then(|read| read.node_guid.as_deref())),
+        ),
+        ("firmwareVersion", version(firmware)),
+        ("firmware", text(firmware)),
+    ]))
+}
+
+/// The first port that can be used, or else the first.
+fn first_active(ports: &[RdmaPort]) -> Option<&RdmaPort> {
+    let active = ports.iter().find(|port| is_active(port));
+    active.or(ports.first())
+}
+
+/// `ACTIVE`, or `ACTIVE_DEFER` (`enum ib_port_state`, include/rdma/ib_verbs.h).
+fn is_active(port: &RdmaPort) -> bool {
+    let state = port.state.as_deref();
+    state.is_some_and(|state| state.starts_with("ACTIVE"))
+}
+
+/// Why nothing can be sent: each port says that it is not active.
+fn trouble(ports: &[RdmaPort]) -> Option<String> {
+    let states: Option<Vec<String>> = ports
+        .iter()
+        .map(|port| Some(format!("port {} is {}", port.port, port.state.as_deref()?)))
+        .collect();
+    let states = states.filter(|states| !states.is_empty())?;
+    if ports.iter().any(is_active) {
+        return None;
+    }
+    Some(format!(
+        "none of its ports is active: {}; bring its link up, on InfiniBand with a subnet manager",
+        states.join(", ")
+    ))
+}
+
+/// A rate such as `2.5 Gb/sec (1X SDR)` in Mbit/s (`drivers/infiniband/core/sysfs.c`, `rate_show`).
+fn mbps(rate: &str) -> Option<u64> {
+    let (number, unit) = rate.split_once(' ')?;
+    let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !unit.starts_with("Gb/sec") || !digits(whole) || !digits(tenth) || tenth.len() != 1 {
+        return None;
+    }
+    let (whole, tenth): (u64, u64) = (whole.parse().ok()?, tenth.parse().ok()?);
+    whole.checked_mul(1000)?.checked_add(tenth * 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(number: u32, state: Option<&str>) -> RdmaPort {
+        RdmaPort {
+            port: number,
+            state: state.map(str::to_owned),
+            link_layer: None,
+            rate: None,
+            netdevs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_device_without_an_active_port_says_so_of_each() {
+        let ports = [port(1, Some("DOWN")), port(2, Some("INIT"))];
+        assert_eq!(
+            trouble(&ports).as_deref(),
+            Some(
+                "none of its ports is active: port 1 is DOWN, port 2 is INIT; bring its link up, on InfiniBand with a subnet manager"
+            )
+        );
+    }
+
+    #[test]
+    fn one_active_port_is_enough_and_an_unknown_one_may_be() {
+        for ports in [
+            vec![port(1, Some("DOWN")), port(2, Some("ACTIVE"))],
+            vec![port(1, Some("ACTIVE_DEFER"))],
+            vec![port(1, Some("DOWN")), port(2, None)],
+            vec![],
+        ] {
+            assert_eq!(trouble(&ports), None, "{ports:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_read_in_megabits() {
+        assert_eq!(mbps("100 Gb/sec (4X EDR)"), Some(100_000));
+        assert_eq!(mbps("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        for bad in [
+            "",
+            "100",
+            "x Gb/sec",
+            "-1 Gb/sec",
+            "1.25 Gb/sec",
+            "1. Gb/sec",
+            "5 Mb/sec",
+        ] {
+            assert_eq!(mbps(bad), None, "{bad}");
+        }
+        assert_eq!(mbps("18446744073709551615 Gb/sec"), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! RDMA devices that are in containers' network namespaces, in netns mode exclusive. The host does not see them, and
+//! their leases tell what they were.
+
+use onload_core::class::Class;
+use onload_core::lease::{Facts, Listed, RdmaFacts};
+
+use super::inventory::Inventory;
+use super::unknown_leases::leave_unread;
+use crate::discover::rdma::RdmaDevice;
+use crate::leases::Around;
+
+pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inventory) {
+    if !inventory.is_rdma_exclusive() {
+        return;
+    }
+    match leases {
+        Ok(leases) => {
+            let away = away(leases, inventory);
+            inventory.rdma.extend(away);
+        }
+        Err(error) => leave_unread(error, Class::Rdma, "RDMA devices", inventory),
+    }
+    inventory
+        .rdma
+        .sort_by(|one, other| one.name.cmp(&other.name));
+    // Containers that share a network hold it together.
+    inventory.rdma.dedup_by(|one, other| one.name == other.name);
+}
+
+fn away(leases: &Around, inventory: &Inventory) -> Vec<RdmaDevice> {
+    let held = leases.all().map(|(listed, _)| listed);
+    let held = held.filter(|listed| listed.device.class == Class::Rdma);
+    let moved = held.filter_map(|listed| {
+        let Facts::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
+            return None;
+        };
+        // It is back, and the lease ends soon.
+        let mut here = inventory.rdma.iter();
+        let is_here = here.any(|device| device.name == facts.name);
+        (!is_here).then(|| as_it_was(facts, listed, inventory))
+    });
+    moved.collect()
+}
+
+fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaDevice {
+    let function = inventory.functions.get(facts.pci);
+    RdmaDevice {
+        name: facts.name.clone(),
+        pci_address: Some(facts.pci),
+        numa_node: function.and_then(|function| function.numa_node),
+        node_guid: None,
+        firmware: None,
+        transport: None,
+        netdevs: Vec::new(),
+        ports: Vec::new(),
+        nodes: Vec::new(),
+        device: listed.device.name.to_string(),
+        verbs: Vec::new(),
+        umad: Vec::new(),
+        issm: Vec::new(),
+        companions: Vec::new(),
+        connection_manager: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::config::Config;
+
+    use super::*;
+    use crate::discover::test_tree::TestTree;
+    use crate::pools::{Pools, survey};
+
+    /// A host in a mode with mlx5_0, and with the function of mlx5_3, which a container has.
+    fn tree(mode: &str) -> TestTree {
+        let tree = TestTree::new();
+        tree.file("/sys/module/ib_core/parameters/netns_mode", mode);
+        let here = tree.pci("0000:3b:00.0", "0x020000", 0);
+        tree.pci("0000:3b:00.3", "0x020000", 1);
+        let attributes = [("node_type", "1: CA")];
+        tree.class_device("infiniband", &here, "mlx5_0", &attributes);
+        let verbs = [("ibdev", "mlx5_0"), ("dev", "231:192")];
+        tree.class_device("infiniband_verbs", &here, "uverbs0", &verbs);
+        tree.node("/dev/infiniband/uverbs0", 231, 192);
+        tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+        for (name, slot) in [("mlx5_3", 0), ("mlx5_3", 1), ("mlx5_0", 0)] {
+            let text = format!(
+                r#"{{"version":1,"class":"rdma","name":"{name}","slot":{slot},"boot":"this boot","container":"web{slot}",
+                "bundle":"/b/web","holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},
+                "entryPoint":"createRuntime","since":1,"facts":{{}},"moved":{{"rdma":{{"name":"{name}",
+                "pci":"0000:3b:00.3","index":3}},"namespace":7,"returning":true}}}}"#
+            );
+            tree.file(&format!("/run/onload-ctk/@leases/rdma={name}#{slot}"), text);
+        }
+        tree
+    }
+
+    fn found(mode: &str, text: &str) -> (Vec<(String, Option<u32>)>, Pools) {
+        let config = Config::parse(text).unwrap();
+        let (inventory, pools) = survey(&tree(mode).host(), &config);
+        let devices = inventory.rdma.iter();
+        let devices = devices.map(|device| (device.device.clone(), device.numa_node));
+        (devices.collect(), pools)
+    }
+
+    #[test]
+    fn a_device_in_a_container_stays_with_what_its_lease_says_of_it() {
+        let (devices, _) = found("N\n", "");
+        let wanted = [
+            ("mlx5_0".to_owned(), Some(0)),
+            ("mlx5_3".to_owned(), Some(1)),
+        ];
+        assert_eq!(devices, wanted);
+    }
+
+    #[test]
+    fn in_shared_mode_no_lease_says_that_a_device_is_there() {
+        let (devices, pools) = found("Y\n", "");
+        assert_eq!(devices, [("mlx5_0".to_owned(), Some(0))]);
+        assert!(pools.offered.is_empty(), "nobody counts its containers");
+    }
+
+    #[test]
+    fn in_exclusive_mode_one_container_has_a_member_of_a_pool_whatever_is_configured() {
+        let text = "[leases]\nshare = { rdma = 500 }\n[pools.fast]\nclass = \"rdma\"\nshare = 7\nselect = { numa = 1 }\n";
+        let (_, pools) = found("N\n", text);
+        let offered = pools.offered.iter();
+        let offered: Vec<_> = offered
+            .map(|pool| (pool.name.as_str(), pool.pool.share, pool.pool.members.len()))
+            .collect();
+        assert_eq!(offered, [("any", 1, 2), ("fast", 1, 1)]);
+        assert_eq!(pools.shares.share(Class::Rdma), Some(1));
+    }
+}

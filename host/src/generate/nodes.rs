@@ -1,0 +1,67 @@
+//! A class whose devices are nodes: what all of them have stands in the common edits.
+
+use std::collections::BTreeSet;
+
+use onload_cdi::{ContainerEdits, DeviceNode as Given};
+use onload_core::class::Class;
+
+use super::edits::{Writer, nodes_only};
+use super::offer::{Entry, Offer};
+use crate::devices::{Device, DeviceNode};
+
+pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> Offer {
+    let has = |device: &Device, path: &str| device.nodes.iter().any(|node| node.node.path == path);
+    let of_first = devices.iter().take(1).flat_map(|device| &device.nodes);
+    let shared = of_first
+        .filter(|node| node.is_shared)
+        .map(|node| node.node.path.as_str());
+    let common = shared.filter(|path| devices.iter().all(|device| has(device, path)));
+    let common: Vec<&str> = common.collect();
+    let given = common
+        .iter()
+        .map(|path| writer.node(path, writer.permissions(class)));
+    let entries = devices.iter().map(|device| entry(device, &common, writer));
+    Offer {
+        common: nodes_only(given.collect()),
+        devices: entries.collect(),
+        all: class
+            .has_all()
+            .then(|| edits(class, devices, &common, writer)),
+    }
+}
+
+fn entry(device: &Device, common: &[&str], writer: &Writer<'_>) -> Entry {
+    let edits = edits(device.class, &[device], common, writer);
+    (device.name.to_string(), edits)
+}
+
+/// The expectations of a node in the common edits are in the devices' hook: one hook per container.
+fn edits(
+    class: Class,
+    devices: &[&Device],
+    common: &[&str],
+    writer: &Writer<'_>,
+) -> ContainerEdits {
+    // Devices on one function may have the same nodes.
+    let mut seen = BTreeSet::new();
+    let nodes = devices.iter().flat_map(|device| &device.nodes);
+    let nodes = nodes.filter(|node| seen.insert(node.node.path.as_str()));
+    let nodes: Vec<&DeviceNode> = nodes.collect();
+    let given = nodes.iter().map(|node| node.node.path.as_str());
+    let given = given.filter(|path| !common.contains(path));
+    let given: Vec<Given> = given
+        .map(|path| writer.node(path, writer.permissions(class)))
+        .collect();
+    let (shared, own): (Vec<&DeviceNode>, Vec<&DeviceNode>) =
+        nodes.into_iter().partition(|node| node.is_shared);
+    let expectations = own.into_iter().chain(shared).flat_map(|of| {
+        let expected = of.expected.iter();
+        expected.map(|expected| writer.expectation(&of.node, expected.clone()))
+    });
+    let names = devices.iter().map(|device| device.name.as_str());
+    let lease = writer.leased(class, names);
+    ContainerEdits {
+        hooks: writer.node_hook(class, expectations, lease),
+        ..nodes_only(given)
+    }
+}

@@ -1,0 +1,105 @@
+//! The files that a command reads or writes. They stand with the command's definition, and its manual page lists them.
+
+use clap::ValueEnum;
+use clap::builder::CommandExt;
+use onload_cdi::DEFAULT_DIRS;
+use onload_core::config::CONFIG_PATH;
+use onload_core::run_dir::{self, RUN_DIR};
+use onload_host::specdir::{MANIFEST_NAME, OUTPUT_DIR};
+
+use crate::engine::Engine;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Files(pub(crate) &'static [File]);
+
+impl CommandExt for Files {}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum File {
+    /// The parts of a path, and what it is to the command.
+    At(&'static [&'static str], &'static str),
+    /// The file of each engine, and what stands before and after the engine's name.
+    Engines(&'static str, &'static str),
+}
+use File::{At, Engines};
+
+impl File {
+    /// Paths, each with what it is.
+    pub(crate) fn entries(self) -> Vec<(String, String)> {
+        match self {
+            At(parts, said) => vec![(parts.concat(), said.to_owned())],
+            Engines(before, after) => Engine::value_variants()
+                .iter()
+                .map(|engine| {
+                    let path = engine.file().to_string_lossy().into_owned();
+                    (path, format!("{before}{}{after}", engine.name()))
+                })
+                .collect(),
+        }
+    }
+}
+
+pub(crate) const CONFIGURATION: File = At(
+    &[CONFIG_PATH],
+    "The configuration. The option --config names another file.",
+);
+pub(crate) const VARIABLES: File = At(
+    &["/etc/default/onload-ctk"],
+    "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
+);
+pub(crate) const KERNEL: File = At(
+    &["/sys, /proc, /dev"],
+    "What the kernel and the drivers say of this host.",
+);
+pub(crate) const SPECIFICATIONS: File = At(
+    &[DEFAULT_DIRS[0], ", ", DEFAULT_DIRS[1]],
+    "CDI specifications of every vendor. A device in the second directory goes before one in the first.",
+);
+pub(crate) const OWN_DEVICES: File = At(
+    &[OUTPUT_DIR, "/onload.dev-CLASS.json"],
+    "The specification of a class.",
+);
+pub(crate) const OWN_POOLS: File = At(
+    &[OUTPUT_DIR, "/onload.dev-CLASS-pools.json"],
+    "The specification of the pools of a class.",
+);
+pub(crate) const MANIFEST: File = At(
+    &[OUTPUT_DIR, "/", MANIFEST_NAME],
+    "Which of the files there were written by onload-ctk, and for which options.",
+);
+pub(crate) const LEASES: File = At(
+    &[RUN_DIR, "/", run_dir::LEASES],
+    "The leases, a file each. Only root can enter.",
+);
+pub(crate) const TICKETS: File = At(
+    &[RUN_DIR, "/", run_dir::REQUESTS],
+    "What cluster engines have reserved for their tasks, a file for each ticket. Only root can enter.",
+);
+pub(crate) const CONTAINERS: File = At(
+    &[RUN_DIR],
+    "Which runtime made which container, and the lock of files of configuration.",
+);
+pub(crate) const HOST_UNIT: File = At(
+    &["/usr/lib/systemd/system/onload-host.service"],
+    "The unit that runs host apply at boot. The package does not enable it.",
+);
+pub(crate) const SCRIPTS: Files = Files(&[
+    At(
+        &["/usr/share/bash-completion/completions/onload-ctk"],
+        "The script for bash of the packages.",
+    ),
+    At(
+        &["/usr/share/zsh/vendor-completions/_onload-ctk"],
+        "The script for zsh on Debian of the packages.",
+    ),
+    At(
+        &["/usr/share/zsh/site-functions/_onload-ctk"],
+        "The script for zsh elsewhere of the packages.",
+    ),
+    At(
+        &["/usr/share/fish/vendor_completions.d/onload-ctk.fish"],
+        "The script for fish of the packages.",
+    ),
+]);
+pub(crate) const READ_OF_ENGINES: File = Engines("What is read of ", ", with the files beside it.");
+pub(crate) const EDITED_OF_ENGINES: File = Engines("What is edited for ", ".");
