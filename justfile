@@ -1,10 +1,51 @@
-# What a change has to pass, one recipe a check. `.ci/run` installs what they need and runs them all.
+# What a change has to pass, one recipe a check. `.ci/run` installs what they need and runs `just ci`.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 [private]
 default:
     @"{{ just_executable() }}" --justfile "{{ justfile() }}" --list --unsorted
+
+# While you work: form, clippy, unit tests of the crates that differ from a branch, documentation
+quick base="main": fmt clippy && doc
+    #!/usr/bin/env bash
+    set -euo pipefail
+    since=$(git merge-base "{{ base }}" HEAD || echo HEAD)
+    crates=$({ git diff --name-only "$since"; git ls-files --others --exclude-standard; } | awk -F/ '
+        /^(cdi|core|hooks|host)\// { print "-ponload-" $1 }
+        /^cluster\// { print "-ponload-" $2 }
+        /^src\// { print "-ponload-ctk" }' | sort -u)
+    # shellcheck disable=SC2086 # several words
+    [ -z "$crates" ] || cargo test --lib --locked $crates
+
+# The guest takes more than half of the time, on one core: it is built and begins as early as it can, and the tests give way.
+
+# Everything: what fails fast first, the guest beside it
+ci:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    just() { nice -n "$nice" "{{ just_executable() }}" --justfile "{{ justfile() }}" "$@"; }
+    title() { printf '\n== %s (%s s) ==\n' "$1: $(just --list --unsorted | sed -n "s/^ *$1 [^#]*# //p")" "$SECONDS"; }
+    nice=0
+    log=$(mktemp)
+    jobs=()
+    trap 'for job in "${jobs[@]}"; do kill -- "-$job" 2>/dev/null || true; done; rm -f "$log"' EXIT
+    # A process group each, which ends as a whole.
+    beside() { set -m; just "$@" >>"$log" 2>&1 & jobs+=($!); set +m; }
+
+    title fmt
+    just fmt
+    beside machine --build-guest
+    beside machine
+    for recipe in subjects spelling doc clippy deny package release hooks-budget test first-command syscalls fuzz; do
+        [ "$recipe" != release ] || nice=5
+        title "$recipe"
+        just "$recipe"
+    done
+    title machine
+    tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
+    wait "${jobs[1]}"
+    printf '\n== done (%s s) ==\n' "$SECONDS"
 
 # Every test that needs no virtual machine, by the README's own command
 test:
@@ -29,22 +70,22 @@ first-command:
     [ -n "$command" ] || { echo "README.md names no first command"; exit 1; }
     bash -ec "$command"
 
+# The programs, as packages and the image have them
+release:
+    scripts/build-programs
+
 # Size and dependencies of what runs at every container start
 hooks-budget:
-    scripts/check-hooks-budget
-
-# A release build of the workspace
-release:
-    cargo build --release --workspace --locked
+    . packaging/scripts/binaries.sh && as_packaged scripts/check-hooks-budget
 
 # System calls and memory of discovery
-syscalls:
-    scripts/count-syscalls
+syscalls: release
+    ONLOAD_CTK=target/programs/onload-ctk scripts/count-syscalls
 
 # ONLOAD_CTK_MACHINE=off leaves it out: it boots a guest without KVM, which takes minutes.
 
 # Every engine and entry point in a booted guest
-machine:
+machine what="--quick":
     #!/usr/bin/env bash
     set -euo pipefail
     if [ "${ONLOAD_CTK_MACHINE:-on}" = off ]; then
@@ -52,8 +93,8 @@ machine:
     elif [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         echo "skipped: building its guest needs root and Debian's apt"
     else
-        tests/machine/install-deps
-        tests/machine/run --quick
+        flock justfile tests/machine/install-deps
+        tests/machine/run {{ what }}
     fi
 
 # The form of the sources
@@ -69,10 +110,13 @@ fuzz:
     cd fuzz && RUSTFLAGS="--cfg fuzzing -D warnings" cargo check --locked
 
 # Most items are private to their crates, and read by those who work on them; onload-cdi is read by others too.
+# The other programs have the names of their libraries. With examples, dependencies have the features that clippy has
+# checked them with.
 
 # The documentation of the crates
 doc:
-    RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --locked --document-private-items
+    RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --all-features --locked \
+        --document-private-items --lib --examples --bin onload-hook --bin onload-container-runtime --bin onload-nomad-device
     RUSTDOCFLAGS="-D warnings" cargo doc -p onload-cdi --no-deps --locked
 
 # The package of onload-cdi: it stands alone and names nothing of the toolkit
@@ -96,7 +140,7 @@ package:
 
 # Licences and sources of the dependencies
 deny:
-    command -v cargo-deny >/dev/null || cargo install --locked --quiet cargo-deny
+    command -v cargo-deny >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --quiet --debug cargo-deny
     cargo fetch --locked
     cargo deny --offline --workspace check bans licenses sources
 
@@ -117,7 +161,7 @@ spelling:
 # Commits before that date were made without the rule. A shallow clone has fewer commits, and those are read.
 
 # Subjects of commits: a component, and at most 72 characters
-subjects range="--since=2026-11-23":
+subjects range="--since=2026-11-23T00:00":
     #!/usr/bin/env bash
     set -euo pipefail
     if ! git rev-parse --git-dir >/dev/null; then

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Dir, Mode, OFlags, fchmod, fstat, mkdirat, openat};
+use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
+use crate::fs::list::each_name;
 use crate::fs::lock::{Lock, LockError, LockMode, take_while};
 
 /// The directory for containers' files while they live, with one subdirectory each.
@@ -161,11 +162,10 @@ pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
 /// The names in a directory. One that is no text is none of ours, and left out.
 pub(crate) fn text_names(directory: &OwnedFd) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        if let Ok(name) = entry?.file_name().to_str() {
-            names.push(name.to_owned());
-        }
-    }
+    each_name(directory, &mut |name| {
+        names.extend(std::str::from_utf8(name).map(str::to_owned));
+        true
+    })?;
     Ok(names)
 }
 

@@ -1,10 +1,10 @@
-# Programs of the packages and of the image, as packaging/build and packaging/image build them: static, and the
-# same bytes wherever the same commit is built.
+# How programs are built for packages, the image and what checks them: static, and the same bytes wherever the same
+# commit is built. What is built so once, in target/build, is there for all of them.
 # shellcheck shell=bash
 
-# Builds the programs of a package of the workspace for a target, into target/build/TARGET/release.
-build_static() {
-    local package=$1 target=$2 separator=$'\x1f'
+# Runs a command whose cargo builds so.
+as_packaged() {
+    local separator=$'\x1f'
     # shellcheck disable=SC2054 # the commas belong to the linker
     local flags=(
         -Ctarget-feature=+crt-static
@@ -13,11 +13,15 @@ build_static() {
         # A hash of the linked file, debugging information included, which paths stand in.
         -Clink-arg=-Wl,--build-id=none
     )
-    CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") \
-        cargo build --release --locked -p "$package" --bins --target "$target" --target-dir target/build
+    CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") CARGO_TARGET_DIR=target/build "$@"
 }
 
-# What tells one compiler's output from another's.
-strip_static() {
-    strip --strip-all --remove-section=.comment "$@"
+# Runs a command as one of $steps, and says which and how long it took: step WHAT COMMAND...
+step() {
+    local began=$SECONDS what=$1
+    shift
+    step_number=$((${step_number:-0} + 1))
+    echo "[$step_number/$steps] $what" >&2
+    "$@"
+    echo "[$step_number/$steps] $what: $((SECONDS - began)) s" >&2
 }

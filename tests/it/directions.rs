@@ -18,7 +18,8 @@ const ORDERS: [&str; 8] = [
         hook_arguments request policy ticket",
     "host/src: netlink host bundles pci_link settings discover leases devices pools spec_name generate specdir drift boot
         offers watch status metrics doctor topology",
-    "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf moves live entry",
+    "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf moves
+        live entry",
     "cluster/kubernetes/src: wire accept socket resources host_state observe spec_writer install surveyor plugin
         dra changes cli run",
     "cluster/nomad/src: wire log settings devices tickets host_state surveyor statistics plugin cli",

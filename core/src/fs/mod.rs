@@ -1,11 +1,12 @@
 //! Files, opened with care: inside a root ([`open`]), only where nobody but root could have changed
 //! them ([`trust`]), only where they are files ([`regular`]), replaced whole ([`atomic`]), given the owner
-//! and labels of another ([`attributes`]), and locked between processes of ours ([`lock`]); and file systems of the
-//! kernel that nothing is mounted over ([`detached`]).
+//! and labels of another ([`attributes`]), and locked between processes of ours ([`lock`]); the names in a directory
+//! ([`list`]); and file systems of the kernel that nothing is mounted over ([`detached`]).
 
 pub mod atomic;
 pub mod attributes;
 pub mod detached;
+pub mod list;
 pub mod lock;
 pub mod open;
 pub mod regular;

@@ -35,6 +35,29 @@ pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads to the end, or `limit` bytes, of a file that had `size` bytes when it was opened; 0 if that is not known.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if size > 0 {
+        bytes = vec![0; limit.min(size + 1)];
+        let count = match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            read => read?,
+        };
+        bytes.truncate(count);
+        // All that it had, and less than was asked for, is all of it: the kernel need not be asked again.
+        if count == size {
+            return Ok(bytes);
+        }
+    }
+    let left = u64::try_from(limit - bytes.len()).unwrap_or(u64::MAX);
+    file.take(left).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Refuses to replace what is there and no regular file, behind links too.
 ///
 /// # Errors
@@ -105,6 +128,35 @@ mod tests {
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         assert_eq!(refusal(read(&path, 4)), "longer than 4 bytes");
         assert_eq!(size(16 << 20), "16 MiB");
+    }
+
+    #[test]
+    fn a_file_is_read_in_one_call_unless_its_size_has_changed() {
+        struct Counted<'a>(&'a [u8], usize);
+        impl Read for Counted<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 += 1;
+                if self.1 == 1 && self.0.is_empty() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                self.0.read(buffer)
+            }
+        }
+        for (text, size, limit, wanted, in_one) in [
+            (&b"12345"[..], 5, 9, "12345", true),
+            (b"12345", 5, 5, "12345", true),
+            (b"12345", 9, 3, "123", true),
+            (b"12345", 4, 9, "12345", false),
+            (b"12345", 8, 9, "12345", false),
+            (b"12345", 4, 5, "12345", true),
+            (b"12345", 0, 9, "12345", false),
+            (b"", 7, 9, "", false),
+        ] {
+            let mut file = Counted(text, 0);
+            let read = read_sized(&mut file, size, limit).unwrap();
+            assert_eq!(read, wanted.as_bytes(), "{size} {limit}");
+            assert_eq!(file.1 == 1, in_one, "{size} {limit}: {} calls", file.1);
+        }
     }
 
     #[test]

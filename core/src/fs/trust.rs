@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
+use super::list::each_name;
 use super::open::{MAX_LINKS, components};
+use super::regular::read_sized;
 
 /// Why a file is not trusted or cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -124,16 +126,16 @@ impl TrustedFile {
     ///
     /// # Errors
     /// [`TrustError::Size`] and [`TrustError::Read`].
-    pub fn read(mut self, limit: u64) -> Result<Vec<u8>, TrustError> {
+    pub fn read(self, limit: u64) -> Result<Vec<u8>, TrustError> {
         let size = self.size();
         let too_large = |path| Err(TrustError::Size { path, limit });
         if size > limit {
             return too_large(self.path);
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
-        match self.file.by_ref().take(limit + 1).read_to_end(&mut bytes) {
-            Ok(read) if u64::try_from(read).unwrap_or(u64::MAX) > limit => too_large(self.path),
-            Ok(_) => Ok(bytes),
+        let in_memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        match read_sized(&self.file, in_memory(size), in_memory(limit + 1)) {
+            Ok(bytes) if bytes.len() > in_memory(limit) => too_large(self.path),
+            Ok(bytes) => Ok(bytes),
             Err(error) => Err(TrustError::Read {
                 path: self.path,
                 source: error,
@@ -336,18 +338,16 @@ impl TrustedDir<'_> {
             source: error,
         };
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(|error| failed(error.into()))? {
-            let entry = entry.map_err(|error| failed(error.into()))?;
-            let name = entry.file_name().to_bytes();
-            if !wanted(name) {
-                continue;
+        let listed = each_name(&self.fd, &mut |name| {
+            if wanted(name) {
+                names.push(OsStr::from_bytes(name).to_owned());
             }
-            if names.len() == limit {
-                return Err(failed(io::Error::other(format!(
-                    "more than {limit} matching files"
-                ))));
-            }
-            names.push(OsStr::from_bytes(name).to_owned());
+            names.len() <= limit
+        });
+        listed.map_err(|error| failed(error.into()))?;
+        if names.len() > limit {
+            let error = format!("more than {limit} matching files");
+            return Err(failed(io::Error::other(error)));
         }
         names.sort();
         Ok(names)

@@ -13,6 +13,7 @@ use std::io::{self, Read};
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
+use onload_core::fs::regular::read_sized;
 use onload_core::request::{DOMAIN, VARIABLE};
 
 /// The largest configuration or state that is parsed. A larger one with a request is refused.
@@ -90,17 +91,15 @@ pub(crate) struct Scanned {
 /// Receives what lies beyond the kept part: the kept part, and the next piece.
 pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
-/// Reads a stream to its end, keeps a bounded part of it, and says whether it may hold a request.
+/// Reads a stream to its end, keeps a bounded part of it, and says whether it may hold a request. `size` is how many bytes
+/// its file has; 0 if that is not known.
 pub(crate) fn read(
     mut from: impl Read,
-    size_hint: usize,
+    size: usize,
     places: Places,
     beyond: Beyond<'_>,
 ) -> io::Result<Scanned> {
-    let mut kept = Vec::with_capacity(size_hint.min(MAX_BYTES) + 1);
-    from.by_ref()
-        .take(u64::try_from(MAX_BYTES).unwrap_or(u64::MAX))
-        .read_to_end(&mut kept)?;
+    let kept = read_sized(from.by_ref(), size, MAX_BYTES)?;
     let mut scanned = Scanned {
         may_ask: may_ask(&kept, places),
         places,

@@ -88,6 +88,7 @@ pub struct ThisHost {
     text: OnceCell<Option<String>>,
     settings: OnceCell<HookConfig>,
     is_initial_namespace: bool,
+    privilege: OnceCell<Privilege>,
 }
 
 impl ThisHost {
@@ -109,6 +110,7 @@ impl ThisHost {
             text: OnceCell::new(),
             settings: OnceCell::new(),
             is_initial_namespace,
+            privilege: OnceCell::new(),
         })
     }
 
@@ -123,6 +125,7 @@ impl ThisHost {
             text: OnceCell::new(),
             settings: OnceCell::new(),
             is_initial_namespace: true,
+            privilege: OnceCell::new(),
         })
     }
 
@@ -185,12 +188,20 @@ impl NodeInfo for ThisHost {
 
 impl HostView for ThisHost {
     fn settings(&self) -> Result<Settings> {
-        let config = match self.config_text()? {
-            None => HookConfig::default(),
-            Some(text) => HookConfig::parse(&text).with_context(|| format!("{:?}", self.config))?,
+        let config = match self.settings.get() {
+            Some(config) => config,
+            None => {
+                let config = match self.config_text()? {
+                    None => HookConfig::default(),
+                    Some(text) => {
+                        HookConfig::parse(&text).with_context(|| format!("{:?}", self.config))?
+                    }
+                };
+                self.settings.get_or_init(|| config)
+            }
         };
         Ok(Settings {
-            config: self.settings.get_or_init(|| config).clone(),
+            config: config.clone(),
             file: self.config.clone(),
         })
     }
@@ -204,16 +215,18 @@ impl HostView for ThisHost {
     }
 
     fn privilege(&self) -> Privilege {
-        let may = capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
-        let nofile = getrlimit(Resource::Nofile);
-        Privilege {
-            is_initial_namespace: self.is_initial_namespace,
-            may_raise_limits: self.is_initial_namespace && may,
-            memlock_hard: getrlimit(Resource::Memlock).maximum,
-            nofile_soft: nofile.current,
-            nofile_hard: nofile.maximum,
-        }
+        *self.privilege.get_or_init(|| {
+            let may = capabilities(None)
+                .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
+            let nofile = getrlimit(Resource::Nofile);
+            Privilege {
+                is_initial_namespace: self.is_initial_namespace,
+                may_raise_limits: self.is_initial_namespace && may,
+                memlock_hard: getrlimit(Resource::Memlock).maximum,
+                nofile_soft: nofile.current,
+                nofile_hard: nofile.maximum,
+            }
+        })
     }
 
     fn preload_file(&self) -> Result<()> {
@@ -222,8 +235,8 @@ impl HostView for ThisHost {
     }
 
     fn library(&self, path: &str) -> Option<Summary> {
-        let file = self.trusted.open(Path::new(path)).ok()?.file;
-        elf::summarize_file(&file).ok()
+        let library = self.trusted.open(Path::new(path)).ok()?;
+        elf::summarize_file(&library.file, library.size()).ok()
     }
 
     fn user_map(&self, pid: u32) -> Option<String> {

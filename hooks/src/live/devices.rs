@@ -199,11 +199,11 @@ fn allow_v2(
         covers_new,
         has_replaced: false,
     };
-    for own in &own {
+    for own in own.iter().filter(|_| covers_new) {
         let now = query(&own.path, &own.fd)?;
         // A program that systemd has just attached allows the devices by itself.
         let is_new = |id: &u32| !own.before.ids.contains(id);
-        update.has_replaced |= covers_new && now.ids.iter().any(is_new);
+        update.has_replaced |= now.ids.iter().any(is_new);
     }
     for own in &own {
         extend_all(own, update, rules, changes)?;

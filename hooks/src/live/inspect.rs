@@ -14,8 +14,9 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::cgroup::{self, DeviceCgroup};
-use super::plan::{Bind, CONFIG, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
+use super::plan::{Bind, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
 use super::target::{Target, Targets};
+use crate::decision::input::CONFIG_JSON;
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::{HostView, ThisHost};
 use crate::preload::{self, PreloadContext};
@@ -74,7 +75,7 @@ impl<'a> Inspection<'a> {
         before: Option<Live>,
     ) -> Result<Self> {
         let namespace = init.mount_namespace()?;
-        let root_path = config.root_path().context(CONFIG)?;
+        let root_path = config.root_path().context(CONFIG_JSON)?;
         let root_path = state.bundle.join(root_path.unwrap_or_default());
         let mut inspection = Inspection {
             id: &state.id,
@@ -82,10 +83,10 @@ impl<'a> Inspection<'a> {
             mounts: init.mounts()?,
             bundle: &state.bundle,
             user: init.root_user()?,
-            own_user: config.user().context(CONFIG)?,
+            own_user: config.user().context(CONFIG_JSON)?,
             label: config
                 .mount_label()
-                .context(CONFIG)?
+                .context(CONFIG_JSON)?
                 .filter(|label| !label.is_empty()),
             device_cgroup: None,
             namespace,

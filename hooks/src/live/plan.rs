@@ -20,6 +20,7 @@ use onload_core::run_dir::RUN_DIR;
 
 use super::mount_api::attr;
 use crate::cpuset;
+use crate::decision::input::CONFIG_JSON;
 use crate::decision::placement::Placement;
 use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
@@ -243,7 +244,7 @@ pub(crate) fn of_nodes(
     settings: &Settings,
 ) -> Result<InjectionPlan> {
     refuse_closed(&key, settings, "RDMA's mode shared")?;
-    let given = config.device_rules().context(CONFIG)?;
+    let given = config.device_rules().context(CONFIG_JSON)?;
     let mut plan = InjectionPlan {
         keys: key,
         leased,
@@ -287,9 +288,6 @@ fn refuse_closed(key: &str, settings: &Settings, alternatives: &str) -> Result<(
     )
 }
 
-/// What comes before a failure to read config.json.
-pub(super) const CONFIG: &str = "config.json";
-
 struct Planner<'a> {
     config: &'a OciConfig,
     request: &'a Request,
@@ -325,12 +323,12 @@ impl Planner<'_> {
     /// it.
     fn refuse_requests(&self) -> Result<()> {
         if let Some(asked) = &self.request.ipc_lock
-            && !self.has_ipc_lock().context(CONFIG)?
+            && !self.has_ipc_lock().context(CONFIG_JSON)?
         {
             return self.cannot(&asked.origin, "CAP_IPC_LOCK", None);
         }
         if let Some(asked) = &self.request.hugepages_limit {
-            let held = self.config.hugepage_limits().context(CONFIG)?;
+            let held = self.config.hugepage_limits().context(CONFIG_JSON)?;
             let is_held = asked.value.iter().all(|wanted| {
                 held.contains(&HugepageLimit {
                     page_size: wanted.page_size(),
@@ -351,7 +349,7 @@ impl Planner<'_> {
         if request::is_of_pod(self.config) {
             return Ok(cpuset::not_set(placements, cpuset::OF_POD));
         }
-        let own = self.config.cpuset().context(CONFIG)?;
+        let own = self.config.cpuset().context(CONFIG_JSON)?;
         let misses = |placement: &&Placement| {
             placement.cpus.is_some() && own.cpus.is_none()
                 || placement.mems.is_some() && own.mems.is_none()
@@ -372,7 +370,7 @@ impl Planner<'_> {
 
     /// Refuses the edits of a class that come too late.
     fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<()> {
-        let Some(what) = self.too_late(class, edits).context(CONFIG)? else {
+        let Some(what) = self.too_late(class, edits).context(CONFIG_JSON)? else {
             return Ok(());
         };
         match self.request.devices.get(&class) {
@@ -447,7 +445,7 @@ impl Planner<'_> {
         let (nodes, rules) = self.nodes(&self.decision.devices)?;
         binds.extend(nodes);
         binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
-        let (memlock, warnings) = self.memlock().context(CONFIG)?;
+        let (memlock, warnings) = self.memlock().context(CONFIG_JSON)?;
         let (mut claims, mut moves) = (Vec::new(), Vec::new());
         for hook in &self.decision.edits.hooks {
             if let Some(("createRuntime" | "prestart", asked)) =
@@ -479,7 +477,7 @@ impl Planner<'_> {
         if !devices.is_empty() {
             refuse_closed(&self.decision.keys, self.settings, &self.alternatives(None))?;
         }
-        let given = self.config.device_rules().context(CONFIG)?;
+        let given = self.config.device_rules().context(CONFIG_JSON)?;
         let mut binds = Vec::new();
         let mut rules = Vec::new();
         for device in devices {
@@ -494,7 +492,7 @@ impl Planner<'_> {
     }
 
     fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
-        let by_env = self.has_variable(&choice.libraries).context(CONFIG)?;
+        let by_env = self.has_variable(&choice.libraries).context(CONFIG_JSON)?;
         let key = choice.key.clone();
         match choice.mode {
             Preload::Off => return Ok(None),
@@ -552,7 +550,7 @@ impl Planner<'_> {
     /// those that its init was given.
     fn bounded_nofile(&self, key: &str) -> Result<u64> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
-        let held = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG)? {
+        let held = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
             Some(limit) if limit.hard <= size && limit.soft <= size => return Ok(size),
             Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),

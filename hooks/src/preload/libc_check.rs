@@ -4,7 +4,7 @@
 //! The image's author controls all of these files, so every read is bounded.
 
 use std::fs::File;
-use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use onload_core::elf::{self, ElfError, GlibcVersion, Summary};
@@ -13,7 +13,7 @@ use onload_core::text::Chain;
 use crate::rootfs::container_root::{ContainerRoot, FileError};
 
 /// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
-const LINE_BYTES: u64 = 256;
+const LINE_BYTES: usize = 256;
 /// Nested interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
 const MAX_PATH_DIRS: usize = 64;
@@ -151,11 +151,11 @@ impl LibcCheck<'_> {
         if (self.covered)(path) {
             return Err(format!("{path:?} is under a mount"));
         }
-        let file = self
+        let (file, size) = self
             .root
             .open_file(path)
             .map_err(|error| Chain(&error).to_string())?;
-        classify(&file).map_err(|error| format!("{path:?}: {error}"))
+        classify(&file, size).map_err(|error| format!("{path:?}: {error}"))
     }
 
     fn elf(&self, path: &Path, program: &Summary) -> Verdict {
@@ -208,10 +208,10 @@ impl LibcCheck<'_> {
             if (self.covered)(&path) {
                 return Err(format!("{path:?} is under a mount"));
             }
-            let Ok(file) = self.root.open_file(&path) else {
+            let Ok((file, size)) = self.root.open_file(&path) else {
                 continue;
             };
-            match elf::summarize_file(&file) {
+            match elf::summarize_file(&file, size) {
                 // A library for another machine may be in a directory that both share.
                 Ok(summary) if self.is_same_machine(&summary) => return Ok(summary),
                 Ok(_) => {}
@@ -240,13 +240,14 @@ impl LibcCheck<'_> {
     }
 }
 
-fn classify(file: &File) -> Result<ProgramFormat, ElfError> {
-    let mut line = Vec::new();
-    let read = file.take(LINE_BYTES).read_to_end(&mut line);
-    if read.is_ok() && line.starts_with(b"#!") {
-        return Ok(interpreter(&line).map_or(ProgramFormat::Other, ProgramFormat::Script));
+fn classify(file: &File, size: u64) -> Result<ProgramFormat, ElfError> {
+    let mut buffer = [0; LINE_BYTES];
+    let read = file.read_at(&mut buffer, 0).unwrap_or_default();
+    let line = &buffer[..read];
+    if line.starts_with(b"#!") {
+        return Ok(interpreter(line).map_or(ProgramFormat::Other, ProgramFormat::Script));
     }
-    match elf::summarize_file(file) {
+    match elf::summarize_file(file, size) {
         Ok(summary) => Ok(ProgramFormat::Elf(summary)),
         Err(ElfError::NotElf) => Ok(ProgramFormat::Other),
         Err(error) => Err(error),

@@ -299,7 +299,7 @@ fn cleanup(settings: &Settings) -> Hook {
 /// but `#` starts one there.
 pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem> {
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
-        Ok(file) => file,
+        Ok((file, _)) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
         Err(error) if error.is_elsewhere() => return Err(ListProblem::OwnMount),
         Err(error) => return Err(ListProblem::Unreadable(Chain(&error).to_string())),

@@ -121,20 +121,21 @@ impl ContainerRoot {
         self.lookup(path, ResolveFlags::NO_XDEV)
     }
 
-    /// Opens a regular file for reading. The file type is checked first, since merely opening a
+    /// Opens a regular file for reading, and says how many bytes it has. The file type is checked first, since merely opening a
     /// device or a FIFO can have effects.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<File, FileError> {
+    pub(crate) fn open_file(&self, path: &Path) -> Result<(File, u64), FileError> {
         let failed = |error| FileError::Lookup(path.to_owned(), error);
         let found = self.lookup(path, self.files).map_err(failed)?;
-        let kind = fstat(&found).map_err(failed)?.st_mode;
-        if FileType::from_raw_mode(kind) != FileType::RegularFile {
+        let stat = fstat(&found).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(FileError::NotRegular(path.to_owned()));
         }
         // Reopens the same file for reading (proc(5), /proc/self/fd).
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(again, flags, Mode::empty()).map_err(failed)?;
-        Ok(File::from(file))
+        let size = u64::try_from(stat.st_size).unwrap_or_default();
+        Ok((File::from(file), size))
     }
 
     fn lookup(&self, path: &Path, more: ResolveFlags) -> Result<OwnedFd, Errno> {
@@ -369,6 +370,7 @@ mod tests {
             let mut text = String::new();
             self.open()
                 .open_file(Path::new(path))?
+                .0
                 .read_to_string(&mut text)
                 .unwrap();
             Ok(text)

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
+use onload_core::fs::list::each_name;
 use onload_core::fs::open::{is_there, open_resolved};
 use onload_core::fs::trust::Trusted;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
 use rustix::fs::{
-    AtFlags, CWD, OFlags, RawDir, ResolveFlags, fstat, readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, OFlags, ResolveFlags, fstat, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -282,13 +283,12 @@ fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
     let suffix = suffix(own.root);
-    let mut buffer = Vec::with_capacity(8 * 1024);
-    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     let mut names: Vec<String> = Vec::new();
-    while let Some(Ok(entry)) = entries.next() {
-        let name = entry.file_name().to_str().unwrap_or_default();
+    let _ = each_name(dir, &mut |name| {
+        let name = std::str::from_utf8(name).unwrap_or_default();
         names.extend(name.ends_with(&suffix).then(|| name.to_owned()));
-    }
+        true
+    });
     // The starting point varies, so that living containers do not hide those that are gone.
     let place = usize::try_from(spread(own.id) / SWEEP_ONE_IN).unwrap_or_default();
     let from_first = names.iter().cycle().skip(place % names.len().max(1));

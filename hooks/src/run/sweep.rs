@@ -9,11 +9,12 @@ use onload_core::bail;
 use onload_core::container_id::ContainerId;
 use onload_core::error::{Context as _, Result};
 use onload_core::fs::atomic::is_temporary_name;
+use onload_core::fs::list::each_name;
 use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::lease::Device;
 use onload_core::run_dir::RunDir;
 use onload_core::text::Chain;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::process::init::has_ended;
@@ -45,7 +46,7 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
     let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
     let stays = clear(&run, id, lock.as_ref().ok())?;
     match lock {
-        Ok(lock) => sweep_locked(&run, Some(id), chance(), &lock),
+        Ok(lock) => sweep_locked(&run, &others(&run, Some(id)), chance(), &lock),
         Err(error) if stays => return Ok(vec![left_for_later(&error)]),
         Err(_) => {}
     }
@@ -66,9 +67,19 @@ pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
     let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
     };
-    if let Some(lock) = run.lock_if_free() {
-        sweep_locked(&run, own, chance(), &lock);
+    let ids = others(&run, own);
+    if ids.is_empty() {
+        return;
     }
+    if let Some(lock) = run.lock_if_free() {
+        sweep_locked(&run, &ids, chance(), &lock);
+    }
+}
+
+/// The containers that something may be left of, but one.
+fn others(run: &RunDir, own: Option<&ContainerId>) -> Vec<ContainerId> {
+    let ids = listed(run).into_iter().filter_map(|name| name.parse().ok());
+    ids.filter(|id| Some(id) != own).collect()
 }
 
 fn chance() -> usize {
@@ -76,12 +87,7 @@ fn chance() -> usize {
     usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
 }
 
-fn sweep_locked(run: &RunDir, own: Option<&ContainerId>, chance: usize, lock: &Lock) {
-    let names = listed(run).into_iter();
-    let ids: Vec<ContainerId> = names
-        .filter_map(|name| name.parse().ok())
-        .filter(|id| Some(id) != own)
-        .collect();
+fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
     let first = chance.checked_rem(ids.len()).unwrap_or(0);
     let turns = ids.iter().cycle().skip(first).take(ids.len().min(LOOKS));
     for id in turns.filter(|id| is_left(run, id)) {
@@ -256,13 +262,13 @@ fn names(own: &OwnedFd) -> Vec<String> {
 }
 
 fn listed(dir: impl AsFd) -> Vec<String> {
-    let Ok(dir) = Dir::read_from(dir) else {
-        return Vec::new();
-    };
-    dir.filter_map(Result::ok)
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name != "." && name != "..")
-        .collect()
+    let mut names = Vec::new();
+    // What cannot be listed counts as empty.
+    let _ = each_name(dir, &mut |name| {
+        names.push(String::from_utf8_lossy(name).into_owned());
+        true
+    });
+    names
 }
 
 #[cfg(test)]
@@ -388,7 +394,7 @@ mod tests {
 
         fn sweep(&self, chance: usize) {
             let lock = self.dir().lock_if_free().unwrap();
-            sweep_locked(&self.dir(), None, chance, &lock);
+            sweep_locked(&self.dir(), &others(&self.dir(), None), chance, &lock);
         }
 
         fn ids(&self) -> usize {
