@@ -29,8 +29,8 @@ const ORDERS: [&str; 9] = [
 ];
 /// The only files with unsafe code: system calls that no library has, and what begins and ends a program.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs hooks/src/bpf.rs
-    hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/moves/interface/ethtool.rs hooks/src/live/mount_api.rs
-    hooks/src/moves/netns/cookie.rs hooks/src/moves/netns/owner.rs";
+    hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/live/mount_api.rs
+    hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs hooks/src/moves/netns/owner.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-core onload-hooks onload-host onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";
