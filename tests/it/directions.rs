@@ -14,7 +14,7 @@ use crate::common::package;
 const ORDERS: [&str; 9] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "core/src: text error timestamp onload cpu_list wanted elf mountinfo class bundle pci expect netlink
-        container_id fs run_dir processes pool lease select host_settings netdev kubernetes_settings config
+        container_id fs run_dir processes pool lease host_settings select netdev kubernetes_settings config
         hook_arguments request policy ticket",
     "host/src: netlink host bundles pci_link settings discover leases devices pools spec_name generate specdir drift boot
         offers watch status metrics doctor topology",
