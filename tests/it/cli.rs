@@ -687,7 +687,7 @@ fn the_first_command_of_the_readme_shows_what_a_host_offers_and_warns_of_nothing
     let first = readme.lines().find(|line| line.starts_with("cargo run"));
     assert_eq!(
         first,
-        Some(format!("cargo run --release -- --host-root {root} discover --explain").as_str())
+        Some(format!("cargo run -- --host-root {root} discover --explain").as_str())
     );
     let done = run(&mut on(&captured(), &["discover", "--explain"])).done();
     assert!(done.stdout.contains("Not offered"), "{}", done.stdout);
