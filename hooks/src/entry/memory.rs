@@ -13,9 +13,11 @@ const BYTES: usize = 512 * 1024;
 const LARGEST: usize = 64 * 1024;
 
 /// Gives out the array from its beginning to its end. Only the last piece can be freed or grow.
+#[repr(C)]
 pub struct Memory {
-    array: UnsafeCell<[u8; BYTES]>,
+    /// First, since there the page is one that is touched anyway.
     used: AtomicUsize,
+    array: UnsafeCell<[u8; BYTES]>,
 }
 
 // SAFETY: a byte of the array belongs to whoever took it by the exchange of `used`, as with any allocator.
@@ -26,8 +28,8 @@ impl Memory {
     #[must_use]
     pub const fn new() -> Self {
         Memory {
-            array: UnsafeCell::new([0; BYTES]),
             used: AtomicUsize::new(0),
+            array: UnsafeCell::new([0; BYTES]),
         }
     }
 

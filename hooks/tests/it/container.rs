@@ -1,9 +1,10 @@
 //! Containers of this machine's runc, created through the wrapper.
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, memlock, oci, print_file, status, stderr,
-    stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, memlock, oci, print_file,
+    status, stderr, stdout,
 };
+use onload_test_needs as needs;
 use serde_json::json;
 
 /// Runs `/bundle` as a container named `id`. A different reader parses the resulting bundle too.
@@ -99,6 +100,49 @@ fn a_container_that_asks_for_nothing_gets_nothing() {
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     assert_eq!(stdout(&output), "none\n");
     assert_eq!(sandbox.read("/bundle/config.json"), before);
+}
+
+#[test]
+fn a_start_with_a_request_asks_the_kernel_for_nothing_twice() {
+    if !is_root() || !needs::programs(&["strace"]) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&["nic"], "[runtime]\npath = \"/usr/bin/true\"");
+    let node = json!({"deviceNodes": [{"path": "/dev/onload", "permissions": "rw"}]});
+    let spec = json!({"cdiVersion": "0.3.0", "kind": "onload.dev/nic",
+        "devices": [{"name": "all", "containerEdits": node}]});
+    sandbox.file("/etc/cdi/onload.dev-nic.json", spec.to_string());
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "all"}), ":"));
+    // The first makes the directory for what runtimes are remembered.
+    let create = format!("{WRAPPER_THERE} create -b /bundle");
+    let script = format!(
+        "cp /bundle/config.json /asks && {create} before && cp /asks /bundle/config.json &&
+         strace -qq -o /trace {create} new && cat /trace"
+    );
+    let output = sandbox.script(&script, b"");
+    let trace = stdout(&output);
+    assert!(output.status.success(), "{trace} {}", stderr(&output));
+    let (calls, _) = trace.rsplit_once("execve(").unwrap();
+    let count = |name: &str| {
+        calls
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name}(")))
+            .count()
+    };
+    for (name, wanted) in [
+        ("renameat", 1),
+        ("capget", 1),
+        ("flock", 0),
+        ("mmap", 0),
+        ("munmap", 0),
+    ] {
+        assert_eq!(count(name), wanted, "{name}: {calls}");
+    }
+    for limit in ["NOFILE", "MEMLOCK"] {
+        let asked = calls.matches(&format!("RLIMIT_{limit}")).count();
+        assert_eq!(asked, 1, "{limit}: {calls}");
+    }
 }
 
 #[test]
