@@ -20,16 +20,16 @@ const ORDERS: [&str; 9] = [
         offers watch status metrics doctor topology",
     "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf moves
         live entry",
-    "cluster/agent/src: ",
+    "cluster/agent/src: backoff log said survey",
     "cluster/kubernetes/src: wire accept socket resources host_state observe spec_writer install surveyor plugin
         dra changes cli run",
-    "cluster/nomad/src: wire log settings devices tickets host_state surveyor statistics plugin cli",
+    "cluster/nomad/src: wire cli log settings devices tickets host_state surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
     "src: exit rights printer layout config_file engine files capture cli commands",
 ];
 /// The only files with unsafe code: system calls that no library has, and what begins and ends a program.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs hooks/src/bpf.rs
-    hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/live/mount_api.rs
+    hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/live/mount_api.rs
     hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs hooks/src/moves/netns/owner.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-core onload-hooks onload-host onload-nri";
