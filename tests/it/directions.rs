@@ -20,10 +20,10 @@ const ORDERS: [&str; 9] = [
         offers watch status metrics doctor topology",
     "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf moves
         live entry",
-    "cluster/agent/src: backoff",
+    "cluster/agent/src: backoff log said survey",
     "cluster/kubernetes/src: wire accept socket resources host_state observe spec_writer install surveyor plugin
         dra changes cli run",
-    "cluster/nomad/src: wire log settings devices tickets host_state surveyor statistics plugin cli",
+    "cluster/nomad/src: wire cli log settings devices tickets host_state surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
     "src: exit rights printer layout config_file engine files capture cli commands",
 ];
