@@ -1,6 +1,7 @@
 //! A device that a container may get: the record that discovery makes, and that all else reads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
@@ -10,7 +11,7 @@ use onload_core::pci::PciAddress;
 use onload_core::select::LinkLayer;
 use onload_core::text::Listed;
 
-use super::attributes::{Attribute, Attributes, text};
+use super::attributes::Attributes;
 use crate::discover::node::Node;
 
 /// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface goes by that name.
@@ -33,10 +34,13 @@ pub struct Device {
     pub interfaces: Vec<String>,
     pub link_layers: Vec<LinkLayer>,
     /// Empty in an offer: what a container gets stands in the specification.
-    pub nodes: Vec<DeviceNode>,
-    pub attributes: Attributes,
+    pub nodes: Vec<Arc<DeviceNode>>,
+    /// Where it stands in the array of its family in the inventory; none for one that the host does not have.
+    pub(crate) read: Option<usize>,
     /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
     pub health: Health,
+    /// Made for offers alone: a host may have thousands of devices, and most commands ask for none of them.
+    pub attributes: Attributes,
     /// The CDI devices that a container of it gets, such as `onload.dev/nic=ens1`. Empty if no
     /// specification has it; then it is not healthy.
     pub cdi: Vec<String>,
@@ -83,22 +87,22 @@ pub struct Held {
 }
 
 impl DeviceNode {
-    pub(crate) fn own(node: &Node, expected: Vec<Expected>) -> Self {
-        DeviceNode {
+    pub(crate) fn own(node: &Node, expected: Vec<Expected>) -> Arc<Self> {
+        Arc::new(DeviceNode {
             node: node.clone(),
             expected,
             is_shared: false,
-        }
+        })
     }
 
     /// One that its driver has once per host.
-    pub(crate) fn shared(node: &Node) -> Self {
+    pub(crate) fn shared(node: &Node) -> Arc<Self> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
-        DeviceNode {
+        Arc::new(DeviceNode {
             node: node.clone(),
             expected: Expected::driver_node(name).into_iter().collect(),
             is_shared: true,
-        }
+        })
     }
 }
 
@@ -122,10 +126,8 @@ impl Device {
             interfaces: Vec::new(),
             link_layers: Vec::new(),
             nodes: Vec::new(),
-            attributes: Attributes::from([
-                ("kind", text(Some(class.as_str()))),
-                ("name", text(Some(name))),
-            ]),
+            read: None,
+            attributes: Attributes::new(),
             health: Health::Healthy,
             cdi: Vec::new(),
             pools: Vec::new(),
@@ -136,25 +138,9 @@ impl Device {
         })
     }
 
-    pub(crate) fn with(
-        mut self,
-        attributes: impl IntoIterator<Item = (&'static str, Attribute)>,
-    ) -> Self {
-        self.attributes.extend(attributes);
-        self
-    }
-
     /// Onload without an interface.
     pub fn is_loopback(&self) -> bool {
         self.class.is_onload() && self.name.as_str() == LOOPBACK
-    }
-
-    /// What the kernel calls it: CDI does not accept every such name.
-    pub(crate) fn kernel_name(&self) -> &str {
-        match self.attributes.get("name") {
-            Some(Attribute::Text(name)) => name,
-            _ => self.name.as_str(),
-        }
     }
 
     /// The functions that it is made of.

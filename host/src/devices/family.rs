@@ -2,36 +2,61 @@
 
 use onload_core::class::Class;
 
+use super::attributes::{Attributes, text};
 use super::device::Device;
 use super::places::Places;
 use super::{clock, hugepages, netdev, nic, profile, rdma, vfio};
 
-/// The devices that a host offers of a class. A bundle is none: its devices are.
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    match class {
-        Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => nic::devices(class, places),
-        Class::Profile => profile::devices(places),
-        Class::Rdma => rdma::devices(places),
-        Class::Vfio => vfio::devices(places),
-        Class::Hugepages => hugepages::devices(places),
-        Class::Netdev => netdev::devices(places),
-        Class::Ptp | Class::Pps => clock::devices(class, places),
-        Class::Bundle => Vec::new(),
-    }
+struct Family {
+    /// The devices that a host offers of a class.
+    devices: fn(Class, &Places<'_>) -> Vec<Device>,
+    /// What is known by its name of a device that a specification has and the host does not offer.
+    gone: fn(Device, &Places<'_>) -> Device,
+    /// Beside its class and its name; of a device that is gone what is not known.
+    attributes: fn(&Device, &Places<'_>) -> Attributes,
 }
 
-/// A device that a specification has and the host does not offer: with what can be told by its name.
-pub(crate) fn gone(class: Class, name: &str, places: &Places<'_>) -> Option<Device> {
-    match class {
-        Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-            nic::gone(class, name, places)
-        }
-        Class::Profile => profile::gone(name, places),
-        Class::Rdma => rdma::gone(name, places),
-        Class::Vfio => vfio::gone(name, places),
-        Class::Hugepages => hugepages::gone(name),
-        Class::Netdev => netdev::gone(name, places),
-        Class::Ptp | Class::Pps => clock::gone(class, name, places),
-        Class::Bundle => None,
+/// None for a bundle: its devices are those of other classes.
+fn family(class: Class) -> Option<Family> {
+    macro_rules! family {
+        ($module:ident) => {
+            Family {
+                devices: $module::devices,
+                gone: $module::gone,
+                attributes: $module::attributes,
+            }
+        };
     }
+    Some(match class {
+        Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => family!(nic),
+        Class::Profile => family!(profile),
+        Class::Rdma => family!(rdma),
+        Class::Vfio => family!(vfio),
+        Class::Hugepages => family!(hugepages),
+        Class::Netdev => family!(netdev),
+        Class::Ptp | Class::Pps => family!(clock),
+        Class::Bundle => return None,
+    })
+}
+
+pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+    let family = family(class);
+    family.map_or_else(Vec::new, |family| (family.devices)(class, places))
+}
+
+pub(crate) fn gone(class: Class, name: &str, places: &Places<'_>) -> Option<Device> {
+    let family = family(class)?;
+    Some((family.gone)(Device::new(class, name)?, places))
+}
+
+pub(crate) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+    let mut attributes = Attributes::from([
+        ("kind", text(Some(device.class.as_str()))),
+        ("name", text(Some(device.name.as_str()))),
+    ]);
+    let family = family(device.class);
+    attributes.extend(family.map_or_else(Attributes::new, |family| {
+        (family.attributes)(device, places)
+    }));
+    attributes
 }

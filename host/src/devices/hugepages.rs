@@ -2,28 +2,35 @@
 
 use onload_core::class::Class;
 
-use super::attributes::int;
+use super::attributes::{Attributes, int};
 use super::device::Device;
 use super::places::Places;
 use crate::discover::hugepages::Hugepages;
 
-pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
-    let sizes = places.inventory.hugepages.iter();
-    sizes
-        .filter_map(|size| made(&size.name, Some(size)))
-        .collect()
+pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+    let sizes = places.inventory.hugepages.iter().enumerate();
+    let made = sizes.filter_map(|(at, size)| {
+        Some(Device {
+            read: Some(at),
+            ..Device::new(class, &size.name)?
+        })
+    });
+    made.collect()
 }
 
-pub(super) fn gone(name: &str) -> Option<Device> {
-    made(name, None)
+pub(super) fn gone(device: Device, _: &Places<'_>) -> Device {
+    device
 }
 
-fn made(name: &str, size: Option<&Hugepages>) -> Option<Device> {
+pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+    let size = device
+        .read
+        .and_then(|at| places.inventory.hugepages.get(at));
     let number = |of: fn(&Hugepages) -> u64| int(size.map(of));
-    Some(Device::new(Class::Hugepages, name)?.with([
+    Attributes::from([
         ("pageKib", number(|size| size.size_kib)),
         ("pages", number(|size| size.total)),
         ("freePages", number(|size| size.free)),
         ("overcommitPages", number(|size| size.overcommit)),
-    ]))
+    ])
 }

@@ -31,7 +31,7 @@ use crate::leases::{self, Around};
 pub use attributes::{Attribute, Attributes};
 pub use device::{Device, Health, Held, LOOPBACK, Sharing};
 pub(crate) use device::{DeviceNode, together};
-pub(crate) use family::gone;
+pub(crate) use family::{attributes, gone};
 use inventory::Inventory;
 use look::look;
 pub(crate) use moving::{HELD, RETURNING};

@@ -4,55 +4,54 @@ use onload_core::class::Class;
 use onload_core::pci::PciAddress;
 use onload_core::select::LinkLayer;
 
-use super::attributes::{int, text};
+use super::attributes::{Attributes, int, text};
 use super::device::Device;
 use super::places::Places;
 use crate::discover::movable::Netdev;
 
-pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
-    let netdevs = places.inventory.netdevs.iter();
-    netdevs
-        .filter_map(|netdev| device(netdev, places))
-        .collect()
+pub(super) fn devices(_: Class, places: &Places<'_>) -> Vec<Device> {
+    let netdevs = places.inventory.netdevs.iter().enumerate();
+    let made = netdevs.filter_map(|(at, netdev)| {
+        Some(Device {
+            read: Some(at),
+            ..device(netdev, places)?
+        })
+    });
+    made.collect()
 }
 
 /// That the link of one is down is no trouble: it is set up where it goes.
 pub(super) fn device(netdev: &Netdev, places: &Places<'_>) -> Option<Device> {
-    let pci = Some(netdev.pci_address);
-    Some(Device {
+    let device = Device {
         interfaces: vec![netdev.name.clone()],
         // What carries anything else is not offered.
         link_layers: vec![LinkLayer::Ethernet],
-        ..made(
-            &netdev.device,
-            netdev.interface(),
-            pci,
-            Some(netdev),
-            places,
-        )?
-    })
+        ..Device::new(Class::Netdev, &netdev.device)?
+    };
+    Some(places.put(device, Some(netdev.pci_address)))
 }
 
-pub(super) fn gone(name: &str, places: &Places<'_>) -> Option<Device> {
-    let address: Option<PciAddress> = name.parse().ok();
+pub(super) fn gone(device: Device, places: &Places<'_>) -> Device {
+    let name = device.name.as_str();
     let pci = places.interface(name).and_then(|interface| interface.pci);
-    let interface = address.is_none().then_some(name);
-    made(name, interface, pci.or(address), None, places)
+    let pci = pci.or_else(|| name.parse().ok());
+    places.put(device, pci)
 }
 
 /// The name is that of the device: the interface's own goes away with it where a CNI plugin moves it.
-fn made(
-    name: &str,
-    interface: Option<&str>,
-    pci: Option<PciAddress>,
-    netdev: Option<&Netdev>,
-    places: &Places<'_>,
-) -> Option<Device> {
+pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+    let name = device.name.as_str();
+    let netdev = device.read.and_then(|at| places.inventory.netdevs.get(at));
+    let interface = match netdev {
+        Some(netdev) => netdev.interface(),
+        None => name.parse::<PciAddress>().is_err().then_some(name),
+    };
     let state = netdev.and_then(|netdev| netdev.state.as_deref());
-    let made = places.put(Device::new(Class::Netdev, name)?, pci);
-    Some(made.with(places.attributes(pci)).with([
+    let mut attributes = places.attributes(device.pci);
+    attributes.extend([
         ("interface", text(interface)),
         ("linkMbps", int(netdev.and_then(|netdev| netdev.speed_mbps))),
         ("linkState", text(state)),
-    ]))
+    ]);
+    attributes
 }

@@ -1,92 +1,80 @@
 //! The classes nic, nic-plain, nic-nodes and zf: interfaces that Onload or TCPDirect accelerates.
 
+use std::sync::Arc;
+
 use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
-use super::attributes::{Attribute, count, int, text, version};
+use super::attributes::{Attribute, Attributes, count, int, text, version};
 use super::device::{Device, DeviceNode, Health, LOOPBACK};
 use super::moving::{HELD, RETURNING};
 use super::places::{Places, link_layer};
-use crate::discover::netdev::NetDevice;
-use crate::discover::nic::Nic;
-use crate::discover::node::Node;
-use crate::discover::tcpdirect;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let inventory = places.inventory;
-    if class == Class::Zf {
-        let Some(tcpdirect) = &inventory.tcpdirect else {
-            return Vec::new();
-        };
-        let nics = tcpdirect::interfaces(&inventory.nics);
-        let nics = nics.filter_map(|nic| interface(class, nic, &tcpdirect.nodes, places));
-        return nics.collect();
-    }
-    let Some(onload) = inventory.usable_onload() else {
+    let is_zf = class == Class::Zf;
+    let nodes = if is_zf {
+        inventory
+            .tcpdirect
+            .as_ref()
+            .map(|tcpdirect| &tcpdirect.nodes)
+    } else {
+        inventory.usable_onload().map(|onload| &onload.nodes)
+    };
+    let Some(nodes) = nodes else {
         return Vec::new();
     };
-    let nics = inventory.nics.iter();
-    let nics = nics.filter_map(|nic| interface(class, nic, &onload.nodes, places));
-    let loopback = made(class, LOOPBACK, LOOPBACK, (None, None), places);
-    let loopback = loopback.map(|device| Device {
-        nodes: onload.nodes.iter().map(DeviceNode::shared).collect(),
-        ..device
+    let nodes: Vec<Arc<DeviceNode>> = nodes.iter().map(DeviceNode::shared).collect();
+    let nics = inventory.nics.iter().enumerate();
+    let nics = nics.filter(|(_, nic)| !is_zf || nic.datapath.has_tcpdirect());
+    let nics = nics.filter_map(|(at, nic)| {
+        let interface = places.interface(&nic.name);
+        let device = Device {
+            interfaces: vec![nic.name.clone()],
+            link_layers: interface.map(link_layer).into_iter().collect(),
+            nodes: nodes.clone(),
+            health: Health::of(link_trouble(nic.state.as_deref())),
+            read: Some(at),
+            ..Device::new(class, &nic.device)?
+        };
+        Some(places.put(device, nic.pci_address))
     });
-    nics.chain(loopback).collect()
+    let mut made: Vec<Device> = nics.collect();
+    if !is_zf {
+        let loopback = Device::new(class, LOOPBACK);
+        made.extend(loopback.map(|device| Device { nodes, ..device }));
+    }
+    made
 }
 
-pub(super) fn gone(class: Class, name: &str, places: &Places<'_>) -> Option<Device> {
-    if name == LOOPBACK {
-        return made(class, name, name, (None, None), places);
+pub(super) fn gone(device: Device, places: &Places<'_>) -> Device {
+    if device.is_loopback() {
+        return device;
     }
     // An interface of that name is offered by its PCI address.
-    let interface = places.interface(name);
-    let pci = interface.and_then(|interface| interface.pci);
+    let name = device.name.as_str();
+    let pci = places.interface(name).and_then(|interface| interface.pci);
     let pci = pci.or_else(|| name.parse().ok());
-    let made = made(class, name, name, (None, interface), places)?;
-    Some(places.put(made, pci))
+    places.put(device, pci)
 }
 
-fn interface(class: Class, nic: &Nic, nodes: &[Node], places: &Places<'_>) -> Option<Device> {
-    let interface = places.interface(&nic.name);
-    let made = made(
-        class,
-        &nic.device,
-        &nic.name,
-        (Some(nic), interface),
-        places,
-    )?;
-    let device = Device {
-        interfaces: vec![nic.name.clone()],
-        link_layers: interface.map(link_layer).into_iter().collect(),
-        nodes: nodes.iter().map(DeviceNode::shared).collect(),
-        health: Health::of(link_trouble(nic.state.as_deref())),
-        ..made
-    };
-    Some(places.put(device, nic.pci_address))
-}
-
-fn made(
-    class: Class,
-    device: &str,
-    name: &str,
-    (nic, interface): (Option<&Nic>, Option<&NetDevice>),
-    places: &Places<'_>,
-) -> Option<Device> {
+pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+    let nic = device.read.and_then(|at| places.inventory.nics.get(at));
+    let name = nic.map_or(device.name.as_str(), |nic| nic.name.as_str());
+    let interface = places.interface(name).filter(|_| !device.is_loopback());
     let onload = places.inventory.onload.as_ref();
     let onload = onload.and_then(|onload| onload.version.as_deref());
     let functions = nic.map_or(0, |nic| nic.virtual_functions.len());
     let speed = interface.and_then(|interface| interface.speed_mbps);
     let state = interface.and_then(|interface| interface.state.as_deref());
     let driver = interface.and_then(|interface| interface.driver.as_deref());
-    let pci = interface.and_then(|interface| interface.pci);
     let layer = interface.map(|interface| match link_layer(interface) {
         // As the RDMA stack has it.
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
     });
-    let made = Device::new(class, device)?.with(places.attributes(pci));
-    Some(made.with([
+    let mut attributes = places.attributes(interface.and_then(|interface| interface.pci));
+    attributes.extend([
         ("name", text(Some(name))),
         (
             "interface",
@@ -101,7 +89,8 @@ fn made(
         ("virtualFunctions", count(functions)),
         ("onloadVersion", version(onload)),
         ("onload", text(onload)),
-    ]))
+    ]);
+    attributes
 }
 
 /// Why nothing can be sent, by `operstate` (RFC 2863, `Documentation/networking/operstates.rst`). Many

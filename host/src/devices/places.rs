@@ -16,6 +16,8 @@ pub(crate) struct Places<'i> {
     /// The physical function of each virtual one, and its index there.
     indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
     interfaces: BTreeMap<PciAddress, Vec<&'i NetDevice>>,
+    /// The functions of each IOMMU group that is offered: where they have nodes of their own, it is several devices.
+    groups: BTreeMap<u32, usize>,
 }
 
 /// A PCI function, and what it is a virtual one of.
@@ -36,6 +38,10 @@ impl<'i> Places<'i> {
         for of_function in interfaces.values_mut() {
             of_function.sort_by_key(|interface| interface.port.unwrap_or(0));
         }
+        let mut groups: BTreeMap<u32, usize> = BTreeMap::new();
+        for device in inventory.vfio.iter().filter(|device| device.viable) {
+            *groups.entry(device.iommu_group).or_default() += device.functions.len();
+        }
         let indexes = inventory.functions.iter().flat_map(|parent| {
             let children = parent.virtual_functions.iter();
             children.map(|(index, child)| (*child, (parent.address, *index)))
@@ -44,6 +50,7 @@ impl<'i> Places<'i> {
             inventory,
             indexes: indexes.collect(),
             interfaces,
+            groups,
         }
     }
 
@@ -55,6 +62,10 @@ impl<'i> Places<'i> {
 
     pub(super) fn link_layer(&self, interface: &str) -> Option<LinkLayer> {
         Some(link_layer(self.interface(interface)?))
+    }
+
+    pub(super) fn functions_of(&self, group: u32) -> usize {
+        self.groups.get(&group).copied().unwrap_or_default()
     }
 
     pub(super) fn place(&self, pci: Option<PciAddress>) -> Place<'i> {

@@ -2,32 +2,34 @@
 
 use onload_core::class::Class;
 
-use super::attributes::{count, text, version};
+use super::attributes::{Attributes, count, text, version};
 use super::device::Device;
 use super::places::Places;
-use crate::discover::profile::Profile;
 
-pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
-    let profiles = places
-        .inventory
-        .usable_onload()
-        .map(|onload| &onload.profiles);
-    let profiles = profiles.into_iter().flatten();
-    let made = profiles.filter_map(|profile| made(&profile.name, Some(profile), places));
+pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+    let onload = places.inventory.usable_onload();
+    let profiles = onload.into_iter().flat_map(|onload| &onload.profiles);
+    let made = profiles.enumerate().filter_map(|(at, profile)| {
+        Some(Device {
+            read: Some(at),
+            ..Device::new(class, &profile.name)?
+        })
+    });
     made.collect()
 }
 
-pub(super) fn gone(name: &str, places: &Places<'_>) -> Option<Device> {
-    made(name, None, places)
+pub(super) fn gone(device: Device, _: &Places<'_>) -> Device {
+    device
 }
 
-fn made(name: &str, profile: Option<&Profile>, places: &Places<'_>) -> Option<Device> {
+pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     let onload = places.inventory.onload.as_ref();
-    let onload = onload.and_then(|onload| onload.version.as_deref());
+    let profile = device.read.and_then(|at| onload?.profiles.get(at));
     let settings = profile.map_or(0, |profile| profile.settings.len());
-    Some(Device::new(Class::Profile, name)?.with([
+    let onload = onload.and_then(|onload| onload.version.as_deref());
+    Attributes::from([
         ("settings", count(settings)),
         ("onloadVersion", version(onload)),
         ("onload", text(onload)),
-    ]))
+    ])
 }

@@ -1,57 +1,63 @@
 //! The class rdma.
 
+use std::sync::Arc;
+
 use onload_core::class::Class;
 use onload_core::expect::Expected;
 
-use super::attributes::{count, int, text, version};
+use super::attributes::{Attributes, count, int, text, version};
 use super::device::{Device, DeviceNode, Health};
 use super::places::Places;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
-pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
-    let device = |device: &RdmaDevice| {
+pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+    let all = &places.inventory.rdma;
+    let mut managers = all
+        .iter()
+        .filter_map(|device| device.connection_manager.as_ref());
+    let manager = managers.next().map(DeviceNode::shared);
+    let made = all.iter().enumerate().filter_map(|(at, device)| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
-        Some(Device {
+        let manager = manager
+            .as_ref()
+            .filter(|_| device.connection_manager.is_some());
+        let made = Device {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
-            nodes: nodes(device),
+            nodes: own_nodes(device).chain(manager.cloned()).collect(),
             health: Health::of(trouble(&device.ports)),
-            ..made(&device.device, &device.name, Some(device), places)?
-        })
-    };
-    places.inventory.rdma.iter().filter_map(device).collect()
+            read: Some(at),
+            ..Device::new(class, &device.device)?
+        };
+        Some(places.put(made, device.pci_address))
+    });
+    made.collect()
 }
 
-pub(super) fn gone(name: &str, places: &Places<'_>) -> Option<Device> {
-    made(name, name, None, places)
+pub(super) fn gone(device: Device, _: &Places<'_>) -> Device {
+    device
 }
 
-fn nodes(device: &RdmaDevice) -> Vec<DeviceNode> {
+fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = Arc<DeviceNode>> {
     let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
     let own = own.map(|node| (&device.name, node));
     let companions = device.companions.iter().map(|(name, node)| (name, node));
-    let own = own.chain(companions).map(|(ibdev, node)| {
+    own.chain(companions).map(|(ibdev, node)| {
         let (ibdev, pci) = (ibdev.clone(), device.pci_address);
         DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
-    });
-    let shared = device.connection_manager.iter().map(DeviceNode::shared);
-    own.chain(shared).collect()
+    })
 }
 
-fn made(
-    device: &str,
-    name: &str,
-    read: Option<&RdmaDevice>,
-    places: &Places<'_>,
-) -> Option<Device> {
-    let pci = read.and_then(|read| read.pci_address);
+pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+    let read = device.read.and_then(|at| places.inventory.rdma.get(at));
+    let name = read.map_or(device.name.as_str(), |read| read.name.as_str());
     let port = read.and_then(|read| first_active(&read.ports));
     let netdevs = read.map_or(&[][..], |read| read.netdevs.as_slice());
     let firmware = read.and_then(|read| read.firmware.as_deref());
     let rate = port.and_then(|port| port.rate.as_deref());
-    let made = places.put(Device::new(Class::Rdma, device)?, pci);
-    Some(made.with(places.attributes(pci)).with([
+    let mut attributes = places.attributes(device.pci);
+    attributes.extend([
         ("name", text(Some(name))),
         ("interface", text(netdevs.first().map(String::as_str))),
         ("netdevs", text(Some(&netdevs.join(",")))),
@@ -72,7 +78,8 @@ fn made(
         ),
         ("firmwareVersion", version(firmware)),
         ("firmware", text(firmware)),
-    ]))
+    ]);
+    attributes
 }
 
 /// The first port that can be used, or else the first.

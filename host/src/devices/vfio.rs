@@ -1,66 +1,67 @@
 //! The class vfio: an IOMMU group, which one container has at a time.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::expect::Expected;
 use onload_core::pci::PciAddress;
 
-use super::attributes::{Attribute, count, int};
+use super::attributes::{Attribute, Attributes, count, int};
 use super::device::{Device, DeviceNode};
 use super::places::Places;
+use crate::discover::node::Node;
 use crate::discover::vfio::VfioDevice;
 
-pub(super) fn devices(places: &Places<'_>) -> Vec<Device> {
-    let devices = places.inventory.vfio.iter();
-    let offered = devices.filter(|device| device.viable);
-    // Where functions have nodes of their own, a group has several devices.
-    let mut functions: BTreeMap<u32, usize> = BTreeMap::new();
-    for device in offered.clone() {
-        *functions.entry(device.iommu_group).or_default() += device.functions.len();
-    }
-    let device = |device: &VfioDevice| {
-        let pci = Some(device.pci_address);
-        let functions = functions.get(&device.iommu_group).copied();
-        let name = device.pci_address.to_string();
-        let made = made(&name, pci, Some(device), functions.unwrap_or(0), places)?;
-        Some(Device {
+pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+    let devices = places.inventory.vfio.iter().enumerate();
+    let offered = devices.filter(|(_, device)| device.viable);
+    let mut shared = Vec::new();
+    let made = offered.filter_map(|(at, device)| {
+        let made = Device {
             aliases: device.aliases.clone(),
             group: Some(device.iommu_group),
-            nodes: nodes(device, places),
-            ..made
-        })
-    };
-    offered.filter_map(device).collect()
+            nodes: nodes(device, places, &mut shared),
+            read: Some(at),
+            ..Device::new(class, &device.pci_address.to_string())?
+        };
+        Some(places.put(made, Some(device.pci_address)))
+    });
+    made.collect()
 }
 
-pub(super) fn gone(name: &str, places: &Places<'_>) -> Option<Device> {
-    let pci: Option<PciAddress> = name.parse().ok();
+pub(super) fn gone(device: Device, places: &Places<'_>) -> Device {
+    let pci: Option<PciAddress> = device.name.as_str().parse().ok();
     let devices = &places.inventory.vfio;
     let place = pci.map(|pci| devices.binary_search_by_key(&pci, |device| device.pci_address));
-    let device = place.and_then(|place| devices.get(place.ok()?));
-    made(name, pci, device, 0, places)
+    let device = Device {
+        read: place.and_then(Result::ok),
+        ..device
+    };
+    places.put(device, pci)
 }
 
-fn made(
-    name: &str,
-    pci: Option<PciAddress>,
-    device: Option<&VfioDevice>,
-    functions: usize,
-    places: &Places<'_>,
-) -> Option<Device> {
-    let group = device.map(|device| u64::from(device.iommu_group));
-    let has_none = device.is_some_and(|device| device.noiommu);
-    let made = places.put(Device::new(Class::Vfio, name)?, pci);
-    Some(made.with(places.attributes(pci)).with([
+pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+    let read = device.read.and_then(|at| places.inventory.vfio.get(at));
+    let group = read.map(|read| u64::from(read.iommu_group));
+    let functions = device.group.map_or(0, |group| places.functions_of(group));
+    let mut attributes = places.attributes(device.pci);
+    attributes.extend([
         ("iommuGroup", int(group)),
         ("functions", count(functions)),
-        ("noIommu", Attribute::Bool(has_none)),
-    ]))
+        (
+            "noIommu",
+            Attribute::Bool(read.is_some_and(|read| read.noiommu)),
+        ),
+    ]);
+    attributes
 }
 
 /// That of the group has each of its functions behind it, and a function's own that function.
-fn nodes(device: &VfioDevice, places: &Places<'_>) -> Vec<DeviceNode> {
+fn nodes(
+    device: &VfioDevice,
+    places: &Places<'_>,
+    known: &mut Vec<Arc<DeviceNode>>,
+) -> Vec<Arc<DeviceNode>> {
     let all = device.functions.iter();
     let expected = all.clone().map(|(pci, _)| Expected::Vfio { pci: *pci });
     let of_group = device.group_node.iter();
@@ -73,8 +74,15 @@ fn nodes(device: &VfioDevice, places: &Places<'_>) -> Vec<DeviceNode> {
         .shared_nodes
         .iter()
         .chain(&places.inventory.vhost_net);
-    of_group
-        .chain(own)
-        .chain(shared.map(DeviceNode::shared))
-        .collect()
+    let shared = shared.map(|node| one_for_all(node, known));
+    of_group.chain(own).chain(shared).collect()
+}
+
+fn one_for_all(node: &Node, known: &mut Vec<Arc<DeviceNode>>) -> Arc<DeviceNode> {
+    if let Some(known) = known.iter().find(|known| known.node == *node) {
+        return Arc::clone(known);
+    }
+    let new = DeviceNode::shared(node);
+    known.push(Arc::clone(&new));
+    new
 }

@@ -101,7 +101,9 @@ fn offer(
         }
         Class::Zf => zf::offer(inventory, &devices, writer),
         Class::Profile => profile::offer(inventory, &devices, writer),
-        Class::Rdma if inventory.is_rdma_exclusive() => rdma::moving_offer(&devices, writer),
+        Class::Rdma if inventory.is_rdma_exclusive() => {
+            rdma::moving_offer(inventory, &devices, writer)
+        }
         Class::Hugepages => hugepages::offer(&devices, writer),
         Class::Netdev => netdev::offer(&devices, pools, config, writer),
         _ => nodes::offer(class, &devices, writer),

@@ -1,6 +1,7 @@
 //! A class whose devices are nodes: what all of them have stands in the common edits.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use onload_cdi::{ContainerEdits, DeviceNode as Given};
 use onload_core::class::Class;
@@ -46,7 +47,7 @@ fn edits(
     let mut seen = BTreeSet::new();
     let nodes = devices.iter().flat_map(|device| &device.nodes);
     let nodes = nodes.filter(|node| seen.insert(node.node.path.as_str()));
-    let nodes: Vec<&DeviceNode> = nodes.collect();
+    let nodes: Vec<&DeviceNode> = nodes.map(Arc::as_ref).collect();
     let given = nodes.iter().map(|node| node.node.path.as_str());
     let given = given.filter(|path| !common.contains(path));
     let given: Vec<Given> = given

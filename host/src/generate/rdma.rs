@@ -8,27 +8,31 @@ use onload_core::lease;
 use super::edits::Writer;
 use super::offer::Offer;
 use crate::devices::Device;
+use crate::devices::inventory::Inventory;
 
 /// A specification has no node of a device: a move makes them anew. The hook that moves it gives them,
 /// so there is no device without the hook.
-pub(super) fn moving_offer(devices: &[&Device], writer: &Writer<'_>) -> Offer {
+pub(super) fn moving_offer(
+    inventory: &Inventory,
+    devices: &[&Device],
+    writer: &Writer<'_>,
+) -> Offer {
     let entries = devices.iter().filter_map(|device| {
-        let edits = moving_edits(&[device], writer);
+        let edits = moving_edits(inventory, &[device], writer);
         (!edits.hooks.is_empty()).then(|| (device.name.to_string(), edits))
     });
     Offer {
         common: ContainerEdits::default(),
         devices: entries.collect(),
-        all: Some(moving_edits(devices, writer)),
+        all: Some(moving_edits(inventory, devices, writer)),
     }
 }
 
-fn moving_edits(devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
+fn moving_edits(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
     let both = devices.iter().filter_map(|device| {
         let (class, name) = (Class::Rdma, device.name.clone());
-        let moved: MovedRdma = format!("{}@{}", device.kernel_name(), device.pci?)
-            .parse()
-            .ok()?;
+        let read = inventory.rdma.get(device.read?)?;
+        let moved: MovedRdma = format!("{}@{}", read.name, device.pci?).parse().ok()?;
         Some((lease::Device { class, name }, moved))
     });
     let (lease, rdma_netns): (Vec<lease::Device>, Vec<MovedRdma>) = both.unzip();

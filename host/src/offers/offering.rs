@@ -12,7 +12,7 @@ use super::holders::{self, Holders};
 use super::published::{GENERATE, Published};
 use super::stale::Nodes;
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device, Health, Places, Sharing, gone, together};
+use crate::devices::{Device, Health, Places, Sharing, attributes, gone, together};
 use crate::pools::Pools;
 
 /// The devices of a host, sorted by class and name: those that discovery offers, and those that a
@@ -131,6 +131,7 @@ impl Offering<'_> {
         let published = names.clone().filter(|name| self.published.has(class, name));
         let mut offer = first.clone();
         offer.nodes = Vec::new();
+        offer.attributes = attributes(first, &self.places);
         offer.cdi = published.map(|name| format!("{kind}={name}")).collect();
         offer.pools = membership.pools;
         offer.health = self.health(first, names);

@@ -9,8 +9,8 @@ use onload_core::pool::ANY;
 
 use super::model::{Device, Function, Interface, State};
 use super::seen::Seen;
+use crate::devices::Device as Offered;
 use crate::devices::inventory::Inventory;
-use crate::devices::{Attribute, Device as Offered};
 use crate::discover::not_offered::Subject;
 use crate::discover::pci::PciFunction;
 
@@ -38,7 +38,11 @@ impl<'s> Places<'s> {
             elsewhere: Vec::new(),
         };
         let mut holders = Holders::of(seen);
-        for offered in inventory.devices.iter().filter(|device| is_shown(device)) {
+        for offered in inventory
+            .devices
+            .iter()
+            .filter(|device| is_shown(device, inventory))
+        {
             let name = offered.name.as_str();
             let device = holders.device(offered.class, name.to_owned());
             let numa_node = offered.numa_node;
@@ -153,9 +157,11 @@ fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
     sorted.collect()
 }
 
-fn is_shown(device: &Offered) -> bool {
+fn is_shown(device: &Offered, inventory: &Inventory) -> bool {
     // Pages that are set aside stand on their nodes.
-    let is_overcommit = device.attributes.get("pages") == Some(&Attribute::Int(0));
+    let mut sizes = inventory.hugepages.iter();
+    let is_overcommit = device.class == Class::Hugepages
+        && sizes.any(|size| size.total == 0 && size.name == device.name.as_str());
     (device.class.is_drawn() && !device.is_loopback()) || is_overcommit
 }
 
