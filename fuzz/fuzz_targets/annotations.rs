@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::request::{MAX_NAMES, Request};
-use onload_hooks::config_json::scan::{self, Places};
+use onload_hooks::config::scan::{self, Places};
 
 fuzz_target!(|text: &str| {
     let annotations: BTreeMap<String, String> = text

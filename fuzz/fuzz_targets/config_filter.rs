@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use onload_core::text::one_line;
-use onload_hooks::filter::{Container, apply};
+use onload_hooks::config::filter::{Container, apply};
 
 use fake_host::FakeHost;
 

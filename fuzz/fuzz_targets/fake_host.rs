@@ -11,11 +11,11 @@ use onload_core::elf::Summary;
 use onload_core::error::Result;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::decision::subject::Identity;
-use onload_hooks::decision::pools::{PoolRequest, Pools, Reserved};
-use onload_hooks::host::{HostView, Privilege, Settings};
-use onload_hooks::host::specs::Specs;
-use onload_hooks::host::sysfs::Sysfs;
+use onload_hooks::decide::subject::Identity;
+use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
+use onload_hooks::decide::host::{HostView, Privilege, Settings};
+use onload_hooks::decide::specs::Specs;
+use onload_hooks::decide::sysfs::Sysfs;
 
 const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdits":{
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],

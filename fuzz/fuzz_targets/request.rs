@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_core::lease::Token;
 use onload_core::request::{MAX_NAMES, Origin, Request, VARIABLE};
 use onload_core::ticket::WORD;
-use onload_hooks::config_json::scan::{self, Places};
+use onload_hooks::config::scan::{self, Places};
 
 fuzz_target!(|bytes: &[u8]| {
     onload_core::ticket::fuzz(bytes);

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
 use onload_hooks::entry::wrapper::args;
-use onload_hooks::state::State;
+use onload_hooks::config::state::State;
 
 fuzz_target!(|bytes: &[u8]| {
     for bundle_wanted in [true, false] {

@@ -10,7 +10,7 @@
     reason = "a measurement"
 )]
 
-use onload_hooks::config_json::scan::{self, Places};
+use onload_hooks::config::scan::{self, Places};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -11,7 +11,7 @@ use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::counted;
 use onload_hooks::entry::wrapper::configured_runtime;
-use onload_hooks::run::made_by::{self, Record};
+use onload_hooks::record::made_by::{self, Record};
 use onload_host::host::Host;
 
 use crate::cli::Global;

@@ -9,11 +9,11 @@ use onload_cdi::oci::{Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
 use onload_core::elf::Summary;
+use onload_hooks::decide::host::{HostView, Privilege, Settings, ThisHost};
+use onload_hooks::decide::specs::Specs;
+use onload_hooks::decide::sysfs::Sysfs;
 use onload_hooks::entry::explain;
-use onload_hooks::host::specs::Specs;
-use onload_hooks::host::sysfs::Sysfs;
-use onload_hooks::host::{HostView, Privilege, Settings, ThisHost};
-use onload_hooks::run::lease::Viewer;
+use onload_hooks::record::lease::Viewer;
 use onload_host::host::Host;
 use rustix::io::Errno;
 

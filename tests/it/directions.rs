@@ -18,8 +18,7 @@ const ORDERS: [&str; 9] = [
         hook_arguments request policy ticket",
     "host/src: netlink host bundles pci_link settings discover leases devices pools spec_name generate specdir drift boot
         offers watch status metrics doctor topology",
-    "hooks/src: config_json host device decision cpuset process rootfs preload filter adjust run state bpf moves
-        live entry",
+    "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",
     "cluster/kubernetes/src: wire accept socket resources host_state observe spec_writer install surveyor plugin
         dra changes cli run",
@@ -28,9 +27,10 @@ const ORDERS: [&str; 9] = [
     "src: exit rights printer layout config_file engine files capture cli commands",
 ];
 /// The only files with unsafe code: system calls that no library has, and what begins and ends a program.
-const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs hooks/src/bpf.rs
+const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
     hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/live/mount_api.rs
-    hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs hooks/src/moves/netns/owner.rs";
+    hooks/src/moves/bpf.rs hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs
+    hooks/src/moves/netns/owner.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-core onload-hooks onload-host onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";

@@ -5,7 +5,7 @@ use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::error::{Error, Result};
 use onload_core::request::Request;
 use onload_core::{bail, error};
-use onload_hooks::adjust::{Adjustment, Node};
+use onload_hooks::config::adjust::{Adjustment, Node};
 
 use crate::runtime::Runtime;
 use crate::wire::messages::{

@@ -4,9 +4,9 @@ use memchr::memmem;
 use onload_core::error::{Context, Error, Result};
 use onload_core::request::DOMAIN;
 use onload_core::text::one_line;
-use onload_hooks::adjust::adjust;
-use onload_hooks::decision::pools::{Pools, Reserved, or_give_back};
-use onload_hooks::host::HostView;
+use onload_hooks::config::adjust::adjust;
+use onload_hooks::decide::host::HostView;
+use onload_hooks::decide::pools::{Pools, Reserved, or_give_back};
 use prost::Message;
 
 use crate::answer;

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::text::Chain;
-use onload_hooks::decision::pools::Pools;
+use onload_hooks::decide::host::ThisHost;
+use onload_hooks::decide::pools::Pools;
 use onload_hooks::entry::program;
-use onload_hooks::host::ThisHost;
-use onload_hooks::run::lease::Keeper;
+use onload_hooks::record::lease::Keeper;
 use onload_nri::cli::{self, Asked, HELP, Options};
 use onload_nri::connect::{
     INDEX_VARIABLE, NAME_VARIABLE, SOCKET_VARIABLE, launched, serve, serve_launched,

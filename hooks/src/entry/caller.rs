@@ -15,8 +15,8 @@ use onload_core::bail;
 use onload_core::container_id::ContainerId;
 use onload_core::error::Result;
 
-use crate::entry::wrapper::args;
-use crate::state::State;
+use super::wrapper::args;
+use crate::config::state::State;
 
 /// Restores the bundle of a state that lost it.
 pub(crate) fn restore_bundle(state: &mut State) -> Result<()> {

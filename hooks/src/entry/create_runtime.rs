@@ -17,15 +17,15 @@ use onload_core::expect::{Expect, Numbers};
 use onload_core::hook_arguments::HookArguments;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::config_json::devices::{ListedNodes, NodeSource};
-use crate::host::ThisHost;
-use crate::host::sysfs::{Remedies, Sysfs};
+use crate::config::devices::{ListedNodes, NodeSource};
+use crate::config::state::State;
+use crate::decide::host::ThisHost;
+use crate::decide::sysfs::{Remedies, Sysfs};
 use crate::live;
+use crate::live::limits;
 use crate::moves::{self, StandIns};
-use crate::process::init;
-use crate::process::limits;
-use crate::run::lease::Container;
-use crate::state::State;
+use crate::record::init;
+use crate::record::lease::Container;
 
 /// The largest configuration that is read into memory whole; engines write about forty thousand
 /// bytes.

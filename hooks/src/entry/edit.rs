@@ -10,21 +10,21 @@ use onload_core::container_id::ContainerId;
 use onload_core::error::{Context, Result};
 use onload_core::run_dir::RUN_DIR;
 
-use crate::config_json::bundle::ConfigFile;
-use crate::config_json::scan::{self, Places};
-use crate::decision::host_root;
-use crate::decision::input::{self, DecisionInput};
-use crate::decision::pools::Reserved;
-use crate::decision::report::Report;
-use crate::filter::{self, Container, Outcome};
-use crate::host::ThisHost;
+use crate::config::bundle::ConfigFile;
+use crate::config::filter::{self, Container, Outcome};
+use crate::config::input::{self, DecisionInput};
+use crate::config::scan::{self, Places};
+use crate::config::state::State;
+use crate::decide::host::ThisHost;
+use crate::decide::host_root;
+use crate::decide::pools::Reserved;
+use crate::decide::report::Report;
+use crate::image::preload::HostFile;
 use crate::moves;
-use crate::preload::HostFile;
-use crate::run::lease::{self, Keeper};
-use crate::run::maker::EntryPoint;
-use crate::run::own_dir::OwnDir;
-use crate::run::sweep;
-use crate::state::State;
+use crate::record::lease::{self, Keeper};
+use crate::record::maker::EntryPoint;
+use crate::record::own_dir::OwnDir;
+use crate::record::sweep;
 
 /// What changed in a bundle's configuration, and what has to be undone if the container does not start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -205,7 +205,7 @@ mod tests {
             sees_exec: false,
         };
         let entry_point = EntryPoint {
-            stage: crate::run::maker::Stage::Precreate,
+            stage: crate::record::maker::Stage::Precreate,
             bundle: Path::new("/"),
             root: None,
         };

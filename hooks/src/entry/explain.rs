@@ -6,12 +6,12 @@ use std::path::Path;
 use onload_core::error::Result;
 use onload_core::text::{harmless, one_line};
 
-use crate::config_json::bundle::{ConfigFile, podman_id};
-use crate::config_json::scan::Places;
-use crate::decision::input::DecisionInput;
-use crate::decision::pools::Pools;
-use crate::filter::{self, Container, Outcome};
-use crate::host::HostView;
+use crate::config::bundle::{ConfigFile, podman_id};
+use crate::config::filter::{self, Container, Outcome};
+use crate::config::input::DecisionInput;
+use crate::config::scan::Places;
+use crate::decide::host::HostView;
+use crate::decide::pools::Pools;
 
 /// Explains what the filter would do to a bundle's configuration. A bundle or a host that cannot be read is an
 /// error; a refusal is part of the answer.

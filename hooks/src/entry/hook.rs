@@ -14,25 +14,25 @@ use onload_core::lease::Device;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Quoted;
 
-use crate::config_json::bundle::podman_id;
-use crate::config_json::scan::{self, Places};
-use crate::decision::input;
-use crate::decision::report::Report;
-use crate::entry::caller;
-use crate::entry::create_runtime;
-use crate::entry::edit::{self, Streamed};
-use crate::entry::log_file::{self, Line};
-use crate::entry::program::{FAILURE, SUCCESS, USAGE, say};
-use crate::entry::system_log::{self, Severity};
-use crate::filter::Container;
-use crate::host::sysfs::Sysfs;
+use super::caller;
+use super::create_runtime;
+use super::edit::{self, Streamed};
+use super::log_file::{self, Line};
+use super::program::{FAILURE, SUCCESS, USAGE, say};
+use super::system_log::{self, Severity};
+use crate::config::bundle::podman_id;
+use crate::config::filter::Container;
+use crate::config::input;
+use crate::config::scan::{self, Places};
+use crate::config::state::State;
+use crate::decide::report::Report;
+use crate::decide::sysfs::Sysfs;
 use crate::live;
 use crate::live::reapply;
 use crate::moves::{self, Gone, StandIns};
-use crate::run::lease;
-use crate::run::maker::{EntryPoint, Stage};
-use crate::run::sweep;
-use crate::state::State;
+use crate::record::lease;
+use crate::record::maker::{EntryPoint, Stage};
+use crate::record::sweep;
 
 fn usage() -> String {
     format!(

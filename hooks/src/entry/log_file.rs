@@ -17,8 +17,8 @@ use onload_core::text::one_line;
 use onload_core::timestamp::{now, rfc3339};
 use rustix::process::{Resource, getrlimit};
 
-use crate::decision::report::Report;
-use crate::host::{ThisHost, is_root};
+use crate::decide::host::{ThisHost, is_root};
+use crate::decide::report::Report;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {

@@ -15,19 +15,19 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::identity::FileSystemUser;
 use super::inspect::Inspection;
+use super::limits;
 use super::plan::{Asker, Bind, VARIABLES};
 use super::target::Targets;
 use super::undo::Done;
 use super::{devices, mount_api};
-use crate::decision::preload_choice::LD_SO_PRELOAD;
-use crate::host::ThisHost;
-use crate::host::sysfs::Numbers;
+use crate::decide::host::ThisHost;
+use crate::decide::preload_choice::LD_SO_PRELOAD;
+use crate::decide::sysfs::Numbers;
 use crate::moves::{self, Identity};
-use crate::process::limits;
-use crate::run::lease;
-use crate::run::maker::{EntryPoint, Stage};
-use crate::run::own_dir::OwnDir;
-use crate::run::record::{self, Created, Live};
+use crate::record::files::{self, Created, Live};
+use crate::record::lease;
+use crate::record::maker::{EntryPoint, Stage};
+use crate::record::own_dir::OwnDir;
 
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
@@ -74,8 +74,8 @@ impl Inspection<'_> {
         created.made.retain(|made| made.inode.is_some());
         let fresh = done.made.iter().map(|fresh| fresh.made.clone());
         created.made.extend(fresh);
-        record::write(&own.dir, record::CREATED, &created)?;
-        record::write(&own.dir, record::STATE, &live)?;
+        files::write(&own.dir, files::CREATED, &created)?;
+        files::write(&own.dir, files::STATE, &live)?;
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Inspection<'_> {
     /// Records what will be created, after what an earlier start of the container created.
     fn record_plan(&mut self, own: &OwnDir) -> Result<Created> {
         let warnings = &mut self.warnings;
-        let before: Option<Created> = record::read_known(&own.dir, record::CREATED, warnings)?;
+        let before: Option<Created> = files::read_known(&own.dir, files::CREATED, warnings)?;
         let mut created = before.unwrap_or_default();
         if created.root != self.root_path {
             created.made.clear();
@@ -127,7 +127,7 @@ impl Inspection<'_> {
         created.made.retain(|made| made.inode.is_some());
         let mut planned = created.clone();
         planned.made.extend(self.missing.iter().cloned());
-        record::write(&own.dir, record::CREATED, &planned)?;
+        files::write(&own.dir, files::CREATED, &planned)?;
         Ok(created)
     }
 
@@ -145,9 +145,9 @@ impl Inspection<'_> {
             trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
         }
         if self.mounts_variables() {
-            trees.push(self.own_file(own, record::VARIABLES, VARIABLES, &live.variables)?);
+            trees.push(self.own_file(own, files::VARIABLES, VARIABLES, &live.variables)?);
         } else if let Some(more) = &self.plan.variables {
-            own.append(record::VARIABLES, more.as_bytes())?;
+            own.append(files::VARIABLES, more.as_bytes())?;
         }
         Ok(trees)
     }

@@ -16,7 +16,7 @@ use super::bpf::{self, Attached, Program};
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
 use super::systemd::{self, Systemd};
-use crate::device::Rule;
+use crate::decide::device::Rule;
 
 /// What was changed, so that it can be undone.
 #[derive(Debug, Default)]

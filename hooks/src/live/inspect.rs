@@ -16,15 +16,15 @@ use rustix::io::Errno;
 use super::cgroup::{self, DeviceCgroup};
 use super::plan::{Bind, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
 use super::target::{Target, Targets};
-use crate::decision::input::CONFIG_JSON;
-use crate::decision::preload_choice::LD_SO_PRELOAD;
-use crate::host::{HostView, ThisHost};
-use crate::preload::{self, PreloadContext};
-use crate::process::init::{Init, RootUser, read_whole};
-use crate::rootfs::container_root::ContainerRoot;
-use crate::rootfs::overmount::{Overmount, Overmounts};
-use crate::run::record::{Live, Made, TargetType};
-use crate::state::State;
+use crate::config::state::State;
+use crate::decide::host::{HostView, ThisHost};
+use crate::decide::preload_choice::LD_SO_PRELOAD;
+use crate::decide::subject::CONFIG_JSON;
+use crate::image::container_root::ContainerRoot;
+use crate::image::overmount::{Overmount, Overmounts};
+use crate::image::preload::{self, PreloadContext};
+use crate::record::files::{Live, Made, TargetType};
+use crate::record::init::{Init, RootUser, read_whole};
 
 /// The container's device cgroup; `None` if nothing controls devices.
 pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>> {

@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod devices;
 pub(crate) mod identity;
 mod inspect;
+pub(crate) mod limits;
 pub(crate) mod mount_api;
 pub(crate) mod plan;
 pub mod program;
@@ -30,19 +31,19 @@ use onload_core::run_dir::RUN_DIR;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::config_json::bundle::ConfigFile;
-use crate::config_json::scan::Places;
-use crate::decision::input::{self, DecisionInput};
-use crate::decision::report::Report;
-use crate::decision::subject::{Identity, Subject};
-use crate::host::{HostView, ThisHost};
+use crate::config::bundle::ConfigFile;
+use crate::config::input::{self, DecisionInput};
+use crate::config::scan::Places;
+use crate::config::state::State;
+use crate::decide::host::{HostView, ThisHost};
+use crate::decide::report::Report;
+use crate::decide::subject::{Identity, Subject};
+use crate::image::container_root::ContainerRoot;
 use crate::moves;
-use crate::process::init::{self, Init};
-use crate::rootfs::container_root::ContainerRoot;
-use crate::run::lease::{self, Keeper};
-use crate::run::record::{self, Live};
-use crate::run::sweep;
-use crate::state::State;
+use crate::record::files::{self, Live};
+use crate::record::init::{self, Init};
+use crate::record::lease::{self, Keeper};
+use crate::record::sweep;
 use inspect::Inspection;
 use plan::{Asker, InjectionPlan};
 
@@ -195,7 +196,7 @@ fn done_before(state: &State, host: &ThisHost, warnings: &mut Vec<String>) -> Re
         Err(Errno::NOENT) => return Ok(None),
         own => own.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
-    let Some(live) = record::read_known::<Live>(&own, record::STATE, warnings)? else {
+    let Some(live) = files::read_known::<Live>(&own, files::STATE, warnings)? else {
         return Ok(None);
     };
     let init = Init::open(state.pid)?;

@@ -19,19 +19,19 @@ use onload_core::request::{self, Origin, Request, Requested, Wanted};
 use onload_core::run_dir::RUN_DIR;
 
 use super::mount_api::attr;
-use crate::cpuset;
-use crate::decision::input::CONFIG_JSON;
-use crate::decision::placement::Placement;
-use crate::decision::pools::{Pools, Reserved, or_give_back};
-use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decision::subject::Subject;
-use crate::decision::{self, Decision};
-use crate::device::{Access, Device, Rule};
-use crate::host::sysfs::Numbers;
-use crate::host::{HostView, Privilege, Settings};
+use crate::decide::cpuset;
+use crate::decide::device::{Access, Device, Rule};
+use crate::decide::host::{HostView, Privilege, Settings};
+use crate::decide::placement::Placement;
+use crate::decide::pools::{Pools, Reserved, or_give_back};
+use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
+use crate::decide::subject::CONFIG_JSON;
+use crate::decide::subject::Subject;
+use crate::decide::sysfs::Numbers;
+use crate::decide::{self, Decision};
+use crate::image::preload::ListProblem;
 use crate::moves::{self, Node};
-use crate::preload::ListProblem;
-use crate::run::record::Live;
+use crate::record::files::Live;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
 /// environment.
@@ -213,8 +213,8 @@ pub(crate) fn decide(
         ..subject
     };
     let mut decision = match asker {
-        Asker::Annotations => decision::decide(subject, &settings, host, pools)?,
-        _ => decision::provide(subject, &settings, host, pools)?,
+        Asker::Annotations => decide::decide(subject, &settings, host, pools)?,
+        _ => decide::provide(subject, &settings, host, pools)?,
     };
     let reserved = decision.reserved.take();
     let mut warnings = std::mem::take(&mut decision.warnings);
@@ -623,7 +623,7 @@ fn is_needed(entry: &str) -> bool {
 /// Whether a variable of the container makes a wanted one unnecessary. The container's own settings of
 /// Onload and TCPDirect take precedence.
 fn stands_for(held: &str, wanted: &str) -> bool {
-    held == wanted || decision::is_setting(name_of(wanted)) && name_of(held) == name_of(wanted)
+    held == wanted || decide::is_setting(name_of(wanted)) && name_of(held) == name_of(wanted)
 }
 
 /// Whether this entry point itself does what a hook would do.

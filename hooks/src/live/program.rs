@@ -3,7 +3,7 @@
 //! context, and it cannot rely on any other register (kernel/bpf/verifier.c, `init_func_state`).
 
 use super::bpf::Insn;
-use crate::device::{Access, Rule};
+use crate::decide::device::{Access, Rule};
 
 /// `BPF_DEVCG_DEV_CHAR`.
 const CHARACTER: i32 = 2;

@@ -11,10 +11,10 @@ use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices;
 use super::inspect::own_device_cgroup;
-use crate::host::sysfs::Numbers;
-use crate::host::{HostView, ThisHost};
-use crate::process::init::Init;
-use crate::run::record::{self, Live};
+use crate::decide::host::{HostView, ThisHost};
+use crate::decide::sysfs::Numbers;
+use crate::record::files::{self, Live};
+use crate::record::init::Init;
 
 /// Opens the devices of a container again. Returns warnings.
 pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
@@ -22,7 +22,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
     let settings = host.settings()?;
     let path = Path::new(RUN_DIR).join(id.as_str());
     let live: Option<Live> = match host.trusted().open_dir(&path) {
-        Ok(dir) => record::read(&dir, record::STATE)?,
+        Ok(dir) => files::read(&dir, files::STATE)?,
         Err(error) if error.is_absent() => None,
         Err(error) => return Err(error.into()),
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use onload_core::error;
 use onload_core::error::{Context, Error, Result};
 
-use crate::device::Rule;
+use crate::decide::device::Rule;
 
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 

@@ -18,10 +18,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::rootfs::container_root::ContainerRoot;
-use crate::rootfs::overmount::TargetFileSystem;
-use crate::run::record::{Made, TargetType};
-use crate::run::targets::removal;
+use crate::image::container_root::ContainerRoot;
+use crate::image::overmount::TargetFileSystem;
+use crate::record::files::{Made, TargetType};
+use crate::record::targets::removal;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {

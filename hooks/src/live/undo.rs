@@ -9,8 +9,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::devices::Changes;
 use super::target::Fresh;
-use crate::run::own_dir::OwnDir;
-use crate::run::sweep;
+use crate::record::own_dir::OwnDir;
+use crate::record::sweep;
 
 #[derive(Default)]
 pub(super) struct Done {

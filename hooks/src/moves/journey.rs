@@ -29,10 +29,10 @@ use onload_core::processes::Processes;
 use onload_core::{bail, error};
 
 use super::netns::{self, Netns};
-use crate::config_json::namespace;
-use crate::host::ThisHost;
-use crate::run::lease::{self, Container};
-use crate::run::own_dir::open_run;
+use crate::config::namespace;
+use crate::decide::host::ThisHost;
+use crate::record::lease::{self, Container};
+use crate::record::own_dir::open_run;
 
 /// How long a container's start or end waits for somebody else who moves the same device.
 pub(super) const MOVING_PATIENCE: Duration = Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
 //! netns mode exclusive. What happens to one, and in which order, is [`journey`]; here are its doors.
 
+pub(crate) mod bpf;
 mod interface;
 mod journey;
 mod netlink;
@@ -25,8 +26,8 @@ use journey::{DYING_PATIENCE, Grants, MOVING_PATIENCE, Request};
 pub(crate) use rdma::Node;
 pub use rdma::{Devices, StandIn};
 
-use crate::host::{HostView, ThisHost};
-use crate::run::lease::{self, Container};
+use crate::decide::host::{HostView, ThisHost};
+use crate::record::lease::{self, Container};
 
 /// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
 #[derive(Clone, Debug, Default)]

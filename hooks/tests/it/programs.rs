@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onload_core::mountinfo;
-use onload_hooks::device::Rule;
+use onload_hooks::decide::device::Rule;
 use onload_hooks::live::bpf::{self, Program};
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes};

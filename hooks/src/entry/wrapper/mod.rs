@@ -20,19 +20,19 @@ use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::config_json::bundle::ConfigFile;
-use crate::decision::report::Report;
+use crate::config::bundle::ConfigFile;
+use crate::config::filter::Container;
+use crate::decide::host::{HostView, ThisHost};
+use crate::decide::report::Report;
 use crate::entry::edit::{self, Edited};
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
 use crate::entry::wrapper::log::Level;
-use crate::filter::Container;
-use crate::host::{HostView, ThisHost};
-use crate::run::made_by;
-use crate::run::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
-use crate::run::maker::{EntryPoint, Stage};
-use crate::run::sweep;
+use crate::record::made_by;
+use crate::record::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
+use crate::record::maker::{EntryPoint, Stage};
+use crate::record::sweep;
 
 const PROGRAM: &str = "onload-container-runtime";
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::bpf::{
+use crate::moves::bpf::{
     Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
     descriptor, number,
 };

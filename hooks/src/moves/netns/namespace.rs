@@ -16,7 +16,7 @@ use crate::moves::netlink::link::{self, Change, Link};
 use crate::moves::netlink::message::{CREATE, EXCLUSIVE};
 use crate::moves::netlink::route::{self, Route};
 use crate::moves::netlink::socket::Socket;
-use crate::process::init::Init;
+use crate::record::init::Init;
 
 const STACK: usize = 128 * 1024;
 /// This process's own namespace, and that of the first process.

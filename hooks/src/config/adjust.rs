@@ -1,0 +1,196 @@
+//! What an engine is told to add to a container that it is about to create: the third applier, for
+//! engines that ask before there is a bundle (NRI). The decision is that of the others.
+//!
+//! The image is not there yet. So its libc is not checked against libonload.so, its own
+//! /etc/ld.so.preload is not merged, and mounts are compared with the paths that they name: a link of the
+//! image is the runtime's to resolve, as it is with `--device`.
+
+use std::sync::Arc;
+
+use onload_cdi::oci::{HugepageLimit, InjectError, OciConfig, OciConfigError, Rlimit};
+use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits};
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Result};
+use onload_core::hook_arguments::HookArguments;
+
+use super::filter::{self, APPLYING, Described};
+use super::input::DecisionInput;
+use super::scan::Places;
+use crate::decide::device::Device;
+use crate::decide::host::HostView;
+use crate::decide::pools::{Pools, Reserved, or_give_back};
+use crate::decide::subject::CONFIG_JSON;
+
+const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
+
+/// What one container gets beside what its engine gives it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adjustment {
+    /// Where it is requested, for people.
+    pub keys: String,
+    /// The devices' qualified names, if they say all of `edits`; an engine that resolves such names needs
+    /// only them and the limits.
+    pub names: Option<Vec<String>>,
+    pub edits: Edits,
+    /// Those that change.
+    pub limits: Vec<Rlimit>,
+    pub hugepage_limits: Vec<HugepageLimit>,
+    pub given: String,
+    pub warnings: Vec<String>,
+    pub reasons: Vec<String>,
+    /// Members of pools that are kept for it; whoever does not hand the adjustment on gives them back.
+    pub reserved: Option<Reserved>,
+}
+
+/// Edits in parts that an engine can be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    pub env: Vec<(String, String)>,
+    pub mounts: Vec<Mount>,
+    pub nodes: Vec<Node>,
+    pub hooks: Vec<(HookName, Hook)>,
+    /// Hooks that raise the limit on locked memory and do no more: for an engine that takes no limits.
+    pub limit_hooks: Vec<(HookName, Hook)>,
+    /// The kinds of edits that a specification has beyond these, as CDI calls them.
+    pub others: Vec<&'static str>,
+}
+
+/// A device node in the container: always a character device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// In the container.
+    pub path: String,
+    pub major: u32,
+    pub minor: u32,
+    pub mode: u32,
+    /// `None` for user 0.
+    pub uid: Option<u32>,
+    /// `None` for group 0.
+    pub gid: Option<u32>,
+    /// Letters of `rwm`.
+    pub access: String,
+}
+
+/// Decides what a container gets. `config` is as much of its config.json as the engine tells of it;
+/// `None` if it asks for nothing.
+pub fn adjust(
+    config: String,
+    id: &ContainerId,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Option<Adjustment>> {
+    let Some(input) = DecisionInput::parse(Arc::new(config), Places::Annotations)? else {
+        return Ok(None);
+    };
+    let described = filter::describe(input, id, host, pools)?;
+    let reserved = described.outcome.reserved.clone();
+    or_give_back(adjustment(described), reserved.as_ref(), pools).map(Some)
+}
+
+fn adjustment(described: Described) -> Result<Adjustment> {
+    let (before, limited) = (&described.before, &described.limited);
+    let limits = changed_limits(before, limited).context(CONFIG_JSON)?;
+    let hugepage_limits = changed_hugepages(before, limited).context(CONFIG_JSON)?;
+    let nodes = nodes(&described.devices, before).context(CONFIG_JSON)?;
+    let outcome = described.outcome;
+    Ok(Adjustment {
+        keys: described.keys,
+        names: described.names.filter(|names| !names.is_empty()),
+        edits: Edits {
+            nodes,
+            ..edits(described.edits)?
+        },
+        limits,
+        hugepage_limits,
+        given: outcome.given,
+        warnings: outcome.warnings,
+        reasons: outcome.reasons,
+        reserved: outcome.reserved,
+    })
+}
+
+fn edits(edits: ContainerEdits) -> Result<Edits> {
+    validate_edits(&edits)
+        .map_err(InjectError::from)
+        .context(APPLYING)?;
+    let others = [
+        ("netDevices", !edits.net_devices.is_empty()),
+        ("intelRdt", edits.intel_rdt.is_some()),
+        ("additionalGids", !edits.additional_gids.is_empty()),
+    ];
+    let others = others.iter().filter(|(_, is_there)| *is_there);
+    let mut env: Vec<(String, String)> = Vec::new();
+    for (name, value) in edits.env.iter().filter_map(|entry| entry.split_once('=')) {
+        // The last one counts.
+        env.retain(|(held, _)| held != name);
+        env.push((name.to_owned(), value.to_owned()));
+    }
+    let hooks = edits.hooks.into_iter();
+    let hooks = hooks.filter_map(|hook| Some((*hook.hook_name.valid()?, hook)));
+    let (limit_hooks, hooks) = hooks.partition(|(_, hook)| only_raises_limits(hook));
+    Ok(Edits {
+        env,
+        mounts: edits.mounts,
+        nodes: Vec::new(),
+        hooks,
+        limit_hooks,
+        others: others.map(|(name, _)| *name).collect(),
+    })
+}
+
+/// Whether a hook does no more than what is done here: the limit goes beside the edits, and the nodes were
+/// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
+fn only_raises_limits(hook: &Hook) -> bool {
+    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
+        let rest = HookArguments {
+            memlock: None,
+            expect: Vec::new(),
+            ..asked.clone()
+        };
+        let raises = asked.memlock.is_some();
+        stage == "createRuntime" && raises && rest == HookArguments::default()
+    })
+}
+
+fn nodes(devices: &[Device], config: &OciConfig) -> Result<Vec<Node>, OciConfigError> {
+    let user = config.user()?;
+    // As CDI's libraries do: the user of the container's process, if it is not root.
+    let own = |written: Option<u32>, own: u32| written.or((own > 0).then_some(own));
+    let node = |device: &Device| {
+        let access = device.node.permissions.as_deref();
+        Node {
+            path: device.node.path.clone(),
+            major: device.found.major,
+            minor: device.found.minor,
+            mode: device.node.file_mode.unwrap_or(device.found.mode),
+            uid: own(device.node.uid, user.uid),
+            gid: own(device.node.gid, user.gid),
+            access: access
+                .filter(|access| !access.is_empty())
+                .unwrap_or("rwm")
+                .to_owned(),
+        }
+    };
+    Ok(devices.iter().map(node).collect())
+}
+
+fn changed_limits(before: &OciConfig, after: &OciConfig) -> Result<Vec<Rlimit>, OciConfigError> {
+    let mut changed = Vec::new();
+    for name in LIMITS {
+        let limit = after.rlimit(name)?;
+        if limit != before.rlimit(name)? {
+            changed.extend(limit);
+        }
+    }
+    Ok(changed)
+}
+
+fn changed_hugepages(
+    before: &OciConfig,
+    after: &OciConfig,
+) -> Result<Vec<HugepageLimit>, OciConfigError> {
+    let held = before.hugepage_limits()?;
+    let mut limits = after.hugepage_limits()?;
+    limits.retain(|limit| !held.contains(limit));
+    Ok(limits)
+}

@@ -1,0 +1,606 @@
+//! The function behind every entry point that changes a configuration before the runtime reads it:
+//! config.json in, config.json out.
+//!
+//! It does not add what is already there. Several entry points therefore have the effect of one,
+//! and applying twice has the effect of applying once.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use onload_cdi::ContainerEdits;
+use onload_cdi::json::RawError;
+use onload_cdi::oci::{self, Node, NodeInfo};
+use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
+use onload_core::bail;
+use onload_core::class::Class;
+use onload_core::config::{Memlock, RootWithOnload};
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context, Result};
+use onload_core::lease::Token;
+use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
+use onload_core::request::{self, Origin, Request};
+
+use super::input::DecisionInput;
+use super::scan::{self, Places, Scanned};
+use crate::decide::cpuset;
+use crate::decide::device::Device;
+use crate::decide::host::{HostView, Privilege, Settings};
+use crate::decide::host_root::{self, CAP_SETUID};
+use crate::decide::placement::Placement;
+use crate::decide::pools::{Pools, Reserved, or_give_back};
+use crate::decide::preload_choice::PreloadChoice;
+use crate::decide::subject::CONFIG_JSON;
+use crate::decide::subject::{Identity, Subject, TicketUse};
+use crate::decide::variable;
+use crate::decide::{self, Decision};
+use crate::image::container_root::ContainerRoot;
+use crate::image::overmount::{Overmount, Overmounts};
+use crate::image::preload::{self, HostFile, PreloadContext};
+
+/// The variable by which the dynamic loader preloads libraries (ld.so(8)).
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
+
+/// What the failures of CDI's edits begin with.
+pub(crate) const APPLYING: &str = "applying the specifications";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The new configuration; `None` if it is unchanged.
+    pub config: Option<Vec<u8>>,
+    /// A file to write on this host first.
+    pub file: Option<HostFile>,
+    pub warnings: Vec<String>,
+    pub reasons: Vec<String>,
+    /// What was given, on one line; empty: nothing.
+    pub given: String,
+    /// Members of pools that are kept for the container; if it is not created, they are given back.
+    pub reserved: Option<Reserved>,
+    /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
+    /// that is started in it later either.
+    pub guards_exec: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Container<'a> {
+    /// The directory that `root.path` is relative to.
+    pub bundle: &'a Path,
+    pub id: Option<&'a ContainerId>,
+    /// Whether the caller also sees the processes that are started in the container later: else a capability that
+    /// is removed from the first process would return with the next one.
+    pub sees_exec: bool,
+}
+
+/// Gives a container what its annotations request, and the variable of its environment. Nothing is written in any
+/// case.
+pub fn apply(
+    json: &[u8],
+    container: Container<'_>,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Outcome> {
+    let scanned = Scanned {
+        kept: json.to_vec(),
+        more: false,
+        may_ask: scan::may_ask(json, Places::VariableToo),
+        places: Places::VariableToo,
+    };
+    match DecisionInput::read(scanned)? {
+        Some(input) => give(input, container, host, pools),
+        None => Ok(Outcome::default()),
+    }
+}
+
+/// As [`apply`], for a configuration that was already parsed and has a request.
+pub(crate) fn give(
+    input: DecisionInput,
+    container: Container<'_>,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Outcome> {
+    let settings = host.settings()?;
+    let identity = Identity {
+        id: container.id,
+        bundle: container.bundle,
+    };
+    let task = variable::task(&input.config);
+    let take = |id: &Token| pools.ticket(id, identity, task.as_deref());
+    let asked = variable::read(&input.variables, &settings, &take)?;
+    let mut request = input.request;
+    request.add_missing(asked.request)?;
+    let outcome = Outcome {
+        warnings: asked.warnings,
+        ..Outcome::default()
+    };
+    if request == Request::default() {
+        return Ok(outcome);
+    }
+    request.open_bundles(&settings.config.bundles)?;
+    let mut filter = Filter {
+        container,
+        host,
+        pools,
+        settings,
+        privilege: host.privilege(),
+        request,
+        tickets: asked.tickets,
+        outcome,
+    };
+    let result = filter.run(input.config, input.text.as_bytes());
+    let result = or_give_back(result, filter.outcome.reserved.as_ref(), pools);
+    result.map(|()| filter.outcome)
+}
+
+/// As [`give`], but for an engine that has made neither the container's root nor its bundle, and that
+/// puts what is decided into the configuration itself. Its runtime has every right, whatever this
+/// process has.
+pub(crate) fn describe(
+    input: DecisionInput,
+    id: &ContainerId,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Described> {
+    let container = Container {
+        bundle: Path::new(""),
+        id: Some(id),
+        sees_exec: false,
+    };
+    let settings = host.settings()?;
+    let mut request = input.request;
+    request.open_bundles(&settings.config.bundles)?;
+    let mut filter = Filter {
+        container,
+        host,
+        pools,
+        settings,
+        privilege: Privilege {
+            is_initial_namespace: true,
+            may_raise_limits: true,
+            memlock_hard: None,
+            nofile_soft: None,
+            nofile_hard: None,
+        },
+        request,
+        tickets: Vec::new(),
+        outcome: Outcome::default(),
+    };
+    let result = filter.describe(input.config);
+    or_give_back(result, filter.outcome.reserved.as_ref(), pools)
+}
+
+/// A decision that somebody else carries out.
+pub(crate) struct Described {
+    /// Where devices are requested, for people.
+    pub keys: String,
+    /// The names of the devices, if they say all of the edits.
+    pub names: Option<Vec<String>>,
+    pub edits: ContainerEdits,
+    pub devices: Vec<Device>,
+    pub before: OciConfig,
+    /// The same with the limits that the container gets.
+    pub limited: OciConfig,
+    pub outcome: Outcome,
+}
+
+struct Filter<'a> {
+    container: Container<'a>,
+    host: &'a dyn HostView,
+    pools: &'a dyn Pools,
+    settings: Settings,
+    privilege: Privilege,
+    request: Request,
+    tickets: Vec<TicketUse>,
+    outcome: Outcome,
+}
+
+impl Filter<'_> {
+    fn run(&mut self, mut config: OciConfig, json: &[u8]) -> Result<()> {
+        let has_process = config.process().is_some();
+        self.guard_exec(&mut config).context(CONFIG_JSON)?;
+        let gives_devices = !self.request.devices.is_empty();
+        let root = gives_devices.then(|| self.open_root(&config));
+        let lacks = |dir: &Path| matches!(&root, Some(Ok(root)) if root.lacks(dir));
+        let mut decision = self.decide(&config, &lacks)?;
+        let given = std::mem::take(&mut decision.given);
+        let memlock = decision.memlock;
+        let placements = std::mem::take(&mut decision.placements);
+        if let Some(root) = root {
+            let (edits, devices) = self.edits(&mut config, decision, Some(&root?))?;
+            oci::apply(&mut config, &edits, &CheckedNodes(&devices)).context(APPLYING)?;
+        }
+        self.memlock(&mut config, memlock).context(CONFIG_JSON)?;
+        self.ipc_lock(&mut config).context(CONFIG_JSON)?;
+        self.hugepages_limit(&mut config).context(CONFIG_JSON)?;
+        self.cpuset(&mut config, &placements)?;
+        // Half a process is not a valid configuration.
+        if !has_process && config.process().is_some() {
+            bail!(
+                "reading the configuration: it has no \"process\" to which its onload.dev annotations could apply; add one, or remove the annotations"
+            );
+        }
+        let bytes = config.to_bytes();
+        // Parsing drops only the white space around the document.
+        self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
+        if self.outcome.config.is_some() {
+            self.outcome.given = given;
+        }
+        Ok(())
+    }
+
+    /// As [`Filter::run`], for an engine that changes the configuration itself and has not made the
+    /// container's root yet.
+    fn describe(&mut self, config: OciConfig) -> Result<Described> {
+        let mut limited = config.clone();
+        let mut decision = self.decide(&config, &|_| false)?;
+        self.outcome.given = std::mem::take(&mut decision.given);
+        let keys = decision.keys.clone();
+        let memlock = decision.memlock;
+        let why = if request::is_of_pod(&config) {
+            cpuset::OF_POD
+        } else {
+            cpuset::BY_NRI
+        };
+        let not_set = cpuset::not_set(&decision.placements, why);
+        self.outcome.warnings.extend(not_set);
+        let names = names(&mut decision, &config).context(CONFIG_JSON)?;
+        let (edits, devices) = self.edits(&mut limited, decision, None)?;
+        self.memlock(&mut limited, memlock).context(CONFIG_JSON)?;
+        self.hugepages_limit(&mut limited).context(CONFIG_JSON)?;
+        Ok(Described {
+            keys,
+            names,
+            edits,
+            devices,
+            before: config,
+            limited,
+            outcome: std::mem::take(&mut self.outcome),
+        })
+    }
+
+    fn decide(&mut self, config: &OciConfig, lacks: &dyn Fn(&Path) -> bool) -> Result<Decision> {
+        let subject = Subject {
+            config,
+            request: &self.request,
+            tickets: &self.tickets,
+            identity: Identity {
+                id: self.container.id,
+                bundle: self.container.bundle,
+            },
+            lacks,
+        };
+        let mut decision = decide::decide(subject, &self.settings, self.host, self.pools)?;
+        self.outcome.reserved = decision.reserved.take();
+        self.outcome.warnings.append(&mut decision.warnings);
+        Ok(decision)
+    }
+
+    fn guard_exec(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
+        let policy = &self.settings.config.annotations;
+        self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
+            && self.container.sees_exec
+            && self.privilege.is_initial_namespace
+            && self.request.wants(&ONLOAD);
+        if !self.outcome.guards_exec
+            || host_root::look(config, self.host)? != HostRoot::ByCapability(CAP_SETUID)
+        {
+            return Ok(());
+        }
+        let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
+        if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
+            self.outcome.warnings.push(format!(
+                "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
+                self.key(&ONLOAD)
+            ));
+        }
+        Ok(())
+    }
+
+    fn open_root(&self, config: &OciConfig) -> Result<ContainerRoot> {
+        let path = config.root_path().context(CONFIG_JSON)?.unwrap_or_default();
+        ContainerRoot::open(&self.container.bundle.join(path))
+    }
+
+    /// What is to be applied, and the nodes as they were found; limits are changed in the configuration.
+    fn edits(
+        &mut self,
+        config: &mut OciConfig,
+        decision: Decision,
+        root: Option<&ContainerRoot>,
+    ) -> Result<(ContainerEdits, Vec<Device>)> {
+        self.refuse_hugetlbfs(&decision)?;
+        let mut edits = decision.edits;
+        self.preload(&mut edits, config, decision.preload, root)?;
+        leave_own_settings(&mut edits, config).context(CONFIG_JSON)?;
+        let nodes = decision.devices.iter();
+        edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
+        check_targets(&edits, config, root).with_context(|| decision.keys)?;
+        self.explain(&edits);
+        Ok((edits, decision.devices))
+    }
+
+    fn refuse_hugetlbfs(&self, decision: &Decision) -> Result<()> {
+        let edits = decision.by_class.iter();
+        let mut mounts = edits.flat_map(|(_, edits)| &edits.mounts);
+        let has_hugetlbfs = mounts.any(|mount| mount.type_.as_deref() == Some("hugetlbfs"));
+        if has_hugetlbfs && !self.privilege.is_initial_namespace {
+            bail!(
+                "{}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root, or use anonymous huge pages",
+                self.key(&[Class::Hugepages])
+            );
+        }
+        Ok(())
+    }
+
+    fn preload(
+        &mut self,
+        edits: &mut ContainerEdits,
+        config: &mut OciConfig,
+        choice: PreloadChoice,
+        root: Option<&ContainerRoot>,
+    ) -> Result<()> {
+        let now = PreloadContext {
+            settings: &self.settings,
+            root,
+            id: self.container.id,
+            privilege: self.privilege,
+        };
+        let applied = preload::apply(edits, config, choice, &now, self.host);
+        let applied = applied.with_context(|| self.key(&[Class::Nic]))?;
+        self.outcome.warnings.extend(applied.warnings);
+        self.outcome.reasons.extend(applied.reasons);
+        self.outcome.file = applied.file;
+        Ok(())
+    }
+
+    fn explain(&mut self, edits: &ContainerEdits) {
+        let asked = self.request.devices.iter().map(|(class, asked)| {
+            let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+            let names = names.join(", ");
+            let key = reason(&asked.origin);
+            match asked.origin {
+                Origin::Bundle(_) => format!("{key}: the bundle has {class} {names}"),
+                _ => format!("{key}: class {class} is allowed and gives {names}"),
+            }
+        });
+        self.outcome.reasons.splice(0..0, asked);
+        let reasons = &mut self.outcome.reasons;
+        for node in &edits.device_nodes {
+            let access = node.permissions.as_deref().unwrap_or("rwm");
+            reasons.push(format!(
+                "device node {} ({access}) exists and is the one its specification means",
+                node.path
+            ));
+        }
+        for mount in &edits.mounts {
+            reasons.push(format!(
+                "mount {} from {}",
+                mount.container_path, mount.host_path
+            ));
+        }
+        for hook in &edits.hooks {
+            reasons.push(format!("hook {}: {}", hook.hook_name, hook.args.join(" ")));
+        }
+    }
+
+    /// Never lowers it.
+    fn memlock(
+        &mut self,
+        config: &mut OciConfig,
+        memlock: Option<Memlock>,
+    ) -> Result<(), OciConfigError> {
+        const NAME: &str = "RLIMIT_MEMLOCK";
+        let wanted = match memlock {
+            None => return Ok(()),
+            Some(Memlock::Unlimited) => u64::MAX,
+            Some(Memlock::Bytes(bytes)) => bytes,
+        };
+        let own = self.privilege.memlock_hard.unwrap_or(u64::MAX);
+        let reachable = if self.privilege.may_raise_limits {
+            wanted
+        } else {
+            wanted.min(own)
+        };
+        if reachable < wanted {
+            self.outcome.warnings.push(format!(
+                "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
+            ));
+        }
+        let held = config.rlimit(NAME)?;
+        let (soft, hard) = held
+            .as_ref()
+            .map_or((0, 0), |limit| (limit.soft, limit.hard));
+        let limit = Rlimit {
+            type_: NAME.to_owned(),
+            soft: soft.max(reachable),
+            hard: hard.max(reachable),
+        };
+        if held.as_ref() != Some(&limit) {
+            config.rlimit_set(&limit)?;
+            let set = match limit.soft {
+                u64::MAX => "unlimited".to_owned(),
+                bytes => format!("{bytes} bytes"),
+            };
+            let mut classes = MEMLOCK.iter();
+            let asked = classes.find_map(|class| self.request.devices.get(class));
+            let of = asked.map(|asked| format!("{}: ", reason(&asked.origin)));
+            let of = of.unwrap_or_default();
+            self.outcome.reasons.push(format!("{of}{NAME} is {set}"));
+        }
+        Ok(())
+    }
+
+    /// A program of user 0 keeps what the bounding set allows. A program of another user keeps only
+    /// ambient capabilities, which must be inheritable and permitted too (capabilities(7)).
+    fn ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
+        use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
+        let Some(asked) = &self.request.ipc_lock else {
+            return Ok(());
+        };
+        let sets: &[CapabilitySet] = if config.user()?.uid == 0 {
+            &[Bounding, Effective, Permitted]
+        } else {
+            &[Bounding, Effective, Permitted, Inheritable, Ambient]
+        };
+        config.capability_add(sets, CAP_IPC_LOCK)?;
+        self.outcome
+            .reasons
+            .push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
+        Ok(())
+    }
+
+    fn hugepages_limit(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
+        let Some(asked) = &self.request.hugepages_limit else {
+            return Ok(());
+        };
+        let mut limits = Vec::new();
+        for wanted in &asked.value {
+            let (page_size, limit) = (wanted.page_size(), wanted.limit_bytes);
+            self.outcome.reasons.push(format!(
+                "{}: at most {limit} bytes in huge pages of {page_size}",
+                reason(&asked.origin)
+            ));
+            limits.push(HugepageLimit { page_size, limit });
+        }
+        config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
+        if !limits.is_empty() {
+            config.hugepage_limits_set(&limits)?;
+        }
+        Ok(())
+    }
+
+    fn cpuset(&mut self, config: &mut OciConfig, placements: &[Placement]) -> Result<()> {
+        let Some(first) = placements.first() else {
+            return Ok(());
+        };
+        let is_of_pod = request::is_of_pod(config);
+        if is_of_pod || !self.privilege.is_initial_namespace {
+            let why = if is_of_pod {
+                cpuset::OF_POD
+            } else {
+                cpuset::ROOTLESS
+            };
+            self.outcome
+                .warnings
+                .extend(cpuset::not_set(placements, why));
+            return Ok(());
+        }
+        let path = config.cgroups_path().context(CONFIG_JSON)?;
+        let own = config.cpuset().context(CONFIG_JSON)?;
+        let sysfs = self.host.sysfs();
+        let chosen = cpuset::choose(placements, &own, path.as_deref(), &sysfs)?;
+        self.outcome.warnings.extend(chosen.warnings);
+        for (what, list) in [("CPUs", &chosen.cpus), ("NUMA nodes", &chosen.mems)] {
+            if let Some(list) = list {
+                let reason = format!("{}: {what} {list}", reason(&first.origin));
+                self.outcome.reasons.push(reason);
+            }
+        }
+        if chosen.cpus.is_some() || chosen.mems.is_some() {
+            let (cpus, mems) = (chosen.cpus, chosen.mems);
+            config
+                .cpuset_set(&Cpuset { cpus, mems })
+                .context(CONFIG_JSON)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, classes: &[Class]) -> String {
+        let mut classes = classes.iter();
+        match classes.find_map(|class| self.request.devices.get(class)) {
+            Some(asked) => asked.origin.to_string(),
+            None => decide::keys(&self.request),
+        }
+    }
+}
+
+/// The names of the devices, if they give what the edits would: nothing that the container sets itself takes
+/// precedence, and libonload.so is preloaded as the specifications say, if at all.
+fn names(
+    decision: &mut Decision,
+    config: &OciConfig,
+) -> Result<Option<Vec<String>>, OciConfigError> {
+    let names = decision.names.take();
+    let is_by_file = decision.preload.mount.is_some();
+    if names.is_none() || decision.preload.is_asked || is_by_file {
+        return Ok(None);
+    }
+    let mut given = BTreeSet::new();
+    for (_, edits) in &decision.by_class {
+        let names = edits.env.iter().map(|entry| variable(entry));
+        given.extend(names.filter(|name| *name == LD_PRELOAD || decide::is_setting(name)));
+    }
+    let mut is_free = true;
+    config.each_env(|entry| is_free &= !given.contains(variable(entry)))?;
+    Ok(names.filter(|_| is_free))
+}
+
+/// Settings that the container brings take precedence over those of a specification.
+fn leave_own_settings(
+    edits: &mut ContainerEdits,
+    config: &OciConfig,
+) -> Result<(), OciConfigError> {
+    let settings = edits.env.iter().map(|entry| variable(entry));
+    let settings: BTreeSet<String> = settings
+        .filter(|name| decide::is_setting(name))
+        .map(str::to_owned)
+        .collect();
+    let mut held = BTreeSet::new();
+    config.each_env(|entry| held.extend(settings.get(variable(entry))))?;
+    edits
+        .env
+        .retain(|entry| !held.iter().any(|held| *held == variable(entry)));
+    Ok(())
+}
+
+/// Refuses a mount target that would be created on the host.
+fn check_targets(
+    edits: &ContainerEdits,
+    config: &OciConfig,
+    root: Option<&ContainerRoot>,
+) -> Result<()> {
+    if edits.mounts.is_empty() && edits.device_nodes.is_empty() {
+        return Ok(());
+    }
+    let mut overmounts = Vec::new();
+    for mount in config.mounts() {
+        let overmount = Overmount::new(&mount.destination(), &mount.type_(), &mount.options());
+        overmounts.push(overmount.with_source(&mount.source()));
+    }
+    // In the order in which the runtime makes them, since a link may lie in an earlier one.
+    if !edits.mounts.is_empty() {
+        overmounts.sort_by_cached_key(|mount| oci::depth(&mount.destination));
+    }
+    let overmounts = Overmounts::new(root, overmounts)?;
+    overmounts.none_astray()?;
+    for mount in &edits.mounts {
+        overmounts.may_create(&mount.container_path)?;
+    }
+    for node in &edits.device_nodes {
+        overmounts.may_create(&node.path)?;
+    }
+    Ok(())
+}
+
+fn reason(origin: &Origin) -> String {
+    match origin.asked() {
+        Origin::Annotation(key) => key.clone(),
+        Origin::Variable(_) | Origin::Ticket(_) | Origin::Bundle(_) => origin.to_string(),
+    }
+}
+
+fn variable(entry: &str) -> &str {
+    entry.split('=').next().unwrap_or_default()
+}
+
+struct CheckedNodes<'a>(&'a [Device]);
+
+impl NodeInfo for CheckedNodes<'_> {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        let device = self.0.iter().find(|device| device.source() == host_path);
+        device
+            .map(|device| device.found)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}

@@ -1,0 +1,71 @@
+//! A configuration with a request for this container, parsed as far as possible before anything
+//! else is read.
+
+use std::sync::Arc;
+
+use onload_cdi::json::RawError;
+use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_core::error;
+use onload_core::error::{Context, Error, Result};
+use onload_core::request::{Request, is_sandbox};
+
+use super::scan::{MAX_BYTES, Places, Scanned};
+use crate::decide::subject::CONFIG_JSON;
+use crate::decide::variable::Variables;
+
+#[derive(Debug)]
+pub(crate) struct DecisionInput {
+    /// The text as it was read. From here on, parts of it are not copied.
+    pub text: Arc<String>,
+    pub config: OciConfig,
+    /// The request of its annotations, which may be empty if there is a variable.
+    pub request: Request,
+    pub variables: Variables,
+}
+
+impl DecisionInput {
+    /// Parses the result of a scan; `None` if it requests nothing after all.
+    pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>> {
+        if !scanned.may_ask {
+            return Ok(None);
+        }
+        if scanned.more {
+            return Err(too_large());
+        }
+        DecisionInput::parse(text(scanned.kept)?, scanned.places)
+    }
+
+    /// Parses a text; `None` if it requests nothing after all.
+    pub(crate) fn parse(text: Arc<String>, places: Places) -> Result<Option<DecisionInput>> {
+        let config = OciConfig::parse_text(Arc::clone(&text)).context(CONFIG_JSON)?;
+        let request = Request::parse(&config)?;
+        let variables = match places {
+            Places::VariableToo if !is_sandbox(&config) => {
+                Variables::of(&config).context(CONFIG_JSON)?
+            }
+            _ => Variables::default(),
+        };
+        if request.is_none() && variables == Variables::default() {
+            return Ok(None);
+        }
+        Ok(Some(DecisionInput {
+            text,
+            config,
+            request: request.unwrap_or_default(),
+            variables,
+        }))
+    }
+}
+
+pub(crate) fn too_large() -> Error {
+    error!(
+        "config.json has onload.dev annotations, or the variable ONLOAD_CTK_REQUEST, and is larger than {MAX_BYTES} bytes"
+    )
+}
+
+pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>> {
+    let text = String::from_utf8(json)
+        .map(Arc::new)
+        .map_err(|error| OciConfigError::Read(RawError::Utf8(error.utf8_error().valid_up_to())));
+    text.context(CONFIG_JSON)
+}

@@ -1,0 +1,11 @@
+//! A bundle's `config.json`: searched for requests, read in parts, changed as it was decided, replaced; and the state that
+//! a runtime gives to its hooks.
+
+pub mod adjust;
+pub(crate) mod bundle;
+pub(crate) mod devices;
+pub mod filter;
+pub(crate) mod input;
+pub(crate) mod namespace;
+pub mod scan;
+pub mod state;

@@ -1,0 +1,243 @@
+//! The control group below which a container's will be, and the CPUs and NUMA nodes that it has.
+//!
+//! Sources: Documentation/admin-guide/cgroup-v2.rst ("cpuset.cpus.effective"), cgroup-v1/cpusets.rst, and for
+//! `cgroupsPath` the OCI specification (config-linux.md) and docs/systemd.md of runc.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use onload_core::cpu_list;
+
+use crate::decide::sysfs::Sysfs;
+
+/// Below /sys.
+const V2: &str = "fs/cgroup";
+const V1: &str = "fs/cgroup/cpuset";
+/// A file that only the hierarchy of version 2 has.
+const IS_V2: &str = "fs/cgroup/cgroup.controllers";
+
+/// The slice of a `cgroupsPath` that names none.
+const USUAL_SLICE: &str = "system.slice";
+
+/// Bytes of a path (PATH_MAX, limits.h). No control group has a longer one.
+const MAX_PATH: usize = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ancestor {
+    /// Its path in the hierarchy.
+    pub(super) path: PathBuf,
+    pub(super) cpus: BTreeSet<u32>,
+    pub(super) mems: BTreeSet<u32>,
+}
+
+/// The nearest control group above a container's that says what it has; `None` where the kernel has no cpusets.
+pub(super) fn nearest(cgroups_path: &str, sysfs: &Sysfs) -> Option<Ancestor> {
+    let is_v2 = sysfs.text(Path::new(IS_V2)).is_some();
+    let (hierarchy, cpus, mems): (_, &[&str], &[&str]) = if is_v2 {
+        (V2, &["cpuset.cpus.effective"], &["cpuset.mems.effective"])
+    } else {
+        // Before Linux 3.17 there are no effective ones.
+        let cpus = &["cpuset.effective_cpus", "cpuset.cpus"];
+        let mems = &["cpuset.effective_mems", "cpuset.mems"];
+        (V1, cpus, mems)
+    };
+    let mut above = above(cgroups_path).into_iter();
+    above.find_map(|path| read(sysfs, hierarchy, path, cpus, mems))
+}
+
+/// `None` where the group is not there, has no such controller, or nothing was given to it yet.
+fn read(
+    sysfs: &Sysfs,
+    hierarchy: &str,
+    path: PathBuf,
+    cpus: &[&str],
+    mems: &[&str],
+) -> Option<Ancestor> {
+    let dir = Path::new(hierarchy).join(&path);
+    let list = |files: &[&str]| {
+        let mut files = files.iter();
+        let text = files.find_map(|file| sysfs.text(&dir.join(file)));
+        let list = cpu_list::parse(&text.unwrap_or_default()).ok();
+        list.filter(|list| !list.is_empty())
+    };
+    Some(Ancestor {
+        cpus: list(cpus)?,
+        mems: list(mems)?,
+        path: Path::new("/").join(path),
+    })
+}
+
+/// The groups above that of a container, the nearest first, without a slash in front.
+fn above(cgroups_path: &str) -> Vec<PathBuf> {
+    if cgroups_path.len() > MAX_PATH {
+        return vec![PathBuf::new()];
+    }
+    let parent = match systemd(cgroups_path) {
+        Some(slice) => slice_path(slice),
+        None => {
+            let own = within(Path::new(cgroups_path));
+            own.parent().map(Path::to_owned).unwrap_or_default()
+        }
+    };
+    parent.ancestors().map(Path::to_owned).collect()
+}
+
+/// The slice of systemd's form, `SLICE:PREFIX:NAME`.
+fn systemd(cgroups_path: &str) -> Option<&str> {
+    let mut parts = cgroups_path.split(':');
+    let slice = parts.next()?;
+    let is_it = parts.count() == 2 && !slice.contains('/');
+    is_it.then_some(match slice {
+        "" => USUAL_SLICE,
+        slice => slice,
+    })
+}
+
+/// Where systemd puts a slice: `a-b.slice` is in `a.slice` (systemd.slice(5)).
+fn slice_path(slice: &str) -> PathBuf {
+    let mut path = PathBuf::new();
+    let Some(name) = slice.strip_suffix(".slice").filter(|name| *name != "-") else {
+        return path;
+    };
+    let mut begin = 0;
+    for part in name.split('-') {
+        begin += part.len();
+        // An empty part is no name of a slice.
+        let whole = name.get(..begin).filter(|_| !part.is_empty());
+        let Some(whole) = whole else {
+            return PathBuf::new();
+        };
+        path.push(format!("{whole}.slice"));
+        begin += 1;
+    }
+    path
+}
+
+/// A path without what leads out of the hierarchy.
+fn within(path: &Path) -> PathBuf {
+    let mut inside = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => inside.push(name),
+            Component::ParentDir => {
+                inside.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+        }
+    }
+    inside
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn above_of(cgroups_path: &str) -> Vec<String> {
+        let above = above(cgroups_path).into_iter();
+        above.map(|path| format!("/{}", path.display())).collect()
+    }
+
+    #[test]
+    fn a_path_and_a_slice_lead_to_the_groups_above() {
+        for (path, above) in [
+            ("/docker/c0ffee", &["/docker", "/"][..]),
+            ("/a/b/c", &["/a/b", "/a", "/"]),
+            ("c0ffee", &["/"]),
+            ("", &["/"]),
+            ("/../../etc/../x/y", &["/x", "/"]),
+            ("system.slice:docker:c0ffee", &["/system.slice", "/"]),
+            (
+                "user-1000-a.slice:libpod:c0ffee",
+                &[
+                    "/user.slice/user-1000.slice/user-1000-a.slice",
+                    "/user.slice/user-1000.slice",
+                    "/user.slice",
+                    "/",
+                ],
+            ),
+            (":cri:c0ffee", &["/system.slice", "/"]),
+            ("-.slice:docker:c0ffee", &["/"]),
+            // None of these is a slice.
+            ("a--b.slice:x:y", &["/"]),
+            ("../../etc:x:y", &["/"]),
+            ("machine:x:y", &["/"]),
+        ] {
+            assert_eq!(above_of(path), above, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_group_can_have_leads_to_the_top_at_once() {
+        assert_eq!(above_of(&"/a".repeat(1 << 20)), ["/"]);
+    }
+
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new(files: &[(&str, &str)]) -> Tree {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            for (path, text) in files {
+                let path = tree.0.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            tree
+        }
+
+        fn nearest(&self, cgroups_path: &str) -> Option<(String, String, String)> {
+            let found = nearest(cgroups_path, &Sysfs::at(self.0.path()))?;
+            let path = found.path.display().to_string();
+            Some((
+                path,
+                cpu_list::text(&found.cpus),
+                cpu_list::text(&found.mems),
+            ))
+        }
+    }
+
+    fn found(path: &str, cpus: &str, mems: &str) -> Option<(String, String, String)> {
+        Some((path.to_owned(), cpus.to_owned(), mems.to_owned()))
+    }
+
+    #[test]
+    fn in_version_2_the_nearest_group_with_the_controller_counts() {
+        let tree = Tree::new(&[
+            ("fs/cgroup/cgroup.controllers", "cpuset cpu memory\n"),
+            ("fs/cgroup/cpuset.cpus.effective", "0-7\n"),
+            ("fs/cgroup/cpuset.mems.effective", "0-1\n"),
+            ("fs/cgroup/system.slice/cpuset.cpus.effective", "0-5\n"),
+            ("fs/cgroup/system.slice/cpuset.mems.effective", "0-1\n"),
+            // Its parent does not hand the controller down.
+            ("fs/cgroup/docker/cgroup.procs", ""),
+        ]);
+        let found_in = |path| tree.nearest(path);
+        let system = found("/system.slice", "0-5", "0-1");
+        assert_eq!(found_in("system.slice:docker:c0ffee"), system);
+        assert_eq!(found_in("system-later.slice:docker:c0ffee"), system);
+        assert_eq!(
+            found_in("user.slice:docker:c0ffee"),
+            found("/", "0-7", "0-1")
+        );
+        assert_eq!(found_in("/system.slice/x/y"), system);
+        assert_eq!(found_in("/docker/c0ffee"), found("/", "0-7", "0-1"));
+    }
+
+    #[test]
+    fn in_version_1_the_nearest_group_that_was_given_something_counts() {
+        let tree = Tree::new(&[
+            ("fs/cgroup/cpuset/cpuset.effective_cpus", "0-7\n"),
+            ("fs/cgroup/cpuset/cpuset.effective_mems", "0-1\n"),
+            ("fs/cgroup/cpuset/docker/cpuset.effective_cpus", "0-3\n"),
+            ("fs/cgroup/cpuset/docker/cpuset.effective_mems", "0\n"),
+            ("fs/cgroup/cpuset/new/cpuset.effective_cpus", "\n"),
+            ("fs/cgroup/cpuset/new/cpuset.effective_mems", "\n"),
+            ("fs/cgroup/cpuset/old/cpuset.cpus", "2\n"),
+            ("fs/cgroup/cpuset/old/cpuset.mems", "1\n"),
+        ]);
+        assert_eq!(tree.nearest("/docker/c0ffee"), found("/docker", "0-3", "0"));
+        assert_eq!(tree.nearest("/new/c0ffee"), found("/", "0-7", "0-1"));
+        assert_eq!(tree.nearest("/old/c0ffee"), found("/old", "2", "1"));
+        assert_eq!(Tree::new(&[]).nearest("/docker/c0ffee"), None);
+    }
+}

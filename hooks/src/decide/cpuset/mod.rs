@@ -1,0 +1,504 @@
+//! The CPUs and NUMA nodes of a container that requests a bundle with them. They are in the configuration that the runtime
+//! reads, so only an entry point before it can set them.
+
+mod ancestor;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use onload_cdi::oci::Cpuset;
+use onload_core::bundle::{Cpus, Mems};
+use onload_core::cpu_list;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::text::Quoted;
+use onload_core::{bail, error};
+
+use crate::decide::placement::Placement;
+use crate::decide::sysfs::Sysfs;
+use ancestor::Ancestor;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// `None` leaves them as they are.
+    pub cpus: Option<String>,
+    /// The NUMA nodes of the memory; `None` leaves them as they are.
+    pub mems: Option<String>,
+    pub warnings: Vec<String>,
+}
+
+/// Chooses for a container whose configuration has `own` and that path of its control group. What its engine set stays.
+pub(crate) fn choose(
+    placements: &[Placement],
+    own: &Cpuset,
+    cgroups_path: Option<&str>,
+    sysfs: &Sysfs,
+) -> Result<Choice> {
+    let mut chosen = Choice::default();
+    let (mut cpus, mut mems) = (BTreeSet::new(), BTreeSet::new());
+    for placement in placements {
+        let resolver = Resolver::new(placement, cgroups_path, sysfs);
+        if placement.cpus.is_some() {
+            let wanted = resolver.cpus();
+            match &own.cpus {
+                Some(held) => chosen.keep(placement, ("cpus", "CPUs"), held, wanted.ok()),
+                None => cpus.extend(wanted?),
+            }
+        }
+        if placement.mems.is_some() {
+            let wanted = resolver.mems();
+            match &own.mems {
+                Some(held) => chosen.keep(placement, ("mems", "NUMA nodes"), held, wanted.ok()),
+                None => mems.extend(wanted?),
+            }
+        }
+        chosen.warnings.extend(two_nodes(placement));
+    }
+    let text = |set: &BTreeSet<u32>| (!set.is_empty()).then(|| cpu_list::text(set));
+    (chosen.cpus, chosen.mems) = (text(&cpus), text(&mems));
+    Ok(chosen)
+}
+
+impl Choice {
+    /// Warns that what the engine set stays, unless it is the same.
+    fn keep(
+        &mut self,
+        placement: &Placement,
+        (key, what): (&str, &str),
+        held: &str,
+        wanted: Option<BTreeSet<u32>>,
+    ) {
+        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse(held)) {
+            return;
+        }
+        self.warnings.push(format!(
+            "{}: the container keeps the {what} {} that its engine set, so {key} of bundle {} has no effect",
+            placement.origin,
+            Quoted(held),
+            placement.bundle
+        ));
+    }
+}
+
+/// Devices on two nodes have no CPUs that are near all of them.
+fn two_nodes(placement: &Placement) -> Option<String> {
+    let is_near = matches!(placement.cpus, Some(Cpus::Numa | Cpus::Isolated))
+        || placement.mems == Some(Mems::Numa);
+    (is_near && placement.nodes.len() > 1).then(|| {
+        format!(
+            "{}: the devices of bundle {} are on the NUMA nodes {}, so its CPUs and memory are those of all of them",
+            placement.origin,
+            placement.bundle,
+            cpu_list::text(&placement.nodes)
+        )
+    })
+}
+
+/// A warning for a container that does not get the CPUs and nodes of its bundles.
+pub(crate) fn not_set(placements: &[Placement], why: &str) -> Option<String> {
+    let first = placements.first()?;
+    let bundles: Vec<&str> = placements.iter().map(|one| one.bundle.as_str()).collect();
+    Some(format!(
+        "{}: cpus and mems of bundle {} are not set: {why}",
+        first.origin,
+        bundles.join(", ")
+    ))
+}
+
+/// Why a container of a pod has none.
+pub(crate) const OF_POD: &str =
+    "kubelet decides about the CPUs of pods, by its CPU manager and topology manager";
+/// Why a rootless one has none.
+pub(crate) const ROOTLESS: &str = "an engine without root has no cpusets of the host";
+/// Why one has none that is told what it gets by NRI.
+pub(crate) const BY_NRI: &str =
+    "NRI is asked before the container has a control group; use the runtime onload";
+
+/// Finds what one bundle means on this host.
+struct Resolver<'a> {
+    placement: &'a Placement,
+    sysfs: &'a Sysfs,
+    above: Option<Ancestor>,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(placement: &'a Placement, cgroups_path: Option<&str>, sysfs: &'a Sysfs) -> Self {
+        Resolver {
+            placement,
+            sysfs,
+            above: ancestor::nearest(cgroups_path.unwrap_or_default(), sysfs),
+        }
+    }
+
+    fn cpus(&self) -> Result<BTreeSet<u32>> {
+        let above = self.above()?;
+        let wanted = match &self.placement.cpus {
+            None => return Ok(BTreeSet::new()),
+            Some(Cpus::List(list)) => return self.all_of(list, "the CPUs", &above.cpus),
+            Some(Cpus::Numa) => self.cpus_of_nodes()?,
+            Some(Cpus::Isolated) => self.isolated()?,
+        };
+        self.some_of(&wanted, "the CPUs", &above.cpus)
+    }
+
+    fn mems(&self) -> Result<BTreeSet<u32>> {
+        const WHAT: &str = "memory of the NUMA nodes";
+        let above = self.above()?;
+        match &self.placement.mems {
+            None => Ok(BTreeSet::new()),
+            Some(Mems::List(list)) => self.all_of(list, WHAT, &above.mems),
+            Some(Mems::Numa) => self.some_of(&self.nodes()?, WHAT, &above.mems),
+        }
+    }
+
+    fn above(&self) -> Result<&Ancestor> {
+        let Placement { origin, bundle, .. } = self.placement;
+        self.above.as_ref().ok_or_else(|| {
+            error!(
+                "{origin}: the kernel has no cpusets, which keep a container to CPUs and NUMA nodes; remove cpus and mems from [bundles.{bundle}]"
+            )
+        })
+    }
+
+    /// The NUMA nodes of the devices. Where there is one node, everything is on it, and the kernel may not say so.
+    fn nodes(&self) -> Result<BTreeSet<u32>> {
+        let Placement { origin, bundle, .. } = self.placement;
+        if !self.placement.nodes.is_empty() {
+            return Ok(self.placement.nodes.clone());
+        }
+        let online = self.list("devices/system/node/online")?;
+        if online.len() != 1 {
+            bail!(
+                "{origin}: the kernel names no NUMA node of the devices of bundle {bundle}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+            );
+        }
+        Ok(online)
+    }
+
+    fn cpus_of_nodes(&self) -> Result<BTreeSet<u32>> {
+        let mut cpus = BTreeSet::new();
+        for node in self.nodes()? {
+            cpus.extend(self.list(&format!("devices/system/node/node{node}/cpulist"))?);
+        }
+        Ok(cpus)
+    }
+
+    fn isolated(&self) -> Result<BTreeSet<u32>> {
+        let isolated = self.list("devices/system/cpu/isolated")?;
+        let near = self.cpus_of_nodes()?;
+        let both: BTreeSet<u32> = near.intersection(&isolated).copied().collect();
+        if both.is_empty() {
+            let Placement { origin, bundle, .. } = self.placement;
+            bail!(
+                "{origin}: bundle {bundle} wants isolated CPUs, and no CPU of NUMA node {} is isolated ({} on this host); isolate some with isolcpus on the kernel's command line, or say cpus = \"numa\"",
+                cpu_list::text(&self.nodes()?),
+                shown(&isolated)
+            );
+        }
+        Ok(both)
+    }
+
+    /// A list of the kernel. Where it is not understood, a container would be kept to a part of it.
+    fn list(&self, path: &str) -> Result<BTreeSet<u32>> {
+        let text = self.sysfs.text(Path::new(path));
+        cpu_list::parse(&text.unwrap_or_default()).with_context(|| {
+            let Placement { origin, bundle, .. } = self.placement;
+            format!(
+                "{origin}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+            )
+        })
+    }
+
+    /// Those that the container may have; at least one.
+    fn some_of(
+        &self,
+        wanted: &BTreeSet<u32>,
+        what: &str,
+        has: &BTreeSet<u32>,
+    ) -> Result<BTreeSet<u32>> {
+        let both: BTreeSet<u32> = wanted.intersection(has).copied().collect();
+        if both.is_empty() {
+            return Err(self.not_there(wanted, what, has));
+        }
+        Ok(both)
+    }
+
+    /// All of them, or none.
+    fn all_of(
+        &self,
+        wanted: &BTreeSet<u32>,
+        what: &str,
+        has: &BTreeSet<u32>,
+    ) -> Result<BTreeSet<u32>> {
+        if !wanted.is_subset(has) {
+            return Err(self.not_there(wanted, what, has));
+        }
+        Ok(wanted.clone())
+    }
+
+    fn not_there(&self, wanted: &BTreeSet<u32>, what: &str, has: &BTreeSet<u32>) -> Error {
+        let Placement { origin, bundle, .. } = self.placement;
+        let group = self.above.as_ref().map(|above| above.path.as_path());
+        let group = group.unwrap_or(Path::new("/")).to_string_lossy();
+        error!(
+            "{origin}: bundle {bundle} wants {what} {}, and the control group {} of the container has {}; widen that, or change [bundles.{bundle}]",
+            shown(wanted),
+            Quoted(&group),
+            shown(has)
+        )
+    }
+}
+
+fn shown(numbers: &BTreeSet<u32>) -> String {
+    if numbers.is_empty() {
+        return "none".to_owned();
+    }
+    cpu_list::text(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onload_core::request::Origin;
+    use std::fs;
+
+    /// Two nodes of four CPUs, of which each has two that are isolated.
+    const HOST: [(&str, &str); 8] = [
+        ("fs/cgroup/cgroup.controllers", "cpuset\n"),
+        ("fs/cgroup/cpuset.cpus.effective", "0-7\n"),
+        ("fs/cgroup/cpuset.mems.effective", "0-1\n"),
+        ("fs/cgroup/narrow/cpuset.cpus.effective", "0-1,6\n"),
+        ("fs/cgroup/narrow/cpuset.mems.effective", "0\n"),
+        ("devices/system/node/online", "0-1\n"),
+        ("devices/system/node/node0/cpulist", "0-3\n"),
+        ("devices/system/node/node1/cpulist", "4-7\n"),
+    ];
+
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new(more: &[(&str, &str)]) -> Tree {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            for (path, text) in HOST.iter().chain(more) {
+                let path = tree.0.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            tree
+        }
+
+        fn choose(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Choice {
+            self.tried(placements, own, path).unwrap()
+        }
+
+        fn tried(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Result<Choice> {
+            choose(placements, own, Some(path), &Sysfs::at(self.0.path()))
+        }
+
+        fn refusal(&self, placement: Placement, path: &str) -> String {
+            let refused = self.tried(&[placement], &Cpuset::default(), path);
+            refused.unwrap_err().to_string()
+        }
+    }
+
+    fn placement(cpus: Option<Cpus>, mems: Option<Mems>, nodes: &[u32]) -> Placement {
+        Placement {
+            bundle: "hft".to_owned(),
+            origin: Origin::Annotation("onload.dev/bundle".to_owned()),
+            cpus,
+            mems,
+            nodes: nodes.iter().copied().collect(),
+        }
+    }
+
+    fn list(cpus: &str) -> BTreeSet<u32> {
+        cpu_list::read(cpus).unwrap()
+    }
+
+    fn set(chosen: &Choice) -> (Option<&str>, Option<&str>) {
+        (chosen.cpus.as_deref(), chosen.mems.as_deref())
+    }
+
+    #[test]
+    fn the_cpus_of_the_node_are_those_that_the_container_may_have() {
+        let tree = Tree::new(&[]);
+        let wanted = [placement(Some(Cpus::Numa), Some(Mems::Numa), &[0])];
+        let free = Cpuset::default();
+        let chosen = tree.choose(&wanted, &free, "/docker/c0ffee");
+        assert_eq!(set(&chosen), (Some("0-3"), Some("0")));
+        let chosen = tree.choose(&wanted, &free, "/narrow/c0ffee");
+        assert_eq!(set(&chosen), (Some("0-1"), Some("0")));
+        assert_eq!(chosen.warnings, [""; 0]);
+        let one = [placement(Some(Cpus::Numa), None, &[1])];
+        let chosen = tree.choose(&one, &free, "/narrow/c0ffee");
+        assert_eq!(set(&chosen), (Some("6"), None));
+    }
+
+    #[test]
+    fn devices_on_two_nodes_give_the_cpus_of_both_and_a_line_says_so() {
+        let tree = Tree::new(&[]);
+        let wanted = [placement(Some(Cpus::Numa), Some(Mems::Numa), &[0, 1])];
+        let chosen = tree.choose(&wanted, &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("0-7"), Some("0-1")));
+        assert_eq!(
+            chosen.warnings,
+            [
+                "annotation \"onload.dev/bundle\": the devices of bundle hft are on the NUMA nodes 0-1, so its CPUs and memory are those of all of them"
+            ]
+        );
+        // Two bundles are together what each of them is.
+        let wanted = [
+            placement(Some(Cpus::Numa), None, &[0]),
+            placement(
+                Some(Cpus::List(list("7"))),
+                Some(Mems::List(list("1"))),
+                &[],
+            ),
+        ];
+        let chosen = tree.choose(&wanted, &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("0-3,7"), Some("1")));
+    }
+
+    #[test]
+    fn isolated_cpus_are_those_of_the_node() {
+        let tree = Tree::new(&[("devices/system/cpu/isolated", "2-5\n")]);
+        let of = |nodes: &[u32]| placement(Some(Cpus::Isolated), None, nodes);
+        let chosen = tree.choose(&[of(&[1])], &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("4-5"), None));
+        let refused = tree.refusal(of(&[1]), "/narrow/c0ffee");
+        assert!(
+            refused.ends_with("bundle hft wants the CPUs 4-5, and the control group \"/narrow\" of the container has 0-1,6; widen that, or change [bundles.hft]"),
+            "{refused}"
+        );
+        let none = Tree::new(&[("devices/system/cpu/isolated", "\n")]);
+        let refused = none.refusal(of(&[0]), "/x/y");
+        assert!(
+            refused.contains("no CPU of NUMA node 0 is isolated (none on this host)"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_list_of_the_kernel_that_ends_in_null_is_a_list() {
+        let tree = Tree::new(&[
+            ("devices/system/node/node1/cpulist", "4-7\n\0"),
+            ("devices/system/cpu/isolated", "2-5\n\0"),
+        ]);
+        let one = [placement(Some(Cpus::Isolated), None, &[1])];
+        let chosen = tree.choose(&one, &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("4-5"), None));
+    }
+
+    #[test]
+    fn nobody_is_kept_to_a_part_of_a_list_that_is_not_understood() {
+        let tree = Tree::new(&[("devices/system/node/node1/cpulist", "4-5,7-6\n")]);
+        let of = |cpus| placement(Some(cpus), None, &[1]);
+        let refused = tree.refusal(of(Cpus::Numa), "/x/y");
+        let wanted = "reading /sys/devices/system/node/node1/cpulist; name CPUs and nodes as lists in [bundles.hft]";
+        assert!(refused.contains(wanted), "{refused}");
+        // A group whose own list is not understood leaves it to the one above.
+        let tree = Tree::new(&[("fs/cgroup/odd/cpuset.cpus.effective", "0-\n")]);
+        let chosen = tree.choose(&[of(Cpus::Numa)], &Cpuset::default(), "/odd/y");
+        assert_eq!(set(&chosen), (Some("4-7"), None));
+    }
+
+    #[test]
+    fn a_list_is_given_whole_or_not_at_all() {
+        let tree = Tree::new(&[]);
+        let of = |cpus: &str| placement(Some(Cpus::List(list(cpus))), None, &[]);
+        let chosen = tree.choose(&[of("1,5-6")], &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("1,5-6"), None));
+        for (wanted, group) in [("6-8", "/x/y"), ("1,5-6", "/narrow/y")] {
+            let refused = tree.refusal(of(wanted), group);
+            assert!(
+                refused.contains(&format!("wants the CPUs {wanted}, and")),
+                "{refused}"
+            );
+        }
+        let refused = tree.refusal(placement(None, Some(Mems::List(list("1-2"))), &[]), "/x/y");
+        assert!(refused.contains("wants memory of the NUMA nodes 1-2, and the control group \"/\" of the container has 0-1"), "{refused}");
+    }
+
+    #[test]
+    fn what_the_engine_set_stays_and_a_line_says_so() {
+        let tree = Tree::new(&[]);
+        let own = Cpuset {
+            cpus: Some("5".to_owned()),
+            mems: None,
+        };
+        let wanted = [placement(Some(Cpus::Numa), Some(Mems::Numa), &[0])];
+        let chosen = tree.choose(&wanted, &own, "/x/y");
+        assert_eq!(set(&chosen), (None, Some("0")));
+        assert_eq!(
+            chosen.warnings,
+            [
+                "annotation \"onload.dev/bundle\": the container keeps the CPUs \"5\" that its engine set, so cpus of bundle hft has no effect"
+            ]
+        );
+        // Also where the bundle's could not be set.
+        let impossible = [placement(Some(Cpus::List(list("99"))), None, &[])];
+        assert_eq!(set(&tree.choose(&impossible, &own, "/x/y")), (None, None));
+        // What was set here before is no engine's.
+        let before = Cpuset {
+            cpus: Some("0-3".to_owned()),
+            mems: Some("0".to_owned()),
+        };
+        assert_eq!(tree.choose(&wanted, &before, "/x/y"), Choice::default());
+    }
+
+    #[test]
+    fn a_node_that_nobody_knows_is_refused_but_where_there_is_only_one() {
+        let of = || placement(Some(Cpus::Numa), None, &[]);
+        let refused = Tree::new(&[]).refusal(of(), "/x/y");
+        assert!(
+            refused.contains("the kernel names no NUMA node of the devices of bundle hft"),
+            "{refused}"
+        );
+        let one = Tree::new(&[("devices/system/node/online", "0\n")]);
+        let chosen = one.choose(&[of()], &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("0-3"), None));
+    }
+
+    /// A capture has no CPUs: these are as many as its machine had.
+    #[test]
+    fn devices_of_a_host_with_two_nodes_have_the_cpus_of_theirs() {
+        use onload_core::class::Class;
+        let captured = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/hosts/debian13-2numa-onload-rxe-vfio/sys"
+        );
+        let captured = Sysfs::at(captured);
+        let tree = Tree::new(&[]);
+        for (class, name, node) in [
+            (Class::Nic, "ens1", Some(0)),
+            (Class::Zf, "ens2", Some(1)),
+            (Class::Netdev, "ens1v0", Some(0)),
+            (Class::Nic, "0000:81:00.0", Some(1)),
+            (Class::Vfio, "0000:81:10.2", Some(1)),
+            (Class::Nic, "enp0s3", None),
+            (Class::Rdma, "rxe0", None),
+            (Class::Nic, "loopback", None),
+            (Class::Hugepages, "2Mi", None),
+            (Class::Vfio, "0000:99:00.0", None),
+        ] {
+            assert_eq!(captured.numa_node(class, name), node, "{class}={name}");
+        }
+        let nodes: Vec<u32> = ["ens1", "ens2"]
+            .iter()
+            .filter_map(|name| captured.numa_node(Class::Nic, name))
+            .collect();
+        for (nodes, cpus) in [(&nodes[..1], "0-3"), (&nodes[1..], "4-7")] {
+            let wanted = [placement(Some(Cpus::Numa), None, nodes)];
+            let chosen = tree.choose(&wanted, &Cpuset::default(), "/docker/c0ffee");
+            assert_eq!(set(&chosen), (Some(cpus), None));
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_cpusets_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        let wanted = [placement(Some(Cpus::List(list("0"))), None, &[])];
+        let refused = choose(&wanted, &Cpuset::default(), None, &Sysfs::at(empty.path()));
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("the kernel has no cpusets"), "{refused}");
+    }
+}

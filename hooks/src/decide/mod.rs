@@ -1,0 +1,200 @@
+//! What one container gets. This is decided once, from the container's configuration, the
+//! operator's policy and the host's specifications. The appliers only carry the decision out.
+
+mod addresses;
+pub(crate) mod cpuset;
+pub mod device;
+pub mod host;
+pub(crate) mod host_root;
+mod interface;
+mod library_dirs;
+pub(crate) mod nodes;
+pub(crate) mod placement;
+pub mod pools;
+pub(crate) mod preload_choice;
+pub(crate) mod present;
+pub(crate) mod report;
+pub mod specs;
+pub mod subject;
+pub mod sysfs;
+pub mod variable;
+
+use onload_cdi::ContainerEdits;
+use onload_core::class::Class;
+use onload_core::config::Memlock;
+use onload_core::error::{Context, Result};
+use onload_core::onload::TCPDIRECT_ATTRIBUTES;
+use onload_core::policy::{self, MEMLOCK, Policy};
+use onload_core::request::{Origin, Origins, Request};
+
+use device::Device;
+use host::{HostView, Settings};
+use placement::Placement;
+use pools::{Chosen, Pools, Reserved};
+use preload_choice::PreloadChoice;
+use specs::Specs;
+use subject::CONFIG_JSON;
+use subject::Subject;
+
+/// What one container gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Decision {
+    /// Where devices are requested, for people.
+    pub keys: String,
+    /// The edits that the configuration does not contain yet, except device nodes and the preload.
+    pub edits: ContainerEdits,
+    /// All edits, class by class, whether the configuration contains them or not.
+    pub by_class: Vec<(Class, ContainerEdits)>,
+    pub devices: Vec<Device>,
+    /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
+    /// pool stands for others, and the configuration contains nothing of it yet.
+    pub names: Option<Vec<String>>,
+    pub given: String,
+    pub preload: PreloadChoice,
+    /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
+    pub memlock: Option<Memlock>,
+    pub placements: Vec<Placement>,
+    /// What was reserved just now; whoever does not carry the decision out gives it back.
+    pub reserved: Option<Reserved>,
+    pub warnings: Vec<String>,
+}
+
+/// Decides for one container by the operator's policy. Where it fails, nothing is reserved.
+pub(crate) fn decide(
+    subject: Subject<'_>,
+    settings: &Settings,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Decision> {
+    let root = host_root::look(subject.config, host).context(CONFIG_JSON)?;
+    let policy = Policy {
+        annotations: &settings.config.annotations,
+        environment: &settings.config.environment,
+        file: &settings.file,
+    };
+    let warnings = policy::check(subject.request, policy, &root)?;
+    let decision = provide(subject, settings, host, pools)?;
+    Ok(Decision {
+        warnings,
+        ..decision
+    })
+}
+
+/// As [`decide`], whoever allowed it.
+pub(crate) fn provide(
+    subject: Subject<'_>,
+    settings: &Settings,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Decision> {
+    let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
+    let specs = if wanted.is_empty() {
+        Specs::default()
+    } else {
+        host.specs(&wanted)?
+    };
+    let chosen = pools::choose(subject, &specs, settings, pools)?;
+    let result = assemble(subject, &chosen, &specs, settings, host);
+    let result = pools::or_give_back(result, chosen.reserved.as_ref(), pools);
+    result.map(|decision| Decision {
+        reserved: chosen.reserved,
+        ..decision
+    })
+}
+
+fn assemble(
+    subject: Subject<'_>,
+    chosen: &Chosen,
+    specs: &Specs,
+    settings: &Settings,
+    host: &dyn HostView,
+) -> Result<Decision> {
+    let request = chosen.request.as_ref().unwrap_or(subject.request);
+    let found = look_up(request, specs, host)?;
+    let keys = keys(request);
+    let mut edits = found.edits;
+    let mut devices = found.devices;
+    chosen.name_tokens(&mut edits);
+    addresses::set(&mut edits, request)?;
+    library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
+    let preload = PreloadChoice::take(&mut edits, request, &keys);
+    let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
+    let is_held = is_held.context(CONFIG_JSON)?;
+    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held;
+    let memlock = settings.config.cdi.memlock;
+    Ok(Decision {
+        keys,
+        edits,
+        by_class: found.by_class,
+        devices,
+        names: is_whole.then_some(found.names),
+        preload,
+        memlock: request.wants(&MEMLOCK).then_some(memlock),
+        placements: placement::placements(request, &chosen.given, specs, &host.sysfs()),
+        given: report::asked(request),
+        reserved: None,
+        warnings: Vec::new(),
+    })
+}
+
+/// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.
+pub(crate) fn is_setting(name: &str) -> bool {
+    name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES
+}
+
+/// Where a request asks for devices, for people.
+pub(crate) fn keys(request: &Request) -> String {
+    let asked = request.devices.values();
+    let mut origins: Vec<&Origin> = Vec::new();
+    for origin in asked.map(|asked| asked.origin.asked()) {
+        // Of a bundle, all classes stand in one place.
+        if !origins.contains(&origin) {
+            origins.push(origin);
+        }
+    }
+    Origins(&origins).to_string()
+}
+
+#[derive(Debug, Default)]
+struct LookedUp {
+    edits: ContainerEdits,
+    by_class: Vec<(Class, ContainerEdits)>,
+    devices: Vec<Device>,
+    names: Vec<String>,
+    /// Nothing was left out of what the specifications say.
+    is_as_written: bool,
+}
+
+fn look_up(request: &Request, specs: &Specs, host: &dyn HostView) -> Result<LookedUp> {
+    if request.devices.is_empty() {
+        return Ok(LookedUp::default());
+    }
+    let entries = specs.resolve(request)?;
+    let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
+    // The entries are ordered by class, as the request is, and each file is of one class.
+    let mut is_as_written = true;
+    let mut by_class = Vec::new();
+    let mut edits = ContainerEdits::default();
+    for entries in entries.chunk_by(|one, other| one.class == other.class) {
+        let mut own = specs.edits(entries);
+        is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
+        edits.append(&own);
+        by_class.push((entries[0].class, own));
+    }
+    // `nodes` has an entry for every node: all of them were checked.
+    let device = |node: onload_cdi::DeviceNode| {
+        let found = *nodes.get(node.source())?;
+        Some(Device { node, found })
+    };
+    let own = present::unique(std::mem::take(&mut edits.device_nodes));
+    Ok(LookedUp {
+        edits,
+        by_class,
+        devices: own.into_iter().filter_map(device).collect(),
+        names: entries
+            .iter()
+            .map(|entry| entry.found.name.to_string())
+            .collect(),
+        is_as_written,
+    })
+}

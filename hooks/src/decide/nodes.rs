@@ -1,0 +1,176 @@
+//! Checks the device nodes of a request on this host: each exists, is a character device, has the
+//! number that its driver currently assigns, and belongs to the device that its specification was
+//! written for.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use onload_cdi::DeviceNode;
+use onload_cdi::oci::{Node, NodeInfo, NodeKind};
+use onload_core::bail;
+use onload_core::class::Class;
+use onload_core::error;
+use onload_core::error::{Context, Result};
+use onload_core::expect::{Expect, Expected};
+
+use super::specs::{Entry, Specs, expectations};
+use super::sysfs::{Numbers, Remedies, Sysfs, rdma_class};
+
+/// The node was examined just now, so a wrong number belongs to the node in /dev.
+const RENUMBERED: &str = "; the node in /dev is not its driver's own: remove it, then run `systemctl start onload-cdi.service`";
+
+const REMEDIES: Remedies = Remedies {
+    renumbered: RENUMBERED,
+    renumbered_since: RENUMBERED,
+    moved: "; run `systemctl start onload-cdi.service`",
+};
+
+/// The nodes as found, by their paths on the host, so that exactly what was checked is written.
+pub(super) type Nodes = BTreeMap<String, Node>;
+
+pub(super) fn check(
+    entries: &[Entry<'_>],
+    specs: &Specs,
+    host: &dyn NodeInfo,
+    sysfs: &Sysfs,
+) -> Result<Nodes> {
+    let mut nodes = Nodes::default();
+    for entry in entries {
+        let check = NodeCheck {
+            entry,
+            specs,
+            host,
+            sysfs,
+        };
+        let checked = check.entry(&mut nodes);
+        checked.with_context(|| entry.origin.to_string())?;
+    }
+    Ok(nodes)
+}
+
+struct NodeCheck<'a> {
+    entry: &'a Entry<'a>,
+    specs: &'a Specs,
+    host: &'a dyn NodeInfo,
+    sysfs: &'a Sysfs,
+}
+
+impl NodeCheck<'_> {
+    fn entry(&self, nodes: &mut Nodes) -> Result<()> {
+        let expected = expectations(&self.entry.found);
+        let shared = &self.entry.found.spec.container_edits.device_nodes;
+        let own = &self.entry.found.device.container_edits.device_nodes;
+        for node in shared.iter().chain(own) {
+            let found = self.look(node)?;
+            nodes.insert(node.source().to_owned(), found);
+            let told: Vec<&Expect> = expected.iter().filter(|e| e.node == node.path).collect();
+            for expect in &told {
+                self.sysfs.check(expect, numbers(found), &REMEDIES)?;
+            }
+            if told.is_empty()
+                && let Some(device) = self.device(node)?
+            {
+                let expect = Expect {
+                    node: node.path.clone(),
+                    device,
+                    written: None,
+                };
+                self.sysfs.check(&expect, numbers(found), &REMEDIES)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, node: &DeviceNode) -> Result<Node> {
+        let path = node.source();
+        let found = match self.host.node(path) {
+            // podman takes a runtime that says "No such file or directory" for one that is missing.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
+                "device node {path} does not exist; is the driver loaded? run `onload-ctk cdi generate`"
+            ),
+            Err(error) => bail!(
+                "device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
+            ),
+            Ok(found) => found,
+        };
+        if found.kind != NodeKind::Char {
+            bail!("{path} is not a character device");
+        }
+        let kind = node.type_.as_deref().unwrap_or_default();
+        let major = node.major.unwrap_or_default();
+        let minor = node.minor.unwrap_or_default();
+        let same_kind = matches!(kind, "" | "c" | "u");
+        let same_numbers = (major, minor) == (found.major.into(), found.minor.into());
+        if !same_kind || major != 0 && !same_numbers {
+            bail!(
+                "device node {path} is {}, but its specification says {kind} {major}:{minor}; remove type, major and minor from it",
+                numbers(found)
+            );
+        }
+        Ok(found)
+    }
+
+    /// The device that a node without an expectation belongs to: an entry is named after its device.
+    fn device(&self, node: &DeviceNode) -> Result<Option<Expected>> {
+        let name = node.path.rsplit('/').next().unwrap_or_default();
+        let own = self.entry.found.name.device().as_str();
+        let unowned = || {
+            error!(
+                "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device",
+                node.path
+            )
+        };
+        match self.entry.class {
+            Class::Rdma if rdma_class(name).is_some() => {
+                let ibdev = if own == "all" {
+                    self.member(&node.path, name).ok_or_else(unowned)?
+                } else {
+                    own.to_owned()
+                };
+                let pci = self.sysfs.function_of(&ibdev);
+                Ok(Some(Expected::Rdma { ibdev, pci }))
+            }
+            Class::Vfio if Expected::driver("misc", name).is_none() => {
+                let pci = own.parse().map_err(|_| unowned())?;
+                Ok(Some(Expected::Vfio { pci }))
+            }
+            // A driver's node is identified by its name on the host, whatever its name in the
+            // container.
+            class => {
+                let kernels = node.source().rsplit('/').next().unwrap_or_default();
+                Ok(self.of_driver(class, kernels))
+            }
+        }
+    }
+
+    /// The device behind a node that has the same name on every host, or is named after its clock.
+    fn of_driver(&self, class: Class, name: &str) -> Option<Expected> {
+        match class {
+            Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
+                Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
+            }
+            Class::Rdma | Class::Vfio => Expected::driver("misc", name),
+            Class::Ptp | Class::Pps => {
+                let pci = self.sysfs.function_of_clock(class.as_str(), name);
+                Expected::clock(class.as_str(), name, pci)
+            }
+            Class::Profile | Class::Hugepages | Class::Netdev | Class::Bundle => None,
+        }
+    }
+
+    /// The entry that a node of `all` belongs to: the one named after the device that owns the node
+    /// now, or else any other, which the comparison then refuses.
+    fn member(&self, path: &str, name: &str) -> Option<String> {
+        let owners = self.specs.owners_of(Class::Rdma, path);
+        let now = self.sysfs.ibdev_of(name);
+        now.filter(|now| owners.contains(now))
+            .or_else(|| owners.into_iter().next())
+    }
+}
+
+fn numbers(node: Node) -> Numbers {
+    Numbers {
+        major: node.major,
+        minor: node.minor,
+    }
+}

@@ -1,0 +1,131 @@
+//! What the bundles of a request say of CPUs and memory, and the NUMA nodes that their devices are on.
+
+use std::collections::BTreeSet;
+
+use onload_core::bundle::{Cpus, Mems};
+use onload_core::class::Class;
+use onload_core::request::{OpenedBundle, Origin, Request};
+
+use super::pools::Given;
+use super::specs::Specs;
+use super::sysfs::Sysfs;
+
+/// What a bundle says of the CPUs and the memory of its containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Placement {
+    pub bundle: String,
+    pub origin: Origin,
+    pub cpus: Option<Cpus>,
+    pub mems: Option<Mems>,
+    /// The NUMA nodes of its devices, as far as the kernel names any.
+    pub nodes: BTreeSet<u32>,
+}
+
+/// Those of a request, in its order. `given` are the members that pools gave.
+pub(super) fn placements(
+    request: &Request,
+    given: &Given,
+    specs: &Specs,
+    sysfs: &Sysfs,
+) -> Vec<Placement> {
+    let mut placements = Vec::new();
+    if let Some(asked) = &request.bundles {
+        for bundle in &asked.value {
+            if bundle.cpus.is_some() || bundle.mems.is_some() {
+                placements.push(Placement {
+                    bundle: bundle.name.clone(),
+                    origin: asked.origin.clone(),
+                    cpus: bundle.cpus.clone(),
+                    mems: bundle.mems.clone(),
+                    nodes: nodes(bundle, given, specs, sysfs),
+                });
+            }
+        }
+    }
+    placements
+}
+
+fn nodes(bundle: &OpenedBundle, given: &Given, specs: &Specs, sysfs: &Sysfs) -> BTreeSet<u32> {
+    let mut nodes = BTreeSet::new();
+    for (class, wanted) in &bundle.devices {
+        for wanted in wanted {
+            let names = names(*class, &wanted.name, given, specs);
+            let names = names.iter();
+            nodes.extend(names.filter_map(|name| sysfs.numa_node(*class, name)));
+        }
+    }
+    nodes
+}
+
+/// The devices that a name stands for.
+fn names(class: Class, name: &str, given: &Given, specs: &Specs) -> Vec<String> {
+    if let Some(members) = given.get(&(class, name.to_owned())) {
+        return members.clone();
+    }
+    match name {
+        "all" => specs.names_of(class),
+        "loopback" => Vec::new(),
+        name => vec![name.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use onload_cdi::SpecSource;
+    use onload_core::config::HookConfig;
+
+    const BUNDLES: &str = "[bundles.far]\ndevices = [\"vfio=fast*2\", \"hugepages=2Mi\"]\ncpus = \"numa\"\n\
+                           [bundles.all]\ndevices = [\"nic=all\"]\nmems = \"numa\"\n\
+                           [bundles.none]\ndevices = [\"nic=loopback\"]\ncpus = \"0\"\n\
+                           [bundles.plain]\ndevices = [\"nic=ens1\"]\n";
+    const NIC: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/nic","devices":[
+        {"name":"all","containerEdits":{"env":["A=1"]}},
+        {"name":"loopback","containerEdits":{"env":["A=1"]}},
+        {"name":"ens1","containerEdits":{"env":["A=1"]}},
+        {"name":"ens2","containerEdits":{"env":["A=1"]}},
+        {"name":"any","annotations":{"onload.dev/pool-members":"ens1"},"containerEdits":{"env":["A=1"]}}]}"#;
+
+    fn nodes_of(bundle: &str, given: &Given) -> Vec<(String, Vec<u32>)> {
+        let annotations = BTreeMap::from([("onload.dev/bundle".to_owned(), bundle.to_owned())]);
+        let mut request = Request::parse(&annotations).unwrap().unwrap();
+        let config = HookConfig::parse(BUNDLES).unwrap();
+        request.open_bundles(&config.bundles).unwrap();
+        let specs = Specs::from_sources(vec![SpecSource {
+            path: "/etc/cdi/onload.dev-nic.json".into(),
+            priority: 0,
+            content: onload_cdi::from_json(NIC.as_bytes()).map_err(Into::into),
+        }]);
+        let captured = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/hosts/debian13-2numa-onload-rxe-vfio/sys"
+        );
+        let placed = placements(&request, given, &specs, &Sysfs::at(captured));
+        let placed = placed.into_iter();
+        placed
+            .map(|one| (one.bundle, one.nodes.into_iter().collect()))
+            .collect()
+    }
+
+    #[test]
+    fn the_nodes_of_a_bundle_are_those_of_its_devices_and_of_the_members_that_it_got() {
+        let members = |names: &[&str]| {
+            let names = names.iter().map(ToString::to_string).collect();
+            Given::from([((Class::Vfio, "fast".to_owned()), names)])
+        };
+        let far = |given: &Given| nodes_of("far", given);
+        assert_eq!(
+            far(&members(&["0000:81:10.0"])),
+            [("far".to_owned(), vec![1])]
+        );
+        let both = members(&["0000:81:10.0", "0000:41:10.0"]);
+        assert_eq!(far(&both), [("far".to_owned(), vec![0, 1])]);
+        let none = Given::new();
+        assert_eq!(nodes_of("all", &none), [("all".to_owned(), vec![0, 1])]);
+        assert_eq!(nodes_of("none", &none), [("none".to_owned(), vec![])]);
+        // What says nothing of CPUs and memory is not looked at.
+        assert_eq!(nodes_of("plain", &none), []);
+    }
+}

@@ -1,0 +1,436 @@
+//! Pools: a name that stands for several devices, of which the container gets some that are free.
+//!
+//! Choosing is the one decision that depends on other containers, so it claims what it chooses: a
+//! reservation keeps the members for this container until its createRuntime hook turns it into a lease.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+
+use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_core::bail;
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::{Context, Result};
+use onload_core::expect::Expect;
+use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
+use onload_core::pool::Pool;
+use onload_core::request::{Origin, Request, Wanted};
+use onload_core::text::Quoted;
+use onload_core::ticket::Ticket;
+
+use super::host::Settings;
+use super::specs::{Specs, expectations};
+use super::subject::CONFIG_JSON;
+use super::subject::{Identity, Subject};
+
+#[derive(Clone, Copy)]
+pub struct PoolRequest<'a> {
+    pub wishes: &'a [Wish],
+    /// The NUMA node that all come from.
+    pub numa: Numa,
+    /// Devices by their names, which tickets give the container for itself, each with its ticket.
+    pub named: &'a [(LeasedDevice, Token)],
+    pub id: &'a ContainerId,
+    pub bundle: &'a Path,
+    /// What the nodes of a member are expected to be.
+    pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// What the container's hook has to name.
+    pub token: Token,
+    /// The members, in the order of the wishes, and the devices by their names.
+    pub devices: Vec<LeasedDevice>,
+}
+
+/// Hands a result on. What was reserved on the way to an error is given back: the container is not created.
+pub fn or_give_back<T, E>(
+    result: Result<T, E>,
+    reserved: Option<&Reserved>,
+    pools: &dyn Pools,
+) -> Result<T, E> {
+    if let (Err(_), Some(reserved)) = (&result, reserved) {
+        pools.give_back(reserved);
+    }
+    result
+}
+
+pub trait Pools: fmt::Debug {
+    /// Chooses free members and keeps them, all or none.
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
+
+    /// Gives them back: the container is not created.
+    fn give_back(&self, reserved: &Reserved);
+
+    /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
+    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket>;
+}
+
+/// Devices, each with the token of its reservation.
+type Members = Vec<(LeasedDevice, Token)>;
+
+/// The members that each pool gave.
+pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
+
+/// A request whose pools are replaced by members.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chosen {
+    pub(super) request: Option<Request>,
+    pub(super) given: Given,
+    pub(super) reserved: Option<Reserved>,
+    members: Members,
+    /// A hook of a pool or our own, for members whose own edits have none that leases.
+    hook: Option<Hook>,
+}
+
+/// Chooses members for the pools that a request names, and keeps what tickets name for the container.
+pub(super) fn choose(
+    subject: Subject<'_>,
+    specs: &Specs,
+    settings: &Settings,
+    pools: &dyn Pools,
+) -> Result<Chosen> {
+    let request = subject.request;
+    let (wishes, hook) = wishes(request, specs)?;
+    let named = named(subject, specs);
+    let first = wishes.first().map(|wish| wish.class);
+    let first = first.or_else(|| named.first().map(|(device, _)| device.class));
+    let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
+        if let Some(numa) = &request.numa {
+            bail!(
+                "{}: it has no effect without a pool, such as onload.dev/vfio: any; remove it",
+                numa.origin
+            );
+        }
+        return Ok(Chosen::default());
+    };
+    let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
+    let kept = keep(subject, &wishes, &named, specs, pools);
+    let (members, reserved) = kept.with_context(|| first.origin.to_string())?;
+    let devices = members.iter().map(|(device, _)| device);
+    let (request, given) = resolved(request, &wishes, devices);
+    Ok(Chosen {
+        request: Some(request),
+        given,
+        reserved,
+        members,
+        hook,
+    })
+}
+
+/// The members with their tokens, and what was reserved just now. A configuration that was edited before has its
+/// members already, and keeps them.
+fn keep(
+    subject: Subject<'_>,
+    wishes: &[Wish],
+    named: &[(LeasedDevice, Token)],
+    specs: &Specs,
+    pools: &dyn Pools,
+) -> Result<(Members, Option<Reserved>)> {
+    if let Some(members) = held(subject.config, wishes, named).context(CONFIG_JSON)? {
+        return Ok((members, None));
+    }
+    let numa = subject.request.numa.as_ref();
+    let Some(id) = subject.identity.id else {
+        bail!(
+            "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
+        );
+    };
+    let reserved = pools.reserve(PoolRequest {
+        wishes,
+        numa: numa.map(|numa| numa.value).unwrap_or_default(),
+        named,
+        id,
+        bundle: subject.identity.bundle,
+        expect: &|device| {
+            let found = specs.find(device.class, device.name.as_str());
+            found.map_or_else(Vec::new, |found| expectations(&found))
+        },
+    })?;
+    let devices = reserved.devices.iter();
+    let members = devices.map(|device| (device.clone(), reserved.token.clone()));
+    Ok((members.collect(), Some(reserved)))
+}
+
+/// The devices that the container's tickets give it for itself, as far as its request names them still. One that
+/// no specification offers is refused later.
+fn named(subject: Subject<'_>, specs: &Specs) -> Members {
+    let is_asked = |device: &LeasedDevice| {
+        let asked = subject.request.devices.get(&device.class);
+        asked.is_some_and(|asked| {
+            let mut names = asked.value.iter().map(|wanted| wanted.name.as_str());
+            matches!(asked.origin, Origin::Ticket(_))
+                && names.any(|name| name == device.name.as_str())
+        })
+    };
+    let mut named = Members::new();
+    for ticket in subject.tickets {
+        for device in &ticket.exclusive {
+            if is_asked(device)
+                && specs.find(device.class, device.name.as_str()).is_some()
+                && !named.iter().any(|(known, _)| known == device)
+            {
+                named.push((device.clone(), ticket.id.clone()));
+            }
+        }
+    }
+    named
+}
+
+/// The hook that turns a reservation into a lease, for a device whose specification has none.
+fn own_hook(settings: &Settings) -> Hook {
+    Hook {
+        hook_name: HookName::CreateRuntime.into(),
+        path: settings.config.cdi.hook_path.display().to_string(),
+        args: vec![PROGRAM.to_owned()],
+        ..Hook::default()
+    }
+}
+
+/// What is wanted of each pool that a request names, and a hook of one of them.
+fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>)> {
+    let mut wishes = Vec::new();
+    let mut hook = None;
+    for (class, asked) in &request.devices {
+        for wanted in &asked.value {
+            let wish = wish(*class, wanted, &asked.value, specs);
+            if let Some((wish, of_pool)) = wish.with_context(|| asked.origin.to_string())? {
+                wishes.push(wish);
+                hook = hook.or(Some(of_pool));
+            }
+        }
+    }
+    Ok((wishes, hook))
+}
+
+/// What is wanted of a pool, and its hook; `None` for a device, and for a name that no specification offers, which
+/// is refused later. `asked` is all that is asked of the class.
+fn wish(
+    class: Class,
+    wanted: &Wanted,
+    asked: &[Wanted],
+    specs: &Specs,
+) -> Result<Option<(Wish, Hook)>> {
+    let name = &wanted.name;
+    let Some(found) = specs.find(class, name) else {
+        return Ok(None);
+    };
+    let pool = Pool::of_annotations(&found.device.annotations)
+        .with_context(|| format!("pool {class}={name}; run `onload-ctk cdi generate`"))?;
+    let Some(mut pool) = pool else {
+        if let Some(count) = wanted.count {
+            let count = format!("*{count}");
+            bail!(
+                "{name} is one device and no pool; remove {}",
+                Quoted(&count)
+            );
+        }
+        return Ok(None);
+    };
+    // Its file may be newer or older than that of the devices.
+    pool.members
+        .retain(|member| specs.find(class, member.name.as_str()).is_some());
+    if pool.members.is_empty() {
+        bail!(
+            "no specification offers a member of pool {class}={name}; run `onload-ctk cdi generate`{}",
+            specs.problems()
+        );
+    }
+    // What is asked for by name is not what the pool gives.
+    pool.members
+        .retain(|member| !asked.iter().any(|named| named.name == member.name.as_str()));
+    let hook = found.device.container_edits.hooks.first();
+    let hook = hook.ok_or_else(|| {
+        error!(
+            "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
+        )
+    })?;
+    let wish = Wish {
+        class,
+        name: found.name.device().clone(),
+        count: wanted.count.unwrap_or(1),
+        pool,
+    };
+    Ok(Some((wish, hook.clone())))
+}
+
+/// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
+/// hold all that is wanted. Only engines and the operator's specifications write hooks.
+fn held(
+    config: &OciConfig,
+    wishes: &[Wish],
+    named: &[(LeasedDevice, Token)],
+) -> Result<Option<Members>, OciConfigError> {
+    let mut given = Members::new();
+    config.each_hook(HookName::CreateRuntime, |hook| {
+        let args = hook.args.unwrap_or_default();
+        let asked = HookArguments::of_command(&args).map(|(_, asked)| asked);
+        if let Some(HookArguments {
+            lease,
+            token: Some(token),
+            ..
+        }) = asked
+        {
+            given.extend(lease.into_iter().map(|device| (device, token.clone())));
+        }
+    })?;
+    let mut held = Vec::new();
+    for wish in wishes {
+        for _ in 0..wish.count {
+            let is_member = |(device, _): &(LeasedDevice, Token)| {
+                let mut members = wish.pool.members.iter();
+                device.class == wish.class && members.any(|member| member.name == device.name)
+            };
+            let Some(at) = given.iter().position(is_member) else {
+                return Ok(None);
+            };
+            held.push(given.swap_remove(at));
+        }
+    }
+    for (device, _) in named {
+        let Some(at) = given.iter().position(|(held, _)| held == device) else {
+            return Ok(None);
+        };
+        held.push(given.swap_remove(at));
+    }
+    Ok(Some(held))
+}
+
+/// The request with members in place of pools, and which those are; they are in the order of the wishes.
+fn resolved<'a>(
+    request: &Request,
+    wishes: &[Wish],
+    mut members: impl Iterator<Item = &'a LeasedDevice>,
+) -> (Request, Given) {
+    let mut request = request.clone();
+    let mut given = Given::new();
+    for (class, asked) in &mut request.devices {
+        let mut names: Vec<Wanted> = Vec::new();
+        for wanted in std::mem::take(&mut asked.value) {
+            let is_it = |wish: &&Wish| wish.class == *class && wish.name.as_str() == wanted.name;
+            let pool = wanted.name.clone();
+            let add: Vec<Wanted> = match wishes.iter().find(is_it) {
+                Some(wish) => members
+                    .by_ref()
+                    .take(usize::try_from(wish.count).unwrap_or(usize::MAX))
+                    .map(|device| Wanted {
+                        name: device.name.to_string(),
+                        count: None,
+                    })
+                    .collect(),
+                None => vec![wanted],
+            };
+            let own = add.iter().map(|wanted| wanted.name.clone());
+            given.insert((*class, pool), own.collect());
+            for name in add {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        asked.value = names;
+    }
+    for one in request
+        .addresses
+        .iter_mut()
+        .flat_map(|asked| &mut asked.value)
+    {
+        let members = given.get(&(Class::Netdev, one.name.clone()));
+        let at = usize::try_from(one.member).unwrap_or(usize::MAX);
+        if let Some(member) = members.and_then(|members| members.get(at.checked_sub(1)?)) {
+            (one.name, one.member) = (member.clone(), 1);
+        }
+    }
+    (request, given)
+}
+
+impl Chosen {
+    /// Makes the hooks of the members name their reservation: those of their own edits where these
+    /// lease, else hooks that do only that.
+    pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
+        let mut named = BTreeSet::new();
+        for hook in &mut edits.hooks {
+            let Some((_, mut asked)) = HookArguments::of_command(&hook.args) else {
+                continue;
+            };
+            let is_leased = |(device, _): &&(LeasedDevice, Token)| asked.lease.contains(device);
+            if let Some((device, token)) = self.members.iter().find(is_leased) {
+                named.insert(device.clone());
+                asked.token = Some(token.clone());
+                asked.replace_in(&mut hook.args);
+            }
+        }
+        for (device, token) in &self.members {
+            if named.contains(device) {
+                continue;
+            }
+            let asked = HookArguments {
+                lease: vec![device.clone()],
+                token: Some(token.clone()),
+                ..HookArguments::default()
+            };
+            for stage in [HookName::CreateRuntime, HookName::Poststop] {
+                // Where there are members, there is a hook.
+                let Some(mut hook) = self.hook.clone() else {
+                    continue;
+                };
+                hook.hook_name = stage.into();
+                hook.args.truncate(1);
+                hook.args.push(stage.as_str().to_owned());
+                asked.replace_in(&mut hook.args);
+                edits.hooks.push(hook);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_follows_the_member_that_its_pool_gave() {
+        let annotations = BTreeMap::from([
+            ("onload.dev/netdev".to_owned(), "ens9,fast*2".to_owned()),
+            (
+                "onload.dev/address".to_owned(),
+                "fast#2=192.0.2.2/24,fast=192.0.2.1/24,ens9=192.0.2.9/24".to_owned(),
+            ),
+        ]);
+        let request = Request::parse(&annotations).unwrap().unwrap();
+        let wish = Wish {
+            class: Class::Netdev,
+            name: "fast".parse().unwrap(),
+            count: 2,
+            pool: Pool {
+                members: Vec::new(),
+                share: 1,
+            },
+        };
+        let members = ["ens1v3", "ens1v1"].map(|name| LeasedDevice {
+            class: Class::Netdev,
+            name: name.parse().unwrap(),
+        });
+        let (resolved, given) = resolved(&request, &[wish], members.iter());
+        let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
+        assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
+        let names = resolved.devices[&Class::Netdev].value.iter();
+        let names: Vec<String> = names.map(ToString::to_string).collect();
+        assert_eq!(names, ["ens9", "ens1v3", "ens1v1"]);
+        let addresses = resolved.addresses.unwrap().value;
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            addresses,
+            [
+                "ens1v1=192.0.2.2/24",
+                "ens1v3=192.0.2.1/24",
+                "ens9=192.0.2.9/24"
+            ]
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! What a configuration already contains. No applier adds it again, so several entry points have
+//! the effect of one, and applying twice has the effect of applying once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
+use onload_core::hook_arguments::HookArguments;
+
+use super::device::Device;
+
+/// Drops the edits and devices that the configuration already has from the same source, and returns
+/// whether it has any.
+pub(super) fn drop_held(
+    edits: &mut ContainerEdits,
+    devices: &mut Vec<Device>,
+    config: &OciConfig,
+) -> Result<bool, OciConfigError> {
+    let mut held = held_devices(devices, config)?.into_iter();
+    edits.mounts = unique(std::mem::take(&mut edits.mounts));
+    edits.hooks = unique(std::mem::take(&mut edits.hooks));
+    // What such a hook would check was checked just now.
+    edits.hooks.retain(|hook| !only_checks(hook));
+    let before = edits.mounts.len() + edits.hooks.len() + devices.len();
+    devices.retain(|_| held.next() != Some(true));
+    edits.mounts.retain(|mount| {
+        !config
+            .mounts()
+            .iter()
+            .any(|held| held.is_at(&mount.container_path) && held.is_from(&mount.host_path))
+    });
+    drop_held_hooks(&mut edits.hooks, config)?;
+    Ok(edits.mounts.len() + edits.hooks.len() + devices.len() < before)
+}
+
+pub(crate) fn drop_held_hooks(
+    hooks: &mut Vec<Hook>,
+    config: &OciConfig,
+) -> Result<(), OciConfigError> {
+    let stages = hooks.iter().filter_map(|hook| hook.hook_name.valid());
+    let stages: BTreeSet<HookName> = stages.copied().collect();
+    for stage in stages {
+        config.each_hook(stage, |held| {
+            hooks.retain(|hook| {
+                hook.hook_name.valid() != Some(&stage) || held != OciHook::from(hook)
+            });
+        })?;
+    }
+    Ok(())
+}
+
+fn only_checks(hook: &Hook) -> bool {
+    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
+        let checks = !asked.expect.is_empty();
+        stage == "createRuntime" && checks && asked.memlock.is_none() && asked.lease.is_empty()
+    })
+}
+
+pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    for item in list {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    kept
+}
+
+/// Which of the nodes the configuration already has, with a rule that allows the wanted access.
+fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciConfigError> {
+    let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
+    for (index, device) in wanted.iter().enumerate() {
+        let numbers = (device.found.major.into(), device.found.minor.into());
+        places.entry(numbers).or_default().push(index);
+    }
+    let of = |major, minor| places.get(&(major, minor)).into_iter().flatten();
+    let mut has_node = vec![false; wanted.len()];
+    config.each_device(|device| {
+        if device.type_ == "c" {
+            for index in of(device.major, device.minor) {
+                has_node[*index] |= device.path == wanted[*index].path();
+            }
+        }
+    })?;
+    let mut has_rule = vec![false; wanted.len()];
+    config.each_device_rule(|rule| {
+        if let (true, Some("c"), Some(major), Some(minor)) =
+            (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
+        {
+            for index in of(major, minor) {
+                has_rule[*index] |= opens(&rule, &wanted[*index].node);
+            }
+        }
+    })?;
+    let both = has_node.iter().zip(has_rule);
+    Ok(both.map(|(node, rule)| *node && rule).collect())
+}
+
+/// Whether a rule allows all the access that a node needs.
+fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
+    let wanted = node.permissions.as_deref();
+    let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
+    let given = rule.access.as_deref().unwrap_or_default();
+    wanted.chars().all(|letter| given.contains(letter))
+}

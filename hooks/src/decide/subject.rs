@@ -1,0 +1,38 @@
+//! The container that something is decided for.
+
+use std::path::Path;
+
+use onload_cdi::oci::OciConfig;
+use onload_core::container_id::ContainerId;
+use onload_core::lease::{Device, Token};
+use onload_core::request::Request;
+
+/// What the failures of reading and changing a configuration begin with.
+pub(crate) const CONFIG_JSON: &str = "config.json";
+
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// `None` if the entry point does not know it.
+    pub id: Option<&'a ContainerId>,
+    /// Empty if the engine has not made one yet.
+    pub bundle: &'a Path,
+}
+
+/// A ticket that a container is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketUse {
+    pub id: Token,
+    /// What the container has for itself by it.
+    pub exclusive: Vec<Device>,
+}
+
+/// A container, and what may be decided of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub config: &'a OciConfig,
+    pub request: &'a Request,
+    pub tickets: &'a [TicketUse],
+    pub identity: Identity<'a>,
+    /// Whether its image is known not to have a directory.
+    pub lacks: &'a dyn Fn(&Path) -> bool,
+}

@@ -1,0 +1,463 @@
+//! The request that a container's environment holds: for engines that pass a container variables and no
+//! annotations. One variable asks for devices, or names a ticket; those that begin with it name tickets alone, so
+//! that what an engine reserved in several steps stays together.
+//!
+//! Every image can carry a variable. So one that asks for what the operator allows to none stops no container:
+//! it gives nothing, and a warning says what would allow it. Once the operator allows a class in this way, a
+//! variable is answered as an annotation is. A ticket needs no word of the operator's: root wrote down what
+//! it is good for.
+
+use std::path::PathBuf;
+
+use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_core::bail;
+use onload_core::class::Class;
+use onload_core::error::{Context, Result};
+use onload_core::lease::Token;
+use onload_core::policy::allow_line;
+use onload_core::request::{Origin, Request, VARIABLE};
+use onload_core::ticket::{Ticket, WORD};
+
+use super::host::Settings;
+use super::subject::TicketUse;
+
+/// Tickets of one container: an engine reserves once for each kind of device that a task asks for.
+const MAX_TICKETS: usize = 32;
+/// Characters behind [`VARIABLE`] and `_`.
+const MAX_SUFFIX: usize = 32;
+
+/// Where a task of Nomad has directories of its own, its allocation's last (Nomad, drivers/docker/driver.go,
+/// `containerBinds`).
+const TASK_MOUNTS: [&str; 3] = ["/secrets", "/local", "/alloc"];
+
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    pub request: Request,
+    pub tickets: Vec<TicketUse>,
+    /// Why something of it gives nothing.
+    pub warnings: Vec<String>,
+}
+
+/// What a container's environment has of the variable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Variables {
+    /// The values of [`VARIABLE`], each once and not empty; of many, two.
+    request: Vec<String>,
+    /// The variables that begin with it, with what they hold that is not empty; of many, one more than there may be.
+    tickets: Vec<(String, String)>,
+    /// One of these that holds no ticket.
+    no_ticket: Option<String>,
+}
+
+impl Variables {
+    pub(crate) fn of(config: &OciConfig) -> Result<Variables, OciConfigError> {
+        let mut variables = Variables::default();
+        config.each_env(|entry| {
+            let Some((name, value)) = entry.split_once('=') else {
+                return;
+            };
+            let Some(behind) = name.strip_prefix(VARIABLE) else {
+                return;
+            };
+            match value.trim_matches(' ') {
+                "" => {}
+                value if behind.is_empty() => variables.add_request(value),
+                value if is_suffix(behind) => variables.add_ticket(name, value),
+                _ => {}
+            }
+        })?;
+        Ok(variables)
+    }
+
+    fn add_request(&mut self, value: &str) {
+        if self.request.len() < 2 && !self.request.iter().any(|known| known == value) {
+            self.request.push(value.to_owned());
+        }
+    }
+
+    fn add_ticket(&mut self, name: &str, value: &str) {
+        let is_known = |(_, known): &(String, String)| known == value;
+        if !value.starts_with(WORD) {
+            self.no_ticket = Some(name.to_owned());
+        } else if self.tickets.len() <= MAX_TICKETS && !self.tickets.iter().any(is_known) {
+            self.tickets.push((name.to_owned(), value.to_owned()));
+        }
+    }
+}
+
+/// Whether this is what stands behind [`VARIABLE`] in the name of a variable of ours.
+fn is_suffix(behind: &str) -> bool {
+    let digits = behind.strip_prefix('_').unwrap_or_default();
+    let is_legal = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
+    (1..=MAX_SUFFIX).contains(&digits.len()) && digits.bytes().all(is_legal)
+}
+
+/// The directory of the host that a container's task alone has, as Nomad's drivers mount it; of a name of
+/// theirs that the container has otherwise, none.
+pub(crate) fn task(config: &OciConfig) -> Option<PathBuf> {
+    let mounts = config.mounts();
+    let source = TASK_MOUNTS.iter().find_map(|at| {
+        let mount = mounts.iter().find(|mount| mount.is_at(at));
+        mount.map(|mount| PathBuf::from(mount.source()))
+    });
+    source.filter(|source| source.is_absolute())
+}
+
+/// What these variables ask for. `take` takes a ticket for the container. What tickets give of a class takes
+/// precedence over what the variable asks for.
+pub(crate) fn read(
+    variables: &Variables,
+    settings: &Settings,
+    take: &dyn Fn(&Token) -> Result<Ticket>,
+) -> Result<Asked> {
+    let mut asked = Asked::default();
+    if let Some(name) = &variables.no_ticket {
+        asked.warnings.push(format!(
+            "{name} of the container's environment gives nothing, since only an engine's ticket may stand there; a request stands in {VARIABLE}"
+        ));
+    }
+    let by_request = request(&variables.request, settings)?;
+    let named = variables.tickets.iter();
+    let named = named.map(|(name, value)| (name.as_str(), value.as_str()));
+    let tickets = tickets(by_request.ticket.into_iter().chain(named))?;
+    for (name, id) in tickets {
+        let ticket = take(&id).context(name)?;
+        asked.request.add_ticket(ticket.asked()?)?;
+        asked.tickets.push(TicketUse {
+            id,
+            exclusive: ticket.exclusive,
+        });
+    }
+    asked.request.add_missing(by_request.request)?;
+    asked.warnings.extend(by_request.warning);
+    Ok(asked)
+}
+
+#[derive(Default)]
+struct ByRequest<'v> {
+    request: Request,
+    /// Or a ticket, with the variable.
+    ticket: Option<(&'static str, &'v str)>,
+    /// Or nothing that counts, and why.
+    warning: Option<String>,
+}
+
+fn request<'v>(values: &'v [String], settings: &Settings) -> Result<ByRequest<'v>> {
+    let is_ticket = values.iter().any(|value| value.starts_with(WORD));
+    match values {
+        [] => Ok(ByRequest::default()),
+        all if !is_ticket && settings.config.environment.allow.is_empty() => Ok(ByRequest {
+            warning: Some(not_allowed(all, settings)),
+            ..ByRequest::default()
+        }),
+        [value] if is_ticket => Ok(ByRequest {
+            ticket: Some((VARIABLE, value)),
+            ..ByRequest::default()
+        }),
+        [value] => Ok(ByRequest {
+            request: Request::of_text(value, Origin::Variable)?,
+            ..ByRequest::default()
+        }),
+        _ => bail!(
+            "{VARIABLE} stands in the environment more than once, with different values; remove all but one"
+        ),
+    }
+}
+
+/// The tickets that variables name, each once, with its variable. None is taken before all are known to be some.
+fn tickets<'v>(named: impl Iterator<Item = (&'v str, &'v str)>) -> Result<Vec<(&'v str, Token)>> {
+    let mut tickets: Vec<(&str, Token)> = Vec::new();
+    for (name, value) in named {
+        let id = value.strip_prefix(WORD).unwrap_or_default();
+        let id: Token = id
+            .parse()
+            .with_context(|| format!("{name} names no ticket; only an engine can make one"))?;
+        if !tickets.iter().any(|(_, known)| *known == id) {
+            tickets.push((name, id));
+        }
+    }
+    if tickets.len() > MAX_TICKETS {
+        bail!(
+            "the environment names more than {MAX_TICKETS} tickets; let the engine place the task again"
+        );
+    }
+    Ok(tickets)
+}
+
+/// The warning about a variable where the operator allows nothing by it.
+fn not_allowed(values: &[String], settings: &Settings) -> String {
+    let mut classes: Vec<Class> = Vec::new();
+    for value in values {
+        if let Ok(request) = Request::of_text(value, Origin::Variable) {
+            classes.extend(request.devices.into_keys());
+        }
+    }
+    let line = if classes.is_empty() {
+        "a list of classes".to_owned()
+    } else {
+        allow_line(&[], &classes)
+    };
+    format!(
+        "{VARIABLE} of the container's environment gives nothing, since every image can carry it; {line} under [environment] in {} would allow it",
+        settings.file.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onload_core::config::HookConfig;
+    use onload_core::ticket::unknown;
+
+    fn settings(allow: &[Class]) -> Settings {
+        let mut config = HookConfig::default();
+        config.environment.allow = allow.to_vec();
+        Settings {
+            config,
+            file: "/etc/c.toml".into(),
+        }
+    }
+
+    fn environment(entries: &[&str]) -> Variables {
+        let json = serde_json::json!({ "process": { "env": entries } });
+        Variables::of(&OciConfig::parse(json.to_string().as_bytes()).unwrap()).unwrap()
+    }
+
+    /// Tickets whose digits are all 0, 2 or 3 are good for a device, and no other is.
+    fn asked(entries: &[&str], allow: &[Class]) -> Result<Asked, String> {
+        let ticket = |request: &str, exclusive: &[&str]| Ticket {
+            boot: "b".to_owned(),
+            since: 0,
+            made_ms: 0,
+            request: request.to_owned(),
+            exclusive: exclusive.iter().map(|one| one.parse().unwrap()).collect(),
+            engine: "nomad".to_owned(),
+            description: None,
+            user: None,
+        };
+        let take = |id: &Token| match id.as_str() {
+            zeros if zeros == "0".repeat(32) => Ok(ticket("vfio=a", &["vfio:a"])),
+            twos if twos == "2".repeat(32) => Ok(ticket("vfio=b;rdma=r", &["vfio:b"])),
+            threes if threes == "3".repeat(32) => Ok(ticket("rdma=r,s;hugepages=2Mi", &[])),
+            _ => Err(unknown(id)),
+        };
+        read(&environment(entries), &settings(allow), &take).map_err(|error| format!("{error:#}"))
+    }
+
+    fn ticket(digit: &str) -> String {
+        format!("{VARIABLE}=ticket:{}", digit.repeat(32))
+    }
+
+    fn own_ticket(suffix: &str, digit: &str) -> String {
+        format!("{VARIABLE}_{suffix}=ticket:{}", digit.repeat(32))
+    }
+
+    /// What is asked for, as `CLASS=NAMES` of each class.
+    fn words(asked: &Asked) -> Vec<String> {
+        let devices = asked.request.devices.iter();
+        let words = devices.map(|(class, of)| {
+            let names: Vec<String> = of.value.iter().map(ToString::to_string).collect();
+            format!("{class}={}", names.join(","))
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn a_container_without_it_asks_for_nothing() {
+        for entries in [
+            &[][..],
+            &["ONLOAD_CTK_REQUEST"],
+            &["ONLOAD_CTK_REQUEST="],
+            &["ONLOAD_CTK_REQUEST=  "],
+            &["ONLOAD_CTK_REQUESTS=nic=all"],
+            &["ONLOAD_CTK_REQUEST_=nic=all"],
+            &["ONLOAD_CTK_REQUEST_A="],
+            &["ONLOAD_CTK_REQUEST_a=ticket:0"],
+            &["ONLOAD_CTK_REQUEST_A-B=nic=all"],
+            &["ONLOAD_CTK_REQUEST_A\u{1b}=nic=all"],
+            &["XONLOAD_CTK_REQUEST=nic=all"],
+            &["onload_ctk_request=nic=all"],
+        ] {
+            let asked = asked(entries, &[Class::Nic]).unwrap();
+            assert_eq!(asked.request, Request::default(), "{entries:?}");
+            assert_eq!((asked.tickets, asked.warnings), (vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn what_nobody_may_ask_for_in_this_way_is_a_warning_with_the_line_to_add() {
+        let asked = asked(&["ONLOAD_CTK_REQUEST=rdma=a;nic=all"], &[]).unwrap();
+        assert_eq!(asked.request, Request::default());
+        assert_eq!(
+            asked.warnings,
+            [
+                "ONLOAD_CTK_REQUEST of the container's environment gives nothing, since every image can carry it; \
+             allow = [\"nic\", \"rdma\"] under [environment] in /etc/c.toml would allow it"
+            ]
+        );
+    }
+
+    #[test]
+    fn no_value_stops_a_container_where_nobody_may_ask_in_this_way() {
+        let long = format!("ONLOAD_CTK_REQUEST={}", "x".repeat(64 * 1024));
+        for entries in [
+            &["ONLOAD_CTK_REQUEST=gpu=\u{1b}[31m\n"][..],
+            &["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=b"],
+            &["ONLOAD_CTK_REQUEST=;;;"],
+            &[&long],
+        ] {
+            let warning = asked(entries, &[]).unwrap().warnings.remove(0);
+            assert!(warning.len() < 300 && !warning.contains(char::is_control));
+        }
+    }
+
+    #[test]
+    fn where_a_class_is_allowed_a_value_is_answered_as_an_annotation_is() {
+        let allow = [Class::Nic];
+        let request = asked(&["ONLOAD_CTK_REQUEST=nic=all"], &allow)
+            .unwrap()
+            .request;
+        assert!(request.wants(&[Class::Nic]));
+        let twice = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=a "];
+        assert!(asked(&twice, &allow).is_ok());
+        let several = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=b"];
+        let refused = asked(&several, &allow).unwrap_err();
+        assert!(
+            refused.contains("more than once, with different values"),
+            "{refused}"
+        );
+        let long = format!("ONLOAD_CTK_REQUEST=nic={}", "x".repeat(64 * 1024));
+        for (entry, why) in [
+            (long.as_str(), "ONLOAD_CTK_REQUEST has more than 4096 bytes"),
+            ("ONLOAD_CTK_REQUEST=gpu=a", "unknown class \"gpu\""),
+            ("ONLOAD_CTK_REQUEST=nic=a\n", "\"a\\n\" cannot be the name"),
+        ] {
+            let refused = asked(&[entry], &allow).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_ticket_needs_no_word_of_the_operator() {
+        let asked = asked(&[&ticket("0")], &[]).unwrap();
+        assert_eq!(asked.tickets.len(), 1);
+        assert_eq!(asked.tickets[0].exclusive, ["vfio:a".parse().unwrap()]);
+        let origin = &asked.request.devices[&Class::Vfio].origin;
+        assert_eq!(*origin, Origin::Ticket("vfio".to_owned()));
+    }
+
+    #[test]
+    fn a_container_gets_what_all_of_its_tickets_are_good_for() {
+        let entries = [
+            ticket("0"),
+            own_ticket("22222222", "2"),
+            own_ticket("33333333", "3"),
+            own_ticket("AGAIN", "2"),
+        ];
+        let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
+        let asked = asked(&entries, &[]).unwrap();
+        assert_eq!(words(&asked), ["rdma=r,s", "vfio=a,b", "hugepages=2Mi"]);
+        let exclusive = asked.tickets.iter().map(|ticket| ticket.exclusive.len());
+        assert_eq!(exclusive.collect::<Vec<_>>(), [1, 1, 0]);
+        assert!(asked.warnings.is_empty());
+    }
+
+    #[test]
+    fn a_request_stands_beside_tickets_and_gives_no_class_that_they_give() {
+        let request = format!("{VARIABLE}=nic=all;vfio=c");
+        let entries = [request.as_str(), &own_ticket("A", "0")];
+        let allowed = asked(&entries, &[Class::Nic, Class::Vfio]).unwrap();
+        assert_eq!(words(&allowed), ["nic=all", "vfio=a"]);
+        let origin = |class| &allowed.request.devices[&class].origin;
+        assert_eq!(*origin(Class::Nic), Origin::Variable("nic".to_owned()));
+        assert_eq!(*origin(Class::Vfio), Origin::Ticket("vfio".to_owned()));
+        // What an image carries changes nothing where nobody may ask in this way.
+        let denied = asked(&entries, &[]).unwrap();
+        assert_eq!(
+            (words(&denied), denied.warnings.len()),
+            (vec!["vfio=a".to_owned()], 1)
+        );
+    }
+
+    #[test]
+    fn a_variable_of_a_ticket_that_an_image_fills_gives_nothing_whatever_is_allowed() {
+        for value in ["nic=all", "TICKET:0", " ;;", "\u{1b}[31m"] {
+            let entry = format!("{VARIABLE}_X={value}");
+            let asked = asked(&[&entry], &Class::ALL).unwrap();
+            assert_eq!(asked.request, Request::default(), "{value:?}");
+            assert_eq!(
+                asked.warnings,
+                [
+                    "ONLOAD_CTK_REQUEST_X of the container's environment gives nothing, since only an engine's \
+                  ticket may stand there; a request stands in ONLOAD_CTK_REQUEST"
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn of_several_tickets_one_that_is_not_good_stops_the_container() {
+        let of = |other: &str| {
+            let good = own_ticket("A", "0");
+            asked(&[&good, other], &[]).unwrap_err()
+        };
+        assert!(
+            of(&own_ticket("B", "1"))
+                .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is not known: ")
+        );
+        let said = of("ONLOAD_CTK_REQUEST_B=ticket:0f");
+        assert!(
+            said.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_container_has_no_more_tickets_than_an_engine_gives_one() {
+        let entries: Vec<String> = (0..10_000)
+            .map(|number| format!("{VARIABLE}_{number}=ticket:{number:032}"))
+            .collect();
+        let all: Vec<&str> = entries.iter().map(String::as_str).collect();
+        let said = asked(&all, &[]).unwrap_err();
+        assert!(said.contains("more than 32 tickets"), "{said}");
+        let said = asked(&all[..32], &[]).unwrap_err();
+        assert!(said.contains("is not known"), "{said}");
+    }
+
+    #[test]
+    fn a_task_goes_by_the_directory_that_its_engine_gives_it_alone() {
+        let of = |mounts: &[(&str, &str)]| {
+            let mounts: Vec<String> = mounts
+                .iter()
+                .map(|(at, from)| format!("{{\"destination\":\"{at}\",\"source\":\"{from}\"}}"))
+                .collect();
+            let text = format!("{{\"mounts\":[{}]}}", mounts.join(","));
+            task(&OciConfig::parse(text.as_bytes()).unwrap())
+        };
+        let alloc = ("/alloc", "/nomad/1/alloc");
+        let secrets = ("/secrets", "/nomad/1/redis/secrets");
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("/secrets/x", "/x"), ("/proc", "proc")]), None);
+        assert_eq!(of(&[alloc]), Some(alloc.1.into()));
+        assert_eq!(of(&[alloc, secrets]), Some(secrets.1.into()));
+        assert_eq!(of(&[("/secrets", "tmpfs"), alloc]), None);
+    }
+
+    #[test]
+    fn a_ticket_that_is_not_good_stops_the_container() {
+        let of = |text: &str| asked(&[text], &[]).unwrap_err();
+        assert!(
+            of(&ticket("1")).starts_with("ONLOAD_CTK_REQUEST: ticket 11111111… is not known: ")
+        );
+        for bad in ["", "0f", &"0F".repeat(16), "../../etc/passwd"] {
+            let refused = of(&format!("{VARIABLE}=ticket:{bad}"));
+            assert!(
+                refused.starts_with("ONLOAD_CTK_REQUEST names no ticket"),
+                "{refused}"
+            );
+        }
+        let both = [ticket("0"), format!("{VARIABLE}=nic=all")];
+        let both: Vec<&str> = both.iter().map(String::as_str).collect();
+        assert!(asked(&both, &[]).unwrap_err().contains("more than once"));
+    }
+}

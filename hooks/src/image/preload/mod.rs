@@ -1,0 +1,349 @@
+//! How libonload.so gets into the container's processes: which of the two methods, whether the
+//! container's libc can load it, and how the table that it sizes by RLIMIT_NOFILE stays bounded.
+
+pub(crate) mod libc_check;
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
+use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
+use onload_core::bail;
+use onload_core::config::{OnIncompatible, Preload};
+use onload_core::container_id::ContainerId;
+use onload_core::error;
+use onload_core::error::{Error, Result};
+use onload_core::hook_arguments::PROGRAM;
+use onload_core::onload::{LIBRARY, PRELOAD_FILE};
+use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Chain;
+
+use crate::decide::host::{HostView, Privilege, Settings};
+use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
+use crate::decide::present::drop_held_hooks;
+use crate::image::container_root::ContainerRoot;
+use libc_check::{Program, Verdict};
+
+/// Bytes of the image's own list that are read.
+const MAX_LIST_BYTES: u64 = 64 * 1024;
+
+/// Why the container's own list cannot be merged. Each entry point says what to do about it.
+pub(crate) enum ListProblem {
+    /// One of the user's mounts is at its path.
+    OwnMount,
+    Unreadable(String),
+}
+
+/// A file to write on this host before the container starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFile {
+    pub id: ContainerId,
+    /// Its name under the container's directory.
+    pub name: &'static str,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Applied {
+    pub warnings: Vec<String>,
+    pub file: Option<HostFile>,
+    /// What the container gets, and why.
+    pub reasons: Vec<String>,
+}
+
+/// What an entry point knows.
+pub(crate) struct PreloadContext<'a> {
+    pub settings: &'a Settings,
+    /// `None` if the image is not there yet.
+    pub root: Option<&'a ContainerRoot>,
+    pub id: Option<&'a ContainerId>,
+    pub privilege: Privilege,
+}
+
+/// Puts the chosen preload into the edits and the configuration.
+pub(crate) fn apply(
+    edits: &mut ContainerEdits,
+    config: &mut OciConfig,
+    choice: PreloadChoice,
+    now: &PreloadContext<'_>,
+    host: &dyn HostView,
+) -> Result<Applied> {
+    let mut applied = Applied::default();
+    let source = choice.source.as_deref();
+    if choice.mode == Preload::Off || !may_preload(source, config, now, host, &mut applied)? {
+        return Ok(applied);
+    }
+    match choice.mode {
+        Preload::Off => {}
+        Preload::Env => {
+            by_env(edits, config, now, choice.libraries, &mut applied).map_err(of_config)?;
+        }
+        Preload::File => by_file(edits, config, now, choice.mount, host, &mut applied)?,
+    }
+    Ok(applied)
+}
+
+/// Checks whether the container's libc can load the library at `source` on the host. A library that
+/// cannot be loaded is no error if the operator chose to skip it.
+pub(crate) fn may_preload(
+    source: Option<&str>,
+    config: &OciConfig,
+    now: &PreloadContext<'_>,
+    host: &dyn HostView,
+    applied: &mut Applied,
+) -> Result<bool> {
+    let Some(root) = now.root else {
+        applied.reasons.push(format!(
+            "whether the image can load {LIBRARY} is not known before the image is there"
+        ));
+        return Ok(true);
+    };
+    let summary = source.and_then(|path| host.library(path));
+    if let (Some(path), None) = (source, &summary) {
+        applied
+            .warnings
+            .push(format!("which glibc {path} needs cannot be read"));
+    }
+    let program = program(config).map_err(of_config)?;
+    let mounts = config.mounts().iter().map(MountEntry::destination);
+    let mounts: BTreeSet<PathBuf> = mounts.filter(|at| at != "/").map(PathBuf::from).collect();
+    // A mount without a destination may hide anything.
+    let covered = |path: &Path| {
+        let mut above = path.ancestors().chain([Path::new("")]);
+        above.any(|above| mounts.contains(above))
+    };
+    match libc_check::check(root, &program, summary.as_ref(), &covered) {
+        Verdict::Loads => Ok(true),
+        Verdict::Unknown(reason) => {
+            applied.warnings.push(format!(
+                "whether {LIBRARY} takes effect is unknown: {reason}"
+            ));
+            Ok(true)
+        }
+        Verdict::CannotLoad(reason) => match now.settings.config.annotations.on_incompatible {
+            OnIncompatible::Fail => bail!(
+                "{reason}; use another image, ask for onload.dev/nic-plain, or set on-incompatible = \"skip\""
+            ),
+            OnIncompatible::Skip => {
+                applied
+                    .warnings
+                    .push(format!("{LIBRARY} is not preloaded: {reason}"));
+                Ok(false)
+            }
+        },
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what map_err calls")]
+fn of_config(error: OciConfigError) -> Error {
+    error!("{}", Chain(&error))
+}
+
+fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
+    let mut args = Vec::new();
+    config.each_arg(|arg| {
+        if args.len() < libc_check::WORDS {
+            args.push(arg.to_owned());
+        }
+    })?;
+    let cwd = config.process().map(|process| process.read("cwd"));
+    Ok(Program {
+        args,
+        path: config.env_get("PATH")?,
+        cwd: cwd.and_then(|cwd| cwd.ok().flatten()).unwrap_or_default(),
+    })
+}
+
+fn by_env(
+    edits: &mut ContainerEdits,
+    config: &OciConfig,
+    now: &PreloadContext<'_>,
+    mut libraries: Vec<String>,
+    applied: &mut Applied,
+) -> Result<(), OciConfigError> {
+    if libraries.is_empty() {
+        libraries.push(LIBRARY.to_owned());
+    }
+    let own = config.env_get("LD_PRELOAD")?.unwrap_or_default();
+    libraries.retain(|library| !split(&own).any(|held| held == library));
+    if !libraries.is_empty() {
+        if !own.is_empty() {
+            libraries.push(own);
+        }
+        edits
+            .env
+            .push(format!("LD_PRELOAD={}", libraries.join(":")));
+    }
+    let is_set = |entry: &String| entry.starts_with("EF_FDTABLE_SIZE=");
+    if !edits.env.iter().any(is_set) {
+        edits.env.push(format!(
+            "EF_FDTABLE_SIZE={}",
+            now.settings.config.cdi.fdtable_size
+        ));
+    }
+    applied.reasons.push(format!(
+        "{LIBRARY} is preloaded by LD_PRELOAD; EF_FDTABLE_SIZE bounds its table"
+    ));
+    Ok(())
+}
+
+fn by_file(
+    edits: &mut ContainerEdits,
+    config: &mut OciConfig,
+    now: &PreloadContext<'_>,
+    from_spec: Option<Mount>,
+    host: &dyn HostView,
+    applied: &mut Applied,
+) -> Result<()> {
+    cap_nofile(config, now, applied).map_err(of_config)?;
+    let own_list = || {
+        let list = now.root.map_or_else(|| Ok(Vec::new()), own_list);
+        list.map_err(not_merged)
+    };
+    let merged = now.id;
+    let merged = merged.map(|id| (id, format!("{RUN_DIR}/{id}/ld.so.preload")));
+    let mut mounts = config.mounts().iter().rev();
+    if let Some(present) = mounts.find(|mount| mount.is_at(LD_SO_PRELOAD)) {
+        let source = present.source();
+        let standard = from_spec.as_ref().map(|mount| &*mount.host_path);
+        if source == standard.unwrap_or(PRELOAD_FILE) {
+            return Ok(());
+        }
+        // The poststop of an earlier start of the same bundle removed it.
+        if let Some((id, path)) = merged
+            && source == path
+        {
+            applied.file = Some(merged_list(id, &own_list()?));
+            return Ok(());
+        }
+        return Err(not_merged(ListProblem::OwnMount));
+    }
+    if from_spec.is_none()
+        && let Err(error) = host.preload_file()
+    {
+        bail!(
+            "preloading by file: {}; the onload-ctk package brings it",
+            Chain(&error)
+        );
+    }
+    let mut mount = from_spec.unwrap_or_else(|| Mount {
+        host_path: PRELOAD_FILE.to_owned(),
+        container_path: LD_SO_PRELOAD.to_owned(),
+        type_: None,
+        options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
+    });
+    let own = own_list()?;
+    if own.iter().any(|library| library != LIBRARY) {
+        let Some((id, path)) = merged else {
+            bail!(
+                "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
+            );
+        };
+        mount.host_path = path;
+        applied.file = Some(merged_list(id, &own));
+        let mut hooks = vec![cleanup(now.settings)];
+        drop_held_hooks(&mut hooks, config).map_err(of_config)?;
+        edits.hooks.append(&mut hooks);
+        applied.reasons.push(format!(
+            "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
+        ));
+    }
+    edits.mounts.push(mount);
+    applied.reasons.push(format!(
+        "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; RLIMIT_NOFILE bounds its table"
+    ));
+    Ok(())
+}
+
+fn not_merged(problem: ListProblem) -> Error {
+    match problem {
+        ListProblem::OwnMount => error!(
+            "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
+        ),
+        ListProblem::Unreadable(why) => {
+            error!("merging with the image's {LD_SO_PRELOAD}: {why}; set onload.dev/preload: env")
+        }
+    }
+}
+
+fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
+    HostFile {
+        id: id.clone(),
+        name: "ld.so.preload",
+        bytes: list(LIBRARY, own).into_bytes(),
+    }
+}
+
+/// A list that begins with `library`, followed by the image's own entries.
+pub(crate) fn list(library: &str, own: &[String]) -> String {
+    let mut list = format!("{library}\n");
+    for other in own.iter().filter(|other| *other != LIBRARY) {
+        list.push_str(other);
+        list.push('\n');
+    }
+    list
+}
+
+fn cleanup(settings: &Settings) -> Hook {
+    Hook {
+        hook_name: HookName::Poststop.into(),
+        path: settings.config.cdi.hook_path.display().to_string(),
+        args: vec![PROGRAM.to_owned(), "poststop".to_owned()],
+        env: vec!["PATH=/usr/sbin:/usr/bin".to_owned()],
+        timeout: Some(10),
+    }
+}
+
+/// The libraries in the image's own list. Its grammar has no comments (elf/rtld.c, `do_preload`),
+/// but `#` starts one there.
+pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem> {
+    let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
+        Ok((file, _)) => file,
+        Err(error) if error.is_absent() => return Ok(Vec::new()),
+        Err(error) if error.is_elsewhere() => return Err(ListProblem::OwnMount),
+        Err(error) => return Err(ListProblem::Unreadable(Chain(&error).to_string())),
+    };
+    let mut text = String::new();
+    let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
+    let read = read.map_err(|error| ListProblem::Unreadable(error.to_string()))?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_LIST_BYTES {
+        let why = format!("it is larger than {MAX_LIST_BYTES} bytes");
+        return Err(ListProblem::Unreadable(why));
+    }
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default());
+    Ok(lines.flat_map(split).map(str::to_owned).collect())
+}
+
+/// Caps RLIMIT_NOFILE: the library sizes its table by the hard limit, which docker sets to
+/// 1073741816.
+fn cap_nofile(
+    config: &mut OciConfig,
+    now: &PreloadContext<'_>,
+    applied: &mut Applied,
+) -> Result<(), OciConfigError> {
+    const NAME: &str = "RLIMIT_NOFILE";
+    let size = u64::from(now.settings.config.cdi.fdtable_size);
+    let (soft, hard) = match config.rlimit(NAME)? {
+        Some(limit) => (limit.soft, limit.hard),
+        // The limits that the container would inherit.
+        None => (
+            now.privilege.nofile_soft.unwrap_or(u64::MAX),
+            now.privilege.nofile_hard.unwrap_or(u64::MAX),
+        ),
+    };
+    let capped = Rlimit {
+        type_: NAME.to_owned(),
+        hard: hard.min(size),
+        soft: soft.min(size),
+    };
+    if (capped.soft, capped.hard) != (soft, hard) {
+        config.rlimit_set(&capped)?;
+        applied.reasons.push(format!(
+            "{NAME} is capped at {size}, since {LIBRARY} sizes a table by it"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,412 @@
+//! Resource limits of the container's init: RLIMIT_MEMLOCK is raised, never lowered.
+
+use std::os::fd::OwnedFd;
+
+use onload_core::config::Memlock;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::{bail, error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
+
+use crate::record::init::Init;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Raised {
+    /// It is at least what was requested.
+    Fully,
+    /// Without CAP_SYS_RESOURCE the hard limit stayed; the soft limit now equals it.
+    ToHardLimit(Option<u64>),
+    /// Not even that was allowed: the process belongs to another user.
+    NotAtAll,
+}
+
+impl Raised {
+    #[must_use]
+    pub(crate) fn warning(&self, wanted: Memlock) -> Option<String> {
+        match self {
+            Raised::Fully => None,
+            Raised::ToHardLimit(hard) => Some(format!(
+                "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
+                hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
+            )),
+            Raised::NotAtAll => Some(format!(
+                "RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing"
+            )),
+        }
+    }
+}
+
+/// A process whose limits are set. prlimit(2) takes a number, which another process may have got meanwhile. A descriptor
+/// of the process shows before and after the call that it is still the same one.
+#[derive(Debug)]
+pub(crate) struct Process<'a> {
+    init: &'a Init,
+    pid: Pid,
+    start_time: u64,
+    /// `None` before Linux 5.3.
+    fd: Option<OwnedFd>,
+}
+
+impl<'a> Process<'a> {
+    /// Opens a process with a known start time, in clock ticks since boot; an error if another process has the number now.
+    pub(crate) fn new(init: &'a Init, start_time: u64) -> Result<Self> {
+        let pid = process(init.pid())?;
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::NOSYS) => None,
+            opened => {
+                let opening = || format!("opening a descriptor of process {}", init.pid());
+                Some(opened.with_context(opening)?)
+            }
+        };
+        let process = Process {
+            init,
+            pid,
+            start_time,
+            fd,
+        };
+        // Checked after opening the descriptor: if this process exists now, it did when it was opened.
+        match process.init.start_time() {
+            Ok(now) if now == start_time => Ok(process),
+            _ => Err(not_init(init.pid())),
+        }
+    }
+
+    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are not an error; the result reports
+    /// them.
+    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised> {
+        self.while_it_lives("raising RLIMIT_MEMLOCK", || {
+            raise(&mut |new| self.prlimit_memlock(new), want)
+        })
+    }
+
+    /// Lowers RLIMIT_NOFILE to at most `most` descriptors, hard and soft.
+    pub(crate) fn lower_nofile(&self, most: u64) -> Result<()> {
+        self.while_it_lives("lowering RLIMIT_NOFILE", || {
+            let old = self.current("Max open files")?;
+            let new = Rlimit {
+                current: Some(old.current.map_or(most, |limit| limit.min(most))),
+                maximum: Some(old.maximum.map_or(most, |limit| limit.min(most))),
+            };
+            if new != old {
+                prlimit(Some(self.pid), Resource::Nofile, new)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn while_it_lives<T>(
+        &self,
+        action: &'static str,
+        set: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T> {
+        let pid = self.init.pid();
+        if !self.lives() {
+            return Err(not_init(pid));
+        }
+        let result = set();
+        if !self.lives() {
+            bail!(
+                "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
+            );
+        }
+        result.with_context(|| format!("{action} of process {pid}"))
+    }
+
+    /// The descriptor of a process becomes readable when the process ends (pidfd_open(2)).
+    fn lives(&self) -> bool {
+        let Some(fd) = &self.fd else {
+            return self.init.start_time().ok() == Some(self.start_time);
+        };
+        let mut asked = [PollFd::new(fd, PollFlags::IN)];
+        poll(&mut asked, Some(&Timespec::default())) == Ok(0)
+    }
+
+    fn prlimit_memlock(&self, new: Option<Rlimit>) -> Result<Rlimit, Errno> {
+        let Some(new) = new else {
+            return self.current("Max locked memory");
+        };
+        prlimit(Some(self.pid), Resource::Memlock, new)
+    }
+
+    /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
+    fn current(&self, name: &str) -> Result<Rlimit, Errno> {
+        let text = self.init.bytes("limits");
+        let text = text.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
+    }
+}
+
+/// As [`Process::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
+/// is not younger; a younger process merely has its number.
+pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised> {
+    let number = pid.ok_or_else(no_process)?;
+    process(number)?;
+    let init = Init::open(Some(number))?;
+    let start_time = init.start_time()?;
+    if start_time > Init::open(Some(std::process::id()))?.start_time()? {
+        return Err(not_init(number));
+    }
+    Process::new(&init, start_time)?.raise_memlock(want)
+}
+
+/// A `Pid` is never 0, which would mean this process itself.
+fn process(number: u32) -> Result<Pid> {
+    let number = i32::try_from(number).ok();
+    number.and_then(Pid::from_raw).ok_or_else(no_process)
+}
+
+fn no_process() -> Error {
+    Error::new(
+        "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists",
+    )
+}
+
+fn not_init(pid: u32) -> Error {
+    error!(
+        "process {pid} is no longer the container's init, so its limits stay as they are; start the container again"
+    )
+}
+
+fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let mut words = line.split_whitespace();
+    let mut limit = || match words.next()? {
+        "unlimited" => Some(None),
+        number => number.parse().ok().map(Some),
+    };
+    Some(Rlimit {
+        current: limit()?,
+        maximum: limit()?,
+    })
+}
+
+fn raise(
+    set: &mut dyn FnMut(Option<Rlimit>) -> Result<Rlimit, Errno>,
+    want: Memlock,
+) -> Result<Raised, Errno> {
+    let old = set(None)?;
+    let want = match want {
+        Memlock::Unlimited => None,
+        Memlock::Bytes(bytes) => Some(bytes),
+    };
+    let new = Rlimit {
+        current: higher(old.current, want),
+        maximum: higher(old.maximum, want),
+    };
+    if new == old {
+        return Ok(Raised::Fully);
+    }
+    match set(Some(new)) {
+        Ok(_) => return Ok(Raised::Fully),
+        Err(Errno::PERM | Errno::ACCESS) => {}
+        Err(error) => return Err(error),
+    }
+    let hard = old.maximum;
+    let soft_only = Rlimit {
+        current: hard,
+        maximum: hard,
+    };
+    match set(Some(soft_only)) {
+        Ok(_) => Ok(Raised::ToHardLimit(hard)),
+        Err(Errno::PERM | Errno::ACCESS) => Ok(Raised::NotAtAll),
+        Err(error) => Err(error),
+    }
+}
+
+#[must_use]
+pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    Some(one?.max(other?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onload_core::text::Chain;
+
+    /// A process whose hard limit can only be lowered, or not even that.
+    struct Fake {
+        limit: Rlimit,
+        may_raise_hard: bool,
+        is_ours: bool,
+    }
+
+    impl Fake {
+        fn new(current: Option<u64>, maximum: Option<u64>) -> Self {
+            Fake {
+                limit: Rlimit { current, maximum },
+                may_raise_hard: false,
+                is_ours: true,
+            }
+        }
+
+        fn raise(&mut self, want: Memlock) -> Raised {
+            let mut set = |new: Option<Rlimit>| {
+                let old = self.limit;
+                let Some(new) = new else { return Ok(old) };
+                let raises = higher(new.maximum, old.maximum) != old.maximum;
+                if !self.is_ours || raises && !self.may_raise_hard {
+                    return Err(Errno::PERM);
+                }
+                self.limit = new;
+                Ok(old)
+            };
+            raise(&mut set, want).unwrap()
+        }
+
+        fn limits(&self) -> (Option<u64>, Option<u64>) {
+            (self.limit.current, self.limit.maximum)
+        }
+    }
+
+    #[test]
+    fn with_the_right_both_limits_rise() {
+        let mut process = Fake::new(Some(8), Some(8));
+        process.may_raise_hard = true;
+        assert_eq!(process.raise(Memlock::Unlimited), Raised::Fully);
+        assert_eq!(process.limits(), (None, None));
+    }
+
+    #[test]
+    fn without_the_right_the_soft_limit_rises_to_the_hard_one() {
+        let mut process = Fake::new(Some(8), Some(64));
+        assert_eq!(
+            process.raise(Memlock::Unlimited),
+            Raised::ToHardLimit(Some(64))
+        );
+        assert_eq!(process.limits(), (Some(64), Some(64)));
+    }
+
+    #[test]
+    fn a_process_of_somebody_else_is_left_alone() {
+        let mut process = Fake::new(Some(8), Some(64));
+        process.is_ours = false;
+        assert_eq!(process.raise(Memlock::Bytes(128)), Raised::NotAtAll);
+    }
+
+    #[test]
+    fn nothing_is_ever_lowered() {
+        let mut process = Fake::new(Some(100), None);
+        assert_eq!(process.raise(Memlock::Bytes(64)), Raised::Fully);
+        assert_eq!(process.limits(), (Some(100), None));
+        assert_eq!(process.raise(Memlock::Bytes(128)), Raised::Fully);
+        assert_eq!(process.limits(), (Some(128), None));
+    }
+
+    #[test]
+    fn no_pid_never_means_this_process() {
+        for none in [None, Some(0)] {
+            let refused = raise_memlock(none, Memlock::Unlimited).unwrap_err();
+            assert_eq!(refused.to_string(), no_process().to_string());
+        }
+    }
+
+    struct Waiting(std::process::Child);
+
+    impl Waiting {
+        fn new() -> Self {
+            let mut command = std::process::Command::new("sleep");
+            Waiting(command.arg("600").spawn().unwrap())
+        }
+
+        fn init(&self) -> Init {
+            Init::open(Some(self.0.id())).unwrap()
+        }
+
+        fn end(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn nofile(init: &Init) -> Rlimit {
+        let text = String::from_utf8(init.read("limits").unwrap()).unwrap();
+        parse_limits(&text, "Max open files").unwrap()
+    }
+
+    #[test]
+    fn the_limits_of_the_process_that_was_opened_are_set() {
+        let child = Waiting::new();
+        let init = child.init();
+        let process = Process::new(&init, init.start_time().unwrap()).unwrap();
+        process.lower_nofile(17).unwrap();
+        let limit = nofile(&init);
+        assert_eq!((limit.current, limit.maximum), (Some(17), Some(17)));
+    }
+
+    #[test]
+    fn a_process_with_the_number_of_another_keeps_its_limits() {
+        let child = Waiting::new();
+        let init = child.init();
+        let earlier = init.start_time().unwrap() - 1;
+        let refused = Process::new(&init, earlier).unwrap_err();
+        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
+    }
+
+    #[test]
+    fn a_process_that_is_younger_than_the_hook_is_no_container_s_init() {
+        // Start times are counted in hundredths of a second.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let child = Waiting::new();
+        let before = nofile(&child.init());
+        let refused = raise_memlock(Some(child.0.id()), Memlock::Bytes(0)).unwrap_err();
+        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
+        assert_eq!(nofile(&child.init()), before);
+    }
+
+    #[test]
+    fn a_process_that_ended_before_has_no_limits_to_set() {
+        let mut child = Waiting::new();
+        let init = child.init();
+        let start_time = init.start_time().unwrap();
+        let process = Process::new(&init, start_time).unwrap();
+        child.end();
+        for refused in [
+            process.lower_nofile(17).unwrap_err(),
+            Process::new(&init, start_time).unwrap_err(),
+        ] {
+            let line = refused.to_string();
+            assert!(line.contains(&child.0.id().to_string()), "{line}");
+        }
+        let refused = process.lower_nofile(17).unwrap_err();
+        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
+    }
+
+    #[test]
+    fn a_process_that_ends_meanwhile_is_told() {
+        for has_descriptor in [true, false] {
+            let mut child = Waiting::new();
+            let init = child.init();
+            let mut process = Process::new(&init, init.start_time().unwrap()).unwrap();
+            if !has_descriptor {
+                process.fd = None;
+            }
+            let told = process.while_it_lives("setting it", || {
+                child.end();
+                Ok(())
+            });
+            let line = Chain(&told.unwrap_err()).to_string();
+            assert!(
+                line.contains("ended during setting it, so another process"),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_kernel_s_table_of_limits_is_read() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max locked memory         8388608              unlimited            bytes     \n";
+        let limit = parse_limits(text, "Max locked memory").unwrap();
+        assert_eq!((limit.current, limit.maximum), (Some(8_388_608), None));
+        assert!(parse_limits("Max locked memory  x y bytes", "Max locked memory").is_none());
+        assert!(parse_limits("", "Max locked memory").is_none());
+    }
+}

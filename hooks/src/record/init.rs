@@ -1,0 +1,251 @@
+//! The container's init as /proc shows it. All files are read through one descriptor of its /proc directory, which
+//! never refers to another process (proc(5)).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::mountinfo::MountTable;
+use onload_core::{bail, error};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+
+/// Bytes of a small file of /proc: `cgroup` has a path of up to 4096 bytes for each hierarchy.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// The ids outside the container of its user 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootUser {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Reads a small file of /proc, completely or not at all. It is no text: names in it may be arbitrary bytes.
+pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
+    // Most fit into one read.
+    let mut bytes = Vec::with_capacity(4096);
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
+        let text = format!("longer than {MAX_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(bytes)
+}
+
+/// Whether a process has ended: its number is free, or belongs to a process that started at another time. A process that
+/// cannot be examined counts as alive, since otherwise its files would be removed.
+#[must_use]
+pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
+    let now = dir_of(pid).and_then(|dir| Init { pid, dir }.started());
+    match now {
+        Ok(now) => now != start_time,
+        Err(error) => {
+            let gone = [Errno::NOENT, Errno::SRCH];
+            pid != 0 && Errno::from_io_error(&error).is_some_and(|error| gone.contains(&error))
+        }
+    }
+}
+
+/// For a state without the number of the container's init.
+pub(crate) fn no_pid() -> Error {
+    Error::new(
+        "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists",
+    )
+}
+
+pub(crate) fn ended(pid: u32) -> Error {
+    error!("process {pid}, the container's init, has ended")
+}
+
+fn dir_of(pid: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(
+        format!("/proc/{pid}"),
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+#[derive(Debug)]
+pub(crate) struct Init {
+    pid: u32,
+    dir: OwnedFd,
+}
+
+impl Init {
+    pub(crate) fn open(pid: Option<u32>) -> Result<Self> {
+        let pid = pid.filter(|pid| *pid != 0).ok_or_else(no_pid)?;
+        let dir = dir_of(pid).with_context(|| format!("reading \"/proc/{pid}\""))?;
+        Ok(Init { pid, dir })
+    }
+
+    #[must_use]
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn reading(&self, name: &str) -> String {
+        format!("reading \"/proc/{}/{name}\"", self.pid)
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        Ok(openat(
+            &self.dir,
+            name,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
+    }
+
+    pub(crate) fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
+        read_whole(self.open_file(name, OFlags::RDONLY)?.into())
+    }
+
+    /// Reads one of its small files, completely or not at all.
+    pub(crate) fn read(&self, name: &str) -> Result<Vec<u8>> {
+        self.bytes(name).with_context(|| self.reading(name))
+    }
+
+    pub(crate) fn mounts(&self) -> Result<MountTable> {
+        let name = "mountinfo";
+        let file = self.open_file(name, OFlags::RDONLY);
+        let table = file.and_then(|file| MountTable::read(File::from(file)));
+        table.with_context(|| self.reading(name))
+    }
+
+    /// When it started, in clock ticks since boot. Together with its number, that identifies it among all processes since
+    /// boot.
+    pub(crate) fn start_time(&self) -> Result<u64> {
+        self.started().with_context(|| self.reading("stat"))
+    }
+
+    fn started(&self) -> io::Result<u64> {
+        start_time(&self.bytes("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Its mount namespace; an error if that is this process's own.
+    pub(crate) fn mount_namespace(&self) -> Result<OwnedFd> {
+        let name = "ns/mnt";
+        if self.shares(name)? {
+            bail!(
+                "process {} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace",
+                self.pid
+            );
+        }
+        self.open_file(name, OFlags::RDONLY)
+            .with_context(|| self.reading(name))
+    }
+
+    /// Its network namespace, which may be this process's own.
+    pub(crate) fn network_namespace(&self) -> Result<File> {
+        let file = self.open_file("ns/net", OFlags::RDONLY);
+        Ok(file.with_context(|| self.reading("ns/net"))?.into())
+    }
+
+    fn shares(&self, name: &str) -> Result<bool> {
+        let failed = || self.reading(name);
+        let theirs = statat(&self.dir, name, AtFlags::empty()).with_context(failed)?;
+        let own = rustix::fs::stat(format!("/proc/self/{name}")).with_context(failed)?;
+        Ok((theirs.st_dev, theirs.st_ino) == (own.st_dev, own.st_ino))
+    }
+
+    /// Its root directory. Before pivot_root(2), that is the host's root in the container's mount namespace.
+    pub(crate) fn root(&self) -> Result<OwnedFd> {
+        self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
+            .with_context(|| self.reading("root"))
+    }
+
+    /// Whether it is in a user namespace other than this process's.
+    pub(crate) fn has_own_users(&self) -> Result<bool> {
+        Ok(!self.shares("ns/user")?)
+    }
+
+    /// The owner for files that are created for the container; `None` if it shares its users with this process, or if its
+    /// user 0 is not mapped.
+    pub(crate) fn root_user(&self) -> Result<Option<RootUser>> {
+        if !self.has_own_users()? {
+            return Ok(None);
+        }
+        let uid = outside_of_zero(&self.read("uid_map")?);
+        let gid = outside_of_zero(&self.read("gid_map")?);
+        Ok(uid.zip(gid).map(|(uid, gid)| RootUser { uid, gid }))
+    }
+}
+
+/// Field 22 of proc_pid_stat(5). The second field is the program's name in parentheses and may contain anything, so
+/// counting starts after the last parenthesis.
+fn start_time(stat: &[u8]) -> Option<u64> {
+    let at = stat.iter().rposition(|byte| *byte == b')')?;
+    let behind = std::str::from_utf8(&stat[at + 1..]).ok()?;
+    behind.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The id outside the user namespace of its user 0 (user_namespaces(7), "/proc/PID/uid_map").
+fn outside_of_zero(map: &[u8]) -> Option<u32> {
+    std::str::from_utf8(map).ok()?.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse);
+        let (inside, outside): (u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        (inside == 0).then_some(outside)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_read_behind_any_name() {
+        let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
+        assert_eq!(
+            start_time(format!("12 (a) {behind}").as_bytes()),
+            Some(4711)
+        );
+        let tricky = [b"12 (a\xff\n) S 1) () ", behind.as_bytes()].concat();
+        assert_eq!(start_time(&tricky), Some(4711));
+        assert_eq!(start_time(b"12 (a) S 1"), None);
+        assert_eq!(start_time(b""), None);
+    }
+
+    #[test]
+    fn the_outside_id_of_user_0_is_read() {
+        assert_eq!(
+            outside_of_zero(b"         0     100000      65536\n"),
+            Some(100_000)
+        );
+        assert_eq!(outside_of_zero(b"1 5 1\n0 7 1\n"), Some(7));
+        assert_eq!(outside_of_zero(b"1 5 1\n"), None);
+        assert_eq!(outside_of_zero(b"0 x 1\n"), None);
+    }
+
+    #[test]
+    fn a_process_has_ended_when_its_number_is_free_or_another_s() {
+        let mut child = std::process::Command::new("/bin/sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let then = Init::open(Some(child.id())).unwrap().start_time().unwrap();
+        assert!(!has_ended(child.id(), then));
+        assert!(has_ended(child.id(), then - 1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(child.id(), then));
+        assert!(!has_ended(0, then), "what cannot be looked at lives");
+    }
+
+    #[test]
+    fn this_process_is_no_container() {
+        let own = Init::open(Some(std::process::id())).unwrap();
+        let refused = own.mount_namespace().unwrap_err().to_string();
+        assert!(
+            refused.contains("shares this host's mount namespace"),
+            "{refused}"
+        );
+        assert_eq!(own.root_user().unwrap(), None);
+        assert!(own.start_time().unwrap() > 0);
+        for none in [None, Some(0)] {
+            let refused = Init::open(none).unwrap_err().to_string();
+            assert!(refused.contains("has no pid"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! The leases of a container, claimed when its init exists and released when it is gone.
+
+use std::collections::BTreeMap;
+use std::fs::canonicalize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use onload_cdi::DeviceName;
+use onload_core::bail;
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Error, Result};
+use onload_core::expect::{Expect, Expected};
+use onload_core::fs::lock::START_PATIENCE;
+use onload_core::lease::{
+    Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, POD, Taking, Token,
+    take_unleased,
+};
+use onload_core::processes::Processes;
+use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_core::text::Quoted;
+use onload_core::ticket::{self, Starting, Ticket, Tickets, User};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::init::ended;
+use super::made_by;
+use super::own_dir::open_run;
+use super::pod;
+use crate::decide::host::{HostView, ThisHost};
+use crate::decide::pools::{PoolRequest, Pools, Reserved};
+use crate::decide::subject::Identity;
+
+/// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
+const GROUPS: &str = "/dev/vfio";
+/// And of single functions (drivers/vfio/device_cdev.c).
+const FUNCTIONS: &str = "/dev/vfio/devices";
+/// How long is looked who has nodes open: any process may have very many files open.
+const OPENERS: Duration = Duration::from_secs(2);
+const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+
+/// Keeps members of pools for containers that are about to be created.
+#[derive(Debug)]
+pub struct Keeper<'a> {
+    host: &'a ThisHost,
+    entry_point: &'static str,
+    /// Whether this process is still there when the container's hooks run.
+    stays: bool,
+    /// Where the runtime that this process becomes keeps its containers (`--root`).
+    root: Option<&'a Path>,
+    /// None where this process has no right to bring back members that ended containers have left.
+    fetch: Option<Fetch>,
+}
+
+/// Brings back devices that ended containers have left, those of them that are wanted.
+pub(crate) type Fetch = fn(&Leases, &dyn Fn(&Device) -> bool);
+
+impl<'a> Keeper<'a> {
+    /// For a process that creates the container itself, or becomes the runtime that does.
+    pub(crate) fn creating(host: &'a ThisHost, entry_point: &'static str) -> Self {
+        Keeper {
+            stays: true,
+            ..Keeper::before(host, entry_point)
+        }
+    }
+
+    /// For a process that does not become the runtime: one that has ended when the runtime starts, or a daemon that an
+    /// engine asks.
+    #[must_use]
+    pub fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
+        Keeper {
+            host,
+            entry_point,
+            stays: false,
+            root: None,
+            fetch: None,
+        }
+    }
+
+    /// The same for a runtime that keeps its containers in this directory.
+    pub(crate) fn below(self, root: Option<&'a Path>) -> Self {
+        Keeper { root, ..self }
+    }
+
+    /// The same where members that ended containers have left can be brought back first.
+    pub(crate) fn fetching(self, fetch: Fetch) -> Self {
+        Keeper {
+            fetch: Some(fetch),
+            ..self
+        }
+    }
+
+    fn take_ticket(
+        &self,
+        id: &Token,
+        container: Identity<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket> {
+        if !self.host.is_initial_namespace() {
+            bail!("only root can start a container with a ticket");
+        }
+        let run = open_run(self.host)?;
+        let processes = Processes::default();
+        let id_of_container = container.id.ok_or_else(no_id)?;
+        let own = std::process::id();
+        let root = self.root.map(Path::as_os_str);
+        let user = User {
+            container: id_of_container.clone(),
+            bundle: canonical(container.bundle)?,
+            maker: processes.find(own)?.ok_or_else(|| ended(own))?,
+            state: made_by::state_directories(root, id_of_container.as_str()).collect(),
+            task: task.map(Path::to_owned),
+            ended_ms: None,
+        };
+        let tickets = Tickets::open(&run, processes)?;
+        tickets.take(id, user, START_PATIENCE)
+    }
+
+    fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>> {
+        let processes = Processes::default();
+        let until = Instant::now() + OPENERS;
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
+        if !self.host.is_initial_namespace() {
+            // A user without root keeps no leases, and has no ticket.
+            return take_unleased(wanted.wishes, wanted.numa, &user);
+        }
+        let run = open_run(self.host)?;
+        let leases = Leases::open(&run, processes.clone())?;
+        let maker = if self.stays {
+            processes.find(std::process::id())?
+        } else {
+            None
+        };
+        let taking = Taking {
+            wishes: wanted.wishes,
+            numa: wanted.numa,
+            container: wanted.id,
+            bundle: &canonical(wanted.bundle)?,
+            holder: Holder::reserved_by(token.clone(), maker),
+            entry_point: self.entry_point,
+        };
+        let mut devices = match wanted.wishes {
+            [] => Vec::new(),
+            _ => self.take_members(&leases, &taking, &user)?,
+        };
+        if !wanted.named.is_empty() {
+            let shares = self.host.settings().map(|settings| settings.config.leases);
+            let kept = shares.and_then(|shares| {
+                claim_named(wanted, &taking, taking.bundle, &shares, &|claim| {
+                    leases.claim(claim, &user, START_PATIENCE)
+                })
+            });
+            kept.inspect_err(|_| {
+                let _ = leases.give_back(&devices, token, START_PATIENCE);
+            })?;
+            devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
+        }
+        Ok(devices)
+    }
+
+    /// Where none is free, one that an ended container has left may come back now.
+    fn take_members(
+        &self,
+        leases: &Leases,
+        taking: &Taking<'_>,
+        user: &dyn Fn(&Device) -> Option<String>,
+    ) -> Result<Vec<Device>, LeaseError> {
+        let taken = leases.take(taking, user, START_PATIENCE);
+        let (Err(LeaseError::NoneFree(_)), Some(fetch)) = (&taken, self.fetch) else {
+            return taken;
+        };
+        let is_wanted = |device: &Device| {
+            let mut wishes = taking.wishes.iter();
+            wishes.any(|wish| {
+                let mut members = wish.pool.members.iter();
+                wish.class == device.class && members.any(|member| member.name == device.name)
+            })
+        };
+        fetch(leases, &is_wanted);
+        leases.take(taking, user, START_PATIENCE)
+    }
+}
+
+/// Claims the devices that a ticket names, with what the members of pools are reserved. `claim` writes that down, or only
+/// says whether it could.
+fn claim_named(
+    wanted: PoolRequest<'_>,
+    taking: &Taking<'_>,
+    bundle: &Path,
+    shares: &onload_core::config::Leases,
+    claim: &dyn Fn(&Claim<'_>) -> Result<()>,
+) -> Result<()> {
+    let named = wanted.named.iter();
+    let devices = named.map(|(device, ticket)| Claimed {
+        ticket: Some(ticket.clone()),
+        ..claimed(device, shares)
+    });
+    claim(&Claim {
+        devices: &devices.collect::<Vec<Claimed>>(),
+        container: taking.container,
+        bundle,
+        holder: taking.holder.clone(),
+        token: None,
+        claim: None,
+        entry_point: taking.entry_point,
+    })
+}
+
+fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
+    Claimed {
+        // The specification may be older than the configuration.
+        most: shares.share(device.class).unwrap_or(u32::MAX),
+        aliases: group_members(device),
+        facts: facts(device),
+        device: device.clone(),
+        ticket: None,
+        moved: None,
+    }
+}
+
+impl Pools for Keeper<'_> {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+        let token = Token::new().map_err(|error| onload_core::error!("{error}"))?;
+        let devices = self.take(wanted, &token)?;
+        Ok(Reserved { token, devices })
+    }
+
+    fn give_back(&self, reserved: &Reserved) {
+        if let Ok(run) = open_run(self.host) {
+            give_back_in(&run, reserved);
+        }
+    }
+
+    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
+        self.take_ticket(id, container, task)
+    }
+}
+
+/// Gives back what was reserved for a container that is not created. What this does not reach expires.
+pub(crate) fn give_back(reserved: &Reserved) {
+    if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
+        give_back_in(&run, reserved);
+    }
+}
+
+fn give_back_in(run: &RunDir, reserved: &Reserved) {
+    if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
+        let _ = leases.give_back(&reserved.devices, &reserved.token, START_PATIENCE);
+    }
+}
+
+/// Says which members of pools a container would get now, and keeps none.
+#[derive(Debug)]
+pub struct Viewer {
+    leases: Option<Leases>,
+    tickets: Option<Tickets>,
+    processes: Processes,
+    shares: onload_core::config::Leases,
+}
+
+impl Viewer {
+    /// On the host whose root is `root`; `shares` says how many containers may have a device of a class.
+    #[must_use]
+    pub fn below(root: &Path, shares: onload_core::config::Leases) -> Self {
+        let processes = Processes::at(root);
+        let run = RUN_DIR.trim_start_matches('/');
+        let run = RunDir::find(&root.join(run)).ok().flatten();
+        let leases = run.as_ref();
+        let leases = leases.and_then(|run| Leases::find(run, processes.clone()).ok().flatten());
+        let tickets = run.as_ref();
+        let tickets = tickets.and_then(|run| Tickets::find(run, processes.clone()).ok().flatten());
+        Viewer {
+            leases,
+            tickets,
+            processes,
+            shares,
+        }
+    }
+}
+
+impl Pools for Viewer {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+        let token = Token::from([0; 16]);
+        let until = Instant::now() + OPENERS;
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
+        let mut devices = match &self.leases {
+            None => take_unleased(wanted.wishes, wanted.numa, &user)?,
+            Some(leases) => {
+                let taking = Taking {
+                    wishes: wanted.wishes,
+                    numa: wanted.numa,
+                    container: wanted.id,
+                    bundle: wanted.bundle,
+                    holder: Holder::reserved_by(token.clone(), None),
+                    entry_point: "container explain",
+                };
+                let devices = leases.would_take(&taking, &user)?;
+                let bundle = canonical(wanted.bundle)?;
+                claim_named(wanted, &taking, &bundle, &self.shares, &|claim| {
+                    leases.would_claim(claim, &user)
+                })?;
+                devices
+            }
+        };
+        devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
+        Ok(Reserved { token, devices })
+    }
+
+    fn give_back(&self, _: &Reserved) {}
+
+    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
+        let tickets = self.tickets.as_ref();
+        let tickets = tickets.ok_or_else(|| ticket::unknown(id))?;
+        let starting = Starting {
+            container: container.id.ok_or_else(no_id)?,
+            bundle: &canonical(container.bundle)?,
+            maker: None,
+            task,
+        };
+        tickets.would_take(id, starting)
+    }
+}
+
+fn no_id() -> Error {
+    Error::new("the container's id is not known here, so nobody could tell who uses the ticket")
+}
+
+/// What a container has to have for itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) devices: &'a [Device],
+    /// The nodes that the container gets, and the devices that they are of.
+    pub(crate) expect: &'a [Expect],
+    /// Of the reservation that they were chosen with.
+    pub(crate) token: Option<&'a Token>,
+    /// The claim of a cluster engine that the container is for.
+    pub(crate) claim: Option<&'a ClaimUid>,
+    /// The program and stage, for people.
+    pub(crate) entry_point: &'a str,
+    /// What the only device was, if it moves to the container.
+    pub(crate) moved: Option<&'a Moved<Facts>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Container<'a> {
+    pub(crate) id: &'a ContainerId,
+    pub(crate) bundle: &'a Path,
+    pub(crate) init: u32,
+}
+
+/// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps leases that other
+/// engines would see, and the container goes without: that gives a warning.
+pub(crate) fn claim(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+) -> Result<Option<String>> {
+    claim_for(wanted, container, host, None)
+}
+
+/// As [`claim`], of devices that one container has at a time, whatever the configuration says of their class.
+pub(crate) fn claim_alone(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+) -> Result<Option<String>> {
+    claim_for(wanted, container, host, Some(1))
+}
+
+fn claim_for(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+    most: Option<u32>,
+) -> Result<Option<String>> {
+    if !host.is_initial_namespace() {
+        let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
+        return Ok(Some(format!(
+            "{} may be given to another container too: only root keeps leases",
+            devices.join(", ")
+        )));
+    }
+    let run = open_run(host)?;
+    let processes = Processes::default();
+    let leases = Leases::open(&run, processes.clone())?;
+    let init = container.init;
+    let process = processes.find(init)?.ok_or_else(|| ended(init))?;
+    let cgroup = processes.own_cgroup(init, std::process::id())?;
+    let shares = host.settings()?.config.leases;
+    let devices = wanted.devices.iter();
+    let mut devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
+    let pod = pod::of(container.bundle);
+    for device in &mut devices {
+        device
+            .facts
+            .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
+        device.moved = wanted.moved.cloned();
+        device.most = most.unwrap_or(device.most);
+    }
+    let claim = Claim {
+        devices: &devices,
+        container: container.id,
+        bundle: &canonical(container.bundle)?,
+        holder: Holder::Init { process, cgroup },
+        token: wanted.token,
+        claim: wanted.claim,
+        entry_point: wanted.entry_point,
+    };
+    let until = Instant::now() + OPENERS;
+    let user = |device: &Device| user(device, wanted.expect, &processes, until);
+    leases.claim(&claim, &user, START_PATIENCE)?;
+    Ok(None)
+}
+
+fn group(device: &Device) -> Option<PathBuf> {
+    let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
+    device
+        .class
+        .is_iommu_group()
+        .then(|| function.join("iommu_group"))
+}
+
+/// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
+/// bound to vfio, and that may change while a container has it.
+fn group_members(device: &Device) -> Vec<Device> {
+    let members = group(device).map(|group| std::fs::read_dir(group.join("devices")));
+    let members = members.and_then(Result::ok).into_iter().flatten();
+    let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let device = |name: String| {
+        Some(Device {
+            class: device.class,
+            name: DeviceName::try_from(name.as_str()).ok()?,
+        })
+    };
+    names.filter_map(device).collect()
+}
+
+/// What the lease says of a device, for those who look when it is gone.
+fn facts(device: &Device) -> BTreeMap<String, String> {
+    let link = group(device).and_then(|group| std::fs::read_link(group).ok());
+    let group = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+    let group = group.map(|group| ("iommu-group".to_owned(), group));
+    group.into_iter().collect()
+}
+
+/// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
+pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
+    if bundle.as_os_str().is_empty() {
+        return Ok(PathBuf::new());
+    }
+    canonicalize(bundle).with_context(|| format!("looking at the bundle {bundle:?}"))
+}
+
+pub(crate) fn release(
+    devices: &[Device],
+    token: Option<&Token>,
+    container: &ContainerId,
+    bundle: &Path,
+) -> Result<()> {
+    let Some(leases) = find()? else {
+        return Ok(());
+    };
+    let bundle = was_canonical(bundle);
+    for device in devices {
+        leases.release(device, container, &bundle, token, START_PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// The leases, where there are any; a user without root has none.
+pub(crate) fn find() -> Result<Option<Leases>> {
+    let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
+        return Ok(None);
+    };
+    match Leases::find(&run, Processes::default()) {
+        Err(LeaseError::Denied(_)) => Ok(None),
+        found => Ok(found?),
+    }
+}
+
+/// A bundle that may be gone already; then its path is what it was.
+pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
+    canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
+}
+
+/// Who uses a device without a lease: a virtual machine, or a container that was given the node by itself. The kernel lets
+/// one open a group at a time (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be
+/// opened more than once, so where there are no groups only /proc shows it. If there is no time for all of that, nobody is
+/// known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
+fn user(
+    device: &Device,
+    expect: &[Expect],
+    processes: &Processes,
+    until: Instant,
+) -> Option<String> {
+    if !device.class.is_iommu_group() {
+        return None;
+    }
+    let is_its = |expect: &&Expect| match &expect.device {
+        Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
+        _ => false,
+    };
+    let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) = expect
+        .iter()
+        .filter(is_its)
+        .map(node)
+        .partition(|node| node.starts_with(FUNCTIONS));
+    let shown = |(pid, program): (u32, String)| format!("process {pid} ({})", Quoted(&program));
+    if groups.is_empty() {
+        let mut openers = functions.iter().map(|node| processes.opener(node, until));
+        return openers.find_map(|opener| opener.ok()?.map(shown));
+    }
+    let busy = groups.iter().find(|node| is_busy(node))?;
+    Some(match processes.opener(busy, until) {
+        Ok(Some(opener)) => shown(opener),
+        Ok(None) => "a process that /proc does not show".to_owned(),
+        Err(_) => format!(
+            "a process that was not found within {} seconds",
+            OPENERS.as_secs()
+        ),
+    })
+}
+
+/// The node on the host: the specification may give it another place in the container.
+fn node(expect: &Expect) -> PathBuf {
+    let place = Path::new(&expect.node).parent();
+    let of_function = place.is_some_and(|place| place.ends_with("vfio/devices"));
+    let dir = if of_function { FUNCTIONS } else { GROUPS };
+    Path::new(dir).join(expect.node_name())
+}
+
+fn is_busy(node: &Path) -> bool {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    matches!(
+        rustix::fs::open(node, flags, Mode::empty()),
+        Err(Errno::BUSY)
+    )
+}

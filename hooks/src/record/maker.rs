@@ -1,0 +1,338 @@
+//! Which process created a container's files under /run/onload-ctk, and whether they are still needed: a start may fail
+//! before any poststop is called.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Result};
+use onload_core::fs::open::is_there;
+use onload_core::processes::Processes;
+use onload_core::timestamp::since_boot_ms;
+use rustix::fs::{AtFlags, stat, statat};
+use serde::{Deserialize, Serialize};
+
+use super::files;
+use super::init::{Init, has_ended};
+use super::made_by::DEFAULT_ROOTS;
+
+/// The record beside the files. Whoever clears the directory removes it as the leftovers of a killed process
+/// (`onload_core::fs::atomic::is_temporary_name`).
+pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
+
+/// How long after precreate a container may still appear: podman starts its runtime right after it.
+const GRACE: Duration = Duration::from_secs(600);
+
+const PID_NAMESPACE: &str = "/proc/self/ns/pid";
+
+/// What the process that creates the files does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Stage {
+    /// A hook that changes a living container, and writes state.json when it has finished.
+    Hook,
+    /// It exits before the runtime starts.
+    Precreate,
+    /// It executes the runtime, which creates the container or fails.
+    Runtime,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Maker {
+    stage: Stage,
+    pid: u32,
+    /// In clock ticks since boot.
+    start_time: u64,
+    /// Process ids have no meaning after a reboot.
+    boot: String,
+    /// When it wrote this, in milliseconds after boot (CLOCK_BOOTTIME).
+    made_ms: u64,
+    /// Inode of the PID namespace in which `pid`, and the container's init in state.json, are counted.
+    pid_namespace: u64,
+    /// `None` for a path that JSON cannot express.
+    bundle: Option<PathBuf>,
+    /// The directories where its runtime may keep the state of containers, one directory each.
+    roots: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EntryPoint<'a> {
+    pub stage: Stage,
+    /// A relative path starts at the working directory.
+    pub bundle: &'a Path,
+    /// The runtime's `--root`.
+    pub root: Option<&'a Path>,
+}
+
+impl Maker {
+    pub(crate) fn this(entry_point: EntryPoint<'_>) -> Result<Maker> {
+        let pid = std::process::id();
+        let here = std::env::current_dir().ok();
+        let whole = |path: &Path| {
+            let path = here.as_ref()?.join(path);
+            path.to_str().map(PathBuf::from)
+        };
+        Ok(Maker {
+            stage: entry_point.stage,
+            pid,
+            start_time: Init::open(Some(pid))?.start_time()?,
+            boot: boot_id()?,
+            made_ms: since_boot_ms(),
+            pid_namespace: pid_namespace()?,
+            bundle: whole(entry_point.bundle),
+            roots: match entry_point.root {
+                Some(root) => whole(root).into_iter().collect(),
+                None => DEFAULT_ROOTS.map(PathBuf::from).to_vec(),
+            },
+        })
+    }
+
+    pub(crate) fn write(&self, dir: &OwnedFd) -> Result<()> {
+        files::write(dir, MAKER, self)
+    }
+
+    /// Reads it from a container's directory; `None` if there is none, or none that this version understands.
+    pub(crate) fn read(dir: &OwnedFd) -> Option<Maker> {
+        files::read(dir, MAKER).ok().flatten()
+    }
+
+    /// Whether process ids in the container's directory mean the same to this process as to the one that wrote them. A
+    /// runtime in a container may share /run with its host. A number from one of them is another process or none in the
+    /// other, which must not conclude that the container is gone.
+    pub(crate) fn shares_pid_namespace(&self) -> bool {
+        pid_namespace().is_ok_and(|own| own == self.pid_namespace)
+    }
+
+    fn lives(&self) -> bool {
+        let is_this_boot = boot_id().map_or(true, |boot| boot == self.boot);
+        is_this_boot && !has_ended(self.pid, self.start_time)
+    }
+
+    fn age(&self, now_ms: u64) -> Duration {
+        Duration::from_millis(now_ms.saturating_sub(self.made_ms))
+    }
+
+    /// Whether the files are useless, `age` after they were created: their maker is gone, and no container appeared. With
+    /// any runtime, its directory for the container shows that. A file removed by mistake was already mounted when the
+    /// container was created, and stays mounted.
+    fn is_abandoned(&self, id: &ContainerId, age: Duration) -> bool {
+        if self.lives() {
+            return false;
+        }
+        let has_bundle = self.bundle.as_ref().is_none_or(|bundle| is_there(bundle));
+        match self.stage {
+            Stage::Hook => true,
+            _ if !has_bundle => true,
+            Stage::Precreate if age < GRACE => false,
+            Stage::Precreate | Stage::Runtime => {
+                let mut roots = self.roots.iter();
+                !roots.any(|root| is_there(&root.join(id.as_str())))
+            }
+        }
+    }
+}
+
+fn pid_namespace() -> Result<u64> {
+    let found = stat(PID_NAMESPACE).with_context(|| format!("reading {PID_NAMESPACE:?}"))?;
+    Ok(found.st_ino)
+}
+
+/// Whether the files in a container's directory without state.json are useless. A poststop that could not remove the mount
+/// targets left their record without that of the maker.
+#[must_use]
+pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
+    match maker {
+        Some(maker) => maker.is_abandoned(id, maker.age(since_boot_ms())),
+        None => statat(dir, files::CREATED, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
+    }
+}
+
+/// What names this boot. A container manager's own file is mounted over the kernel's in a container without privileges,
+/// which cannot mount a proc of its own to look below; all processes there see that file.
+fn boot_id() -> Result<String> {
+    Processes::default().boot_id().or_else(|error| {
+        if error.source.kind() == std::io::ErrorKind::PermissionDenied
+            && let Ok(shown) = std::fs::read_to_string(&error.path)
+        {
+            return Ok(shown.trim_ascii().to_owned());
+        }
+        Err(error.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+
+    /// A maker that has ended, with a bundle and a state directory of its runtime.
+    struct Ended {
+        dir: tempfile::TempDir,
+        maker: Maker,
+        id: ContainerId,
+    }
+
+    impl Ended {
+        fn new(stage: Stage) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let (bundle, root) = (dir.path().join("bundle"), dir.path().join("root"));
+            fs::create_dir(&bundle).unwrap();
+            fs::create_dir_all(root.join("other")).unwrap();
+            let entry_point = EntryPoint {
+                stage,
+                bundle: &bundle,
+                root: Some(&root),
+            };
+            let mut maker = Maker::this(entry_point).unwrap();
+            maker.start_time -= 1;
+            let id = "c1".parse().unwrap();
+            Ended { dir, maker, id }
+        }
+
+        fn is_abandoned(&self, minutes: u64) -> bool {
+            self.maker
+                .is_abandoned(&self.id, Duration::from_secs(60 * minutes))
+        }
+
+        fn make(&self, path: &str) {
+            fs::create_dir(self.dir.path().join(path)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_process_that_lives_made_is_needed() {
+        for stage in [Stage::Hook, Stage::Precreate, Stage::Runtime] {
+            let mut ended = Ended::new(stage);
+            fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
+            assert!(ended.is_abandoned(60), "{stage:?}");
+            ended.maker.start_time += 1;
+            assert!(!ended.is_abandoned(60), "{stage:?}");
+            ended.maker.boot.push('x');
+            assert!(ended.is_abandoned(60), "{stage:?} of an earlier boot");
+        }
+    }
+
+    #[test]
+    fn a_start_goes_on_where_the_boot_is_covered_and_no_proc_can_be_mounted() {
+        const COVERED: &str = "ONLOAD_CTK_TEST_COVERED";
+        let boot = "/proc/sys/kernel/random/boot_id";
+        if std::env::var_os(COVERED).is_some() {
+            let shown = fs::read_to_string(boot).unwrap();
+            assert_eq!(shown, "another\n");
+            assert!(Processes::default().boot_id().is_err());
+            let ended = Ended::new(Stage::Hook);
+            assert_eq!(ended.maker.boot, "another");
+            assert!(ended.is_abandoned(0));
+            return;
+        }
+        let unshare = || {
+            let mut unshare = std::process::Command::new("unshare");
+            unshare.args(["--user", "--map-root-user", "--mount"]);
+            unshare
+        };
+        let has_users = unshare().arg("true").status();
+        let has_users = has_users.is_ok_and(|status| status.success());
+        if !onload_test_needs::on_this_machine(has_users, "user namespaces are off") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("boot_id");
+        fs::write(&own, "another\n").unwrap();
+        let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" --exact \"$4\"";
+        let test = "record::maker::tests::a_start_goes_on_where_the_boot_is_covered_and_no_proc_can_be_mounted";
+        let output = unshare()
+            .args(["sh", "-ec", script, "sh"])
+            .arg(own)
+            .arg(boot)
+            .arg(std::env::current_exe().unwrap())
+            .arg(test)
+            .env(COVERED, "1")
+            .output();
+        let output = output.unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains("1 passed"), "{told}");
+    }
+
+    #[test]
+    fn what_was_counted_in_another_pid_namespace_is_not_judged() {
+        let ended = Ended::new(Stage::Hook);
+        let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
+        let counts = |pid_namespace: u64| {
+            let maker = Maker {
+                pid_namespace,
+                ..ended.maker.clone()
+            };
+            maker.write(&dir).unwrap();
+            Maker::read(&dir).unwrap().shares_pid_namespace()
+        };
+        assert!(counts(ended.maker.pid_namespace));
+        assert!(!counts(1));
+    }
+
+    #[test]
+    fn a_hook_that_ended_without_a_record_left_what_it_made() {
+        let ended = Ended::new(Stage::Hook);
+        ended.make("root/c1");
+        assert!(ended.is_abandoned(0));
+    }
+
+    #[test]
+    fn a_runtime_that_ended_left_the_list_unless_it_made_the_container() {
+        let ended = Ended::new(Stage::Runtime);
+        assert!(ended.is_abandoned(0));
+        ended.make("root/c1");
+        assert!(!ended.is_abandoned(60));
+        fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
+        assert!(ended.is_abandoned(0));
+    }
+
+    #[test]
+    fn a_container_may_come_for_a_while_after_precreate() {
+        let ended = Ended::new(Stage::Precreate);
+        assert!(!ended.is_abandoned(9));
+        assert!(ended.is_abandoned(10));
+        ended.make("root/c1");
+        assert!(!ended.is_abandoned(10));
+        fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
+        assert!(ended.is_abandoned(0), "podman rm");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_makes_nothing_older() {
+        let ended = Ended::new(Stage::Precreate);
+        let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
+        // As if the clock had been an hour behind when it was made.
+        let long_ago = std::time::SystemTime::now() - 6 * GRACE;
+        File::open(ended.dir.path())
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        assert!(!is_abandoned(Some(&ended.maker), &dir, &ended.id));
+        let grace = u64::try_from(GRACE.as_millis()).unwrap();
+        assert_eq!(ended.maker.age(ended.maker.made_ms + grace), GRACE);
+    }
+
+    #[test]
+    fn a_runtime_that_is_told_no_root_is_known_by_the_usual_ones() {
+        let entry_point = EntryPoint {
+            stage: Stage::Runtime,
+            bundle: Path::new("."),
+            root: None,
+        };
+        let maker = Maker::this(entry_point).unwrap();
+        assert_eq!(maker.roots, DEFAULT_ROOTS.map(PathBuf::from));
+        assert!(maker.bundle.unwrap().is_absolute());
+    }
+
+    #[test]
+    fn what_has_no_record_of_its_maker_is_left_if_targets_were_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = "onload-ctk-no-such-container".parse().unwrap();
+        let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
+        assert!(!is_abandoned(None, &fd(), &id), "another program's");
+        fs::write(dir.path().join(files::CREATED), "x").unwrap();
+        assert!(is_abandoned(None, &fd(), &id));
+    }
+}

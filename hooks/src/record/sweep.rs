@@ -1,0 +1,490 @@
+//! `poststop`: removes what was created for a container under /run/onload-ctk, and nothing else. It also removes what is
+//! left of containers that never had a poststop.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use onload_core::bail;
+use onload_core::container_id::ContainerId;
+use onload_core::error::{Context as _, Result};
+use onload_core::fs::atomic::is_temporary_name;
+use onload_core::fs::list::each_name;
+use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
+use onload_core::lease::Device;
+use onload_core::run_dir::RunDir;
+use onload_core::text::Chain;
+use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
+use rustix::io::Errno;
+
+use super::files::{self, Created, Live};
+use super::init::has_ended;
+use super::lease;
+use super::maker::{self, Maker};
+use super::targets;
+use crate::image::container_root::ContainerRoot;
+
+pub(crate) const FILES: [&str; 4] = [
+    "ld.so.preload",
+    files::VARIABLES,
+    files::CREATED,
+    files::STATE,
+];
+
+/// Containers that one sweep examines, however many there are. The choice is random, so that each has its turn.
+const LOOKS: usize = 8;
+
+/// Removes the files of one container and returns warnings. Files that are not there count as removed.
+pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
+    let Some(run) = RunDir::find(run_dir).with_context(|| removing(run_dir))? else {
+        return Ok(Vec::new());
+    };
+    let own = statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(own, Err(Errno::NOENT)) {
+        return Ok(Vec::new());
+    }
+    let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
+    let stays = clear(&run, id, lock.as_ref().ok())?;
+    match lock {
+        Ok(lock) => sweep_locked(&run, &others(&run, Some(id)), chance(), &lock),
+        Err(error) if stays => return Ok(vec![left_for_later(&error)]),
+        Err(_) => {}
+    }
+    Ok(Vec::new())
+}
+
+fn left_for_later(error: &LockError) -> String {
+    format!(
+        "the mount targets in the container's root stay until another container starts or ends: {}",
+        Chain(error)
+    )
+}
+
+/// Removes what is left of some containers that are gone. A runtime may abandon a container after this hook without
+/// calling a poststop (crun, `libcrun_container_create`), or before it calls any hook, and a user who starts such
+/// containers would fill the directory. While others start or end, nothing is done; the next sweep does it.
+pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
+    let Ok(Some(run)) = RunDir::find(run_dir) else {
+        return;
+    };
+    let ids = others(&run, own);
+    if ids.is_empty() {
+        return;
+    }
+    if let Some(lock) = run.lock_if_free() {
+        sweep_locked(&run, &ids, chance(), &lock);
+    }
+}
+
+/// The containers that something may be left of, but one.
+fn others(run: &RunDir, own: Option<&ContainerId>) -> Vec<ContainerId> {
+    let ids = listed(run).into_iter().filter_map(|name| name.parse().ok());
+    ids.filter(|id| Some(id) != own).collect()
+}
+
+fn chance() -> usize {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
+}
+
+fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
+    let first = chance.checked_rem(ids.len()).unwrap_or(0);
+    let turns = ids.iter().cycle().skip(first).take(ids.len().min(LOOKS));
+    for id in turns.filter(|id| is_left(run, id)) {
+        // If something stays, a later sweep tries again.
+        let _ = clear(run, id, Some(lock));
+    }
+}
+
+/// Whether something was created for a container whose init is gone, or that never appeared. A directory that another
+/// program created has neither record.
+fn is_left(run: &RunDir, id: &ContainerId) -> bool {
+    let Ok(dir) = run.open(id.as_str()) else {
+        return false;
+    };
+    let maker = Maker::read(&dir);
+    if maker
+        .as_ref()
+        .is_some_and(|maker| !maker.shares_pid_namespace())
+    {
+        return false;
+    }
+    match files::read::<Live>(&dir, files::STATE) {
+        Ok(Some(live)) => has_ended(live.pid, live.start_time),
+        Ok(None) => maker::is_abandoned(maker.as_ref(), &dir, id),
+        // From another version, whose own poststop understands it.
+        Err(_) => false,
+    }
+}
+
+/// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
+/// calls no poststop either. A living container keeps its mount of the list, and what its hook keeps stays for its
+/// poststop. Returns whether the container had anything.
+#[must_use]
+pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
+        return false;
+    };
+    let created = statat(&own, files::CREATED, AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(created, Err(Errno::NOENT)) {
+        // The runtime that follows reports its own errors, and what stays is small.
+        let _ = unlinkat(&own, "ld.so.preload", AtFlags::empty());
+        remove_temporary(&own);
+        let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
+    }
+    true
+}
+
+/// Removes the files of one container in an open directory. Without the lock, another container with the same root may be
+/// starting and find a mount target that is about to disappear. The targets and their record then stay for a sweep.
+/// Returns whether they stayed.
+pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool> {
+    let path = run.path().join(id.as_str());
+    let own = match run.open(id.as_str()) {
+        Err(Errno::NOENT) => return Ok(false),
+        own => own.with_context(|| removing(&path))?,
+    };
+    release(&own, id);
+    let stays = !remove_created(run, &own, id, lock);
+    for name in FILES {
+        if stays && name == files::CREATED {
+            continue;
+        }
+        match unlinkat(&own, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => {}
+            removed => removed.with_context(|| removing(&path.join(name)))?,
+        }
+    }
+    remove_temporary(&own);
+    if stays {
+        return Ok(true);
+    }
+    match unlinkat(run, id.as_str(), AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(false),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {
+            let foreign = names(&own).first().map(|name| path.join(name));
+            bail!(
+                "{:?} was not created by onload-ctk and stays; remove it by hand",
+                foreign.unwrap_or(path)
+            )
+        }
+        removed => removed.map(|()| false).with_context(|| removing(&path)),
+    }
+}
+
+/// What a container that is gone was given for itself by the hook, and the bundle that its leases name.
+#[must_use]
+pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, PathBuf)> {
+    let run = RunDir::find(run_dir).ok()??;
+    let own = run.open(id.as_str()).ok()?;
+    let live = files::read::<Live>(&own, files::STATE).ok()??;
+    Some((live.leases, live.bundle))
+}
+
+/// Releases what the container had for itself. Whoever wants it next finds out that its holder has ended, so nothing is
+/// lost where this fails.
+fn release(own: &OwnedFd, id: &ContainerId) {
+    if let Ok(Some(live)) = files::read::<Live>(own, files::STATE)
+        && !live.leases.is_empty()
+    {
+        let _ = lease::release(&live.leases, None, id, &live.bundle);
+    }
+}
+
+fn removing(path: &Path) -> String {
+    format!("removing {path:?}")
+}
+
+/// Removes the mount targets that were created in the container's root, if they are still the same files. A root that is
+/// gone, or that its engine has unmounted, contains none. Returns whether nothing is left to do.
+fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&Lock>) -> bool {
+    let Ok(Some(created)) = files::read::<Created>(own, files::CREATED) else {
+        return true;
+    };
+    if created.made.is_empty() {
+        return true;
+    }
+    if lock.is_none() {
+        return false;
+    }
+    if hand_over(run, id, &created) {
+        return true;
+    }
+    if let Ok(root) = ContainerRoot::open(&created.root) {
+        targets::remove(&root, &created.made);
+    }
+    true
+}
+
+/// Hands the targets over to another container with the same root, if there is one: unlinking a target would remove the
+/// mount on it. Returns whether there is such a container.
+fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
+    let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
+        return false;
+    };
+    let made = created.made.iter().cloned();
+    theirs.made.splice(0..0, made);
+    files::write(&dir, files::CREATED, &theirs).is_ok()
+}
+
+/// Another container with the same root: its directory, and what was created for it.
+fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
+    let others = listed(run).into_iter().filter(|name| name != id.as_str());
+    let mut records = others.filter_map(|name| {
+        let dir = run.open(&name).ok()?;
+        let theirs = files::read::<Created>(&dir, files::CREATED).ok()??;
+        Some((dir, theirs))
+    });
+    records.find(|(_, theirs)| theirs.root == root)
+}
+
+/// Whether there is another container with the same root. Without the lock, one may be about to appear.
+#[must_use]
+pub(crate) fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
+    neighbour(run, id, root).is_some()
+}
+
+/// Removes what a killed process left of a file that it was writing, and the record of the maker.
+fn remove_temporary(own: &OwnedFd) {
+    let names = listed(own).into_iter();
+    for name in names.filter(|name| is_temporary_name(name.as_ref())) {
+        let _ = unlinkat(own, name, AtFlags::empty());
+    }
+}
+
+/// The names that are in a directory still, sorted.
+fn names(own: &OwnedFd) -> Vec<String> {
+    let mut names = listed(own);
+    names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
+    names.sort();
+    names
+}
+
+fn listed(dir: impl AsFd) -> Vec<String> {
+    let mut names = Vec::new();
+    // What cannot be listed counts as empty.
+    let _ = each_name(dir, &mut |name| {
+        names.push(String::from_utf8_lossy(name).into_owned());
+        true
+    });
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn remove(run_dir: &Path, id: &str) -> Result<Vec<String>> {
+        run(run_dir, &id.parse().unwrap())
+    }
+
+    #[test]
+    fn nothing_to_do_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        remove(dir.path(), "c1").unwrap();
+        remove(&dir.path().join("absent"), "c1").unwrap();
+    }
+
+    #[test]
+    fn the_files_of_one_container_go_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        for id in ["c1", "c2"] {
+            fs::create_dir(dir.path().join(id)).unwrap();
+            for name in FILES {
+                fs::write(dir.path().join(id).join(name), "x").unwrap();
+            }
+        }
+        remove(dir.path(), "c1").unwrap();
+        assert!(!dir.path().join("c1").exists());
+        assert_eq!(
+            fs::read_dir(dir.path().join("c2")).unwrap().count(),
+            FILES.len()
+        );
+        remove(dir.path(), "c1").unwrap();
+    }
+
+    #[test]
+    fn a_list_is_forgotten_where_no_container_was_made_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = "c1".parse().unwrap();
+        assert!(!forget_list(dir.path(), &id));
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        for name in ["ld.so.preload", "created"] {
+            fs::write(dir.path().join("c1").join(name), "x").unwrap();
+        }
+        assert!(forget_list(dir.path(), &id));
+        assert_eq!(fs::read_dir(dir.path().join("c1")).unwrap().count(), 2);
+        fs::remove_file(dir.path().join("c1/created")).unwrap();
+        assert!(forget_list(dir.path(), &id));
+        assert!(!dir.path().join("c1").exists());
+    }
+
+    #[test]
+    fn a_foreign_file_stays_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        fs::write(dir.path().join("c1/theirs"), "x").unwrap();
+        let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
+        assert!(
+            message.contains("c1/theirs") && message.contains("not created by"),
+            "{message}"
+        );
+        assert!(dir.path().join("c1/theirs").exists());
+    }
+
+    #[test]
+    fn a_symlink_in_the_place_of_the_directory_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("state.json"), "x").unwrap();
+        std::os::unix::fs::symlink(other.path(), dir.path().join("c1")).unwrap();
+        assert!(remove(dir.path(), "c1").is_err());
+        assert!(other.path().join("state.json").exists());
+    }
+
+    #[test]
+    fn a_symlink_in_the_place_of_a_file_goes_without_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("victim"), "x").unwrap();
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        std::os::unix::fs::symlink(
+            other.path().join("victim"),
+            dir.path().join("c1/state.json"),
+        )
+        .unwrap();
+        remove(dir.path(), "c1").unwrap();
+        assert!(other.path().join("victim").exists());
+    }
+
+    /// A run directory, and a root in which targets were created for a container.
+    struct Fixture {
+        run: tempfile::TempDir,
+        root: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Fixture {
+                run: tempfile::tempdir().unwrap(),
+                root: tempfile::tempdir().unwrap(),
+            }
+        }
+
+        fn dir(&self) -> RunDir {
+            RunDir::find(self.run.path()).unwrap().unwrap()
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.run.path().join(path)
+        }
+
+        /// A container whose hook was killed, or whose record a poststop left behind.
+        fn leave(&self, id: &str) {
+            fs::write(self.root.path().join(id), "").unwrap();
+            fs::create_dir(self.path(id)).unwrap();
+            let made = format!(r#"[{{"path":"/{id}","kind":"file"}}]"#);
+            let root = self.root.path().display();
+            let created = format!(r#"{{"root":"{root}","made":{made}}}"#);
+            fs::write(self.path(id).join("created"), created).unwrap();
+            fs::write(self.path(id).join("ld.so.preload"), "x".repeat(65536)).unwrap();
+        }
+
+        fn sweep(&self, chance: usize) {
+            let lock = self.dir().lock_if_free().unwrap();
+            sweep_locked(&self.dir(), &others(&self.dir(), None), chance, &lock);
+        }
+
+        fn ids(&self) -> usize {
+            let names = listed(self.dir()).into_iter();
+            names
+                .filter(|name| name != onload_core::run_dir::LOCKS)
+                .count()
+        }
+    }
+
+    #[test]
+    fn without_the_lock_the_targets_in_the_root_stay_for_a_sweep_and_all_else_goes() {
+        let fixture = Fixture::new();
+        fixture.leave("c1");
+        let stranger = fixture.dir().lock_if_free().unwrap();
+        let id = "c1".parse().unwrap();
+        assert!(clear(&fixture.dir(), &id, None).unwrap());
+        assert!(fixture.root.path().join("c1").exists());
+        assert_eq!(names(&fixture.dir().open("c1").unwrap()), ["created"]);
+        drop(stranger);
+        fixture.sweep(0);
+        assert!(!fixture.root.path().join("c1").exists());
+        assert!(!fixture.path("c1").exists());
+    }
+
+    #[test]
+    fn a_lock_that_a_stranger_holds_costs_poststop_a_line_and_no_more() {
+        let fixture = Fixture::new();
+        fixture.leave("c1");
+        let stranger = fixture.dir().lock_if_free().unwrap();
+        let warnings = remove(fixture.run.path(), "c1").unwrap();
+        let own = format!("process {} (", std::process::id());
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(&own),
+            "{warnings:?}"
+        );
+        sweep(fixture.run.path(), None);
+        assert!(fixture.path("c1/created").exists(), "others are at work");
+        drop(stranger);
+        sweep(fixture.run.path(), None);
+        assert!(!fixture.path("c1").exists());
+    }
+
+    #[test]
+    fn a_poststop_takes_away_what_others_left_that_came_to_none() {
+        let fixture = Fixture::new();
+        for id in ["c1", "left1", "left2"] {
+            fixture.leave(id);
+        }
+        assert_eq!(remove(fixture.run.path(), "c1").unwrap(), [""; 0]);
+        assert_eq!(fixture.ids(), 0);
+        assert_eq!(fs::read_dir(fixture.root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_sweep_looks_at_a_few_containers_and_each_has_its_turn() {
+        let fixture = Fixture::new();
+        let count = 3 * LOOKS;
+        for n in 0..count {
+            fixture.leave(&format!("left{n}"));
+        }
+        fixture.sweep(5);
+        assert_eq!(fixture.ids(), count - LOOKS);
+        fixture.sweep(usize::MAX);
+        fixture.sweep(0);
+        assert_eq!(fixture.ids(), 0);
+    }
+
+    #[test]
+    fn what_is_no_container_s_is_never_swept() {
+        let fixture = Fixture::new();
+        for path in ["runtimes/c1", "leases", "@other", "c2"] {
+            fs::create_dir_all(fixture.path(path)).unwrap();
+        }
+        fs::write(fixture.path("c2/runtime"), "x").unwrap();
+        fs::write(fixture.path("file"), "x").unwrap();
+        fixture.sweep(0);
+        for path in ["runtimes/c1", "leases", "@other", "c2/runtime", "file"] {
+            assert!(fixture.path(path).exists(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_state_of_another_version_is_left_to_the_poststop() {
+        let fixture = Fixture::new();
+        fixture.leave("c1");
+        fs::write(fixture.path("c1/state.json"), "{\"version\":[]}").unwrap();
+        fixture.sweep(0);
+        assert!(fixture.path("c1/state.json").exists());
+        assert_eq!(remove(fixture.run.path(), "c1").unwrap(), [""; 0]);
+        assert!(!fixture.path("c1").exists());
+    }
+}

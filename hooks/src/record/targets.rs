@@ -1,0 +1,44 @@
+//! Removes the mount targets that were created in a container's root.
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::files::{Made, TargetType};
+use crate::image::container_root::ContainerRoot;
+
+pub(crate) fn removal(kind: TargetType) -> AtFlags {
+    match kind {
+        TargetType::File => AtFlags::empty(),
+        TargetType::Directory => AtFlags::REMOVEDIR,
+    }
+}
+
+/// Removes what was created, the last one first, if it is still the same file and empty.
+pub(crate) fn remove(root: &ContainerRoot, made: &[Made]) {
+    for made in made.iter().rev() {
+        // What stays is empty, and the original error is the one to report.
+        let _ = remove_one(root, made);
+    }
+}
+
+fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
+    let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
+        return Ok(());
+    };
+    // Nothing permanent was created below another mount.
+    let dir = root.find_on_own_mount(above)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(&dir, name, flags, Mode::empty())?;
+    let stat = fstat(&found)?;
+    if made.inode.is_some_and(|inode| inode != stat.st_ino) {
+        return Ok(());
+    }
+    match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
+        (TargetType::File, FileType::RegularFile) if stat.st_size == 0 => {
+            unlinkat(&dir, name, removal(made.kind))
+        }
+        // A directory that is not empty stays.
+        (TargetType::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
+        _ => Ok(()),
+    }
+}
