@@ -64,6 +64,12 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
     surveyor.listens_by(listen.1);
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
     let settings = &surveyor.config().kubernetes;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(STARTING)?;
+    // kube's client begins a task where it is made.
+    let within = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
     let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
     let dra = start(settings, node, kubeconfig, has_claims, &metrics)?.map(|(node, api)| {
@@ -83,9 +89,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
     if alone.is_none() && dra.is_none() {
         bail!(SECOND);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    drop(within);
     let daemon = Daemon {
         directory: args.device_plugin_dir.clone(),
         alone: (host, alone),
@@ -96,7 +100,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         specs,
         metrics,
     };
-    runtime.context(STARTING)?.block_on(async {
+    runtime.block_on(async {
         surveyor.start(sender)?;
         daemon.run().await
     })

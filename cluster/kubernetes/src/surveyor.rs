@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::http::SetBy;
+use crate::observe::log::Said;
 use crate::observe::metrics::Metrics;
 use crate::resources::WrittenBy;
 use crate::spec_writer::{Keeper, Kept};
@@ -47,7 +48,7 @@ pub struct Surveyor {
     listen_by: SetBy,
     /// What was said last of the configuration, the host, its specifications and its metrics, so that it is not
     /// said twice.
-    said: [String; 4],
+    said: [Said; 4],
 }
 
 impl Surveyor {
@@ -145,9 +146,8 @@ impl Surveyor {
             }
         };
         let said = kept.to_string();
-        if self.said[SPECIFICATIONS] != said {
+        if self.said[SPECIFICATIONS].is_news(&said) {
             tracing::info!("{said}");
-            self.said[SPECIFICATIONS] = said;
         }
         kept.changes_files()
     }
@@ -224,9 +224,8 @@ impl Surveyor {
 
     fn say(&mut self, of: usize, error: impl Into<anyhow::Error>, message: &'static str) {
         let text = format!("{:#}", error.into());
-        if self.said[of] != text {
+        if self.said[of].is_news(&text) {
             tracing::error!(error = %text, message);
-            self.said[of] = text;
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use super::Registered;
 use super::api::{Api, ApiError};
+use super::classes::send;
 use super::names::NodeName;
 use super::own_resources::beside;
 use crate::host_state::Snapshot;
@@ -108,9 +109,5 @@ fn tell(left: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName
         let resources = names.join(", ");
         tracing::info!(%resources, "the Node still counts what DRA serves now; telling kubelet that there is none");
     }
-    none.send_if_modified(|before| {
-        let differs = *before != left;
-        *before = left;
-        differs
-    });
+    send(none, left);
 }

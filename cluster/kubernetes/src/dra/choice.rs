@@ -46,7 +46,7 @@ pub(super) struct Why {
 }
 
 impl Why {
-    fn of(reason: String) -> Why {
+    pub(super) fn of(reason: String) -> Why {
         Why {
             reason,
             apply: None,

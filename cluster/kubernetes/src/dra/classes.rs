@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use k8s_openapi::api::resource::v1::DeviceClass;
+use kube_client::core::WatchEvent;
 use onload_core::class::Class;
 use onload_core::text::Chain;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::DRIVER;
-use super::api::{Api, ApiError, Change, Watch};
+use super::api::{Api, ApiError, Watch};
+use crate::observe::log::Said;
 use crate::plugin::Backoff;
 
 /// Whether the server serves pods by DRA that ask for the old resource of a class.
@@ -83,7 +84,7 @@ pub(super) fn is_refused(error: &ApiError) -> bool {
 /// rights may come, and it does not tell of them. What was told stays when it cannot be reached.
 pub(super) async fn tell(api: Api, refused: Duration, to: watch::Sender<Told>) {
     let mut backoff = Backoff::default();
-    let mut said = String::new();
+    let mut said = Said::default();
     loop {
         let begun = Instant::now();
         let Err(error) = follow(&api, &to).await;
@@ -103,9 +104,9 @@ pub(super) async fn tell(api: Api, refused: Duration, to: watch::Sender<Told>) {
 }
 
 /// Once, however often it is tried.
-fn say(error: &ApiError, said: &mut String) {
+fn say(error: &ApiError, said: &mut Said) {
     let reason = Chain(error).to_string();
-    if *said == reason || error.is_gone() {
+    if error.is_gone() || !said.is_news(&reason) {
         return;
     }
     if is_refused(error) {
@@ -113,7 +114,6 @@ fn say(error: &ApiError, said: &mut String) {
     } else {
         tracing::warn!(error = %reason, "what DeviceClasses there are is not known; trying again");
     }
-    *said = reason;
 }
 
 async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiError> {
@@ -126,35 +126,33 @@ async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiEr
     send(to, Told::Classes(classes.clone()));
     let mut watch = api.watch_device_classes(&version).await?;
     loop {
-        match watch.next_object().await? {
-            Some((change, object)) => {
-                note(&mut classes, change, &object);
+        match watch.next().await? {
+            Some(event) => {
+                note(&mut classes, event);
                 send(to, Told::Classes(classes.clone()));
             }
-            None => watch = again(api, &watch).await?,
+            None => watch = again(api, watch.version()).await?,
         }
     }
 }
 
 /// A watch has its end after a while, and goes on from there.
-async fn again(api: &Api, watch: &Watch) -> Result<Watch, ApiError> {
+async fn again(api: &Api, version: &str) -> Result<Watch<DeviceClass>, ApiError> {
     sleep(Backoff::default().next()).await;
-    api.watch_device_classes(watch.version()).await
+    api.watch_device_classes(version).await
 }
 
-fn note(classes: &mut BTreeMap<String, String>, change: Change, object: &Value) {
-    let Some(name) = object["metadata"]["name"].as_str() else {
-        return;
+fn note(classes: &mut BTreeMap<String, String>, event: WatchEvent<DeviceClass>) {
+    let (class, is_there) = match event {
+        WatchEvent::Added(class) | WatchEvent::Modified(class) => (class, true),
+        WatchEvent::Deleted(class) => (class, false),
+        WatchEvent::Bookmark(_) | WatchEvent::Error(_) => return,
     };
-    match (change, object["spec"]["extendedResourceName"].as_str()) {
-        (Change::Applied, Some(resource)) => {
-            classes.insert(name.to_owned(), resource.to_owned());
-        }
-        (Change::Applied | Change::Deleted, _) => {
-            classes.remove(name);
-        }
-        (Change::Bookmark, _) => {}
-    }
+    let name = class.metadata.name.unwrap_or_default();
+    match class.spec.extended_resource_name {
+        Some(resource) if is_there => classes.insert(name, resource),
+        _ => classes.remove(&name),
+    };
 }
 
 /// Tells whoever wants to know, if it is news.
@@ -207,22 +205,28 @@ mod tests {
 
     #[test]
     fn what_the_watch_tells_of_ours_is_noted_and_no_other_class_is_taken_for_it() {
-        let object = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
+        let event = |kind: &str, name: &str, resource: &str| {
+            let object =
+                json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
+            serde_json::from_value(json!({"type": kind, "object": object})).unwrap()
+        };
         let mut classes = BTreeMap::new();
-        let mut noted = |change, object: &Value| {
-            note(&mut classes, change, object);
+        let mut noted = |event| {
+            note(&mut classes, event);
             Told::Classes(classes.clone()).of(Class::Nic)
         };
-        let ours = object("nic.onload.dev", "onload.dev/nic");
-        let other = object("nic.example.com", "onload.dev/nic");
-        assert_eq!(noted(Change::Applied, &other), Some(Kept::No));
-        assert_eq!(noted(Change::Applied, &ours), Some(Kept::Yes));
-        assert_eq!(noted(Change::Deleted, &other), Some(Kept::Yes));
-        assert_eq!(noted(Change::Bookmark, &json!({})), Some(Kept::Yes));
-        let renamed = object("nic.onload.dev", "example.com/nic");
-        assert_eq!(noted(Change::Applied, &renamed), Some(Kept::No));
-        assert_eq!(noted(Change::Applied, &ours), Some(Kept::Yes));
-        assert_eq!(noted(Change::Deleted, &ours), Some(Kept::No));
+        let ours = |kind| event(kind, "nic.onload.dev", "onload.dev/nic");
+        let other = |kind| event(kind, "nic.example.com", "onload.dev/nic");
+        let mark = json!({"kind": "", "apiVersion": "", "metadata": {"resourceVersion": "9"}});
+        assert_eq!(noted(other("ADDED")), Some(Kept::No));
+        assert_eq!(noted(ours("ADDED")), Some(Kept::Yes));
+        assert_eq!(noted(other("DELETED")), Some(Kept::Yes));
+        let bookmark = WatchEvent::Bookmark(serde_json::from_value(mark).unwrap());
+        assert_eq!(noted(bookmark), Some(Kept::Yes));
+        let renamed = event("MODIFIED", "nic.onload.dev", "example.com/nic");
+        assert_eq!(noted(renamed), Some(Kept::No));
+        assert_eq!(noted(ours("MODIFIED")), Some(Kept::Yes));
+        assert_eq!(noted(ours("DELETED")), Some(Kept::No));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::service::Service;
 use super::sockets::{Sockets, no_registry};
 use crate::accept::Accept;
 use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::log::Said;
 use crate::observe::metrics::Metrics;
 use crate::socket::Place;
 use crate::wire::dra_health::dra_resource_health_server::DraResourceHealthServer;
@@ -61,7 +62,7 @@ impl Driver {
             stop: stop.clone(),
         };
         let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
-        let mut said = String::new();
+        let mut said = Said::default();
         while !*stop.borrow() {
             let waits = no_registry(&self.kubelet_dir);
             let started = match &waits {
@@ -78,13 +79,12 @@ impl Driver {
                     registered.send_modify(|registered| registered.now = false);
                 }
                 Err(reason) => {
-                    // Once, however often it is tried.
-                    if reason != said && waits.is_some() {
+                    let is_news = said.is_news(&reason);
+                    if is_news && waits.is_some() {
                         tracing::info!(%reason, "waiting for kubelet");
-                    } else if reason != said {
+                    } else if is_news {
                         tracing::error!(%reason, "claims are not served; trying again");
                     }
-                    said = reason;
                     tokio::select! {
                         () = sleep(CHECK) => {}
                         () = stopped(&stop) => {}

@@ -29,6 +29,7 @@ use super::kubelet::{Findings, KubeletFiles};
 use super::names::{DraNames, NodeName, is_device};
 use super::prepare::has_claims;
 use crate::host_state::Snapshot;
+use crate::observe::log::Said;
 use crate::plugin::Backoff;
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
@@ -138,7 +139,7 @@ impl Engine {
         let mut told = self.device_classes.subscribe();
         let mut telling = JoinSet::new();
         let mut backoff = Backoff::default();
-        let mut said = String::new();
+        let mut said = Said::default();
         let mut said_why = BTreeMap::new();
         loop {
             if telling.is_empty() && is_of_dra(&self.snapshots.borrow()) {
@@ -162,9 +163,8 @@ impl Engine {
                 }
                 Err(error) => {
                     let text = Chain(&error).to_string();
-                    if text != said {
+                    if said.is_news(&text) {
                         tracing::warn!(error = %text, "who offers which class is not decided; trying again");
-                        said = text;
                     }
                     Some(backoff.next().max(error.retry_after().unwrap_or_default()))
                 }
@@ -235,8 +235,14 @@ impl Engine {
                     }
                     Way::Dra
                 }
-                // kubelet starts anew.
-                Interface::Auto if now != Way::Nobody && !registered.now => now,
+                // kubelet starts anew; what was said of the class holds.
+                Interface::Auto if now != Way::Nobody && !registered.now => {
+                    let before = said.iter().find(|(_, of)| of.contains(&class));
+                    if let Some((before, _)) = before {
+                        why.entry(before.clone()).or_default().push(class);
+                    }
+                    now
+                }
                 Interface::Auto => match told.of(class) {
                     None => continue,
                     Some(Kept::Yes) => match moment.choose(class, now) {
@@ -466,9 +472,55 @@ fn by_plugin(pod: &Pod, snapshot: &Snapshot) -> BTreeSet<Class> {
 
 #[cfg(test)]
 mod tests {
+    use onload_core::kubernetes_settings::KubernetesSettings;
+
     use super::*;
+    use crate::dra::test_offers::{offer, snapshot};
+
+    /// A kubeconfig of a server that is never asked.
+    const ELSEWHERE: &str = r#"{"current-context": "t",
+        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+        "clusters": [{"name": "t", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "t", "user": {}}]}"#;
 
     const SETTLES: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn why_a_class_is_left_is_not_forgotten_while_kubelet_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, ELSEWHERE).unwrap();
+        let snapshot = snapshot(
+            vec![offer(Class::Nic, "ens1")],
+            KubernetesSettings::default(),
+        );
+        let mut engine = Engine {
+            api: Api::find(Some(&kubeconfig), Arc::default()).unwrap(),
+            node: "n1".parse().unwrap(),
+            snapshots: watch::channel(Arc::new(snapshot)).1,
+            registered: watch::channel(Registered::default()).1,
+            kubelet: KubeletFiles {
+                host_root: dir.path().to_owned(),
+                device_plugins: dir.path().to_owned(),
+            },
+            device_classes: watch::channel(Told::Nothing).0,
+            spec_dir: PathBuf::new(),
+            grace: GRACE,
+            settle: SETTLE,
+            refused: REFUSED,
+            has_offered: false,
+        };
+        let nic = ("nic.onload.dev".to_owned(), "onload.dev/nic".to_owned());
+        let told = Told::Classes(BTreeMap::from([nic]));
+        let mut states = BTreeMap::from([(Class::Nic, state(Way::Plugin))]);
+        let why = Why::of("kubelet has a topology policy".to_owned());
+        let before = BTreeMap::from([(why, vec![Class::Nic])]);
+        let mut said = before.clone();
+        let starting = Registered::default();
+        let round = engine.round(&mut states, &told, starting, GRACE, &mut said);
+        round.await.unwrap();
+        assert_eq!(said, before);
+    }
 
     fn held(by_plugin: bool, by_claims: bool) -> Held {
         let nic = |is_held: bool| is_held.then_some(Class::Nic).into_iter().collect();

@@ -77,34 +77,22 @@ impl Service {
     }
 
     /// Tells the health of all devices at each change, and again before kubelet forgets it.
-    async fn tell_health(mut self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
-        let mut host = self.preparer.node.host.clone();
+    async fn tell_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
+        let (mut host, mut stop) = (self.preparer.node.host.clone(), self.stop.clone());
         let mut told = None;
         loop {
             host.mark_unchanged();
-            let listing = {
-                let (snapshot, names) = self.preparer.now();
-                health::listing(&snapshot, &names)
-            };
-            if to.send(Ok(listing.clone())).await.is_err() {
+            let now = self.health();
+            if to.send(Ok(now.clone())).await.is_err() {
                 return;
             }
-            if told
-                .as_ref()
-                .is_none_or(|told| !health::is_same(told, &listing))
-            {
-                tracing::debug!(devices = listing.devices.len(), "health sent");
+            if !told.is_some_and(|told| health::is_same(&told, &now)) {
+                tracing::debug!(devices = now.devices.len(), "health sent");
             }
-            told = Some(listing);
             let changed = async {
                 // A look at the host that found nothing new is not told.
                 while host.changed().await.is_ok() {
-                    let (snapshot, names) = self.preparer.now();
-                    let listing = health::listing(&snapshot, &names);
-                    if told
-                        .as_ref()
-                        .is_none_or(|told| !health::is_same(told, &listing))
-                    {
+                    if !health::is_same(&now, &self.health()) {
                         return;
                     }
                 }
@@ -113,50 +101,45 @@ impl Service {
             tokio::select! {
                 () = changed => {}
                 () = sleep(health::AGAIN) => {}
-                _ = self.stop.wait_for(|stop| *stop) => return,
+                _ = stop.wait_for(|stop| *stop) => return,
                 () = to.closed() => return,
             }
+            told = Some(now);
         }
     }
-}
 
-#[tonic::async_trait]
-impl dra::dra_plugin_server::DraPlugin for Service {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<NodePrepareResourcesRequest>,
-    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        let claims = request.into_inner().claims;
-        Ok(Response::new(self.prepare(claims).await))
-    }
-
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<NodeUnprepareResourcesRequest>,
-    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
-        let claims = request.into_inner().claims;
-        Ok(Response::new(self.unprepare(claims).await))
+    fn health(&self) -> NodeWatchResourcesResponse {
+        let (snapshot, names) = self.preparer.now();
+        health::listing(&snapshot, &names)
     }
 }
 
-#[tonic::async_trait]
-impl dra_v1beta1::dra_plugin_server::DraPlugin for Service {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<NodePrepareResourcesRequest>,
-    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        let claims = request.into_inner().claims;
-        Ok(Response::new(self.prepare(claims).await))
-    }
+/// Both versions have the same messages.
+macro_rules! serve {
+    ($version:ident) => {
+        #[tonic::async_trait]
+        impl $version::dra_plugin_server::DraPlugin for Service {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<NodePrepareResourcesRequest>,
+            ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims;
+                Ok(Response::new(self.prepare(claims).await))
+            }
 
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<NodeUnprepareResourcesRequest>,
-    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
-        let claims = request.into_inner().claims;
-        Ok(Response::new(self.unprepare(claims).await))
-    }
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<NodeUnprepareResourcesRequest>,
+            ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims;
+                Ok(Response::new(self.unprepare(claims).await))
+            }
+        }
+    };
 }
+
+serve!(dra);
+serve!(dra_v1beta1);
 
 #[tonic::async_trait]
 impl DraResourceHealth for Service {

@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn claims_that_are_prepared_need_a_driver_whatever_is_configured() {
+    #[tokio::test]
+    async fn claims_that_are_prepared_need_a_driver_whatever_is_configured() {
         let dir = tempfile::tempdir().unwrap();
         let kubeconfig = dir.path().join("kubeconfig");
         let text = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "t",

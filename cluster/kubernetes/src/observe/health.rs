@@ -17,6 +17,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::log::Said;
 use super::metrics::Metrics;
 use crate::host_state::Snapshot;
 use crate::resources::Resource;
@@ -83,7 +84,7 @@ impl Offered {
 /// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
 /// again: devices are offered meanwhile.
 pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
-    let mut said = String::new();
+    let mut said = Said::default();
     loop {
         match socket::bind(&path) {
             Ok(bound) => {
@@ -93,9 +94,8 @@ pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
             }
             Err(error) => {
                 let text = format!("{error:#}");
-                if text != said {
+                if said.is_news(&text) {
                     tracing::error!(error = %text, "health is not served; trying again");
-                    said = text;
                 }
             }
         }

@@ -22,6 +22,7 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt};
 
 use super::health::Offered;
+use super::log::Said;
 use super::metrics::Metrics;
 use crate::accept::Accept;
 use crate::socket;
@@ -59,12 +60,11 @@ impl fmt::Display for SetBy {
 /// without metrics too.
 pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offered) {
     let pages = Pages { metrics, offered };
-    let mut said = String::new();
+    let mut said = Said::default();
     while let Err(error) = listen_at(&listen, &pages).await {
         let text = format!("{error:#}");
-        if text != said {
+        if said.is_news(&text) {
             tracing::error!(error = %text, "metrics are not served; trying again");
-            said = text;
         }
         sleep(AGAIN).await;
     }

@@ -20,6 +20,7 @@ use super::register::register;
 use super::service::{Node, Service, Streams};
 use crate::accept::Accept;
 use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::log::Said;
 use crate::observe::metrics::Metrics;
 use crate::resources::Resource;
 use crate::socket::{self, Place};
@@ -122,7 +123,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
     let name = resource.borrow().name.clone();
     let mut kubelet = offering.kubelet.clone();
     let mut backoff = Backoff::default();
-    let mut said = String::new();
+    let mut said = Said::default();
     let mut last = None;
     while !offering.is_stopped() {
         let start = tokio::select! {
@@ -153,11 +154,14 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
             Ok(None) => continue,
             Err(error) => {
                 let reason = format!("{error:#}");
-                // Once, however often it is tried.
-                if reason != said {
+                let is_news = said.is_news(&reason);
+                // It is starting, or away for a while.
+                let is_deaf = error.is::<tonic::transport::Error>();
+                if is_news && is_deaf {
+                    tracing::info!(resource = %name, %reason, "not offered; trying again");
+                } else if is_news {
                     tracing::error!(resource = %name, %reason, "not offered; trying again");
                 }
-                said = reason;
                 backoff.next()
             }
         };

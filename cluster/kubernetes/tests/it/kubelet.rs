@@ -231,7 +231,7 @@ async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_secon
     let host = TestHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"nic\", \"vfio\"]\n");
     let kubelet = MockKubelet::start(&host.plugin_dir());
-    let _daemon = Daemon::start(&host);
+    let mut daemon = Daemon::start(&host);
     kubelet.registered(VFIO).await;
     kubelet.registered(NIC).await;
     // Its socket stays, and each attempt that it refuses doubles the wait.
@@ -244,6 +244,10 @@ async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_secon
     kubelet.registered(NIC).await;
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
+    // It comes and goes as it is updated, and nothing is wrong.
+    let line = daemon.logged(&["not offered; trying again", "dialling kubelet"]);
+    assert_eq!(line["level"], "INFO", "{line}");
+    assert_eq!(daemon.count(&["\"level\":\"ERROR\""]), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

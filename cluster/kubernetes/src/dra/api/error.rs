@@ -2,30 +2,65 @@
 
 use std::time::Duration;
 
+use anyhow::{Error, anyhow};
 use http::StatusCode;
+use http_body_util::LengthLimitError;
+use hyper_util::client::legacy;
+use kube_client::core::Status;
+use kube_client::core::response::reason::NOT_FOUND;
+
+/// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
+const LONGEST: Duration = Duration::from_secs(300);
+const WORDS: usize = 400;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    #[error("{what}: the API server answered {status}: {message}{}", advice(*.status))]
-    Refused {
-        what: String,
-        status: StatusCode,
-        /// Its reason, as one line.
-        message: String,
-        /// The object that it says is not there.
-        absent: Option<String>,
-        retry_after: Option<Duration>,
-    },
+    #[error("{what}: the API server answered {}: {}{}", code(.status), one_line(&.status.message), advice(code(.status)))]
+    Refused { what: String, status: Box<Status> },
     #[error(transparent)]
-    Other(#[from] anyhow::Error),
+    Other(#[from] Error),
 }
 
 impl ApiError {
+    pub(super) fn of(what: &str, error: kube_client::Error) -> ApiError {
+        let not_understood = || format!("{what}: the answer of the API server is not understood");
+        let unreachable = || format!("{what}: the API server cannot be reached");
+        let error = match error {
+            kube_client::Error::Api(status) => {
+                let what = what.to_owned();
+                return ApiError::Refused { what, status };
+            }
+            kube_client::Error::SerdeError(error) => Error::new(error).context(not_understood()),
+            kube_client::Error::FromUtf8(error) => Error::new(error).context(not_understood()),
+            kube_client::Error::ReadEvents(error) => Error::new(error).context(unreachable()),
+            kube_client::Error::HyperError(error) => Error::new(error).context(unreachable()),
+            kube_client::Error::Service(error) if error.is::<LengthLimitError>() => {
+                anyhow!("{what}: the API server's answer is too long")
+            }
+            kube_client::Error::Service(error) => {
+                let is_away = error.is::<legacy::Error>() || error.is::<hyper::Error>();
+                let sentence = if is_away {
+                    unreachable()
+                } else {
+                    what.to_owned()
+                };
+                Error::from_boxed(error).context(sentence)
+            }
+            other => Error::new(other).context(what.to_owned()),
+        };
+        ApiError::Other(error)
+    }
+
+    pub(super) fn slow(what: &str, after: Duration) -> ApiError {
+        let seconds = after.as_secs();
+        anyhow!("{what}: the API server has not answered within {seconds} s").into()
+    }
+
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
-            ApiError::Refused { status, .. } => Some(*status),
-            _ => None,
+            ApiError::Refused { status, .. } => Some(code(status)),
+            ApiError::Other(_) => None,
         }
     }
 
@@ -35,22 +70,37 @@ impl ApiError {
         self.status() == Some(StatusCode::GONE)
     }
 
-    /// Whether the server says that it has no object of this name. A 404 alone does not say that.
+    /// Whether the server says that it has no object of this name. A 404 alone does not say that: a proxy, or a
+    /// server without this API, answers it too, and names no object.
     #[must_use]
     pub fn is_absent(&self, name: &str) -> bool {
-        match self {
-            ApiError::Refused { absent, .. } => !name.is_empty() && absent.as_deref() == Some(name),
-            _ => false,
-        }
+        let ApiError::Refused { status, .. } = self else {
+            return false;
+        };
+        let named = status.details.as_ref().map(|details| details.name.as_str());
+        status.code == 404 && status.reason == NOT_FOUND && !name.is_empty() && named == Some(name)
     }
 
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            ApiError::Refused { retry_after, .. } => *retry_after,
-            _ => None,
-        }
+        let ApiError::Refused { status, .. } = self else {
+            return None;
+        };
+        let seconds = status.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST))
     }
+}
+
+fn code(status: &Status) -> StatusCode {
+    StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn one_line(text: &str) -> String {
+    if text.is_empty() {
+        return "it gives no reason".to_owned();
+    }
+    let text: String = text.escape_debug().take(WORDS).collect();
+    text.replace("\\\"", "\"")
 }
 
 /// What to do about it, where that is known.
@@ -63,5 +113,17 @@ fn advice(status: StatusCode) -> &'static str {
             "; compare the ClusterRole and the ValidatingAdmissionPolicy with packaging/kubernetes/dra"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_the_server_are_one_short_line() {
+        assert_eq!(one_line("a \"b\"\nc"), "a \"b\"\\nc");
+        assert_eq!(one_line(&"x".repeat(9999)).len(), WORDS);
+        assert_eq!(one_line(""), "it gives no reason");
     }
 }

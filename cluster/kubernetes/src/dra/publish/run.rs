@@ -12,6 +12,7 @@ use super::publisher::{Published, Publisher};
 use super::session::Session;
 use crate::dra::api::ApiError;
 use crate::dra::classes::Told;
+use crate::observe::log::Said;
 use crate::plugin::Backoff;
 
 impl Publisher {
@@ -19,7 +20,7 @@ impl Publisher {
     pub async fn run(mut self, published: watch::Sender<Published>) {
         let (mut stop, mut registered) = (self.stop.clone(), self.registered.clone());
         let mut backoff = Backoff::default();
-        let mut said = String::new();
+        let mut said = Said::default();
         while self.is_registered().await && self.has_work().await {
             let mut session = Session::new(&mut self, &published);
             let ended = tokio::select! {
@@ -99,15 +100,14 @@ async fn rest(wait: Duration, alone: Duration, offered: (&mut Classes, &mut Clas
 }
 
 /// Says what is wrong, once.
-fn say(error: &ApiError, said: &mut String) {
+fn say(error: &ApiError, said: &mut Said) {
     if error.is_gone() {
         tracing::debug!(%error, "the ResourceSlices are listed anew");
         return;
     }
     let text = Chain(error).to_string();
-    if *said != text {
+    if said.is_news(&text) {
         tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
-        *said = text;
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dra::api::Event;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube_client::core::{PartialObjectMeta, WatchEvent};
+
 use crate::dra::slices::{Fingerprint, Listed};
 
 #[derive(Debug, Default)]
@@ -17,12 +19,6 @@ pub(super) struct Server {
 struct Slice {
     version: String,
     known: Option<Listed>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
-    Right,
-    Write { which: Vec<usize>, generation: i64 },
 }
 
 impl Server {
@@ -47,36 +43,26 @@ impl Server {
     }
 
     /// What the watch told; whether somebody else has changed something.
-    pub(super) fn told(&mut self, event: Event) -> bool {
-        match event {
-            Event::Bookmark => false,
-            Event::Applied { name, version } => match self.slices.get_mut(&name) {
-                Some(slice) if is_older(&version, &slice.version) => false,
-                Some(slice) => {
-                    let is_news = slice.version != version;
-                    if is_news {
-                        *slice = Slice {
-                            version,
-                            known: None,
-                        };
-                    }
-                    is_news
-                }
-                None => {
-                    let known = None;
-                    self.slices.insert(name, Slice { version, known });
-                    true
-                }
-            },
-            Event::Deleted { name, version } => match self.slices.get(&name) {
-                Some(slice) if is_older(&version, &slice.version) => false,
-                Some(_) => {
-                    self.slices.remove(&name);
-                    true
-                }
-                None => false,
-            },
+    pub(super) fn told(&mut self, event: WatchEvent<PartialObjectMeta<ResourceSlice>>) -> bool {
+        let (head, is_deleted) = match event {
+            WatchEvent::Added(head) | WatchEvent::Modified(head) => (head, false),
+            WatchEvent::Deleted(head) => (head, true),
+            WatchEvent::Bookmark(_) | WatchEvent::Error(_) => return false,
+        };
+        let name = head.metadata.name.unwrap_or_default();
+        let version = head.metadata.resource_version.unwrap_or_default();
+        let before = self.slices.get(&name).map(|slice| slice.version.as_str());
+        let is_old = before.is_some_and(|before| is_older(&version, before));
+        if is_old || before == (!is_deleted).then_some(version.as_str()) {
+            return false;
         }
+        if is_deleted {
+            self.slices.remove(&name);
+        } else {
+            let known = None;
+            self.slices.insert(name, Slice { version, known });
+        }
+        true
     }
 
     fn of_pool(&self, pool: &str) -> impl Iterator<Item = (&String, &Listed)> {
@@ -91,9 +77,10 @@ impl Server {
             .find_map(|(_, listed)| listed.is_numbered)
     }
 
-    /// What makes a pool be these slices. All slices of a generation count together, so a pool of several gets
-    /// a new one with each change; a slice alone is changed as it is.
-    pub(super) fn decide(&self, pool: &str, wanted: &[(String, Fingerprint)]) -> Decision {
+    /// The generation in which all slices of a pool have to be written; none if they are as they are to be. All slices
+    /// of a generation count together, so a pool of several gets a new one with each change; a slice alone is changed as
+    /// it is.
+    pub(super) fn generation(&self, pool: &str, wanted: &[(String, Fingerprint)]) -> Option<i64> {
         let have: BTreeMap<&String, &Listed> = self.of_pool(pool).collect();
         let count = i64::try_from(wanted.len()).unwrap_or(i64::MAX);
         let generations: BTreeSet<i64> = have.values().map(|listed| listed.generation).collect();
@@ -104,19 +91,15 @@ impl Server {
         };
         let has_others = have.len() > wanted.len();
         if wanted.iter().all(is_right) && !has_others && generations.len() <= 1 {
-            return Decision::Right;
+            return None;
         }
         let highest = self.generations.get(pool).copied().unwrap_or(0);
         let is_alone = wanted.len() == 1 && have.keys().all(|name| **name == wanted[0].0);
-        let generation = if is_alone {
+        Some(if is_alone {
             highest.max(1)
         } else {
             highest + 1
-        };
-        Decision::Write {
-            which: (0..wanted.len()).collect(),
-            generation,
-        }
+        })
     }
 
     /// The slices that are not among the wanted, nor in a pool that is left as it is. Of a slice that somebody else
@@ -149,9 +132,16 @@ fn is_older(version: &str, than: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+    use k8s_openapi::api::resource::v1::Device;
+    use kube_client::core::PartialObjectMetaExt;
+    use serde_json::json;
 
     use super::*;
+
+    fn head(name: &str, version: &str) -> PartialObjectMeta<ResourceSlice> {
+        let version = version.parse().unwrap();
+        slice(name, version, 0, 0).metadata.into_response_partial()
+    }
 
     fn slice(name: &str, version: u64, generation: i64, count: i64) -> ResourceSlice {
         let mut slice = ResourceSlice::default();
@@ -184,19 +174,11 @@ mod tests {
         server
     }
 
-    fn write(which: &[usize], generation: i64) -> Decision {
-        let which = which.to_vec();
-        Decision::Write { which, generation }
-    }
-
     #[test]
     fn what_is_right_is_left_alone() {
         let server = server(&[slice("a", 1, 7, 2), slice("b", 2, 7, 2)]);
-        assert_eq!(
-            server.decide("n1/nic", &wanted(&["a", "b"])),
-            Decision::Right
-        );
-        assert_eq!(Server::default().decide("n1/nic", &[]), Decision::Right);
+        assert_eq!(server.generation("n1/nic", &wanted(&["a", "b"])), None);
+        assert_eq!(Server::default().generation("n1/nic", &[]), None);
     }
 
     #[test]
@@ -211,12 +193,12 @@ mod tests {
                 slice("c", 3, 7, 2),
             ],
         ] {
-            let decision = server(&slices).decide("n1/nic", &wanted(&["a", "b"]));
-            assert_eq!(decision, write(&[0, 1], 8), "{slices:?}");
+            let generation = server(&slices).generation("n1/nic", &wanted(&["a", "b"]));
+            assert_eq!(generation, Some(8), "{slices:?}");
         }
         assert_eq!(
-            Server::default().decide("n1/nic", &wanted(&["a", "b"])),
-            write(&[0, 1], 1)
+            Server::default().generation("n1/nic", &wanted(&["a", "b"])),
+            Some(1)
         );
     }
 
@@ -225,15 +207,15 @@ mod tests {
         let mut other = slice("a", 1, 7, 1);
         other.spec.devices = None;
         assert_eq!(
-            server(&[other]).decide("n1/nic", &wanted(&["a"])),
-            write(&[0], 7)
+            server(&[other]).generation("n1/nic", &wanted(&["a"])),
+            Some(7)
         );
         // Unless there were others.
         let server = server(&[slice("a", 1, 7, 2), slice("b", 1, 7, 2)]);
-        assert_eq!(server.decide("n1/nic", &wanted(&["a"])), write(&[0], 8));
+        assert_eq!(server.generation("n1/nic", &wanted(&["a"])), Some(8));
         assert_eq!(
-            Server::default().decide("n1/nic", &wanted(&["a"])),
-            write(&[0], 1)
+            Server::default().generation("n1/nic", &wanted(&["a"])),
+            Some(1)
         );
     }
 
@@ -241,39 +223,33 @@ mod tests {
     fn a_generation_is_never_used_again_after_all_slices_were_deleted() {
         let mut server = server(&[slice("a", 1, 7, 2), slice("b", 2, 7, 2)]);
         for name in ["a", "b"] {
-            let (name, version) = (name.to_owned(), "9".to_owned());
-            assert!(server.told(Event::Deleted { name, version }));
+            assert!(server.told(WatchEvent::Deleted(head(name, "9"))));
         }
         assert_eq!(server.len(), 0);
-        let decision = server.decide("n1/nic", &wanted(&["a", "b"]));
-        assert_eq!(decision, write(&[0, 1], 8));
+        let generation = server.generation("n1/nic", &wanted(&["a", "b"]));
+        assert_eq!(generation, Some(8));
     }
 
     #[test]
     fn the_echo_of_an_own_write_is_no_news() {
         let mut server = server(&[slice("a", 12, 7, 1)]);
-        let applied = |version: &str| Event::Applied {
-            name: "a".to_owned(),
-            version: version.to_owned(),
-        };
-        for echo in [applied("12"), applied("11"), Event::Bookmark] {
+        let applied = |version: &str| WatchEvent::Modified(head("a", version));
+        let mark = json!({"kind": "", "apiVersion": "", "metadata": {"resourceVersion": "99"}});
+        let bookmark = WatchEvent::Bookmark(serde_json::from_value(mark).unwrap());
+        for echo in [applied("12"), applied("11"), bookmark] {
             assert!(!server.told(echo.clone()), "{echo:?}");
         }
         // A deletion that was before the write.
-        let (name, version) = ("a".to_owned(), "11".to_owned());
-        assert!(!server.told(Event::Deleted { name, version }));
-        assert_eq!(server.decide("n1/nic", &wanted(&["a"])), Decision::Right);
+        assert!(!server.told(WatchEvent::Deleted(head("a", "11"))));
+        assert_eq!(server.generation("n1/nic", &wanted(&["a"])), None);
         assert!(server.told(applied("13")));
-        assert_eq!(server.decide("n1/nic", &wanted(&["a"])), write(&[0], 7));
+        assert_eq!(server.generation("n1/nic", &wanted(&["a"])), Some(7));
     }
 
     #[test]
     fn what_nobody_wants_is_a_stray() {
         let mut server = server(&[slice("a", 1, 7, 1)]);
-        server.told(Event::Applied {
-            name: "b".to_owned(),
-            version: "5".to_owned(),
-        });
+        server.told(WatchEvent::Added(head("b", "5")));
         let wanted = BTreeSet::from(["a".to_owned()]);
         assert_eq!(server.strays(&wanted, |_| false), ["b"]);
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube_client::core::PartialObjectMeta;
 use onload_core::class::Class;
 use onload_core::text::Chain;
 use tokio::sync::watch;
@@ -13,12 +14,13 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, sleep_until};
 
 use super::publisher::{Published, PublishedPool, Publisher};
-use super::server::{Decision, Server};
+use super::server::Server;
 use crate::dra::api::{Api, ApiError, Run, Watch};
 use crate::dra::classes::send;
 use crate::dra::names::DraNames;
 use crate::dra::slices::{Features, Fingerprint, Listed, Pool, Wanted, lost, probe};
 use crate::host_state::Snapshot;
+use crate::observe::log::Said;
 use crate::plugin::Backoff;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
@@ -32,6 +34,9 @@ const QUIET: Duration = Duration::from_secs(120);
 const TRIES: usize = 5;
 /// A session that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(30);
+
+/// What the watch tells of a slice.
+type Head = PartialObjectMeta<ResourceSlice>;
 
 pub(super) struct Session<'p> {
     publisher: &'p mut Publisher,
@@ -54,7 +59,7 @@ pub(super) struct Session<'p> {
     /// Until then the server wants to be left alone, whatever changes.
     left_alone: Option<Instant>,
     left_out: BTreeSet<String>,
-    said: String,
+    said: Said,
     begun: Instant,
 }
 
@@ -99,7 +104,7 @@ impl<'p> Session<'p> {
             again: Backoff::default(),
             left_alone: None,
             left_out: BTreeSet::new(),
-            said: String::new(),
+            said: Said::default(),
             begun: Instant::now(),
         }
     }
@@ -145,7 +150,7 @@ impl<'p> Session<'p> {
     }
 
     /// Waits until there may be something to do; none if nobody looks at the host any more.
-    async fn wait(&mut self, watch: &mut Watch) -> Result<Option<()>, ApiError> {
+    async fn wait(&mut self, watch: &mut Watch<Head>) -> Result<Option<()>, ApiError> {
         loop {
             let now = Instant::now();
             let quiet = self.left_alone.filter(|until| *until > now);
@@ -189,7 +194,7 @@ impl<'p> Session<'p> {
     }
 
     /// The watch goes on where it has ended. A server that restarts is not asked for all slices again.
-    async fn watch_again(&self, watch: &mut Watch) -> Result<(), ApiError> {
+    async fn watch_again(&self, watch: &mut Watch<Head>) -> Result<(), ApiError> {
         let node = &self.publisher.node;
         let mut backoff = Backoff::default();
         for _ in 1..TRIES {
@@ -246,9 +251,8 @@ impl<'p> Session<'p> {
                     self.left_alone = alone.map(|alone| Instant::now() + alone);
                     self.due_in(wait.max(alone.unwrap_or_default()));
                     let text = Chain(&error).to_string();
-                    if text != self.said {
+                    if self.said.is_news(&text) {
                         tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
-                        self.said = text;
                     }
                     return;
                 }
@@ -283,15 +287,14 @@ impl<'p> Session<'p> {
             left_out.extend(pool.left_out().iter().cloned());
             let slices = slices(&pool).await;
             wanted_names.extend(slices.iter().map(|(name, _)| name.clone()));
-            if let Decision::Write { which, generation } = self.server.decide(pool.name(), &slices)
-            {
+            if let Some(generation) = self.server.generation(pool.name(), &slices) {
                 if let Some(wait) = self.writes_in(class) {
                     self.due_in(wait);
                     let before = self.published.borrow().pools.get(&class).cloned();
                     published.pools.extend(before.map(|pool| (class, pool)));
                     continue;
                 }
-                match self.write(&pool, &which, generation).await? {
+                match self.write(&pool, generation).await? {
                     Round::Done => self.written.insert(class, Instant::now()),
                     other => return Ok(other),
                 };
@@ -375,20 +378,16 @@ impl<'p> Session<'p> {
         Ok(is_numbered.then_some(numbered))
     }
 
-    async fn write(
-        &mut self,
-        pool: &Pool<'_>,
-        which: &[usize],
-        generation: i64,
-    ) -> Result<Round, ApiError> {
+    /// Writes all slices of a pool.
+    async fn write(&mut self, pool: &Pool<'_>, generation: i64) -> Result<Round, ApiError> {
         let mut writing: JoinSet<Result<Written, ApiError>> = JoinSet::new();
-        let mut left = which.iter();
+        let mut left = 0..pool.slices();
         let mut lost = Features::NONE;
         let mut is_changed = false;
         loop {
             while writing.len() < AT_ONCE {
                 let Some(at) = left.next() else { break };
-                writing.spawn(apply(self.api.clone(), pool.slice(*at, generation)));
+                writing.spawn(apply(self.api.clone(), pool.slice(at, generation)));
             }
             // A write that panicked would end the program in a release build.
             let Some(Ok(written)) = writing.join_next().await else {
@@ -402,7 +401,7 @@ impl<'p> Session<'p> {
         tracing::info!(
             pool = pool.name(),
             generation,
-            slices = which.len(),
+            slices = pool.slices(),
             devices = pool.devices(),
             "ResourceSlices written"
         );
