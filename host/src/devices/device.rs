@@ -36,7 +36,7 @@ pub struct Device {
     /// Empty in an offer: what a container gets stands in the specification.
     pub nodes: Vec<Arc<DeviceNode>>,
     /// Where it stands in the array of its family in the inventory; none for one that the host does not have.
-    pub(crate) read: Option<usize>,
+    pub read: Option<usize>,
     /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
     pub health: Health,
     /// Made for offers alone: a host may have thousands of devices, and most commands ask for none of them.
