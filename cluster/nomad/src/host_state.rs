@@ -88,9 +88,10 @@ impl Snapshot {
         let mut reservation = Reservation::default();
         let mut by_ticket = ByTicket::default();
         let mut not_given = BTreeSet::new();
+        let mut on_disk = None;
         for (id, group, device) in self.devices(ids)? {
             for (class, names) in &device.members {
-                let edits = self.books.edits(host, *class, names);
+                let edits = self.books.edits(host, *class, names, &mut on_disk);
                 let edits = edits.with_context(|| format!("reserving {id}"))?;
                 // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
                 // merges what several blocks share.

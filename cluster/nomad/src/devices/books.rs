@@ -41,23 +41,29 @@ pub struct Books {
 }
 
 impl Books {
+    /// The edits of devices. What is on disk is read once for a reservation, which keeps it in `on_disk`.
     pub fn edits(
         &self,
         host: &Host,
         class: Class,
         names: &[QualifiedName],
+        on_disk: &mut Option<Registry>,
     ) -> Result<ContainerEdits> {
         let own = self
             .own
             .iter()
             .find(|(classes, _)| classes.contains(&class));
-        let edits = if let Some((_, registry)) = own {
-            registry.edits_for(names)
-        } else if let Some(why) = trust::refusal(host, &self.dirs) {
-            bail!(why);
-        } else {
-            Registry::scan(&self.dirs).edits_for(names)
+        let registry: &Registry = match (own, on_disk) {
+            (Some((_, registry)), _) => registry,
+            (None, Some(registry)) => registry,
+            (None, on_disk) => {
+                if let Some(why) = trust::refusal(host, &self.dirs) {
+                    bail!(why);
+                }
+                on_disk.insert(Registry::scan(&self.dirs))
+            }
         };
+        let edits = registry.edits_for(names);
         edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", Chain(&error)))
     }
 
