@@ -274,7 +274,7 @@ impl<'a> Request<'a> {
         let (kind, leases) = (way.home.kind, &way.leases);
         let Some(seen) = kind.look(&way.to, &self)? else {
             return Err(match leases.holders(self.device, START_PATIENCE)? {
-                Some(refused) => refused.into(),
+                Some(refused) => refused,
                 None => way.home.away(self.pci, &self.name),
             });
         };
@@ -384,7 +384,7 @@ impl<K: Kind> Grant<'_, K> {
         }
         let (id, bundle) = (way.container.id, lease::canonical(way.container.bundle)?);
         let device = self.request.device;
-        Ok(way.leases.abandon(device, id, &bundle, START_PATIENCE)?)
+        way.leases.abandon(device, id, &bundle, START_PATIENCE)
     }
 }
 
@@ -473,7 +473,7 @@ pub(super) struct Return<'a, K: Kind> {
 
 impl<'a, K: Kind> Return<'a, K> {
     pub(super) fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
-        Ok(self.leases.amend(self.device, START_PATIENCE, change)?)
+        self.leases.amend(self.device, START_PATIENCE, change)
     }
 
     fn bring(self, kind: &K, gone: Option<&Gone<'_>>, patience: Duration) -> Result<()> {
@@ -551,7 +551,7 @@ impl<K: Kind> Arrival<'_, K> {
     fn end(self, home: &Home<'_, K>) -> Result<()> {
         let Return { leases, device, .. } = self.back;
         match home.kind.restore(self, home) {
-            Ok(()) => Ok(leases.returned(device, START_PATIENCE)?),
+            Ok(()) => leases.returned(device, START_PATIENCE),
             Err(NotBack { error, differs }) => {
                 if differs.is_some() {
                     let say = |moved: &mut Moved<Facts>| moved.left.clone_from(&differs);
@@ -690,9 +690,7 @@ pub(super) fn restore<K: Kind>(
     let mut restored = Vec::new();
     for device in devices {
         let moving = leases.lock_moving(&device, MOVING_PATIENCE);
-        let settled = moving
-            .map_err(Error::from)
-            .and_then(|_moving| settle(leases, &device, kind, patience));
+        let settled = moving.and_then(|_moving| settle(leases, &device, kind, patience));
         if !matches!(settled, Ok(false)) {
             let result = settled.map(drop);
             restored.push(Restored { device, result });
