@@ -26,6 +26,7 @@ use modules::Modules;
 /// Which crate of the workspace may use which others.
 const LAYERS: &[Layer] = &[
     Layer::new("onload-test-needs", &[]),
+    Layer::new("onload-test-tree", &[]),
     Layer::new("onload-cdi", &[]),
     Layer::new("onload-core", &["onload-cdi"]),
     Layer::new("onload-hooks", &["onload-cdi", "onload-core"]),
@@ -40,13 +41,21 @@ const BELOW_CLUSTER: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "o
 /// What tests of a crate may use beyond that: crate, other crate, reason.
 const FOR_TESTS: &[(&str, &str, &str)] = &[
     ("onload-core", "onload-test-needs", NEEDS),
+    ("onload-core", "onload-test-tree", TREE),
     ("onload-hooks", "onload-test-needs", NEEDS),
+    ("onload-hooks", "onload-test-tree", TREE),
+    ("onload-host", "onload-test-tree", TREE),
     ("onload-ctk", "onload-test-needs", NEEDS),
+    ("onload-ctk", "onload-test-tree", TREE),
     ("onload-kubernetes", "onload-test-needs", NEEDS),
+    ("onload-kubernetes", "onload-test-tree", TREE),
     ("onload-nomad", "onload-test-needs", NEEDS),
+    ("onload-nomad", "onload-test-tree", TREE),
     ("onload-nri", "onload-test-needs", NEEDS),
+    ("onload-nri", "onload-test-tree", TREE),
 ];
 const NEEDS: &str = "what a test needs of the machine, and what happens where it is missing";
+const TREE: &str = "the hosts of tests, made up or captured";
 /// The crates that stay synchronous and know no command line.
 const SMALL: &[&str] = &[
     "onload-cdi",
