@@ -2,7 +2,7 @@
 
 use crate::common::{
     HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, memlock, oci, print_file, status, stderr,
-    stdout,
+    stdout, unique,
 };
 use serde_json::json;
 
@@ -14,10 +14,6 @@ fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
     );
     oci(sandbox.read("/bundle/config.json").as_bytes());
     output
-}
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
 }
 
 #[test]
