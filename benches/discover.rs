@@ -17,6 +17,7 @@ use onload_host::generate::{Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::offers::offers;
 use onload_host::pools::resolve;
+use onload_test_tree::Tree;
 
 fn hosts(criterion: &mut Criterion) {
     let config = Config::default();
@@ -25,17 +26,17 @@ fn hosts(criterion: &mut Criterion) {
         ..Surroundings::default()
     };
     for vfs in [64, 512, 4096] {
-        let directory = tempfile::tempdir().unwrap();
-        synthetic::build(directory.path(), vfs).unwrap();
+        let tree = Tree::new();
+        synthetic::build(&tree, vfs);
         let mut group = criterion.benchmark_group("host");
         group
             .throughput(Throughput::Elements(vfs as u64))
             .sample_size(10);
         group.measurement_time(Duration::from_secs(5));
         group.bench_function(BenchmarkId::new("discover", vfs), |bencher| {
-            bencher.iter(|| discover(&Host::open(directory.path()).unwrap(), &config));
+            bencher.iter(|| discover(&Host::open(tree.root()).unwrap(), &config));
         });
-        let inventory = discover(&Host::open(directory.path()).unwrap(), &config);
+        let inventory = discover(&Host::open(tree.root()).unwrap(), &config);
         assert!(inventory.vfio.len() >= vfs / 2, "{}", inventory.vfio.len());
         group.bench_function(BenchmarkId::new("generate", vfs), |bencher| {
             bencher.iter(|| {

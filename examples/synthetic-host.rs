@@ -6,6 +6,7 @@ mod synthetic;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use onload_test_tree::Tree;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,5 +14,6 @@ fn main() -> anyhow::Result<()> {
         bail!("usage: synthetic-host DIR COUNT");
     };
     let count = count.parse().context("reading the number of functions")?;
-    synthetic::build(Path::new(directory), count).context("building the host")
+    synthetic::build(&Tree::at(Path::new(directory)), count);
+    Ok(())
 }

@@ -375,6 +375,7 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, Processe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onload_test_tree::Tree;
     use rustix::mount::{OpenTreeFlags, open_tree};
     use std::fs;
     use std::os::fd::AsRawFd;
@@ -387,24 +388,17 @@ mod tests {
     const STAT: &str = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
 
     /// A host with files of /proc and /sys/fs/cgroup by their paths.
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Processes) {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let own = dir.path().join("proc/self/ns");
-        fs::create_dir_all(&own).unwrap();
-        fs::write(own.join("pid"), "").unwrap();
-        let processes = Processes::at(dir.path());
-        (dir, processes)
+    fn host(files: &[(&str, &str)]) -> (Tree, Processes) {
+        let tree = Tree::with(files);
+        tree.file("proc/self/ns/pid", "");
+        let processes = Processes::at(tree.root());
+        (tree, processes)
     }
 
-    fn cgroup_at(dir: &tempfile::TempDir, below: &str) -> Cgroup {
+    fn cgroup_at(tree: &Tree, below: &str) -> Cgroup {
         let path = Path::new(CGROUPS).join(below);
-        let at = dir.path().join(path.strip_prefix("/").unwrap());
-        let inode = rustix::fs::stat(&at).unwrap().st_ino;
+        let inode = rustix::fs::stat(tree.path(path.to_str().unwrap()));
+        let inode = inode.unwrap().st_ino;
         Cgroup { path, inode }
     }
 
@@ -505,8 +499,7 @@ mod tests {
 
     #[test]
     fn who_has_a_device_open_is_found() {
-        use std::os::unix::fs::symlink;
-        let (dir, processes) = host(&[
+        let (tree, processes) = host(&[
             ("proc/7/comm", "qemu\n"),
             ("proc/7/fd/3", ""),
             ("proc/8/comm", "other\n"),
@@ -514,15 +507,13 @@ mod tests {
             ("proc/self/fd/3", ""),
         ]);
         for (pid, to) in [(7, "/dev/null"), (8, "/dev/zero")] {
-            let link = dir.path().join(format!("proc/{pid}/fd/3"));
-            fs::remove_file(&link).unwrap();
-            symlink(to, link).unwrap();
+            tree.link(&format!("proc/{pid}/fd/3"), to);
         }
         let until = Instant::now() + Duration::from_secs(60);
         let opener = |node: &Path| processes.opener(node, until).unwrap();
         let found = opener(Path::new("/dev/null"));
         assert_eq!(found, Some((7, "qemu".to_owned())));
-        assert_eq!(opener(&dir.path().join("none")), None);
+        assert_eq!(opener(&tree.path("none")), None);
         assert_eq!(opener(Path::new("/dev/full")), None);
         // A user may have a million files open.
         let late = processes.opener(Path::new("/dev/null"), Instant::now());
@@ -541,8 +532,8 @@ mod tests {
         drop(mount);
         let link = own(open.as_raw_fd());
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("/"));
-        let (dir, processes) = host(&[("proc/7/comm", "qemu\n")]);
-        std::os::unix::fs::symlink("/proc/self/fd", dir.path().join("proc/7/fd")).unwrap();
+        let (tree, processes) = host(&[("proc/7/comm", "qemu\n")]);
+        tree.link("proc/7/fd", "/proc/self/fd");
         let until = Instant::now() + Duration::from_secs(60);
         let found = processes.opener(Path::new("/dev/full"), until).unwrap();
         assert_eq!(found, Some((7, "qemu".to_owned())));
@@ -567,17 +558,17 @@ mod tests {
 
     #[test]
     fn a_cgroup_that_is_shared_with_another_process_is_not_its_own() {
-        let (dir, processes) = host(&[
+        let (tree, processes) = host(&[
             ("proc/1/cgroup", "0::/a/one\n"),
             ("proc/2/cgroup", "0::/a/two\n"),
             ("proc/3/cgroup", "0::/a/two\n"),
         ]);
-        let one = dir.path().join("sys/fs/cgroup/a/one");
+        let one = tree.path("sys/fs/cgroup/a/one");
         assert_eq!(processes.own_cgroup(1, 2).unwrap(), None, "it is not there");
         fs::create_dir_all(&one).unwrap();
         assert_eq!(
             processes.own_cgroup(1, 2).unwrap(),
-            Some(cgroup_at(&dir, "a/one"))
+            Some(cgroup_at(&tree, "a/one"))
         );
         assert_eq!(processes.own_cgroup(2, 3).unwrap(), None);
         assert_eq!(processes.own_cgroup(9, 3).unwrap(), None, "it has ended");
@@ -585,12 +576,12 @@ mod tests {
 
     #[test]
     fn a_cgroup_of_version_2_says_whether_it_is_populated() {
-        let (dir, processes) = host(&[
+        let (tree, processes) = host(&[
             ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
             ("sys/fs/cgroup/b/cgroup.events", "populated 0\nfrozen 0\n"),
             ("sys/fs/cgroup/cgroup.procs", ""),
         ]);
-        let at = |name: &str| cgroup_at(&dir, name);
+        let at = |name: &str| cgroup_at(&tree, name);
         let is_populated = |cgroup: &Cgroup| processes.is_populated(cgroup).unwrap();
         assert!(is_populated(&at("a")));
         assert!(!is_populated(&at("b")));
@@ -616,9 +607,8 @@ mod tests {
         let empty = host(&[("sys/fs/cgroup/other", "")]);
         let v1 = host(&[("sys/fs/cgroup/devices/cgroup.procs", "")]);
         let v2 = host(&[("sys/fs/cgroup/cgroup.procs", "")]);
-        let is_populated = |host: &(tempfile::TempDir, Processes), path: &str| {
-            host.1.is_populated(&gone(path)).unwrap()
-        };
+        let is_populated =
+            |host: &(Tree, Processes), path: &str| host.1.is_populated(&gone(path)).unwrap();
         let path = "/sys/fs/cgroup/devices/gone";
         assert!(is_populated(&without, path) && is_populated(&empty, path));
         assert!(!is_populated(&v1, path) && !is_populated(&v2, path));
@@ -630,7 +620,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_of_version_1_is_populated_by_a_process_anywhere_below() {
-        let (dir, processes) = host(&[
+        let (tree, processes) = host(&[
             ("sys/fs/cgroup/devices/a/cgroup.procs", ""),
             ("sys/fs/cgroup/devices/a/b/cgroup.procs", ""),
             ("sys/fs/cgroup/devices/a/b/c/cgroup.procs", "17\n"),
@@ -638,7 +628,7 @@ mod tests {
             ("sys/fs/cgroup/devices/d/e/cgroup.procs", ""),
         ]);
         let is_populated = |name: &str| {
-            let cgroup = cgroup_at(&dir, &format!("devices/{name}"));
+            let cgroup = cgroup_at(&tree, &format!("devices/{name}"));
             processes.is_populated(&cgroup)
         };
         assert!(is_populated("a").unwrap());
@@ -647,12 +637,12 @@ mod tests {
 
     #[test]
     fn a_cgroup_with_more_directories_than_are_looked_at_counts_as_populated() {
-        let (dir, _) = host(&[
+        let (tree, _) = host(&[
             ("d/cgroup.procs", ""),
             ("d/e/cgroup.procs", ""),
             ("d/f/cgroup.procs", ""),
         ]);
-        assert!(!has_process_below(&dir.path().join("d"), &mut 3).unwrap());
-        assert!(has_process_below(&dir.path().join("d"), &mut 2).unwrap());
+        assert!(!has_process_below(&tree.path("d"), &mut 3).unwrap());
+        assert!(has_process_below(&tree.path("d"), &mut 2).unwrap());
     }
 }

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::{
-    Run, device, device_names, json_file, names_in, on, package, run, run_with_stdin,
+    Run, Tree, compare, device, device_names, json_file, names_in, on, package, run, run_with_stdin,
 };
 use serde_json::{Value, json};
 
@@ -19,15 +19,12 @@ const FILE: &str = "onload.dev-bundle.json";
 const HFT: &str = "[bundles.hft]\ndevices = [\"nic=ens1\", \"rdma=all\", \"vfio=0000:81:10.0\", \"vfio=any\", \
                    \"hugepages=2Mi\", \"profile=latency\", \"ptp=ptp0\"]\ncpus = \"numa\"\n";
 
-fn host(name: &str) -> PathBuf {
-    package().join("tests/hosts").join(name)
-}
-
 /// A command on a host that has this configuration.
 fn with_config(name: &str, config: &str, args: &[&str]) -> Run {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), config).unwrap();
-    let mut command = on(&host(name), args);
+    let host = Tree::sample(name);
+    let mut command = on(host.root(), args);
     run(command.arg("--config").arg(file.path()))
 }
 
@@ -44,11 +41,7 @@ fn a_bundle_of_a_captured_host_is_what_its_golden_file_says() {
     assert!(!run.stderr.contains("bundle hft"), "{}", run.stderr);
     let found = fs::read_to_string(specs.path().join(FILE)).unwrap();
     let golden = package().join("tests/bundles").join(FILE);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::create_dir_all(golden.parent().unwrap()).unwrap();
-        fs::write(&golden, &found).unwrap();
-    }
-    assert_eq!(found, fs::read_to_string(&golden).unwrap());
+    compare(&golden, &found);
 }
 
 /// What an engine makes of these names.
@@ -58,7 +51,7 @@ fn injected(specs: &Path, names: &[&str]) -> Value {
     let config = json!({"ociVersion": "1.0.2", "process": {"args": ["sh"], "env": [], "user": {"uid": 0, "gid": 0}},
         "root": {"path": "rootfs"}, "mounts": [], "linux": {}});
     let run = run_with_stdin(
-        &mut on(&host(TWO_NODES), &args),
+        &mut on(Tree::sample(TWO_NODES).root(), &args),
         config.to_string().as_bytes(),
     );
     serde_json::from_str(&run.done().stdout).unwrap()

@@ -9,20 +9,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::hosts::{all, rdma, vfio, x2};
-use crate::common::{COMMITTED, Pci, Run, Tree, names_in, needs, on, package, run, scratch, text};
+use crate::common::hosts::{rdma, vfio, x2};
+use crate::common::{
+    Commands, Pci, Run, Tree, every_host, names_in, needs, on, run, scratch, text,
+};
 use serde_json::Value;
-
-/// The hosts by name with their root directories, which live as long as the trees.
-fn hosts() -> Vec<(String, PathBuf, Option<Tree>)> {
-    let committed = COMMITTED.into_iter().map(|name| {
-        let root = package().join("tests/hosts").join(name);
-        (name.to_owned(), root, None)
-    });
-    let made = all().into_iter();
-    let made = made.map(|(name, tree)| (name.to_owned(), tree.root().to_owned(), Some(tree)));
-    committed.chain(made).collect()
-}
 
 /// A capture, and the host that it is when it is unpacked.
 struct Capture {
@@ -143,7 +134,8 @@ fn specifications(root: &Path) -> String {
 
 #[test]
 fn discovery_says_of_an_unmasked_capture_what_it_says_of_the_host() {
-    for (name, root, _tree) in hosts() {
+    for (name, tree) in every_host() {
+        let root = tree.root();
         let capture = Capture::of(&root, &["--no-mask"]);
         assert_eq!(capture.run.json(), answer(&root).0, "{name}");
         assert_same(&capture.root(), &root, &name);
@@ -154,7 +146,8 @@ fn discovery_says_of_an_unmasked_capture_what_it_says_of_the_host() {
 
 #[test]
 fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
-    for (name, root, _tree) in hosts() {
+    for (name, tree) in every_host() {
+        let root = tree.root();
         let capture = Capture::of(&root, &[]);
         let masked = |(object, said)| (without_masked(object), said);
         same(
@@ -169,7 +162,8 @@ fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
 
 #[test]
 fn a_capture_of_a_capture_is_the_capture() {
-    for (name, root, _tree) in hosts() {
+    for (name, tree) in every_host() {
+        let root = tree.root();
         let first = Capture::of(&root, &[]);
         let second = Capture::of(&first.root(), &[]);
         let lines = |capture: &Capture| format!("{:#?}", capture.entries());
@@ -182,7 +176,7 @@ fn a_capture_of_a_capture_is_the_capture() {
 fn the_same_host_gives_the_same_bytes_whoever_takes_them_and_when() {
     let tree = x2();
     let capture = Capture::of(tree.root(), &[]);
-    let ptp = tree.outside("/sys/class/ptp");
+    let ptp = tree.path("/sys/class/ptp");
     let time = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
     fs::File::open(ptp).unwrap().set_times(time).unwrap();
     assert_eq!(Capture::of(tree.root(), &[]).packed(), capture.packed());
@@ -342,7 +336,7 @@ fn the_configuration_that_held_comes_along() {
 #[test]
 fn a_library_of_any_size_is_captured_as_a_small_stand_in() {
     let tree = x2();
-    let library = tree.outside("/usr/lib/x86_64-linux-gnu/libonload.so");
+    let library = tree.path("/usr/lib/x86_64-linux-gnu/libonload.so");
     let mut content = fs::read(&library).unwrap();
     for round in 0..200_000_u64 {
         content.extend(round.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());

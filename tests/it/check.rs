@@ -5,7 +5,7 @@
 use std::fs;
 
 use crate::common::hosts::{vfio, x2, x3};
-use crate::common::{Tree, names_in};
+use crate::common::{Commands, Tree, names_in};
 
 const NIC: &str = "onload.dev-nic.json";
 

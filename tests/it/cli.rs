@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::common::hosts::{refused, x3};
-use crate::common::{Tree, captured, names_in, on, program, run, run_with_stdin, specs_in};
+use crate::common::{
+    Commands, Tree, captured, names_in, on, program, run, run_with_stdin, specs_in,
+};
 use clap::CommandFactory;
 use onload_ctk::cli::Cli;
 
@@ -467,7 +469,7 @@ fn a_relative_host_root_and_output_directory_are_taken_from_here() {
     let mut command = on(Path::new(name), &["cdi", "generate", "--output-dir"]);
     let out = format!("{}/out", name.to_str().unwrap());
     run(command.arg(&out).current_dir(parent)).done();
-    assert!(tree.outside("/out/onload.dev-nic.json").exists());
+    assert!(tree.path("/out/onload.dev-nic.json").exists());
     let mut command = on(Path::new("."), &["discover", "--format", "json"]);
     let found = run(command.current_dir(tree.root())).done().json();
     assert_eq!(found["nics"][0]["name"], "ens3");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common::hosts::{rdma, vfio, x3};
-use crate::common::{Tree, has, program, run, run_unprivileged, skipped};
+use crate::common::{Commands, Tree, has, program, run, run_unprivileged, skipped};
 
 /// Where a shell finds the program.
 fn path() -> OsString {
@@ -267,7 +267,7 @@ fn devices_are_offered_to_every_user() {
     let tree = generated(x3());
     for path in ["/var/run/cdi", "/var/run", "/var"] {
         let open = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(tree.outside(path), open).unwrap();
+        fs::set_permissions(tree.path(path), open).unwrap();
     }
     let listed = run_unprivileged(&tree, &["cdi", "list"]).done();
     assert!(listed.stdout.contains("onload.dev/zf=all"));
@@ -275,7 +275,7 @@ fn devices_are_offered_to_every_user() {
     let mut asked = program();
     if crate::common::is_root() {
         use std::os::unix::process::CommandExt;
-        let copy = tree.outside("/program");
+        let copy = tree.path("/program");
         let mut copied = Command::new("cp");
         copied.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(&copy);
         assert!(copied.status().unwrap().success());

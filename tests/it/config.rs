@@ -7,7 +7,7 @@ use std::fs;
 
 use crate::common::hosts::{hugepages, odd_names, opt_onload, rdma, vfio, vfio_cdev, x2, x3, x4};
 use crate::common::{
-    Pci, Tree, device, device_names, each, on, package, reason, run, specs_in, texts,
+    Commands, Pci, Tree, device, device_names, each, on, package, reason, run, specs_in, texts,
 };
 use serde_json::{Value, json};
 
@@ -594,7 +594,7 @@ fn a_wrong_key_or_value_is_refused_with_the_file_and_the_line() {
     for (config, wanted) in cases {
         tree.config(config);
         let path = tree
-            .outside("/etc/onload-ctk/config.toml")
+            .path("/etc/onload-ctk/config.toml")
             .display()
             .to_string();
         for args in [

@@ -148,12 +148,12 @@ fn what_is_no_plain_file_of_text_is_left_alone() {
     );
 
     let host = EngineHost::with_engines(&[]);
-    host.write(DOCKER, b"{\"a\": \"\xff\"}");
+    host.file(DOCKER, b"{\"a\": \"\xff\"}");
     let message = run(&mut host.configure("docker", &[])).refused();
     assert!(message.contains("not UTF-8 text"), "{message}");
 
     let host = EngineHost::with_engines(&[]);
-    host.write(DOCKER, " ".repeat(5 * 1024 * 1024));
+    host.file(DOCKER, " ".repeat(5 * 1024 * 1024));
     let message = run(&mut host.configure("docker", &[])).refused();
     assert!(message.contains("longer than 4 MiB"), "{message}");
 }
@@ -511,11 +511,11 @@ const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456
 /// A container as docker keeps it on disk, running or not.
 fn docker_container(host: &EngineHost, root: &str, id: &str, name: &str, runtime: &str) {
     let directory = format!("{root}/containers/{id}");
-    host.write(
+    host.file(
         &format!("{directory}/hostconfig.json"),
         format!("{{\"Runtime\":\"{runtime}\"}}"),
     );
-    host.write(
+    host.file(
         &format!("{directory}/config.v2.json"),
         format!("{{\"Name\":\"/{name}\",\"State\":{{\"Running\":false}}}}"),
     );
@@ -612,7 +612,7 @@ fn while_a_pod_of_containerd_or_crio_has_the_handler_its_entry_stays() {
         let host = EngineHost::with_engines(&[(WRAPPER, "")]);
         let before = host.files();
         run(&mut host.configure(engine, &[])).done();
-        host.write(&state, content);
+        host.file(&state, content);
         let kept = run(&mut host.configure(engine, &["--remove"]));
         assert_eq!(kept.code, Some(1), "{engine}: {}", kept.stderr);
         assert!(kept.stdout.contains("0123456789ab"), "{}", kept.stdout);
@@ -669,7 +669,7 @@ fn an_engine_whose_default_is_our_runtime_keeps_its_entry_and_starts() {
             "{engine}"
         );
         let other = host.read(named_in).replacen("\"onload\"", "\"runc\"", 1);
-        host.write(named_in, other);
+        host.file(named_in, other);
         run(&mut host.configure(engine, &["--remove"])).done();
     }
 }
@@ -678,7 +678,7 @@ fn an_engine_whose_default_is_our_runtime_keeps_its_entry_and_starts() {
 fn where_podmans_containers_cannot_be_told_its_entry_stays_with_the_reason() {
     let host = EngineHost::with_engines(&[(WRAPPER, "")]);
     run(&mut host.configure("podman", &[])).done();
-    host.write("var/lib/containers/storage/db.sql", "");
+    host.file("var/lib/containers/storage/db.sql", "");
     let kept = run(&mut host.configure("podman", &["--remove"]));
     assert_eq!(kept.code, Some(1), "{}", kept.stderr);
     assert!(
@@ -698,9 +698,9 @@ fn the_runtime_behind_ours_is_the_configured_one_else_the_first_that_exists() {
     let host = EngineHost::with_engines(&[("usr/bin/crun", ""), ("opt/runc", "")]);
     let behind = || run(&mut on(host.root(), &["runtime", "behind"]));
     assert_eq!(behind().done().stdout, "/usr/bin/crun\n");
-    host.write("usr/bin/runc", "");
+    host.file("usr/bin/runc", "");
     assert_eq!(behind().done().stdout, "/usr/bin/runc\n");
-    host.write(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
+    host.file(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
     assert_eq!(behind().done().stdout, "/opt/runc\n");
     fs::remove_file(host.path("opt/runc")).unwrap();
     assert!(behind().refused().contains("there is none"));
@@ -719,11 +719,11 @@ fn the_runtime_behind_ours_is_read_as_the_wrapper_reads_it_from_a_faulty_configu
     let behind = || run(&mut on(host.root(), &["runtime", "behind"]));
     let named = "[runtime]\npath = \"/opt/crun\"\n";
     for other in ["[cdi]\nxyzzy = 1\n", "[cdi\n", "# \u{e4}\n[later]\n"] {
-        host.write(POLICY, format!("{named}{other}"));
+        host.file(POLICY, format!("{named}{other}"));
         assert_eq!(behind().done().stdout, "/opt/crun\n", "{other}");
     }
     let latin1 = [named.as_bytes(), b"# \xe4\n"].concat();
-    host.write(POLICY, latin1);
+    host.file(POLICY, latin1);
     assert_eq!(behind().done().stdout, "/opt/crun\n");
 }
 
@@ -735,7 +735,7 @@ fn a_runtime_behind_ours_that_is_not_clear_is_not_guessed() {
         "[runtime]\npath = \"/opt/crun\n",
         "[runtime]\npath = \"/opt/crun\"\n[runtime]\npath = \"/usr/bin/runc\"\n",
     ] {
-        host.write(POLICY, text);
+        host.file(POLICY, text);
         let refusal = run(&mut on(host.root(), &["runtime", "behind"])).refused();
         assert!(refusal.contains("etc/onload-ctk/config.toml"), "{refusal}");
     }
@@ -746,7 +746,7 @@ fn the_runtime_behind_ours_is_the_one_that_made_the_containers() {
     let host =
         EngineHost::with_engines(&[("usr/bin/runc", ""), ("opt/crun", ""), ("opt/runc", "")]);
     let behind = || run(&mut on(host.root(), &["runtime", "behind"])).done();
-    host.write(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
+    host.file(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
     record(&host, "b@1", "1:/opt/crun");
     record(&host, "c@1", "1:guarded:/opt/crun");
     assert_eq!(behind().stdout, "/opt/crun\n");

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::common::{Commands, Tree};
 use clap::Parser;
 use onload_ctk::cli::Cli;
 
@@ -120,29 +121,15 @@ fn every_command_of_ours_is_one_that_there_is() {
     assert!(commands > 20, "{commands}");
 }
 
-/// A copy of a captured host with its specifications written, in memory.
-fn host() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    let directory = if memory.is_dir() {
-        tempfile::tempdir_in(memory)
-    } else {
-        tempfile::tempdir()
-    };
-    let directory = directory.unwrap();
-    let source = crate::common::package().join("tests/hosts").join(HOST);
-    let mut copy = Command::new("cp");
-    copy.arg("-a")
-        .arg(source)
-        .arg(directory.path().join("host"));
-    assert!(copy.status().unwrap().success());
-    let root = directory.path().join("host");
+/// A copy of a captured host with its specifications written.
+fn host() -> Tree {
+    let tree = Tree::sample(HOST);
     // A capture has no engines, and they are set up where they are installed.
     for program in ["dockerd", "containerd", "crio", "podman", "nomad"] {
-        fs::create_dir_all(root.join("usr/bin")).unwrap();
-        fs::write(root.join("usr/bin").join(program), "").unwrap();
+        tree.file(&format!("/usr/bin/{program}"), "");
     }
-    crate::common::run(&mut crate::common::on(&root, &["cdi", "generate"])).done();
-    directory
+    tree.generate();
+    tree
 }
 
 #[test]
@@ -151,11 +138,11 @@ fn what_a_captured_host_is_enough_for_works_as_written() {
     let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
     let mut run = 0;
     for block in blocks().iter().filter(|block| block.place == "captured") {
-        let directory = host();
+        let host = host();
         let mut shell = Command::new("bash");
         shell.args(["-euo", "pipefail", "-c", &block.text]);
         shell.env_clear().env("PATH", &path);
-        shell.env("ONLOAD_CTK_HOST_ROOT", directory.path().join("host"));
+        shell.env("ONLOAD_CTK_HOST_ROOT", host.root());
         let output = shell.stdin(Stdio::null()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {stderr}", block.at());

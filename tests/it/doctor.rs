@@ -3,12 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::common::hosts::{rdma, x3};
 use crate::common::{
-    Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
+    Commands, Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
 };
 use serde_json::Value;
 
@@ -204,7 +203,7 @@ fn selinux() -> Tree {
 fn engine(tree: &Tree, program: &str, package: &str, version: &str) {
     tree.program(&format!("/usr/bin/{program}"), "");
     let entry = format!("Package: {package}\nStatus: install ok installed\nVersion: {version}\n\n");
-    let before = fs::read_to_string(tree.outside("/var/lib/dpkg/status")).unwrap_or_default();
+    let before = fs::read_to_string(tree.path("/var/lib/dpkg/status")).unwrap_or_default();
     tree.file("/var/lib/dpkg/status", format!("{before}{entry}"));
 }
 
@@ -315,7 +314,7 @@ fn running(tree: Tree, process: &str, service: &str, file: &str) -> Tree {
 }
 
 fn changed_at(tree: &Tree, file: &str, seconds: u64) {
-    let file = fs::File::open(tree.outside(file)).unwrap();
+    let file = fs::File::open(tree.path(file)).unwrap();
     file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
         .unwrap();
 }
@@ -430,10 +429,6 @@ fn with_hooks() -> Tree {
     let hook = r#"{"version":"1.0.0","stages":["createRuntime"]}"#;
     tree.file("/usr/share/containers/oci/hooks.d/vendor.json", hook);
     tree
-}
-
-fn set_mode(tree: &Tree, path: &str, mode: u32) {
-    fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// A file takes no second line of a name: doctor's own remedy broke config.toml.
@@ -575,25 +570,25 @@ checks! {
         |tree| { tree.file("/etc/cdi/vendor.json", "{"); }
         => "fail", "engines do not read it", "/etc/cdi/vendor.json";
     a_device_in_two_files_fails: "specs-conflict", written(),
-        |tree| { fs::copy(tree.outside("/var/run/cdi/onload.dev-nic.json"), tree.outside("/var/run/cdi/copy.json")).unwrap(); }
+        |tree| { fs::copy(tree.path("/var/run/cdi/onload.dev-nic.json"), tree.path("/var/run/cdi/copy.json")).unwrap(); }
         => "fail", "is in two files", ".off";
     a_file_that_another_hides_is_warned_of: "specs-conflict", written(),
         |tree| {
             tree.directory("/etc/cdi");
-            fs::copy(tree.outside("/var/run/cdi/onload.dev-nic.json"), tree.outside("/etc/cdi/onload.dev-nic.json")).unwrap();
+            fs::copy(tree.path("/var/run/cdi/onload.dev-nic.json"), tree.path("/etc/cdi/onload.dev-nic.json")).unwrap();
         }
         => "warn", "has no effect", "/etc/cdi/onload.dev-nic.json.off";
     a_file_that_rootless_engines_cannot_read_is_warned_of: "specs-readable", written(),
-        |tree| set_mode(tree, "/var/run/cdi/onload.dev-nic.json", 0o640)
+        |tree| { tree.chmod("/var/run/cdi/onload.dev-nic.json", 0o640); }
         => "warn", "rootless engines cannot read it", "chmod o+r";
     a_directory_that_they_cannot_search_is_warned_of: "specs-readable", written(),
-        |tree| set_mode(tree, "/var/run/cdi", 0o700)
+        |tree| { tree.chmod("/var/run/cdi", 0o700); }
         => "warn", "rootless engines cannot read it", "chmod o+rx";
     a_program_that_others_can_change_fails: "trust", written(),
-        |tree| set_mode(tree, "/usr/bin/onload-hook", 0o775)
+        |tree| { tree.chmod("/usr/bin/onload-hook", 0o775); }
         => "fail", "others can change it", "chmod go-w /usr/bin/onload-hook";
     a_directory_of_it_that_others_can_change_fails: "trust", written(),
-        |tree| set_mode(tree, "/usr/bin", 0o777)
+        |tree| { tree.chmod("/usr/bin", 0o777); }
         => "fail", "others can change it", "chmod go-w /usr/bin";
     a_unit_that_is_not_enabled_fails: "units", packaged(),
         |tree| { tree.remove("/etc/systemd/system/timers.target.wants/onload-cdi.timer"); }
@@ -805,7 +800,7 @@ fn what_a_user_cannot_read_is_not_known() {
     let tree = x3();
     let discovery = found(&tree, "discovery");
     assert_eq!(discovery[0]["verdict"], "pass", "{discovery:?}");
-    set_mode(&tree, "/sys/bus/pci/devices", 0o700);
+    tree.chmod("/sys/bus/pci/devices", 0o700);
     let run = run_unprivileged(&tree, &JSON);
     let json = run.json();
     let checks = json["checks"].as_array().unwrap();
@@ -990,7 +985,7 @@ fn a_host_without_onload_is_told_so() {
 /// Answers like dockerd, once for each text.
 fn dockerd_says(tree: &Tree, info: &'static str) -> std::thread::JoinHandle<()> {
     use std::io::{Read, Write};
-    let socket = tree.outside("/run/docker.sock");
+    let socket = tree.path("/run/docker.sock");
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let _ = fs::remove_file(&socket);
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -1096,14 +1091,14 @@ fn a_name_of_the_host_runs_nothing_in_a_command_that_is_copied() {
     assert_runs(&tree, "interface-up", "ip link set dev '$(reboot)' up");
 
     let tree = written();
-    let specs = tree.outside("/var/run/cdi");
+    let specs = tree.path("/var/run/cdi");
     let specs = specs.to_str().unwrap();
     fs::copy(
         format!("{specs}/onload.dev-nic.json"),
         format!("{specs}/onload.dev-nic;`id`.json"),
     )
     .unwrap();
-    set_mode(&tree, "/var/run/cdi/onload.dev-nic;`id`.json", 0o662);
+    tree.chmod("/var/run/cdi/onload.dev-nic;`id`.json", 0o662);
     tree.file("/var/run/cdi/a'b.json", "{");
     let dangerous = format!("{specs}/onload.dev-nic;`id`.json");
     let aside = format!("mv '{dangerous}' '{dangerous}.off'");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::hosts::rdma;
-use crate::common::{Run, Tree, on, run};
+use crate::common::{Commands, Run, Tree, on, run};
 use onload_core::processes::Processes;
 use onload_core::run_dir::RunDir;
 use onload_core::ticket::{NewTicket, Tickets};
@@ -171,7 +171,7 @@ fn a_ticket_that_is_not_known_is_a_refusal() {
 #[test]
 fn a_ticket_is_explained_and_not_taken() {
     let host = host(ALLOWED);
-    host.file("proc/sys/kernel/random/boot_id", "this boot\n");
+    host.boot("this boot");
     let dir = host.root().join("run/onload-ctk");
     fs::create_dir_all(&dir).unwrap();
     let run_dir = RunDir::find(&dir).unwrap().unwrap();

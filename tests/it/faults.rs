@@ -15,8 +15,8 @@ use std::process::{Child, Command, Stdio};
 use crate::common::hosts::{hugepages, rdma, vfio, x2, x3};
 use crate::common::strace::{can_trace, fault, with_faults};
 use crate::common::{
-    NOBODY, Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, needs, on,
-    reason, run, run_unprivileged, specs_in, texts,
+    Commands, NOBODY, Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in,
+    needs, on, reason, run, run_unprivileged, specs_in, texts,
 };
 use serde_json::Value;
 
@@ -187,7 +187,7 @@ fn two_runs_at_once_end_with_whole_files() {
     } = two_states();
     let spawn = |config: &str, name: &str| {
         tree.file(&format!("/etc/{name}.toml"), config);
-        let config = tree.outside(&format!("/etc/{name}.toml"));
+        let config = tree.path(&format!("/etc/{name}.toml"));
         let mut command = on(tree.root(), &["-q", "cdi", "generate", "--config"]);
         command.arg(config).spawn().unwrap()
     };
@@ -230,7 +230,7 @@ fn a_full_disk_is_an_error_and_leaves_the_old_files() {
         .arg(mount.path())
         .arg(env!("CARGO_BIN_EXE_onload-ctk"))
         .arg(tree.root());
-    let done = run(unshare.arg(tree.outside("/etc/old.toml")).arg(out.path())).done();
+    let done = run(unshare.arg(tree.path("/etc/old.toml")).arg(out.path())).done();
     assert!(
         done.stdout.starts_with("status 2\nafter 0\n"),
         "{}{}",
@@ -326,8 +326,8 @@ fn open_host() -> Tree {
         "/etc",
         "/etc/docker",
     ] {
-        fs::create_dir_all(tree.outside(path)).unwrap();
-        fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(tree.path(path)).unwrap();
+        tree.chmod(path, 0o755);
     }
     tree.file("/usr/bin/dockerd", "");
     tree.generate();
@@ -342,7 +342,7 @@ const REMOVE: &[&str] = &["runtime", "configure", "--runtime", "docker", "--remo
 fn a_lock_on_a_directory_that_everybody_can_open_holds_nothing_up() {
     let tree = open_host();
     let holders = ["/var/run/cdi", "/etc/docker", "/etc"];
-    let holders = holders.map(|path| Holder::new(&tree.outside(path), NOBODY));
+    let holders = holders.map(|path| Holder::new(&tree.path(path), NOBODY));
     tree.config(STATES[1]).generate();
     tree.run(REMOVE).done();
     tree.run(CONFIGURE).done();
@@ -357,7 +357,7 @@ fn no_other_user_can_open_the_locks() {
         ("/run/onload-ctk/@locks/configure", 0o600),
         ("/run/onload-ctk/@locks", 0o700),
     ] {
-        let found = fs::metadata(tree.outside(path)).unwrap();
+        let found = fs::metadata(tree.path(path)).unwrap();
         assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
     }
 }
@@ -366,9 +366,9 @@ fn no_other_user_can_open_the_locks() {
 #[test]
 fn a_lock_that_is_not_freed_ends_a_command_with_a_line_that_names_its_holder() {
     let tree = open_host();
-    let before = fs::read(tree.outside("/etc/docker/daemon.json")).unwrap();
-    let specs = tree.outside("/var/run/cdi/.onload-ctk-lock");
-    let configure = tree.outside("/run/onload-ctk/@locks/configure");
+    let before = fs::read(tree.path("/etc/docker/daemon.json")).unwrap();
+    let specs = tree.path("/var/run/cdi/.onload-ctk-lock");
+    let configure = tree.path("/run/onload-ctk/@locks/configure");
     let own = rustix::process::geteuid().as_raw();
     let generate = Holder::new(&specs, own);
     let configured = Holder::new(&configure, own);
@@ -391,7 +391,7 @@ fn a_lock_that_is_not_freed_ends_a_command_with_a_line_that_names_its_holder() {
         }
     });
     assert_eq!(
-        fs::read(tree.outside("/etc/docker/daemon.json")).unwrap(),
+        fs::read(tree.path("/etc/docker/daemon.json")).unwrap(),
         before
     );
     // To look needs no lock.
@@ -406,8 +406,8 @@ fn a_lock_that_is_not_freed_ends_a_command_with_a_line_that_names_its_holder() {
 fn what_is_laid_in_the_place_of_the_lock_is_told_and_left_alone() {
     let tree = x2();
     tree.generate();
-    let lock = tree.outside("/var/run/cdi/.onload-ctk-lock");
-    let other = tree.outside("/etc/other");
+    let lock = tree.path("/var/run/cdi/.onload-ctk-lock");
+    let other = tree.path("/etc/other");
     tree.file("/etc/other", "theirs");
     fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
     let laid: [&dyn Fn(); 3] = [
@@ -435,7 +435,7 @@ fn what_is_laid_in_the_place_of_the_lock_is_told_and_left_alone() {
 #[test]
 fn a_user_locks_a_directory_of_his_own() {
     let tree = x2();
-    let out = tree.outside("/out");
+    let out = tree.path("/out");
     fs::create_dir(&out).unwrap();
     if is_root() {
         chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -452,21 +452,17 @@ fn a_user_locks_a_directory_of_his_own() {
 
 // Places that cannot be written.
 
-fn set_mode(tree: &Tree, path: &str, mode: u32) {
-    fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(mode)).unwrap();
-}
-
 #[test]
 fn a_directory_that_may_not_be_written_is_named() {
     let tree = x3();
     tree.directory("/var/run/cdi");
-    set_mode(&tree, "/var/run/cdi", 0o555);
+    tree.chmod("/var/run/cdi", 0o555);
     let refusal = run_unprivileged(&tree, &["cdi", "generate"]).refused();
     assert!(refusal.contains("/var/run/cdi: "), "{refusal}");
     assert!(refusal.contains("Permission denied"), "{refusal}");
     assert_eq!(names_in(&tree.specs()), [""; 0]);
     tree.remove("/var/run/cdi");
-    set_mode(&tree, "/var/run", 0o555);
+    tree.chmod("/var/run", 0o555);
     let refusal = run_unprivileged(&tree, &["cdi", "generate"]).refused();
     assert!(refusal.contains("making directory "), "{refusal}");
     assert!(
@@ -485,14 +481,14 @@ fn an_output_directory_that_is_a_file_or_below_one_is_named() {
         "{refusal}"
     );
     for dir in ["/var/run/cdi", "/var/run/cdi/below"] {
-        let dir = tree.outside(dir).display().to_string();
+        let dir = tree.path(dir).display().to_string();
         for look in [&[][..], &["--dry-run"], &["--diff"]] {
             let args = [&["cdi", "generate", "--output-dir", &dir], look].concat();
             let refusal = tree.run(&args).refused();
             assert!(refusal.contains(&dir), "{refusal}");
         }
     }
-    assert_eq!(fs::read(tree.outside("/var/run/cdi")).unwrap(), b"a file");
+    assert_eq!(fs::read(tree.path("/var/run/cdi")).unwrap(), b"a file");
 }
 
 #[test]
@@ -507,7 +503,7 @@ fn a_directory_in_the_place_of_a_file_is_left_alone() {
     );
     let refusal = tree.run(&["cdi", "generate", "--force"]).refused();
     assert!(refusal.contains("onload.dev-nic.json"), "{refusal}");
-    assert!(tree.outside("/var/run/cdi/onload.dev-nic.json").is_dir());
+    assert!(tree.path("/var/run/cdi/onload.dev-nic.json").is_dir());
     assert_eq!(temporary(&tree.specs()), [""; 0]);
 }
 
@@ -515,7 +511,7 @@ fn a_directory_in_the_place_of_a_file_is_left_alone() {
 fn a_file_of_our_name_that_cannot_be_read_is_named() {
     let tree = x3();
     tree.generate();
-    set_mode(&tree, "/var/run/cdi/onload.dev-nic.json", 0o000);
+    tree.chmod("/var/run/cdi/onload.dev-nic.json", 0o000);
     for args in [&["cdi", "check"][..], &["cdi", "generate", "--diff"]] {
         let refusal = run_unprivileged(&tree, args).refused();
         assert!(
@@ -540,7 +536,7 @@ fn a_file_of_our_name_that_cannot_be_read_is_named() {
 fn a_configuration_that_may_not_be_read_is_named() {
     let tree = x3();
     tree.config("");
-    set_mode(&tree, "/etc/onload-ctk/config.toml", 0o000);
+    tree.chmod("/etc/onload-ctk/config.toml", 0o000);
     let refusal = run_unprivileged(&tree, &["discover"]).refused();
     assert!(
         refusal.contains("/etc/onload-ctk/config.toml: Permission denied"),
@@ -578,9 +574,9 @@ fn warnings(run: Run) -> (Vec<String>, Value) {
 fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
     let tree = x3();
     let function = "/sys/devices/pci0000:3b/0000:3b:00.0";
-    set_mode(&tree, &format!("{function}/numa_node"), 0o000);
+    tree.chmod(&format!("{function}/numa_node"), 0o000);
     tree.directory("/sys/kernel/debug");
-    set_mode(&tree, "/sys/kernel/debug", 0o700);
+    tree.chmod("/sys/kernel/debug", 0o700);
     // Nobody, who is not the owner, may not look into debugfs.
     let args = ["discover", "--format", "json"];
     let (said, found) = warnings(run_unprivileged(&tree, &args));
@@ -602,7 +598,7 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
 fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other() {
     let tree = x2();
     let function = "/sys/devices/pci0000:3b/0000:3b:02.0";
-    set_mode(&tree, function, 0o000);
+    tree.chmod(function, 0o000);
     let (said, found) = warnings(run_unprivileged(&tree, &["discover", "--format", "json"]));
     assert!(
         said.iter()
@@ -610,7 +606,7 @@ fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other
         "{said:?}"
     );
     assert_eq!(found["nics"][0]["name"], "enp59s0f0np0");
-    set_mode(&tree, function, 0o755);
+    tree.chmod(function, 0o755);
 }
 
 #[test]
@@ -621,9 +617,9 @@ fn a_directory_that_may_not_be_searched_is_told_once_and_hides_no_virtual_interf
     }
     let tree = x2();
     let parent = "/sys/devices/pci0000:3b/0000:3b:00.0";
-    set_mode(&tree, parent, 0o000);
+    tree.chmod(parent, 0o000);
     let run = run_unprivileged(&tree, &["discover", "--explain"]).done();
-    set_mode(&tree, parent, 0o755);
+    tree.chmod(parent, 0o755);
     let about = |line: &&str| line.contains("0000:3b:00.0: Permission denied");
     let warnings = run.warnings();
     assert_eq!(
@@ -651,16 +647,16 @@ fn registered() -> Tree {
         "5:0:0 => AF_XDP",
     );
     tree.generate();
-    fs::set_permissions(tree.specs(), fs::Permissions::from_mode(0o755)).unwrap();
+    tree.chmod("/var/run/cdi", 0o755);
     tree
 }
 
 /// Runs without rights while nobody may look into that directory.
 fn run_with_unreadable(tree: &Tree, directory: &str, args: &[&str]) -> Run {
-    let mode = fs::metadata(tree.outside(directory)).unwrap();
-    set_mode(tree, directory, 0o000);
+    let mode = fs::metadata(tree.path(directory)).unwrap();
+    tree.chmod(directory, 0o000);
     let run = run_unprivileged(tree, args);
-    set_mode(tree, directory, mode.permissions().mode() & 0o7777);
+    tree.chmod(directory, mode.permissions().mode() & 0o7777);
     run
 }
 
@@ -713,7 +709,7 @@ fn what_everything_could_be_read_of_is_decided() {
     // Nothing of this host hangs on debugfs.
     let tree = x3();
     tree.directory("/sys/kernel/debug").generate();
-    fs::set_permissions(tree.specs(), fs::Permissions::from_mode(0o755)).unwrap();
+    tree.chmod("/var/run/cdi", 0o755);
     run_with_unreadable(&tree, DEBUGFS, &["cdi", "check"]).done();
 }
 
@@ -856,7 +852,7 @@ fn an_attribute_of_garbage_never_ends_a_run_badly() {
     let mut runs = 0;
     for tree in breakable() {
         for (index, attribute) in attributes(&tree).iter().enumerate() {
-            let whole = fs::read(tree.outside(attribute)).unwrap();
+            let whole = fs::read(tree.path(attribute)).unwrap();
             // One content each, so that this takes seconds and not minutes.
             let content = contents[index % contents.len()];
             tree.file(attribute, content);
@@ -898,7 +894,7 @@ fn is_read(attribute: &str) -> bool {
 fn an_attribute_that_went_leaves_the_rest_of_the_host() {
     for tree in breakable() {
         for attribute in attributes(&tree) {
-            let whole = fs::read(tree.outside(&attribute)).unwrap();
+            let whole = fs::read(tree.path(&attribute)).unwrap();
             tree.remove(&attribute);
             warnings(tree.run(&["discover", "--format", "json"]));
             tree.file(&attribute, whole);
@@ -910,7 +906,7 @@ fn an_attribute_that_went_leaves_the_rest_of_the_host() {
 fn an_attribute_that_is_a_directory_a_loop_or_dangles_leaves_the_rest_of_the_host() {
     for tree in breakable() {
         for (index, attribute) in attributes(&tree).iter().enumerate() {
-            let whole = fs::read(tree.outside(attribute)).unwrap();
+            let whole = fs::read(tree.path(attribute)).unwrap();
             tree.remove(attribute);
             match index % 3 {
                 0 => tree.directory(attribute),
@@ -1025,7 +1021,7 @@ fn names_cannot_steer_a_terminal() {
 fn names_that_are_no_text_cost_a_warning() {
     let tree = x3();
     let odd = std::ffi::OsStr::from_bytes(b"eth\xff");
-    fs::create_dir_all(tree.outside("/sys/class/net").join(odd)).unwrap();
+    fs::create_dir_all(tree.path("/sys/class/net").join(odd)).unwrap();
     let (said, found) = warnings(tree.run(&["discover", "--format", "json"]));
     assert!(
         said[0].contains("skipped the name \"eth\\xFF\": not UTF-8"),

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::common::hosts::{hugepages, rdma, vfio, vfio_cdev, vfio_without_groups, x2, x3};
 use crate::common::{
-    CHECKSUM, Pci, Run, Tree, captured, device, device_names, each, json_file, names_in, on, run,
-    specs_in, text, texts,
+    CHECKSUM, Commands, Pci, Run, Tree, captured, device, device_names, each, json_file, names_in,
+    on, run, specs_in, text, texts,
 };
 
 const MANIFEST: &str = ".onload-ctk-manifest";
@@ -671,7 +671,7 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
     assert!(!dry.stderr.contains(NOTHING), "{}", dry.stderr);
     let diff = tree.run(&["cdi", "generate", "--diff"]).done().stdout;
     assert!(diff.starts_with("--- /dev/null\n+++ "), "{diff}");
-    assert_eq!(names_in(&tree.outside("/var/run")), [""; 0]);
+    assert_eq!(names_in(&tree.path("/var/run")), [""; 0]);
     tree.generate();
     age(&tree.specs());
     let before = identities(&tree.specs());
@@ -928,7 +928,7 @@ fn a_manifest_that_is_not_understood_makes_nothing_ours() {
 #[test]
 fn a_link_of_our_name_is_not_followed() {
     let tree = x3();
-    let target = tree.outside("/victim");
+    let target = tree.path("/victim");
     fs::write(&target, "victim").unwrap();
     tree.directory("/var/run/cdi");
     for name in [NIC, MANIFEST] {
@@ -1032,7 +1032,7 @@ fn one_kind_can_be_written_to_a_file_and_all_to_stdout() {
         .refused();
     assert!(gone.contains("offers no vfio"), "{gone}");
     assert_eq!(json_file(&file)["kind"], "onload.dev/nic");
-    assert_eq!(names_in(&tree.outside("/var/run")), [""; 0]);
+    assert_eq!(names_in(&tree.path("/var/run")), [""; 0]);
     let yaml = tree
         .run(&["cdi", "generate", "--output", "-", "--format", "yaml"])
         .done()

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::hosts::x2;
-use crate::common::{Tree, on, package, program, run};
+use crate::common::{Commands, Tree, on, package, program, run};
 use serde_json::json;
 use walkdir::WalkDir;
 
@@ -58,7 +58,7 @@ fn without_the_sections_there_is_nothing_to_change() {
             .json();
         assert_eq!(json, json!({"steps": [], "refused": [], "warnings": []}));
         // Of this machine too: no section asks for anything.
-        let file = tree.outside("/etc/onload-ctk/config.toml");
+        let file = tree.path("/etc/onload-ctk/config.toml");
         let apply = run(program().arg("--config").arg(file).args(["host", "apply"])).done();
         assert_eq!(
             (apply.stdout.as_str(), apply.stderr.as_str()),
@@ -143,7 +143,7 @@ fn a_leased_function_keeps_the_number_of_functions() {
     let lease = r#"{"version":1,"class":"vfio","name":"0000:3b:02.1","slot":0,"boot":"b","container":"web","bundle":"/b/web",
         "holder":{"init":{"process":{"pid":42,"startTime":7,"pidNamespace":1}}},"entryPoint":"createRuntime","since":1,"facts":{}}"#;
     bound(&tree, "vfio-pci");
-    tree.file("/proc/sys/kernel/random/boot_id", "b\n");
+    tree.boot("b");
     tree.file("/run/onload-ctk/@leases/vfio=0000:3b:02.1#0", lease);
     tree.config(&wanted(4, "vfio-pci"));
     let line = tree.run(&["host", "plan"]).refused();
@@ -160,12 +160,12 @@ fn functions_stay_where_leases_are_hidden_from_the_user() {
     let tree = x2();
     bound(&tree, "vfio-pci");
     tree.config(&wanted(4, "vfio-pci"));
-    fs::create_dir_all(tree.outside("/run/onload-ctk/@leases")).unwrap();
+    fs::create_dir_all(tree.path("/run/onload-ctk/@leases")).unwrap();
     for (closed, mode) in [
         ("/run/onload-ctk/@leases", 0o700),
         ("/run/onload-ctk", 0o711),
     ] {
-        let path = tree.outside(closed);
+        let path = tree.path(closed);
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         let line = crate::common::run_unprivileged(&tree, &["host", "plan"]).refused();
         let why = format!("{closed}\" is for root alone; try as root");
@@ -212,7 +212,7 @@ fn only_root_changes_a_host() {
     let tree = Tree::new();
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 0 } }\n");
     fs::set_permissions(tree.root(), PermissionsExt::from_mode(0o755)).unwrap();
-    let copy = tree.outside("/onload-ctk-under-test");
+    let copy = tree.path("/onload-ctk-under-test");
     let mut cp = std::process::Command::new("cp");
     let done = cp.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(&copy).status();
     assert!(done.unwrap().success());
@@ -223,7 +223,7 @@ fn only_root_changes_a_host() {
         .gid(crate::common::NOBODY);
     apply
         .arg("--config")
-        .arg(tree.outside("/etc/onload-ctk/config.toml"));
+        .arg(tree.path("/etc/onload-ctk/config.toml"));
     let line = run(apply.args(["host", "apply"])).refused();
     assert_eq!(line, "changing this host: only root may; run as root");
 }
@@ -255,7 +255,7 @@ fn a_capture_holds_what_a_plan_needs() {
     let table = fs::read(unpacked.join("proc/net/route")).unwrap_or_default();
     assert!(table.is_empty());
     // A capture has no settings but those of discovery.
-    let config = tree.outside("/etc/onload-ctk/config.toml");
+    let config = tree.path("/etc/onload-ctk/config.toml");
     let plan = |root: &Path| run(on(root, &["host", "plan", "--config"]).arg(&config));
     tree.remove("/proc/net/route");
     let (there, here) = (plan(&unpacked), plan(tree.root()));
@@ -331,7 +331,7 @@ fn what_the_kernel_takes_is_done_and_told_and_done_once() {
     assert_eq!(first.stdout, "");
     assert_eq!(first.stderr, "hugepages 2Mi on node 0: pages: 64 -> 128\n");
     let file = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
-    assert_eq!(fs::read_to_string(tree.outside(file)).unwrap(), "128\n");
+    assert_eq!(fs::read_to_string(tree.path(file)).unwrap(), "128\n");
     let second = apply_below(&tree).done();
     assert_eq!(second.stderr, "nothing to change on this host\n");
 }
@@ -352,7 +352,7 @@ fn functions_that_the_kernel_does_not_make_are_an_error_and_the_rest_is_done() {
     tree.remove(&format!("{PF}/net"));
     tree.config(&(config + "[host]\nhugepages = { 2Mi = { 0 = 128 } }\n"));
     let run = apply_below(&tree);
-    assert_eq!(fs::read_to_string(tree.outside(&count)).unwrap(), "4\n");
+    assert_eq!(fs::read_to_string(tree.path(&count)).unwrap(), "4\n");
     assert!(
         run.stderr
             .contains("sriov 0000:3b:00.0: virtual functions: 0 -> 4\n"),

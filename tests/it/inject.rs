@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::common::hosts::{hugepages, rdma, vfio, x2, x3, x4};
-use crate::common::{Run, Tree, captured, each, on, program, run_with_stdin, texts};
+use crate::common::{Commands, Run, Tree, captured, each, on, program, run_with_stdin, texts};
 use serde_json::{Value, json};
 
 const CONFIG: &str = r#"{"ociVersion": "1.0.2", "custom": 1.50,
@@ -235,7 +235,7 @@ fn a_node_that_is_gone_is_told_with_its_cause_once() {
     let tree = generated(rdma());
     tree.without_node("/dev/infiniband/uverbs7");
     let refusal = inject(&tree, &["onload.dev/rdma=mlx5_0"]).refused();
-    let path = tree.outside("/dev/infiniband/uverbs7");
+    let path = tree.path("/dev/infiniband/uverbs7");
     let wanted = format!(
         "giving devices to the container: looking at the device node /dev/infiniband/uverbs7: there is \
          no device node {}; its specification may be out of date: \"onload-ctk cdi check\" tells",

@@ -2,23 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use onload_test_tree::Tree;
 
 const LEASES: &str = "run/onload-ctk/@leases";
 
 /// A host with a boot and the leases of these texts, by file name.
-fn host(leases: &[(&str, &str)]) -> tempfile::TempDir {
-    let host = tempfile::tempdir().unwrap();
-    let file = |path: &str, text: &str| {
-        let path = host.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    file("proc/sys/kernel/random/boot_id", "this boot\n");
+fn host(leases: &[(&str, &str)]) -> Tree {
+    let host = Tree::new();
+    host.boot("this boot");
     for (name, text) in leases {
-        file(&format!("{LEASES}/{name}"), text);
+        host.file(&format!("{LEASES}/{name}"), text);
     }
     host
 }
@@ -50,10 +46,10 @@ fn text(bytes: &[u8]) -> &str {
 fn a_host_without_leases_says_so() {
     for host in [host(&[]), {
         let host = host(&[]);
-        fs::create_dir_all(host.path().join(LEASES)).unwrap();
+        host.directory(LEASES);
         host
     }] {
-        let output = run(host.path(), &["list"]);
+        let output = run(host.root(), &["list"]);
         assert_eq!(output.status.code(), Some(0));
         assert_eq!(text(&output.stdout), "");
         assert_eq!(text(&output.stderr), "no device is leased\n");
@@ -67,7 +63,7 @@ fn each_lease_is_listed_with_its_holder() {
         ("vfio=0000:81:10.1#0", &lease("another boot")),
         ("vfio=0000:81:10.2#0", "{"),
     ]);
-    let output = run(host.path(), &["list", "--format", "json"]);
+    let output = run(host.root(), &["list", "--format", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let states: Vec<_> = listed["leases"]
@@ -95,7 +91,7 @@ fn each_lease_is_listed_with_its_holder() {
     let told = text(&output.stderr);
     assert!(told.contains("vfio=0000:81:10.2 counts as held"), "{told}");
 
-    let table = run(host.path(), &["list"]);
+    let table = run(host.root(), &["list"]);
     let table = text(&table.stdout);
     let row = table.lines().find(|line| line.contains("10.0")).unwrap();
     for word in [
@@ -115,7 +111,7 @@ fn a_lease_of_a_claim_names_it() {
     let uid = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
     let of_claim = lease("this boot").replacen('{', &format!("{{\"claim\":\"{uid}\","), 1);
     let host = host(&[("vfio=0000:81:10.0#0", &of_claim)]);
-    let output = run(host.path(), &["list", "--format", "json"]);
+    let output = run(host.root(), &["list", "--format", "json"]);
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(listed["leases"][0]["claim"], uid);
     assert_eq!(listed["leases"][0]["state"], "held");
@@ -130,12 +126,12 @@ fn a_lease_of_a_task_shows_the_beginning_of_its_ticket_and_no_more() {
         ("vfio=0000:81:10.0#0", &of_task),
         ("vfio=0000:81:10.1#0", &lease("this boot")),
     ]);
-    let output = run(host.path(), &["list", "--format", "json"]);
+    let output = run(host.root(), &["list", "--format", "json"]);
     assert!(!text(&output.stdout).contains(ticket));
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(listed["leases"][0]["ticket"], "01234567");
     assert_eq!(listed["leases"][1]["ticket"], serde_json::Value::Null);
-    let output = run(host.path(), &["list"]);
+    let output = run(host.root(), &["list"]);
     let table = text(&output.stdout);
     assert!(!table.contains(ticket));
     let row = |device| {
@@ -152,12 +148,12 @@ fn a_lease_of_a_task_shows_the_beginning_of_its_ticket_and_no_more() {
 #[test]
 fn the_lease_of_a_container_that_may_run_is_not_released() {
     let host = host(&[("vfio=0000:81:10.0#0", &lease("this boot"))]);
-    let output = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
+    let output = run(host.root(), &["release", "vfio=0000:81:10.0", "--force"]);
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
     assert!(told.contains("in use by container web"), "{told}");
     assert!(
-        host.path()
+        host.root()
             .join(LEASES)
             .join("vfio=0000:81:10.0#0")
             .exists()
@@ -168,13 +164,13 @@ fn the_lease_of_a_container_that_may_run_is_not_released() {
 fn a_lease_that_is_over_or_not_understood_is_released_at_the_operator_s_word() {
     for lease in [lease("another boot"), "{".to_owned()] {
         let host = host(&[("vfio=0000:81:10.0#0", &lease)]);
-        let without = run(host.path(), &["release", "vfio=0000:81:10.0"]);
+        let without = run(host.root(), &["release", "vfio=0000:81:10.0"]);
         assert_eq!(without.status.code(), Some(2));
         assert!(text(&without.stderr).contains("say --force"));
-        let output = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
+        let output = run(host.root(), &["release", "vfio=0000:81:10.0", "--force"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "vfio=0000:81:10.0 is free\n");
-        let again = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
+        let again = run(host.root(), &["release", "vfio=0000:81:10.0", "--force"]);
         assert!(text(&again.stderr).starts_with("vfio=0000:81:10.0 is not leased"));
     }
 }
@@ -183,7 +179,7 @@ fn a_lease_that_is_over_or_not_understood_is_released_at_the_operator_s_word() {
 fn what_is_no_device_is_refused() {
     let host = host(&[]);
     for name in ["vfio", "vfio=", "disk=a", "vfio=../x"] {
-        let output = run(host.path(), &["release", name, "--force"]);
+        let output = run(host.root(), &["release", name, "--force"]);
         assert_eq!(output.status.code(), Some(2), "{name}");
         assert!(text(&output.stderr).contains("want CLASS=NAME"), "{name}");
     }
@@ -213,13 +209,13 @@ fn what_of_an_interface_is_not_restored_is_named() {
         (lease("", ""), ""),
     ] {
         let host = host(&[("netdev=ens1v0#0", &lease)]);
-        let output = run(host.path(), &["list"]);
+        let output = run(host.root(), &["list"]);
         let told = text(&output.stderr);
         assert!(
             told.contains(says) && told.is_empty() == says.is_empty(),
             "{told}"
         );
-        let output = run(host.path(), &["list", "--format", "json"]);
+        let output = run(host.root(), &["list", "--format", "json"]);
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let is_named = !listed["leases"][0]["not_restored"].is_null();
         assert_eq!(is_named, says.contains("not as it was"));

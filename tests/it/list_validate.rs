@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::hosts::{vfio, x3};
-use crate::common::{Run, Tree, each, on, run, text};
+use crate::common::{Commands, Run, Tree, each, on, run, text};
 use serde_json::json;
 
 fn spec(kind: &str, devices: &[&str]) -> String {
@@ -26,7 +26,7 @@ fn every_device_that_an_engine_sees_is_listed_by_file() {
         spec("nvidia.com/gpu", &["0", "1"]),
     );
     let table = tree.run(&["cdi", "list"]).done().stdout;
-    let gpu = tree.outside("/etc/cdi/nvidia.com-gpu.json");
+    let gpu = tree.path("/etc/cdi/nvidia.com-gpu.json");
     assert!(
         table.contains(&format!("{}\n  nvidia.com/gpu=0\n", gpu.display())),
         "{table}"
@@ -89,7 +89,7 @@ fn what_a_container_gets_is_shown_with_the_file_that_it_comes_from() {
             "onload.dev/profile=cloud",
         ])
         .done();
-    let file = tree.outside("/var/run/cdi/onload.dev-nic.json");
+    let file = tree.path("/var/run/cdi/onload.dev-nic.json");
     let start = format!("{}\n  onload.dev/nic=all\n", file.display());
     assert!(shown.stdout.starts_with(&start), "{}", shown.stdout);
     for line in [
@@ -123,10 +123,9 @@ fn what_is_shown_as_json_is_a_specification_of_these_devices_alone() {
         "json",
     ];
     let shown = tree.run(&args).done().stdout;
-    let written: serde_json::Value = serde_json::from_slice(
-        &fs::read(tree.outside("/var/run/cdi/onload.dev-nic.json")).unwrap(),
-    )
-    .unwrap();
+    let written: serde_json::Value =
+        serde_json::from_slice(&fs::read(tree.path("/var/run/cdi/onload.dev-nic.json")).unwrap())
+            .unwrap();
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(each(&shown["devices"], "name"), ["loopback"]);
     for key in ["cdiVersion", "kind", "containerEdits"] {
@@ -387,7 +386,7 @@ fn without_a_file_the_hosts_own_directories_are_read() {
     );
     tree.file("/etc/cdi/bad.json", "{");
     let run = tree.run(&["cdi", "validate"]).answered_no();
-    let path = tree.outside("/etc/cdi/bad.json").display().to_string();
+    let path = tree.path("/etc/cdi/bad.json").display().to_string();
     assert!(run.stdout.starts_with(&path), "{}", run.stdout);
 }
 

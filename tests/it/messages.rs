@@ -3,20 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::common::hosts::x3;
 use crate::common::strace::with_faults;
-use crate::common::{Run, Tree, is_root, names_in, program, run, run_unprivileged, skipped};
+use crate::common::{
+    Commands, Run, Tree, is_root, names_in, program, run, run_unprivileged, skipped,
+};
 
 const CONFIGURE: [&str; 4] = ["runtime", "configure", "--runtime", "docker"];
-
-fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
 
 /// A host of which others may read everything and write nothing.
 fn closed() -> Tree {
@@ -26,7 +24,7 @@ fn closed() -> Tree {
     tree.file("/etc/docker/daemon.json", "{}\n");
     tree.directory("/run");
     for path in ["/var/run/cdi", "/var/run", "/run", "/etc/docker", "/etc"] {
-        set_mode(&tree.outside(path), 0o755);
+        tree.chmod(path, 0o755);
     }
     tree
 }
@@ -57,9 +55,9 @@ fn who_may_not_write_is_told_to_be_root_and_not_the_names_of_our_files() {
         return;
     }
     let tree = closed();
-    let host = |path: &str| tree.outside(path).display().to_string();
+    let host = |path: &str| tree.path(path).display().to_string();
     // As a boot, or root's own run, left it.
-    assert!(tree.outside("/var/run/cdi/.onload-ctk-lock").exists());
+    assert!(tree.path("/var/run/cdi/.onload-ctk-lock").exists());
     assert_for_root(
         &tree,
         &["cdi", "generate"],
@@ -93,7 +91,7 @@ fn who_may_not_configure_an_engine_is_told_to_be_root() {
     }
     let tree = closed();
     tree.run(&CONFIGURE).done();
-    set_mode(&tree.outside("/run/onload-ctk"), 0o711);
+    tree.chmod("/run/onload-ctk", 0o711);
     for more in [&["--remove"][..], &["--allow", "nic"]] {
         let refusal = run_unprivileged(&tree, &[&CONFIGURE, more].concat()).refused();
         assert!(
@@ -110,9 +108,9 @@ fn who_may_not_read_is_told_to_be_root() {
         return;
     }
     let tree = closed();
-    let nic = tree.outside("/var/run/cdi/onload.dev-nic.json");
-    let config = tree.outside("/etc/onload-ctk/config.toml");
-    set_mode(&nic, 0o000);
+    let nic = tree.path("/var/run/cdi/onload.dev-nic.json");
+    let config = tree.path("/etc/onload-ctk/config.toml");
+    tree.chmod("/var/run/cdi/onload.dev-nic.json", 0o000);
     let path = nic.to_str().unwrap();
     for args in [
         &["cdi", "check"][..],
@@ -128,15 +126,15 @@ fn who_may_not_read_is_told_to_be_root() {
     let wanted = format!("{path}: reading the file: Permission denied (os error 13); run as root");
     assert_eq!(listed.warnings(), [wanted]);
     tree.file("/bundle/config.json", "{}");
-    set_mode(&tree.outside("/bundle"), 0o000);
-    let bundle = tree.outside("/bundle").display().to_string();
+    tree.chmod("/bundle", 0o000);
+    let bundle = tree.path("/bundle").display().to_string();
     let refusal = run_unprivileged(&tree, &["container", "explain", &bundle]).refused();
     assert!(
         refusal.ends_with("Permission denied (os error 13); run as root"),
         "{refusal}"
     );
-    set_mode(&tree.outside("/bundle"), 0o700);
-    set_mode(&config, 0o000);
+    tree.chmod("/bundle", 0o700);
+    tree.chmod("/etc/onload-ctk/config.toml", 0o000);
     for args in [
         &["discover"][..],
         &["cdi", "generate"],
@@ -175,7 +173,7 @@ fn a_disk_without_room_is_told_by_the_file() {
     }
     let tree = x3();
     tree.file("/usr/bin/dockerd", "");
-    let file = tree.outside("/nic.json").display().to_string();
+    let file = tree.path("/nic.json").display().to_string();
     let output = ["cdi", "generate", "--kind", "nic", "--output", &file];
     let capture = ["discover", "-q", "--capture", &file];
     for (args, wanted) in [
@@ -329,7 +327,7 @@ fn what_never_ends_is_refused_by_its_length() {
         refusal,
         "reading the OCI configuration on stdin: longer than 64 MiB"
     );
-    let long = tree.outside("/long.json");
+    let long = tree.path("/long.json");
     fs::File::create(&long)
         .unwrap()
         .set_len((16 << 20) + 1)
@@ -354,7 +352,7 @@ fn a_file_that_cannot_be_written_where_it_was_named_is_told_why() {
         generate("/nonexistent/nic.json"),
         "writing /nonexistent/nic.json: there is no directory /nonexistent; make it first"
     );
-    let file = tree.outside("/etc/passwd").display().to_string();
+    let file = tree.path("/etc/passwd").display().to_string();
     tree.file("/etc/passwd", "");
     let below = format!("{file}/nic.json");
     let refusal = generate(&below);
@@ -368,7 +366,7 @@ fn a_file_that_cannot_be_written_where_it_was_named_is_told_why() {
 fn what_is_no_directory_and_no_bundle_is_told() {
     let tree = x3();
     tree.file("/file", "{}").directory("/empty");
-    let path = |name: &str| tree.outside(name).display().to_string();
+    let path = |name: &str| tree.path(name).display().to_string();
     let file = path("/file");
     for (args, doing) in [
         (
@@ -397,9 +395,9 @@ fn a_refusal_names_the_configuration_of_the_host_that_was_looked_at() {
     tree.generate();
     let config = r#"{"annotations": {"onload.dev/nic": "all"}}"#;
     tree.file("/bundle/config.json", config);
-    let bundle = tree.outside("/bundle").display().to_string();
+    let bundle = tree.path("/bundle").display().to_string();
     let explained = tree.run(&["container", "explain", &bundle]).answered_no();
-    let path = tree.outside("/etc/onload-ctk/config.toml");
+    let path = tree.path("/etc/onload-ctk/config.toml");
     let wanted = format!("under [annotations] in {}", path.display());
     assert!(explained.stderr.contains(&wanted), "{}", explained.stderr);
 }
@@ -469,7 +467,7 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
         tree.config(text);
         tree.run(&["cdi", "generate"]).refused()
     };
-    let path = tree.outside("/etc/onload-ctk/config.toml");
+    let path = tree.path("/etc/onload-ctk/config.toml");
     let in_config = |said: &str| format!("reading configuration {}: {said}", path.display());
     for (text, said) in [
         (
@@ -504,7 +502,7 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
     ] {
         assert_eq!(tree.run(args).refused(), wanted, "{args:?}");
     }
-    tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    tree.boot("this boot");
     for more in [&[][..], &["--force"]] {
         let args = [&["lease", "release", "vfio=0000:81:10.0"], more].concat();
         let said = tree.run(&args).done().stderr;
@@ -513,7 +511,7 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
     }
     let asks = r#"{"process": {"env": ["ONLOAD_CTK_REQUEST=nic=all,hugepages=2Mi"]}}"#;
     tree.file("/bundle/config.json", asks);
-    let bundle = tree.outside("/bundle").display().to_string();
+    let bundle = tree.path("/bundle").display().to_string();
     let explained = tree.run(&["container", "explain", &bundle]).answered_no();
     let wanted = "error: the container would not start: \"nic\" of ONLOAD_CTK_REQUEST: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\"\n";
     assert_eq!(explained.stderr, wanted);

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::hosts::{hugepages, rdma, x2, x3};
 use crate::common::{
-    COMMITTED, Pci, Tree, hosts, is_root, needs, on, package, run, run_unprivileged, skipped,
+    Commands, Pci, Tree, every_host, is_root, needs, on, run, run_unprivileged, skipped,
 };
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -30,29 +30,9 @@ fn metrics(tree: &Tree) -> String {
 }
 
 /// Every host, with its metrics.
-fn all() -> Vec<(String, String)> {
-    let committed = COMMITTED.into_iter().map(|name| {
-        let root = package().join("tests/hosts").join(name);
-        (
-            name.to_owned(),
-            run(&mut on(&root, &["metrics"])).done().stdout,
-        )
-    });
-    let made = hosts::all().into_iter();
-    let made = made.map(|(name, tree)| (name.to_owned(), metrics(&tree)));
-    committed.chain(made).collect()
-}
-
-/// What a program says of a text, and whether it likes it.
-fn asked(command: &mut Command, text: &str) -> (bool, String) {
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    std::io::Write::write_all(&mut stdin, text.as_bytes()).unwrap();
-    drop(stdin);
-    let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
+fn all() -> Vec<(&'static str, String)> {
+    let all = every_host().into_iter();
+    all.map(|(name, tree)| (name, metrics(&tree))).collect()
 }
 
 #[track_caller]
@@ -66,7 +46,8 @@ fn promtool_has_nothing_to_say_of_any_host() {
         return;
     }
     for (name, text) in all() {
-        let (is_good, said) = asked(Command::new("promtool").args(["check", "metrics"]), &text);
+        let (is_good, said) =
+            needs::asked(Command::new("promtool").args(["check", "metrics"]), &text);
         assert!(is_good && said.is_empty(), "{name}: {said}\n{text}");
     }
 }
@@ -141,7 +122,7 @@ fn a_strict_reader_of_openmetrics_takes_every_host() {
         return;
     }
     for (name, text) in all() {
-        let (is_good, said) = asked(Command::new(PYTHON).args(["-c", READER]), &text);
+        let (is_good, said) = needs::asked(Command::new(PYTHON).args(["-c", READER]), &text);
         assert!(is_good, "{name}: {said}\n{text}");
         let run = "gauge onload_ctk_last_run_timestamp_seconds []";
         assert!(said.contains(run), "{name}: {said}");
@@ -312,7 +293,7 @@ fn the_number_of_series_does_not_grow_with_virtual_functions() {
 fn a_file_is_replaced_whole_and_everybody_can_read_it() {
     let tree = x3();
     tree.generate();
-    let file = tree.outside("/onload-ctk.prom");
+    let file = tree.path("/onload-ctk.prom");
     fs::write(&file, "old").unwrap();
     let old = fs::metadata(&file).unwrap().ino();
     // Who reads meanwhile keeps what was there.
@@ -341,12 +322,12 @@ fn a_file_is_replaced_whole_and_everybody_can_read_it() {
 #[test]
 fn a_file_that_cannot_be_written_is_refused() {
     let tree = x3();
-    let nowhere = tree.outside("/nowhere/onload-ctk.prom");
+    let nowhere = tree.path("/nowhere/onload-ctk.prom");
     let line = tree
         .run(&["metrics", "--output", nowhere.to_str().unwrap()])
         .refused();
     assert!(line.contains("there is no directory"), "{line}");
-    let directory = tree.outside("/etc");
+    let directory = tree.path("/etc");
     fs::create_dir_all(&directory).unwrap();
     let line = tree
         .run(&["metrics", "--output", directory.to_str().unwrap()])
@@ -362,10 +343,10 @@ fn leases_that_are_not_known_are_left_out_and_said() {
     }
     let tree = x3();
     tree.directory("/run/onload-ctk/@leases");
-    tree.attribute("/proc/sys/kernel/random/boot_id", "b");
+    tree.boot("b");
     let private = fs::Permissions::from_mode(0o700);
     for directory in ["/run/onload-ctk/@leases", "/run/onload-ctk"] {
-        fs::set_permissions(tree.outside(directory), private.clone()).unwrap();
+        fs::set_permissions(tree.path(directory), private.clone()).unwrap();
     }
     assert!(metrics(&tree).contains("onload_ctk_devices_held"));
     let run = run_unprivileged(&tree, &["metrics"]).done();
@@ -399,5 +380,5 @@ fn a_name_cannot_add_a_line() {
         !text.lines().any(|line| line.starts_with("onload_ctk_x")),
         "{text}"
     );
-    assert!(Path::new(&tree.outside(odd)).exists());
+    assert!(Path::new(&tree.path(odd)).exists());
 }

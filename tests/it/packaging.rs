@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::{names_in, needs};
+use crate::common::{Tree, names_in, needs};
 
 /// Those that the package enables.
 const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
@@ -338,7 +338,7 @@ fn the_last_step_of_the_rpm_takes_the_directories_that_are_ours_and_empty() {
         scripts.program("stand-ins/systemctl", "");
         scripts.program("stand-ins/onload-ctk", "");
         for directory in &own {
-            fs::create_dir_all(scripts.path(directory)).unwrap();
+            scripts.0.directory(directory);
         }
         if let Some(directory) = kept {
             scripts.write(&format!("{directory}/config.toml.rpmsave"), "");
@@ -463,11 +463,11 @@ fn manual_pages_are_what_man_takes() {
 
 /// The functions that the packages' scripts share, on a host of their own below a directory, with
 /// programs that stand in for those that they call.
-struct Scripts(tempfile::TempDir);
+struct Scripts(Tree);
 
 impl Scripts {
     fn new() -> Scripts {
-        let scripts = Scripts(tempfile::tempdir().unwrap());
+        let scripts = Scripts(Tree::on_disk());
         for directory in [
             "usr/bin",
             "etc/docker",
@@ -475,25 +475,21 @@ impl Scripts {
             "run/onload-ctk/@runtimes",
             "stand-ins",
         ] {
-            fs::create_dir_all(scripts.path(directory)).unwrap();
+            scripts.0.directory(directory);
         }
         scripts
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
+        self.0.path(path)
     }
 
     fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        self.0.file(path, text);
     }
 
     fn program(&self, path: &str, text: &str) {
-        use std::os::unix::fs::PermissionsExt;
-        self.write(path, &format!("#!/bin/sh\n{text}\n"));
-        fs::set_permissions(self.path(path), fs::Permissions::from_mode(0o755)).unwrap();
+        self.0.program(path, format!("#!/bin/sh\n{text}\n"));
     }
 
     /// A process by what the kernel shows of it; one without arguments never tells them.
@@ -527,7 +523,7 @@ impl Scripts {
                 .iter()
                 .any(|directory| text[at..].starts_with(directory));
             if begins && is_ours {
-                moved.push_str(self.0.path().to_str().unwrap());
+                moved.push_str(self.0.root().to_str().unwrap());
             }
             moved.push(sign);
         }
@@ -539,10 +535,10 @@ impl Scripts {
         let path = std::env::var("PATH").unwrap();
         let mut sh = Command::new("sh");
         // The tarball's script also removes directories below where it installed.
-        let root = format!("{}/", self.0.path().display());
+        let root = format!("{}/", self.0.root().display());
         let text = self.moved(&text).replace("$destination/", &root);
         sh.args(["-c", &text, "sh"]).args(arguments);
-        sh.current_dir(self.0.path());
+        sh.current_dir(self.0.root());
         sh.env(
             "PATH",
             format!("{}:{path}", self.path("stand-ins").display()),

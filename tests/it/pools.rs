@@ -4,17 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::{
-    Run, Tree, device, device_names, each, hosts, on, package, reason, run, run_unprivileged,
-    specs_in, text, texts,
+    Commands, Run, Tree, device, device_names, each, every_host, hosts, on, reason, run,
+    run_unprivileged, specs_in, text, texts,
 };
 use serde_json::{Value, json};
-
-fn host(name: &str) -> PathBuf {
-    package().join("tests/hosts").join(name)
-}
 
 /// A command on a host that has this configuration.
 fn with_config(root: &Path, config: &str, args: &[&str]) -> Run {
@@ -39,7 +35,7 @@ fn pool<'f>(found: &'f Value, name: &str) -> Option<&'f Value> {
 #[track_caller]
 fn members(host_name: &str, class: &str, select: &str) -> (Vec<String>, Vec<String>) {
     let config = format!("[pools.p]\nclass = \"{class}\"\nselect = {{ {select} }}\n");
-    let (found, mut warnings) = discover(&host(host_name), &config);
+    let (found, mut warnings) = discover(Tree::sample(host_name).root(), &config);
     warnings.retain(|warning| warning.contains(&format!("{class}=p")));
     let pool = pool(&found, "p").unwrap_or_else(|| panic!("{select}: {warnings:?}"));
     assert_eq!(pool["class"], class);
@@ -157,7 +153,10 @@ fn rdma_devices_are_chosen_by_port_and_interface_too() {
 
 #[test]
 fn a_device_without_a_numa_node_is_a_member_and_matches_no_node() {
-    let (found, _) = discover(&host(HCAS), "[pools.p]\nclass = \"rdma\"\nshare = 3\n");
+    let (found, _) = discover(
+        Tree::sample(HCAS).root(),
+        "[pools.p]\nclass = \"rdma\"\nshare = 3\n",
+    );
     let pool = pool(&found, "p").unwrap();
     let nodes: Vec<(String, Value)> = pool["members"]
         .as_array()
@@ -292,7 +291,7 @@ fn a_pool_without_members_is_not_offered_and_the_reason_names_the_selector() {
         ),
     ] {
         let config = format!("[pools.p]\nclass = \"{class}\"\nselect = {{ {select} }}\n");
-        let (found, warnings) = discover(&host(name), &config);
+        let (found, warnings) = discover(Tree::sample(name).root(), &config);
         assert_eq!(pool(&found, "p"), None, "{select}");
         let why = reason(&found, class, "p");
         assert!(why.starts_with(says), "{select}: {why}");
@@ -375,7 +374,7 @@ fn a_pool_does_not_take_the_name_of_something_else() {
         ("ptp0", "ptp", "\"ptp0\" is the name of a device"),
     ] {
         let config = format!("[pools.{name}]\nclass = \"{class}\"\n");
-        let (found, warnings) = discover(&host(X2), &config);
+        let (found, warnings) = discover(Tree::sample(X2).root(), &config);
         let plain = name.trim_matches('"');
         let why = reason(&found, class, plain);
         assert!(why.starts_with(says), "{name}: {why}");
@@ -390,7 +389,7 @@ fn a_pool_does_not_take_the_name_of_something_else() {
         ("1", "vfio"),
     ] {
         let (found, _) = discover(
-            &host(X2),
+            Tree::sample(X2).root(),
             &format!("[pools.\"{name}\"]\nclass = \"{class}\"\n"),
         );
         assert!(pool(&found, name).is_some(), "{name}");
@@ -405,7 +404,7 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
              [pools.c]\nclass = \"ptp\"\n"
         )
     };
-    let (found, warnings) = discover(&host(X2), &pools(""));
+    let (found, warnings) = discover(Tree::sample(X2).root(), &pools(""));
     let said = "pools vfio=a and vfio=b have 0000:65:00.3 in common: a container of one takes it from the other";
     assert!(warnings.contains(&said.to_owned()), "{warnings:?}");
     let names = [("vfio", "a"), ("vfio", "any"), ("vfio", "b"), ("ptp", "c")];
@@ -415,7 +414,7 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
         .zip(each(&found["pools"], "name"))
         .collect();
     assert_eq!(offered, names);
-    let (_, warnings) = discover(&host(X2), &pools("share = 2"));
+    let (_, warnings) = discover(Tree::sample(X2).root(), &pools("share = 2"));
     assert!(
         !warnings.iter().any(|warning| warning.contains("in common")),
         "{warnings:?}"
@@ -425,7 +424,7 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
 #[test]
 fn every_class_with_a_number_of_holders_has_the_pool_any() {
     let any = |config: &str| {
-        let (found, _) = discover(&host(X2), config);
+        let (found, _) = discover(Tree::sample(X2).root(), config);
         let pools = found["pools"].as_array().unwrap().clone();
         let pools = pools
             .iter()
@@ -441,7 +440,7 @@ fn every_class_with_a_number_of_holders_has_the_pool_any() {
     );
     // A pool without a share has that of its class, or none.
     let (found, _) = discover(
-        &host(X2),
+        Tree::sample(X2).root(),
         "[leases]\nshare.vfio = 3\n[pools.p]\nclass = \"vfio\"\n[pools.q]\nclass = \"ptp\"\n",
     );
     assert_eq!(pool(&found, "p").unwrap()["share"], 3);
@@ -450,22 +449,12 @@ fn every_class_with_a_number_of_holders_has_the_pool_any() {
 
 const EVERY_CLASS: &str = "[leases]\nshare = { nic = 1, nic-plain = 1, nic-nodes = 1, zf = 1, profile = 1, rdma = 1, vfio = 1, hugepages = 1, ptp = 1, pps = 1 }\n";
 
-/// The hosts by their root directories, which live as long as the trees.
-fn all_hosts() -> Vec<(PathBuf, Option<Tree>)> {
-    let committed = crate::common::COMMITTED
-        .into_iter()
-        .map(|name| (host(name), None));
-    let made = hosts::all()
-        .into_iter()
-        .map(|(_, tree)| (tree.root().to_owned(), Some(tree)));
-    committed.chain(made).collect()
-}
-
 /// A pool with a member that no specification has would give a container nothing.
 #[test]
 fn the_members_of_any_are_the_devices_of_the_specification() {
     let mut compared = 0;
-    for (root, _tree) in all_hosts() {
+    for (_, tree) in every_host() {
+        let root = tree.root();
         let specs = tempfile::tempdir().unwrap();
         let to = specs.path().to_str().unwrap();
         with_config(&root, EVERY_CLASS, &["cdi", "generate", "--output-dir", to]).done();
@@ -549,7 +538,8 @@ fn a_pool_is_written_as_a_device_with_its_members_and_two_hooks() {
 #[test]
 fn the_specification_of_a_class_is_the_same_with_pools_and_without() {
     let mut compared = 0;
-    for (root, _tree) in all_hosts() {
+    for (_, tree) in every_host() {
+        let root = tree.root();
         let generated = |args: &[&str]| {
             let specs = tempfile::tempdir().unwrap();
             let to = specs.path().to_str().unwrap();
@@ -741,7 +731,7 @@ const LEASES: &str = "/run/onload-ctk/@leases";
 /// A host whose first vfio device a container of this boot has.
 fn leased() -> Tree {
     let tree = hosts::vfio();
-    tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    tree.boot("this boot");
     for (name, boot) in [
         ("vfio=0000:81:02.0#0", "this boot"),
         ("vfio=0000:81:04.0#0", "another boot"),
@@ -802,7 +792,7 @@ fn a_member_that_is_shared_is_free_until_all_its_holders_are_there() {
     tree.config("[leases]\nshare.vfio = 2\n");
     let found = tree.discover();
     assert_eq!(found["pools"][0]["free"], 2);
-    let lease = fs::read(tree.outside(&format!("{LEASES}/vfio=0000:81:02.0#0"))).unwrap();
+    let lease = fs::read(tree.path(&format!("{LEASES}/vfio=0000:81:02.0#0"))).unwrap();
     let other = String::from_utf8(lease).unwrap().replace("web", "db");
     tree.file(&format!("{LEASES}/vfio=0000:81:02.0#1"), other);
     let found = tree.discover();
@@ -827,11 +817,11 @@ fn who_may_not_read_leases_is_told_that_holders_are_not_known() {
     }
     let tree = leased();
     tree.generate();
-    let run_dir = tree.outside("/run/onload-ctk");
+    let run_dir = tree.path("/run/onload-ctk");
     for mode in [0o711, 0o755] {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(&run_dir, fs::Permissions::from_mode(mode)).unwrap();
-        let leases = tree.outside(LEASES);
+        let leases = tree.path(LEASES);
         fs::set_permissions(&leases, fs::Permissions::from_mode(0o700)).unwrap();
         let found = run_unprivileged(&tree, &["discover", "--format", "json"]).done();
         let pool = &found.json()["pools"][0];

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use crate::common::hosts::x2;
-use crate::common::{captured, on, run, terminal};
+use crate::common::{Commands, captured, on, run, terminal};
 
 /// The commands that look at a whole host.
 const COMMANDS: [&str; 4] = ["discover", "doctor", "status", "topology"];

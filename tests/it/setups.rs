@@ -36,7 +36,7 @@ const MAIN: &str = "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n\n
 fn host_with(files: &[(&str, &str)]) -> EngineHost {
     let host = EngineHost::with(&[(WRAPPER, "")]);
     for (path, text) in files {
-        host.write(path, text);
+        host.file(path, text);
     }
     host
 }
@@ -224,7 +224,7 @@ fn a_drop_in_of_k3s_wants_the_file_that_k3s_wrote_to_import_it() {
 
     // Its containers are where the main file says.
     let task = format!("run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{CONTAINER}");
-    host.write(
+    host.file(
         &format!("{task}/options.json"),
         "{\"binary_name\":\"/usr/bin/onload-container-runtime\"}",
     );
@@ -410,7 +410,7 @@ fn the_default_runtime_is_set_in_each_engine_and_given_back_to_the_byte() {
     for (engine, file, text, expected) in cases {
         let host = host_with(text.map(|text| (file, text)).as_slice());
         for (_, program, _) in ENGINES {
-            host.write(&format!("usr/bin/{program}"), "");
+            host.file(&format!("usr/bin/{program}"), "");
         }
         let before = host.files();
         run(&mut host.configure(engine, &[])).done();
@@ -492,7 +492,7 @@ fn containerd_2_is_set_up_by_a_drop_in_where_its_file_imports_them() {
         again.stderr
     );
     let state = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{CONTAINER}");
-    host.write(
+    host.file(
         &format!("{state}/options.json"),
         "{\"binary_name\":\"/usr/bin/onload-container-runtime\"}",
     );
@@ -510,7 +510,7 @@ fn what_an_earlier_version_wrote_into_the_main_file_stays_there_and_goes_from_th
     assert!(!host.path(CONF_D).exists());
     let imports = "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n";
     let text = host.read(CONTAINERD);
-    host.write(CONTAINERD, text.replacen("version = 3\n", imports, 1));
+    host.file(CONTAINERD, text.replacen("version = 3\n", imports, 1));
     let again = run(&mut host.configure("containerd", &[])).done();
     assert!(
         again.stderr.contains("nothing to change"),
@@ -527,10 +527,10 @@ fn a_removal_takes_away_what_is_in_the_drop_in_and_in_the_main_file() {
     let host = host_with(&[(CONTAINERD, "version = 3\n"), ("usr/bin/containerd", "")]);
     run(&mut host.configure("containerd", &[])).done();
     let both = host.read(CONTAINERD);
-    host.write(CONTAINERD, MAIN);
+    host.file(CONTAINERD, MAIN);
     run(&mut host.configure("containerd", &[])).done();
     assert!(host.path(CONF_D).exists());
-    host.write(CONTAINERD, &both);
+    host.file(CONTAINERD, &both);
     run(&mut host.configure("containerd", &["--remove"])).done();
     assert!(!host.path(CONF_D).exists());
     assert_eq!(host.read(CONTAINERD), "version = 3\n");
@@ -551,7 +551,7 @@ fn an_engine_that_is_too_old_for_cdi_is_told_of_with_and_without_a_dry_run() {
     let removed = run(&mut host.configure("docker", &["--remove"])).done();
     assert_eq!(removed.warnings(), [""; 0]);
     let newer = package.replace("20.10.24", "26.1.5");
-    host.write("var/lib/dpkg/status", newer);
+    host.file("var/lib/dpkg/status", newer);
     let done = run(&mut host.configure("docker", &[])).done();
     assert_eq!(done.warnings(), [""; 0]);
 }

@@ -9,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use crate::common::hosts::x3;
 use crate::common::{
-    MULTIARCH, Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped, text,
+    Commands, MULTIARCH, Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped,
+    text,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
     let stat = format!("{pid} (x) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 700 0\n");
     tree.file(&format!("{dir}/stat"), stat);
     tree.file(&format!("{dir}/auxv"), "");
-    let library = fs::metadata(tree.outside(MULTIARCH).join("libonload.so"));
+    let library = fs::metadata(tree.path(MULTIARCH).join("libonload.so"));
     let inode = library.map_or(5, |library| library.ino());
     let line = format!("7f00-7f01 r-xp 0 08:01 {inode} /usr/lib64/libonload.so\n");
     tree.file(&format!("{dir}/maps"), line);
@@ -253,10 +254,10 @@ fn a_user_is_told_what_was_not_seen() {
     use std::os::unix::fs::PermissionsExt;
     for directory in ["/proc/77/fd", "/proc/77/root"] {
         let private = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(tree.outside(directory), private).unwrap();
+        fs::set_permissions(tree.path(directory), private).unwrap();
     }
     let private = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(tree.outside("/proc/77/maps"), private).unwrap();
+    fs::set_permissions(tree.path("/proc/77/maps"), private).unwrap();
     tree.file(
         "/proc/77/cgroup",
         format!("0::/system.slice/docker-{ID}.scope\n"),

@@ -6,22 +6,12 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use crate::common::hosts::{vfio, x3};
-use crate::common::{Tree, captured, each, hosts, on, package, run};
+use crate::common::{Commands, captured, each, every_host, on, run};
 
 const EXPLAIN: [&str; 2] = ["discover", "--explain"];
-
-/// The root of every host, with the tree that lives as long as it is used.
-fn every_host() -> Vec<(PathBuf, Option<Tree>)> {
-    let committed = crate::common::COMMITTED.into_iter();
-    let committed = committed.map(|name| (package().join("tests/hosts").join(name), None));
-    let made = hosts::all().into_iter();
-    let made = made.map(|(_, tree)| (tree.root().to_owned(), Some(tree)));
-    committed.chain(made).collect()
-}
 
 /// What a command prints where `COLUMNS` says so.
 fn at(columns: &str, root: &std::path::Path, args: &[&str]) -> String {
@@ -35,7 +25,8 @@ fn words(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn no_word_is_broken_and_no_line_is_too_long_that_has_two() {
-    for (root, _tree) in every_host() {
+    for (_, tree) in every_host() {
+        let root = tree.root();
         let plain = at("", &root, &EXPLAIN);
         let whole = words(&plain);
         for columns in [80, 40] {
@@ -85,7 +76,8 @@ const REMEDIES: [&str; 19] = [
 #[test]
 fn every_reason_ends_with_what_to_do_or_says_that_nothing_can_be_done() {
     let mut seen = 0;
-    for (root, _tree) in every_host() {
+    for (_, tree) in every_host() {
+        let root = tree.root();
         let found = run(&mut on(&root, &["discover", "--format", "json"]))
             .done()
             .json();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::hosts::x3;
-use crate::common::{Tree, each, package, skipped, text, texts};
+use crate::common::{Commands, Tree, each, package, skipped, text, texts};
 use serde_json::{Value, json};
 
 const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
@@ -204,8 +204,8 @@ fn give(tree: &Tree, spec: &Value, root: &Path) {
     for (from, to) in mounts(spec) {
         let to = root.join(to.trim_start_matches('/'));
         fs::create_dir_all(to.parent().unwrap()).unwrap();
-        if tree.outside(&from).is_file() {
-            fs::copy(tree.outside(&from), to).unwrap();
+        if tree.path(&from).is_file() {
+            fs::copy(tree.path(&from), to).unwrap();
         }
     }
 }

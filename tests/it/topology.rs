@@ -5,10 +5,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 
 use crate::common::{
-    CAPTURED, COMMITTED, Pci, Tree, captured, is_root, names_in, on, package, run,
+    CAPTURED, COMMITTED, Commands, Pci, Tree, captured, compare, is_root, names_in, on, package,
+    run,
 };
 
 /// The hosts whose pictures stand in `docs/`.
@@ -20,28 +20,11 @@ const PICTURES: [&str; 5] = [
     "x2-2port-sriov",
 ];
 
-/// What stands in a file is what came out, or becomes it.
-#[track_caller]
-fn compare(golden: &Path, found: &str) {
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(golden, found).unwrap();
-    }
-    let wanted = fs::read_to_string(golden).unwrap_or_default();
-    let path = golden.display();
-    assert!(
-        wanted == found,
-        "{path} is not what the command draws: UPDATE_GOLDEN=1 writes it anew"
-    );
-}
-
-fn host(name: &str) -> PathBuf {
-    package().join("tests/hosts").join(name)
-}
-
 #[test]
 fn the_text_of_each_captured_host_is_what_people_have_read() {
     for name in COMMITTED {
-        let mut command = on(&host(name), &["topology"]);
+        let tree = Tree::sample(name);
+        let mut command = on(tree.root(), &["topology"]);
         let shown = run(command.env("COLUMNS", "80")).done().stdout;
         compare(
             &package().join(format!("tests/topology/{name}.txt")),
@@ -68,7 +51,11 @@ fn no_text_is_left_of_a_host_that_is_gone() {
 #[test]
 fn the_pictures_in_the_documentation_are_what_the_command_draws() {
     for name in PICTURES {
-        let run = run(&mut on(&host(name), &["topology", "--format", "svg"])).done();
+        let run = run(&mut on(
+            Tree::sample(name).root(),
+            &["topology", "--format", "svg"],
+        ))
+        .done();
         compare(
             &package().join(format!("docs/topology-{name}.svg")),
             &run.stdout,
@@ -217,7 +204,7 @@ fn who_is_not_root_is_told_that_holders_are_not_known() {
     let tree = Tree::new();
     tree.directory("/run/onload-ctk/@leases");
     let root_only = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(tree.outside("/run/onload-ctk"), root_only).unwrap();
+    fs::set_permissions(tree.path("/run/onload-ctk"), root_only).unwrap();
     let run = crate::common::run_unprivileged(&tree, &["topology", "--format", "json"]).done();
     assert_eq!(run.json()["holders_known"], false);
     let warnings = run.warnings();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{captured, on, run, run_with_stdin};
+use crate::common::{Tree, captured, on, run, run_with_stdin};
 use tempfile::TempDir;
 
 /// A copy of what is needed of a host: the captured one is only read.
@@ -120,32 +120,27 @@ fn inject_tells_the_files_and_keeps_stdout_for_the_configuration() {
 
 #[test]
 fn validate_tells_the_directories_and_the_files() {
-    let host = TempDir::new().unwrap();
-    let etc = host.path().join("etc/cdi");
-    fs::create_dir_all(&etc).unwrap();
-    fs::write(etc.join("a.json"), "{}").unwrap();
-    let told = more(host.path(), &["cdi", "validate"]);
+    let host = Tree::with(&[("etc/cdi/a.json", "{}")]);
+    host.remove("/var");
+    let etc = host.path("etc/cdi");
+    let told = more(host.root(), &["cdi", "validate"]);
     holds(&told, &format!("listed {}", etc.display()));
     holds(&told, &format!("read {}", etc.join("a.json").display()));
-    let var = host.path().join("var/run/cdi");
+    let var = host.path("var/run/cdi");
     holds(&told, &format!("no directory {}", var.display()));
     let file = etc.join("a.json");
-    let told = more(host.path(), &["cdi", "validate", file.to_str().unwrap()]);
+    let told = more(host.root(), &["cdi", "validate", file.to_str().unwrap()]);
     holds(&told, &format!("read {}", file.display()));
 }
 
 #[test]
 fn configure_tells_the_engines_files_and_those_beside_them() {
-    let host = TempDir::new().unwrap();
-    let write = |path: &str, text: &str| {
-        let path = host.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    write("usr/bin/podman", "");
-    write("etc/containers/containers.conf", "[engine]\n");
-    write("etc/onload-ctk/config.toml", "");
-    write("etc/containers/containers.conf.d/99-onload-ctk.conf", "");
+    let host = Tree::with(&[
+        ("usr/bin/podman", ""),
+        ("etc/containers/containers.conf", "[engine]\n"),
+        ("etc/onload-ctk/config.toml", ""),
+        ("etc/containers/containers.conf.d/99-onload-ctk.conf", ""),
+    ]);
     let words = [
         "runtime",
         "configure",
@@ -155,8 +150,8 @@ fn configure_tells_the_engines_files_and_those_beside_them() {
         "--allow",
         "nic",
     ];
-    let told = more(host.path(), &words);
-    let shown = |path: &str| host.path().join(path).display().to_string();
+    let told = more(host.root(), &words);
+    let shown = |path: &str| host.path(path).display().to_string();
     for line in [
         format!("read {}", shown("etc/containers/containers.conf")),
         format!("listed {}", shown("etc/containers/containers.conf.d")),
@@ -172,16 +167,13 @@ fn configure_tells_the_engines_files_and_those_beside_them() {
 
 #[test]
 fn a_configuration_that_is_named_is_told_of_and_so_is_the_hosts() {
-    let host = TempDir::new().unwrap();
-    let own = host.path().join("etc/onload-ctk/config.toml");
-    fs::create_dir_all(own.parent().unwrap()).unwrap();
-    fs::write(&own, "").unwrap();
-    let told = more(host.path(), &["discover"]);
+    let host = Tree::with(&[("etc/onload-ctk/config.toml", ""), ("c.toml", "")]);
+    let own = host.path("etc/onload-ctk/config.toml");
+    let told = more(host.root(), &["discover"]);
     holds(&told, &format!("read {}", own.display()));
-    let named = host.path().join("c.toml");
-    fs::write(&named, "").unwrap();
+    let named = host.path("c.toml");
     let told = more(
-        host.path(),
+        host.root(),
         &["discover", "--config", named.to_str().unwrap()],
     );
     holds(&told, &format!("read {}", named.display()));
@@ -189,11 +181,9 @@ fn a_configuration_that_is_named_is_told_of_and_so_is_the_hosts() {
 
 #[test]
 fn what_was_read_before_a_failure_is_told() {
-    let host = TempDir::new().unwrap();
-    let own = host.path().join("etc/onload-ctk/config.toml");
-    fs::create_dir_all(own.parent().unwrap()).unwrap();
-    fs::write(&own, "[broken").unwrap();
-    let ran = run(on(host.path(), &["discover"]).arg("-v"));
+    let host = Tree::with(&[("etc/onload-ctk/config.toml", "[broken")]);
+    let own = host.path("etc/onload-ctk/config.toml");
+    let ran = run(on(host.root(), &["discover"]).arg("-v"));
     assert!(ran.stderr.contains(&format!("read {}", own.display())));
     ran.refused();
 }

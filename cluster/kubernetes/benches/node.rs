@@ -10,27 +10,23 @@ mod support;
 #[path = "../../../benches/support/synthetic.rs"]
 mod synthetic;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use support::claims::{claim_of, result};
 use support::dra_kubelet::claim;
-use support::{ClaimServer, Daemon, KubeletDir, MockKubelet, TestHost, get};
+use support::{AgentHost, ClaimServer, Daemon, KubeletDir, MockKubelet, get};
 
 const DEVICES: usize = 4096;
 const ANSWERS: usize = 500;
 const VFIO: &str = "onload.dev/vfio";
 
 /// A node without specifications, and with the hook that they name.
-fn host() -> TestHost {
-    let host = TestHost::empty();
-    synthetic::build(&host.root(), DEVICES).unwrap();
-    let hook = host.root().join("usr/bin/onload-hook");
-    fs::create_dir_all(hook.parent().unwrap()).unwrap();
-    fs::write(&hook, "").unwrap();
-    fs::set_permissions(hook, Permissions::from_mode(0o755)).unwrap();
+fn host() -> AgentHost {
+    let host = AgentHost::empty();
+    synthetic::build(&host, DEVICES);
+    host.hook();
     host
 }
 
@@ -53,7 +49,7 @@ fn microseconds(seconds: f64, answers: usize) -> f64 {
 }
 
 /// Claims of one function each, one after the other: what the API server takes is in the second number.
-async fn claims(host: &TestHost) {
+async fn claims(host: &AgentHost) {
     let api = ClaimServer::start().await;
     let kubelet = KubeletDir::make(&host.kubelet_dir());
     let kubeconfig = api.kubeconfig(&host.kubelet_dir());
@@ -88,7 +84,7 @@ async fn claims(host: &TestHost) {
 }
 
 /// The functions that stand in the specification, which the daemon has written.
-fn functions(host: &TestHost) -> Vec<String> {
+fn functions(host: &AgentHost) -> Vec<String> {
     let bytes = fs::read(host.root().join("var/run/cdi/onload.dev-vfio.json")).unwrap();
     let spec: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     let devices = spec["devices"].as_array().unwrap().iter();
@@ -103,7 +99,7 @@ async fn main() {
     claims(&host).await;
 }
 
-async fn plugin(host: &TestHost) {
+async fn plugin(host: &AgentHost) {
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let begin = Instant::now();
     let daemon = Daemon::that_writes(host, |_| {});

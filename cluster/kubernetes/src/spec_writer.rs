@@ -355,49 +355,44 @@ mod tests {
     use onload_cdi::{ContainerEdits, Spec};
     use onload_host::spec_name::SpecName;
     use onload_host::specdir::Action;
+    use onload_test_tree::Tree;
     use std::fs;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    struct Node(tempfile::TempDir);
+    struct Node(Tree);
 
     impl Node {
         fn new() -> Self {
-            Node(tempfile::tempdir().unwrap())
+            Node(Tree::on_disk())
         }
 
         fn path(&self, path: &str) -> PathBuf {
-            self.0.path().join(path)
+            self.0.path(path)
         }
 
         fn file(&self, path: &str, text: &str) {
-            let path = self.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            self.0.file(path, text);
         }
 
         fn link(&self, path: &str, target: &str) {
-            let path = self.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            symlink(target, path).unwrap();
+            self.0.link(path, target);
         }
 
         fn program(&self, path: &str) {
-            self.file(path, "hook");
-            self.mode(path, 0o755);
+            self.0.program(path, "hook");
         }
 
         fn mode(&self, path: &str, mode: u32) {
-            let mode = fs::Permissions::from_mode(mode);
-            fs::set_permissions(self.path(path), mode).unwrap();
+            self.0.chmod(path, mode);
         }
 
         fn host(&self) -> Host {
-            Host::open(self.0.path()).unwrap()
+            Host::open(self.0.root()).unwrap()
         }
 
         /// Who runs the test owns what it makes.
         fn owners(&self) -> Owners {
-            Owners::of(&[fs::metadata(self.0.path()).unwrap().uid()])
+            Owners::of(&[fs::metadata(self.0.root()).unwrap().uid()])
         }
 
         fn keeper(&self) -> Keeper {

@@ -25,16 +25,16 @@ use onload_host::generate::{Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::pools;
 use serde_json::json;
-use support::{Agent, TestHost};
+use support::{Agent, AgentHost};
 
 const DEVICES: usize = 4096;
 const ANSWERS: usize = 500;
 
-fn host() -> TestHost {
-    let built = TestHost::empty();
-    synthetic::build(&built.root(), DEVICES).unwrap();
-    built.write("proc/sys/kernel/random/boot_id", "a-boot\n");
-    let (host, config) = (Host::open(&built.root()).unwrap(), Config::default());
+fn host() -> AgentHost {
+    let built = AgentHost::empty();
+    synthetic::build(&built, DEVICES);
+    built.boot("a-boot");
+    let (host, config) = (Host::open(built.root()).unwrap(), Config::default());
     let (inventory, pools) = pools::survey(&host, &config);
     let surroundings = Surroundings {
         hook: true,

@@ -219,19 +219,14 @@ fn part(number: u64, of: u64, unit: &str, desc: &str) -> StatValue {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use onload_test_tree::Tree;
 
     use super::*;
 
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let host = Host::open(root.path()).unwrap();
-        (root, host)
+    fn host(files: &[(&str, &str)]) -> (Tree, Host) {
+        let tree = Tree::with(files);
+        let host = Host::open(tree.root()).unwrap();
+        (tree, host)
     }
 
     #[test]

@@ -125,16 +125,15 @@ mod tests {
     use std::fs;
 
     use onload_core::lease::Holder;
+    use onload_test_tree::Tree;
 
     use super::*;
 
-    fn host() -> (tempfile::TempDir, Host) {
-        let root = tempfile::tempdir().unwrap();
-        let random = root.path().join("proc/sys/kernel/random");
-        fs::create_dir_all(&random).unwrap();
-        fs::write(random.join("boot_id"), "a\n").unwrap();
-        let host = Host::open(root.path()).unwrap();
-        (root, host)
+    fn host() -> (Tree, Host) {
+        let tree = Tree::new();
+        tree.boot("a");
+        let host = Host::open(tree.root()).unwrap();
+        (tree, host)
     }
 
     fn names(names: &[&str]) -> BTreeSet<(Class, QualifiedName)> {
@@ -238,10 +237,7 @@ mod tests {
             OwnTasks::of(&host).and_earlier(&before, held.into_iter())
         };
         assert!(now().hold(&by_old), "its task may run");
-        let file = root
-            .path()
-            .join("run/onload-ctk/@requests")
-            .join(new.as_str());
+        let file = root.path("run/onload-ctk/@requests").join(new.as_str());
         let text = fs::read_to_string(&file).unwrap();
         let user = "\"user\":{\"container\":\"b\",\"bundle\":\"/b\",\"state\":[],\"maker\":\
                     {\"pid\":9,\"startTime\":1,\"pidNamespace\":1}}}\n";

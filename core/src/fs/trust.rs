@@ -363,40 +363,38 @@ fn check_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use onload_test_tree::Tree;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     /// A tree whose owner, whoever runs the tests, takes root's place.
-    struct OwnedTree(tempfile::TempDir);
+    struct OwnedTree(Tree);
 
     impl OwnedTree {
         fn new() -> Self {
-            let tree = OwnedTree(tempfile::tempdir().unwrap());
-            tree.chmod("", 0o755);
-            for dir in ["etc", "etc/cdi", "run", "var"] {
-                fs::create_dir(tree.path(dir)).unwrap();
-                tree.chmod(dir, 0o755);
+            let tree = OwnedTree(Tree::new());
+            for dir in ["etc/cdi", "run"] {
+                tree.0.directory(dir);
             }
             tree.file("etc/config.toml", 0o644);
             tree
         }
 
         fn path(&self, path: &str) -> PathBuf {
-            self.0.path().join(path)
+            self.0.path(path)
         }
 
         fn chmod(&self, path: &str, mode: u32) {
-            fs::set_permissions(self.path(path), Permissions::from_mode(mode)).unwrap();
+            self.0.chmod(path, mode);
         }
 
         fn file(&self, path: &str, mode: u32) {
-            fs::write(self.path(path), "text").unwrap();
-            self.chmod(path, mode);
+            self.0.file(path, "text").chmod(path, mode);
         }
 
         fn trusted(&self) -> Trusted {
-            let owner = fs::metadata(self.0.path()).unwrap().uid();
-            Trusted::below(self.0.path(), Owners::of(&[owner])).unwrap()
+            let owner = fs::metadata(self.0.root()).unwrap().uid();
+            Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap()
         }
 
         fn read(&self, path: &str) -> Result<Vec<u8>, TrustError> {
@@ -445,7 +443,7 @@ mod tests {
     #[test]
     fn a_file_of_somebody_else_is_refused_at_every_level() {
         let tree = OwnedTree::new();
-        let trusted = Trusted::below(tree.0.path(), Owners::of(&[4_000_000])).unwrap();
+        let trusted = Trusted::below(tree.0.root(), Owners::of(&[4_000_000])).unwrap();
         let message = trusted
             .open(Path::new("/etc/config.toml"))
             .unwrap_err()
@@ -629,7 +627,7 @@ mod tests {
             let error = appended(&tree, path).unwrap_err().to_string();
             assert!(error.contains(says), "{path}: {error}");
         }
-        let others = Trusted::below(tree.0.path(), Owners::of(&[4_000_000])).unwrap();
+        let others = Trusted::below(tree.0.root(), Owners::of(&[4_000_000])).unwrap();
         let error = others.append(Path::new("/var/log")).unwrap_err();
         assert!(error.to_string().contains("belongs to user"), "{error}");
         assert!(!tree.path("var/log").exists() && !tree.path("open/log").exists());

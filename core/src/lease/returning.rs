@@ -488,7 +488,7 @@ mod tests {
     fn another_boot_brings_every_interface_home() {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
-        host.write("proc/sys/kernel/random/boot_id", "the next\n");
+        host.boot("the next");
         assert_eq!(returning(&host), None);
         take(&host, "two", 2, 8).unwrap();
     }

@@ -432,7 +432,7 @@ mod tests {
         host.claim("one", &host.start(1, 10)).unwrap();
         host.end_process(1);
         assert!(host.claim("two", &host.start(2, 20)).is_err());
-        host.write("sys/fs/cgroup/1/cgroup.events", "populated 0\n");
+        host.file("sys/fs/cgroup/1/cgroup.events", "populated 0\n");
         host.claim("two", &host.start(2, 20)).unwrap();
     }
 
@@ -440,7 +440,7 @@ mod tests {
     fn another_boot_ends_every_lease() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        host.write("proc/sys/kernel/random/boot_id", "the next\n");
+        host.boot("the next");
         host.claim("two", &host.start(2, 20)).unwrap();
     }
 
@@ -463,7 +463,7 @@ mod tests {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
         // Another container's, at the same path.
-        host.write("sys/fs/cgroup/other/cgroup.events", "populated 1\n");
+        host.file("sys/fs/cgroup/other/cgroup.events", "populated 1\n");
         host.end(1);
         fs::rename(
             host.path("sys/fs/cgroup/other"),
@@ -585,8 +585,7 @@ mod tests {
     fn what_cannot_be_looked_at_may_live() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        fs::remove_file(host.path("proc/1/stat")).unwrap();
-        fs::create_dir(host.path("proc/1/stat")).unwrap();
+        host.remove("proc/1/stat").directory("proc/1/stat");
         fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
         assert!(host.claim("two", &host.start(2, 20)).is_err());
     }
@@ -800,7 +799,7 @@ mod tests {
     fn a_file_that_is_not_understood_holds_the_device_until_the_operator_says_otherwise() {
         for text in ["", "{\"version\":1", "{\"version\":9}"] {
             let host = Host::new();
-            host.write("run/@leases/vfio=0000:81:10.0#0", text);
+            host.file("run/@leases/vfio=0000:81:10.0#0", text);
             let line = host.claim("one", &host.start(1, 10)).unwrap_err();
             assert!(line.contains("an unknown container"), "{line}");
             assert!(host.leases.list().unwrap()[0].lease.is_err());
@@ -825,7 +824,7 @@ mod tests {
     #[test]
     fn what_a_killed_process_left_half_written_is_removed() {
         let host = Host::new();
-        host.write("run/@leases/.onload-ctk-0123456789abcdef.tmp", "{");
+        host.file("run/@leases/.onload-ctk-0123456789abcdef.tmp", "{");
         host.claim("one", &host.start(1, 10)).unwrap();
         assert_eq!(host.files(), ["vfio=0000:81:10.0#0"]);
     }
@@ -847,8 +846,8 @@ mod tests {
     fn leases_are_listed_by_device_with_what_has_ended() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        host.write("run/@leases/rdma=mlx5_0#1", "x");
-        host.write("run/@leases/README", "x");
+        host.file("run/@leases/rdma=mlx5_0#1", "x");
+        host.file("run/@leases/README", "x");
         host.end(1);
         let listed = host.leases.list().unwrap();
         let found: Vec<_> = listed

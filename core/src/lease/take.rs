@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_not_understood_counts_as_held() {
         let host = Host::new();
-        host.write("run/@leases/vfio=a#0", "{");
+        host.file("run/@leases/vfio=a#0", "{");
         let taken = take(&host, "one", host.start(1, 10), wish(1, &["a", "b"], 1));
         assert_eq!(taken.unwrap(), ["vfio:b"]);
         let line = take(&host, "two", host.start(2, 10), wish(1, &["a", "b"], 1)).unwrap_err();

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use onload_test_tree::Tree;
 
 use super::claim::{Claim, Claimed};
 use super::file::{Device, Holder, Token};
@@ -16,45 +19,33 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A host with files of /proc and /sys/fs/cgroup, and its leases.
 pub(super) struct Host {
-    dir: tempfile::TempDir,
+    tree: Tree,
     pub(super) leases: Leases,
+}
+
+impl Deref for Host {
+    type Target = Tree;
+
+    fn deref(&self) -> &Tree {
+        &self.tree
+    }
 }
 
 impl Host {
     pub(super) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("proc/sys/kernel/random/boot_id", "this boot\n");
-        write("proc/self/ns/pid", "");
-        write("sys/fs/cgroup/cgroup.procs", "");
-        fs::create_dir_all(dir.path().join("run")).unwrap();
-        let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
-        let leases = Leases::open(&run, Processes::at(dir.path())).unwrap();
-        Host { dir, leases }
-    }
-
-    pub(super) fn path(&self, path: &str) -> PathBuf {
-        self.dir.path().join(path)
-    }
-
-    pub(super) fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        let tree = Tree::new();
+        tree.boot("this boot").file("proc/self/ns/pid", "");
+        tree.file("sys/fs/cgroup/cgroup.procs", "").directory("run");
+        let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
+        let leases = Leases::open(&run, Processes::at(tree.root())).unwrap();
+        Host { tree, leases }
     }
 
     /// A process with this number and start time, in a cgroup of its own.
     pub(super) fn start(&self, pid: u32, start_time: u64) -> Holder {
-        let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {start_time} 9");
-        self.write(&format!("proc/{pid}/stat"), &stat);
-        self.write(
-            &format!("sys/fs/cgroup/{pid}/cgroup.events"),
-            "populated 1\n",
-        );
+        self.process(pid, start_time);
+        let events = format!("sys/fs/cgroup/{pid}/cgroup.events");
+        self.attribute(&events, "populated 1");
         let process = self.leases.processes.find(pid).unwrap().unwrap();
         let path = PathBuf::from(format!("/sys/fs/cgroup/{pid}"));
         let inode = fs::metadata(self.path(&format!("sys/fs/cgroup/{pid}")));
@@ -65,22 +56,22 @@ impl Host {
 
     /// As if the process that looks were in another PID namespace.
     pub(super) fn enter_another_namespace(&mut self) {
-        self.write("proc/self/ns/another", "");
+        self.file("proc/self/ns/another", "");
         fs::rename(
             self.path("proc/self/ns/another"),
             self.path("proc/self/ns/pid"),
         )
         .unwrap();
-        self.leases.processes = Processes::at(self.dir.path());
+        self.leases.processes = Processes::at(self.root());
     }
 
     pub(super) fn end_process(&self, pid: u32) {
-        fs::remove_dir_all(self.path(&format!("proc/{pid}"))).unwrap();
+        self.remove(&format!("proc/{pid}"));
     }
 
     pub(super) fn end(&self, pid: u32) {
         self.end_process(pid);
-        fs::remove_dir_all(self.path(&format!("sys/fs/cgroup/{pid}"))).unwrap();
+        self.remove(&format!("sys/fs/cgroup/{pid}"));
     }
 
     pub(super) fn claim_by(
@@ -137,12 +128,8 @@ impl Host {
     }
 
     pub(super) fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.path("run/@leases")).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names
-            .filter(|name| !name.starts_with(".lock") && !name.starts_with(".moving"))
-            .collect();
-        names.sort();
+        let mut names = self.names("run/@leases");
+        names.retain(|name| !name.starts_with(".lock") && !name.starts_with(".moving"));
         names
     }
 }

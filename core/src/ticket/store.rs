@@ -491,6 +491,7 @@ fn parse(id: &Token, bytes: &[u8]) -> Result<Ticket> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onload_test_tree::Tree;
     use std::cell::Cell;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -508,30 +509,23 @@ mod tests {
 
     /// A host with a boot id and processes, and its tickets.
     struct Host {
-        dir: tempfile::TempDir,
+        tree: Tree,
         tickets: Tickets,
     }
 
     impl Host {
         fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            for (path, text) in [
-                ("proc/sys/kernel/random/boot_id", "this boot\n"),
-                ("proc/self/ns/pid", ""),
-            ] {
-                let path = dir.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            fs::create_dir(dir.path().join("run")).unwrap();
-            let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
-            let mut tickets = Tickets::open(&run, Processes::at(dir.path())).unwrap();
+            let tree = Tree::new();
+            tree.boot("this boot").file("proc/self/ns/pid", "");
+            tree.directory("run");
+            let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
+            let mut tickets = Tickets::open(&run, Processes::at(tree.root())).unwrap();
             tickets.clock = || NOW.get();
-            Host { dir, tickets }
+            Host { tree, tickets }
         }
 
         fn path(&self, path: &str) -> PathBuf {
-            self.dir.path().join(path)
+            self.tree.path(path)
         }
 
         fn file(&self, id: &Token) -> PathBuf {
@@ -539,15 +533,12 @@ mod tests {
         }
 
         fn boot_again(&self) {
-            fs::write(self.path("proc/sys/kernel/random/boot_id"), "the next\n").unwrap();
+            self.tree.boot("the next");
         }
 
         /// A container whose runtime is process `pid`, and that keeps its state in `state/ID`.
         fn user(&self, id: &str, pid: u32) -> User {
-            let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 10 9");
-            let path = self.path(&format!("proc/{pid}"));
-            fs::create_dir_all(&path).unwrap();
-            fs::write(path.join("stat"), stat).unwrap();
+            self.tree.process(pid, 10);
             User {
                 container: id.parse().unwrap(),
                 bundle: Path::new("/bundles").join(id),
@@ -584,7 +575,7 @@ mod tests {
         }
 
         fn ended(&self, user: &User) {
-            fs::remove_dir_all(self.path(&format!("proc/{}", user.maker.pid))).unwrap();
+            self.tree.remove(&format!("proc/{}", user.maker.pid));
         }
 
         fn write(&self, request: &str, exclusive: &[&str]) -> Token {
@@ -879,7 +870,7 @@ mod tests {
     fn a_directory_that_others_can_enter_holds_no_tickets() {
         let host = Host::new();
         let run = RunDir::find(&host.path("run")).unwrap().unwrap();
-        let find = || Tickets::find(&run, Processes::at(host.dir.path()));
+        let find = || Tickets::find(&run, Processes::at(host.tree.root()));
         assert!(find().unwrap().is_some());
         let open = fs::Permissions::from_mode(0o711);
         fs::set_permissions(host.path("run/@requests"), open).unwrap();

@@ -219,9 +219,10 @@ pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
 mod tests {
     use super::*;
     use onload_core::fs::trust::Owners;
+    use onload_test_tree::Tree;
     use std::collections::BTreeMap;
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     const VFIO: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/vfio","devices":[{"name":"0000:81:10.0","containerEdits":{
         "deviceNodes":[{"path":"/dev/vfio/15"}],
@@ -231,31 +232,23 @@ mod tests {
         {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}},
         {"name":"mlx5_0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
 
-    struct SpecTree(tempfile::TempDir);
+    struct SpecTree(Tree);
 
     impl SpecTree {
         fn new(files: &[(&str, &str)]) -> Self {
-            let tree = SpecTree(tempfile::tempdir().unwrap());
-            tree.chmod("", 0o755);
-            for dir in ["etc", "etc/cdi", "var", "var/run", "var/run/cdi"] {
-                fs::create_dir(tree.0.path().join(dir)).unwrap();
-                tree.chmod(dir, 0o755);
-            }
-            for (path, text) in files {
-                fs::write(tree.0.path().join(path), text).unwrap();
-                tree.chmod(path, 0o644);
-            }
-            tree
+            let tree = Tree::with(files);
+            tree.directory("etc/cdi").directory("var/run/cdi");
+            SpecTree(tree)
         }
 
         fn chmod(&self, path: &str, mode: u32) {
-            fs::set_permissions(self.0.path().join(path), Permissions::from_mode(mode)).unwrap();
+            self.0.chmod(path, mode);
         }
 
         fn read(&self, wanted: &[Class]) -> Result<Specs, TrustError> {
-            let owner = fs::metadata(self.0.path()).unwrap().uid();
+            let owner = fs::metadata(self.0.root()).unwrap().uid();
             Specs::read(
-                &Trusted::below(self.0.path(), Owners::of(&[owner])).unwrap(),
+                &Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap(),
                 wanted,
             )
         }

@@ -307,13 +307,14 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use onload_test_tree::Tree;
 
-    struct SysfsTree(tempfile::TempDir);
+    struct SysfsTree(Tree);
 
     impl SysfsTree {
         /// Two HCAs, one of them without a PCI function, and two vfio groups.
         fn new() -> Self {
-            let tree = SysfsTree(tempfile::tempdir().unwrap());
+            let tree = SysfsTree(Tree::new());
             tree.hca("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", 0);
             tree.hca("rxe0", "devices/virtual", 1);
             for (group, pci) in [("15", "0000:81:10.0"), ("16", "0000:81:10.2")] {
@@ -374,13 +375,11 @@ mod tests {
         }
 
         fn path(&self, path: &str) -> PathBuf {
-            self.0.path().join(path)
+            self.0.path(path)
         }
 
         fn file(&self, path: &str, text: &str) {
-            let path = self.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            self.0.file(path, text);
         }
 
         fn hca(&self, ibdev: &str, parent: &str, number: u32) {
@@ -399,7 +398,7 @@ mod tests {
         fn check(&self, expect: &str, major: u32, minor: u32) -> Result<()> {
             let numbers = Numbers { major, minor };
             let none = Remedies::default();
-            Sysfs::at(self.0.path()).check(&expect.parse().unwrap(), numbers, &none)
+            Sysfs::at(self.0.root()).check(&expect.parse().unwrap(), numbers, &none)
         }
 
         fn refusal(&self, expect: &str, major: u32, minor: u32) -> String {
@@ -467,7 +466,7 @@ mod tests {
             ..Remedies::default()
         };
         let stale = |expect: &str| {
-            let sysfs = Sysfs::at(tree.0.path());
+            let sysfs = Sysfs::at(tree.0.root());
             let numbers = "239:0".parse().unwrap();
             let error = sysfs.check(&expect.parse().unwrap(), numbers, &remedies);
             format!("{:#}", error.unwrap_err()).ends_with("is 243:0; since")

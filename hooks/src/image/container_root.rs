@@ -343,27 +343,26 @@ fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Compone
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onload_test_tree::Tree;
     use std::fs;
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
-    struct Root(tempfile::TempDir);
+    struct Root(Tree);
 
     impl Root {
         fn new() -> Self {
-            let root = Root(tempfile::tempdir().unwrap());
-            fs::create_dir_all(root.0.path().join("usr/lib")).unwrap();
-            fs::create_dir_all(root.0.path().join("etc")).unwrap();
-            fs::write(root.0.path().join("etc/file"), "inside").unwrap();
+            let root = Root(Tree::new());
+            root.0.directory("usr/lib").file("etc/file", "inside");
             root
         }
 
         fn link(&self, target: &str, name: &str) {
-            symlink(target, self.0.path().join(name)).unwrap();
+            self.0.link(name, target);
         }
 
         fn open(&self) -> ContainerRoot {
-            ContainerRoot::open(self.0.path()).unwrap()
+            ContainerRoot::open(self.0.root()).unwrap()
         }
 
         fn read(&self, path: &str) -> Result<String, FileError> {
@@ -432,8 +431,8 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "host").unwrap();
         // A container root with a /proc in it, as if it were mounted there.
-        let root = Root(tempfile::tempdir().unwrap());
-        fs::create_dir(root.0.path().join("proc")).unwrap();
+        let root = Root(Tree::new());
+        root.0.directory("proc");
         let open = ContainerRoot::open(Path::new("/proc/self")).unwrap();
         assert!(open.open_file(Path::new("/root/etc/passwd")).is_err());
         assert!(open.open_file(Path::new("/cwd/Cargo.toml")).is_err());
@@ -446,7 +445,7 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("file"), "outside").unwrap();
         let root = Root::new();
-        let path = |name: &str| root.0.path().join(name);
+        let path = |name: &str| root.0.path(name);
         symlink(outside.path(), path("link")).unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         let swap = || {
@@ -479,7 +478,7 @@ mod tests {
         let root = Root::new();
         assert!(matches!(root.read("/etc"), Err(FileError::NotRegular(_))));
         let mode = Mode::from_raw_mode(0o644);
-        let fifo = root.0.path().join("fifo");
+        let fifo = root.0.path("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, mode, 0).unwrap();
         assert!(matches!(root.read("/fifo"), Err(FileError::NotRegular(_))));
         root.link("a", "b");

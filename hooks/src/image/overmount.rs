@@ -263,22 +263,21 @@ fn is_process(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::os::unix::fs::symlink;
+    use onload_test_tree::Tree;
 
-    struct Root(tempfile::TempDir);
+    struct Root(Tree);
 
     impl Root {
         fn new() -> Self {
-            let root = Root(tempfile::tempdir().unwrap());
+            let root = Root(Tree::new());
             for dir in ["usr/lib64", "etc", "dev", "data"] {
-                fs::create_dir_all(root.0.path().join(dir)).unwrap();
+                root.0.directory(dir);
             }
             root
         }
 
         fn may(&self, target: &str, mounts: &[(&str, &str, &[&str])]) -> Result<(), String> {
-            let root = ContainerRoot::open(self.0.path()).unwrap();
+            let root = ContainerRoot::open(self.0.root()).unwrap();
             let overmounts = mounts
                 .iter()
                 .map(|(destination, kind, options)| {
@@ -384,8 +383,8 @@ mod tests {
     #[test]
     fn a_link_of_the_image_into_a_bind_mount_is_seen() {
         let root = Root::new();
-        fs::remove_dir(root.0.path().join("usr/lib64")).unwrap();
-        symlink("/data", root.0.path().join("usr/lib64")).unwrap();
+        root.0.remove("usr/lib64");
+        root.0.link("usr/lib64", "/data");
         let data: (&str, &str, &[&str]) = ("/data", "bind", &["bind"]);
         let message = root.may("/usr/lib64/libonload.so", &[data]).unwrap_err();
         assert!(
@@ -393,17 +392,17 @@ mod tests {
             "{message}"
         );
         root.may("/usr/lib64/libonload.so", &[]).unwrap();
-        symlink("../data/x", root.0.path().join("etc/ld.so.preload")).unwrap();
+        root.0.link("etc/ld.so.preload", "../data/x");
         assert!(root.may("/etc/ld.so.preload", &[data]).is_err());
     }
 
     #[test]
     fn a_mount_that_stands_behind_a_link_is_seen() {
         let root = Root::new();
-        symlink("usr/lib64", root.0.path().join("lib64")).unwrap();
+        root.0.link("lib64", "usr/lib64");
         let bind: (&str, &str, &[&str]) = ("/lib64", "bind", &["bind"]);
         assert!(root.may("/usr/lib64/libonload.so", &[bind]).is_err());
-        symlink("/proc/self/root", root.0.path().join("link")).unwrap();
+        root.0.link("link", "/proc/self/root");
         let proc: (&str, &str, &[&str]) = ("/proc", "proc", &[]);
         assert!(root.may("/link/etc/ld.so.preload", &[proc]).is_err());
     }
@@ -454,7 +453,7 @@ mod tests {
     #[test]
     fn a_tmpfs_that_only_changes_the_mount_under_it_takes_none() {
         let root = Root::new();
-        symlink("data", root.0.path().join("other")).unwrap();
+        root.0.link("other", "data");
         for option in ["remount", "move"] {
             let mounts: [(&str, &str, &[&str]); 2] =
                 [("/data", "bind", &["bind"]), ("/other", "tmpfs", &[option])];
@@ -465,8 +464,8 @@ mod tests {
     #[test]
     fn a_destination_that_goes_up_is_read_in_two_ways_and_refused() {
         let root = Root::new();
-        fs::create_dir_all(root.0.path().join("y/z")).unwrap();
-        symlink("/y/z", root.0.path().join("x")).unwrap();
+        root.0.directory("y/z");
+        root.0.link("x", "/y/z");
         let mounts: [(&str, &str, &[&str]); 2] = [DEV, ("/x/../dev", "bind", &["rbind"])];
         let message = root.may("/dev/onload", &mounts).unwrap_err();
         assert!(message.contains("\"/x/../dev\""), "{message}");
@@ -475,8 +474,8 @@ mod tests {
     #[test]
     fn a_copy_of_the_image_s_files_leads_where_the_image_leads() {
         let root = Root::new();
-        fs::create_dir(root.0.path().join("run")).unwrap();
-        symlink("/usr/lib64", root.0.path().join("run/link")).unwrap();
+        root.0.directory("run");
+        root.0.link("run/link", "/usr/lib64");
         let run: (&str, &str, &[&str]) = ("/run", "tmpfs", &["tmpcopyup"]);
         let target = "/usr/lib64/libonload.so";
         root.may(target, &[run, ("/run/.containerenv", "bind", &["bind"])])
@@ -498,13 +497,13 @@ mod tests {
     #[test]
     fn links_of_the_image_cannot_make_the_look_long() {
         let root = Root::new();
-        fs::create_dir(root.0.path().join("d")).unwrap();
+        root.0.directory("d");
         for link in 0..39 {
             let target = format!("{}l{}", "d/../".repeat(800), link + 1);
-            symlink(target, root.0.path().join(format!("l{link}"))).unwrap();
+            root.0.link(&format!("l{link}"), &target);
         }
         let mounts = vec![Overmount::new("/l0/x", "bind", &[]); 20];
-        let opened = ContainerRoot::open(root.0.path()).unwrap();
+        let opened = ContainerRoot::open(root.0.root()).unwrap();
         assert!(Overmounts::new(&opened, mounts).is_err());
     }
 }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, oci, stderr, stdout};
+use crate::common::{
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, oci, stderr, stdout, unique,
+};
 use onload_test_needs as needs;
 use serde_json::{Value, json};
 
@@ -13,10 +15,6 @@ const ALLOWED: &str = "while read -r key value; do case $key in Cpus_allowed_lis
 const HFT: &str = "[bundles.hft]\ndevices = [\"nic=ens1\", \"rdma=rxe0\"]\ncpus = \"numa\"\nmems = \"numa\"\n\
                    [bundles.plain]\ndevices = [\"nic=ens1\"]\n\
                    [bundles.far]\ndevices = [\"nic=ens1\"]\ncpus = \"65535\"\n";
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-bundle-{name}-{}", std::process::id())
-}
 
 /// A host of one NUMA node with these CPUs, that allows bundles alone.
 fn host(cpus: &str, runtime: &str) -> Sandbox {

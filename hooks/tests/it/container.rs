@@ -2,7 +2,7 @@
 
 use crate::common::{
     HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, memlock, oci, print_file,
-    status, stderr, stdout,
+    status, stderr, stdout, unique,
 };
 use onload_test_needs as needs;
 use serde_json::json;
@@ -15,10 +15,6 @@ fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
     );
     oci(sandbox.read("/bundle/config.json").as_bytes());
     output
-}
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
 }
 
 #[test]

@@ -25,6 +25,7 @@ use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::decide::specs::Specs;
 use onload_hooks::decide::subject::Identity;
 use onload_hooks::decide::sysfs::Sysfs;
+use onload_test_tree::Tree;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -85,7 +86,7 @@ const CLOCKS: [&str; 2] = [
 /// A host with these specifications, and a directory for the container's root and for sysfs.
 #[derive(Debug)]
 struct FakeHost {
-    dir: tempfile::TempDir,
+    tree: Tree,
     config: HookConfig,
     privilege: Privilege,
     nodes: BTreeMap<String, Node>,
@@ -96,14 +97,14 @@ struct FakeHost {
 
 impl FakeHost {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::new();
         for path in [
             "b/rootfs/etc",
             "b/rootfs/usr/lib64",
             "b/rootfs/dev",
             "sys/class/infiniband/rxe0",
         ] {
-            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+            tree.directory(path);
         }
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
@@ -120,7 +121,7 @@ impl FakeHost {
             ("/dev/infiniband/rdma_cm", node(10, 260)),
         ];
         let host = FakeHost {
-            dir,
+            tree,
             config,
             privilege: Privilege {
                 is_initial_namespace: true,
@@ -145,17 +146,15 @@ impl FakeHost {
     }
 
     fn sysfs_file(&self, path: &str, text: &str) {
-        let path = self.dir.path().join("sys/class").join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        self.tree.file(&format!("sys/class/{path}"), text);
     }
 
     fn root_file(&self, path: &str, text: &str) {
-        std::fs::write(self.dir.path().join("b/rootfs").join(path), text).unwrap();
+        self.tree.file(&format!("b/rootfs/{path}"), text);
     }
 
     fn apply_bytes(&self, json: &[u8]) -> Result<Outcome> {
-        let bundle = self.dir.path().join("b");
+        let bundle = self.tree.path("b");
         apply(
             json,
             Container {
@@ -231,7 +230,7 @@ impl HostView for FakeHost {
     }
 
     fn sysfs(&self) -> Sysfs {
-        Sysfs::at(self.dir.path().join("sys"))
+        Sysfs::at(self.tree.path("sys"))
     }
 
     fn privilege(&self) -> Privilege {
@@ -472,8 +471,8 @@ fn vhost_and_tun_are_given_before_their_modules_are_loaded_and_only_as_themselve
     }
     host.sysfs_file("misc/vfio/dev", "10:196\n");
     host.sysfs_file("vfio/15/dev", "241:15\n");
-    let function = host.dir.path().join("sys/bus/pci/devices/0000:81:10.0");
-    let group = host.dir.path().join("sys/kernel/iommu_groups/15");
+    let function = host.tree.path("sys/bus/pci/devices/0000:81:10.0");
+    let group = host.tree.path("sys/kernel/iommu_groups/15");
     std::fs::create_dir_all(&function).unwrap();
     std::fs::create_dir_all(&group).unwrap();
     symlink(&group, function.join("iommu_group")).unwrap();
@@ -495,7 +494,7 @@ fn vhost_and_tun_are_given_before_their_modules_are_loaded_and_only_as_themselve
         .insert("/dev/vhost-net".to_owned(), node(10, 229));
     for loaded in [true, false] {
         if !loaded {
-            std::fs::remove_dir_all(host.dir.path().join("sys/class/misc/vhost-net")).unwrap();
+            host.tree.remove("sys/class/misc/vhost-net");
         }
         let refusal = host.refusal(&asked);
         let says = "the node is 10:229 but the kernel's vhost-net is 10:238";
@@ -596,7 +595,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
     ))
     .unwrap();
     let id: ContainerId = "c1".parse().unwrap();
-    let bundle = host.dir.path().join("b");
+    let bundle = host.tree.path("b");
     let container = Container {
         bundle: &bundle,
         id: Some(&id),
@@ -631,7 +630,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
 #[test]
 fn a_libc_that_cannot_load_it_stops_the_container_or_skips_the_preload() {
     let mut host = FakeHost::new();
-    std::fs::create_dir_all(host.dir.path().join("b/rootfs/lib")).unwrap();
+    host.tree.directory("b/rootfs/lib");
     host.root_file("lib/ld-musl-x86_64.so.1", "x");
     for mode in ["env", "file"] {
         let config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
@@ -775,8 +774,8 @@ fn a_target_under_a_user_s_mount_is_refused() {
 #[test]
 fn mounts_are_judged_in_the_order_in_which_they_will_be_made() {
     let host = FakeHost::new();
-    std::fs::create_dir(host.dir.path().join("b/rootfs/x")).unwrap();
-    symlink("/dev", host.dir.path().join("b/rootfs/x/d")).unwrap();
+    host.tree.directory("b/rootfs/x");
+    host.tree.link("b/rootfs/x/d", "/dev");
     let mut config = ask("nic", "all");
     let bind =
         json!({"destination": "/x/d", "type": "bind", "source": "/volume", "options": ["rbind"]});
@@ -870,7 +869,7 @@ fn an_onload_node_that_is_not_its_driver_s_is_refused_by_every_class_that_has_it
             "{refusal}"
         );
     }
-    std::fs::remove_dir_all(host.dir.path().join("sys/class/onload")).unwrap();
+    host.tree.remove("sys/class/onload");
     assert!(
         host.refusal(&ask("nic", "all"))
             .contains("the kernel has no onload any more")
@@ -905,7 +904,7 @@ fn a_clock_that_is_not_its_driver_s_is_refused() {
 #[test]
 fn a_clock_without_an_expectation_is_given_whatever_it_sits_on() {
     let mut host = FakeHost::new();
-    let sysfs = host.dir.path().join("sys");
+    let sysfs = host.tree.path("sys");
     let function = "devices/pci0000:40/0000:41:00.0";
     for (class, parent) in [("ptp", function), ("pps", "devices/virtual")] {
         let node = Node {
@@ -1233,7 +1232,7 @@ fn the_capability_to_change_the_user_is_refused_where_the_container_itself_has_i
 fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_user() {
     let (host, mut config) = as_plain_user();
     config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
-    let bundle = host.dir.path().join("b");
+    let bundle = host.tree.path("b");
     let container = Container {
         bundle: &bundle,
         id: None,

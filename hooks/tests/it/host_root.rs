@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use crate::common::{Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout};
+use crate::common::{Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
 use serde_json::{Value, json};
 
 /// What containerd permits every process of a pod, whoever its user is.
@@ -38,10 +38,6 @@ const ATTACK: [&str; 6] = [
 const PLAIN: [&str; 3] = ["/bin/sh", "-c", "echo started"];
 
 const STAYED: &str = "setresuid failed";
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
-}
 
 fn process(args: &[&str]) -> Value {
     json!({

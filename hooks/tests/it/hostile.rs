@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Output;
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci, stderr, stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci, stderr, stdout, unique,
 };
 use rustix::fs::{FileType, Mode};
 use serde_json::{Value, json};
@@ -78,8 +78,8 @@ fn a_writable_bind_mount_of_the_host_over_a_target_is_refused() {
         sandbox.bundle(&config);
         let before = sandbox.snapshot();
         let script = format!(
-            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle c-{}",
-            std::process::id()
+            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
+            unique("c")
         );
         let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
         assert!(message.contains("is below the mount at"), "{at}: {message}");
@@ -109,8 +109,8 @@ fn links_of_the_image_that_lead_out_are_refused_or_stay_inside() {
         symlink(target, &place).unwrap();
         let before = sandbox.snapshot();
         let script = format!(
-            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle c-{}",
-            std::process::id()
+            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
+            unique("c")
         );
         let output = sandbox.script(&script, b"");
         assert_eq!(
@@ -926,8 +926,8 @@ fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
         symlink(link, sandbox.path("/volume/link")).unwrap();
         let before = sandbox.snapshot();
         let script = format!(
-            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle c-{}",
-            std::process::id()
+            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
+            unique("c")
         );
         let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
         assert!(message.contains("inside the mount at"), "{at}: {message}");

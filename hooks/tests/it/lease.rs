@@ -4,15 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout, unique,
 };
 use serde_json::{Value, json};
 
 const LEASE: &str = "/run/onload-ctk/@leases/rdma=rxe1#0";
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
-}
 
 /// Whether ends of processes can be seen here: in another PID namespace than the first nobody may call
 /// a holder dead.

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Output;
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout, unique,
 };
 use serde_json::{Value, json};
 
@@ -383,7 +383,7 @@ fn the_hook_of_a_living_container_logs_what_it_gave() {
     config["hooks"] = json!({"createRuntime": [{"path": HOOK_THERE, "args": ["onload-hook", "createRuntime"],
         "env": ["PATH=/usr/sbin:/usr/bin"], "timeout": 10}]});
     sandbox.bundle(&config);
-    let id = format!("onload-ctk-log-{}", std::process::id());
+    let id = unique("c");
     let script = format!("exec timeout 60 runc --root /run/runc run -b /bundle {id}");
     let output = sandbox.script(&script, b"");
     assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));

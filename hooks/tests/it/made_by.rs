@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Output;
 
-use crate::common::{Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout};
+use crate::common::{Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout, unique};
 use serde_json::json;
 
 const CONFIG: &str = "/etc/onload-ctk/config.toml";
@@ -614,7 +614,7 @@ fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
         sandbox.bundle(&asks);
         sandbox.file(CONFIG, "[runtime]\npath = \"/opt/onload/one\"\n");
         harm(&sandbox);
-        let id = format!("onload-ctk-left-{}", std::process::id());
+        let id = unique("left");
         let script = format!(
             "runc create -b /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
              {WRAPPER_THERE} state {id} || exit 11

@@ -6,7 +6,7 @@
 use std::fs;
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, print_file, stderr, stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, print_file, stderr, stdout, unique,
 };
 use onload_test_needs as needs;
 use serde_json::{Value, json};
@@ -16,10 +16,6 @@ const LEASES: &str = "/run/onload-ctk/@leases";
 
 /// One container may have an HCA.
 const ONE_EACH: &str = "[leases]\nshare = { rdma = 1 }";
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
-}
 
 /// A hook of a specification.
 fn hook(stage: &str, args: &[&str]) -> Value {

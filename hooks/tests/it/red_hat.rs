@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, oci, skipped, stderr, stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, oci, skipped, stderr, stdout, unique,
 };
 use serde_json::{Value, json};
 
@@ -117,7 +117,7 @@ fn run(sandbox: &Sandbox, program: &str, runtime: &str, name: &str) -> Output {
         ),
         _ => ("", ""),
     };
-    let id = format!("onload-ctk-red-hat-{runtime}-{name}-{}", std::process::id());
+    let id = unique(&format!("{runtime}-{name}"));
     let script = format!(
         "{before} exec timeout 60 {program} {options} --root /run/runc run -b /bundle {id}"
     );
@@ -147,17 +147,9 @@ fn live(mut config: Value) -> Value {
     config
 }
 
-fn names_in(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
-}
-
 /// No directory of Debian's was made, by anybody, and nothing of ours is left by the hook.
 fn assert_layout(sandbox: &Sandbox) {
-    let inside = |dir: &str| names_in(&sandbox.path(&format!("{ROOT}/{dir}")));
+    let inside = |dir: &str| sandbox.tree.names(&format!("{ROOT}/{dir}"));
     assert_eq!(inside("usr/lib"), [""; 0]);
     assert_eq!(inside("lib"), [""; 0]);
 }
@@ -226,7 +218,7 @@ fn a_container_that_its_runtime_has_made_gets_the_library_in_usr_lib64_alone() {
         let sandbox = host(&asking);
         let output = by_hook(&sandbox, runtime, "live");
         assert_loaded(&sandbox, &output, "/usr/lib64/libonload.so\n", runtime);
-        let libraries = names_in(&sandbox.path(&format!("{ROOT}/usr/lib64")));
+        let libraries = sandbox.tree.names(&format!("{ROOT}/usr/lib64"));
         assert_eq!(libraries, ["ld-linux-x86-64.so.2", "libc.so.6"]);
     }
 }
@@ -282,7 +274,7 @@ fn a_volume_over_usr_lib64_is_refused_and_stays_empty() {
         assert!(!output.status.success(), "{}", stdout(&output));
         let message = stderr(&output);
         assert!(message.contains("is below the mount at"), "{message}");
-        assert_eq!(names_in(&sandbox.path("/volume")), [""; 0]);
+        assert_eq!(sandbox.tree.names("/volume"), [""; 0]);
         assert_layout(&sandbox);
     }
 }
@@ -309,5 +301,5 @@ fn a_link_in_the_place_of_usr_lib64_that_leads_into_a_volume_is_refused() {
     assert!(!output.status.success(), "{}", stdout(&output));
     let message = stderr(&output);
     assert!(message.contains("is below the mount at"), "{message}");
-    assert_eq!(names_in(&sandbox.path("/volume")), [""; 0]);
+    assert_eq!(sandbox.tree.names("/volume"), [""; 0]);
 }

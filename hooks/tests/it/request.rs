@@ -6,7 +6,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout};
+use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
 use onload_core::lease::{Device, Token};
 use onload_core::processes::Processes;
 use onload_core::run_dir::RunDir;
@@ -21,10 +21,6 @@ const WAITS: &str = "while :; do read -r x < /proc/loadavg; done";
 const LOOK: &str = "for n in onload infiniband/uverbs0; do \
     if [ -c /dev/$n ] && (exec 3<>/dev/$n) 2>/dev/null; then echo yes; else echo no; fi; done; echo ${LD_PRELOAD:-none}";
 const NOTHING: &str = "no\nno\nnone\n";
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
-}
 
 /// Lists the classes that a variable may ask for; annotations may ask for nic and rdma.
 fn allow(sandbox: &Sandbox, classes: &[&str]) {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{
-    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci, stderr, stdout,
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci, stderr, stdout, unique,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,10 +15,6 @@ use serde_json::{Value, json};
 fn of_0_1_0(path: &str) -> String {
     let versions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/versions/0.1.0");
     fs::read_to_string(versions.join(path)).unwrap()
-}
-
-fn unique(name: &str) -> String {
-    format!("onload-ctk-{name}-{}", std::process::id())
 }
 
 /// What 0.1.0 accepts as `created`, where it ignores unknown fields.

@@ -13,7 +13,7 @@ use onload_core::host_settings::{MacAddress, RdmaNetns};
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::running::netns_busy;
 use super::{Absent, Outcome, Plan, Stage, Step, apply, plan};
-use crate::discover::test_tree::TestTree;
+use crate::discover::test_tree::{AsHost, Tree};
 use crate::host::Host;
 
 const PF: &str = "/sys/devices/pci0000:81/0000:81:00.0";
@@ -34,8 +34,7 @@ fn network(more: &str) -> String {
 
 /// A host with an adapter that can have eight virtual functions, and a kernel that makes them.
 struct Machine {
-    tree: TestTree,
-    root: PathBuf,
+    tree: Tree,
     settings: RefCell<BTreeMap<u32, VfSettings>>,
     holders: RefCell<BTreeMap<PathBuf, String>>,
     /// What the kernel was told, in order.
@@ -49,9 +48,9 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        let tree = TestTree::new();
-        tree.pci("0000:81:00.0", "0x020000", 0);
-        tree.files(
+        let tree = Tree::new();
+        tree.function("0000:81:00.0", "0x020000", 0);
+        tree.attributes(
             PF,
             &[
                 ("sriov_totalvfs", "8"),
@@ -68,9 +67,7 @@ impl Machine {
         }
         tree.file("/sys/module/ib_core/parameters/netns_mode", "Y\n");
         tree.file("/network.table", network(""));
-        let root = tree.host().outside_path(Path::new("/"));
         Machine {
-            root,
             tree,
             settings: RefCell::default(),
             holders: RefCell::default(),
@@ -90,11 +87,11 @@ impl Machine {
     }
 
     fn host(&self) -> Host {
-        Host::open(&self.root).unwrap()
+        self.tree.host()
     }
 
     fn outside(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+        self.tree.path(path)
     }
 
     fn plan(&self, config: &str) -> Plan {
@@ -161,7 +158,7 @@ impl Machine {
             if index >= count {
                 continue;
             }
-            self.tree.pci(&address, "0x020000", 0);
+            self.tree.function(&address, "0x020000", 0);
             self.tree
                 .file(&format!("{function}/driver_override"), "(null)\n");
             self.tree
@@ -651,7 +648,7 @@ fn a_physical_function_that_there_is_not_is_refused() {
         at("br0"),
         "sriov br0: it is not the interface of a PCI function itself"
     );
-    machine.tree.pci("0000:82:00.0", "0x020000", 0);
+    machine.tree.function("0000:82:00.0", "0x020000", 0);
     assert_eq!(
         at("0000:82:00.0"),
         "sriov 0000:82:00.0: 0000:82:00.0 has no SR-IOV; turn it on in the firmware of card and host"
@@ -721,9 +718,7 @@ fn functions_that_nobody_uses_are_made_anew_in_another_number() {
 }
 
 fn lease(machine: &Machine, name: &str, boot: &str) {
-    machine
-        .tree
-        .file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    machine.tree.boot("this boot");
     let text = format!(
         r#"{{"version":1,"class":"vfio","name":"x","slot":0,"boot":"{boot}","container":"web","bundle":"/b/web",
             "holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},"entryPoint":"createRuntime","since":1,"facts":{{}}}}"#

@@ -286,18 +286,18 @@ mod tests {
     use super::*;
     use crate::devices::discover;
     use crate::discover::nic::Datapath;
-    use crate::discover::test_tree::{TestTree, sample};
+    use crate::discover::test_tree::{AsHost, Tree, sample};
     use crate::generate::{Surroundings, generate};
     use crate::leases;
     use crate::pools::{Pools, survey};
     use crate::spec_name::SpecName;
 
     /// A host with a function of each of these interfaces, and what the kernel says of them by netlink.
-    fn tree(interfaces: &[&str], network: &str) -> TestTree {
-        let tree = TestTree::new();
+    fn tree(interfaces: &[&str], network: &str) -> Tree {
+        let tree = Tree::new();
         let mut table = String::new();
         for (index, name) in interfaces.iter().enumerate() {
-            let function = tree.pci(&format!("0000:3b:02.{index}"), "0x020000", 1);
+            let function = tree.function(&format!("0000:3b:02.{index}"), "0x020000", 1);
             tree.bind(&function, "igbvf");
             tree.class_device("net", &function, name, &[("operstate", "down")]);
             writeln!(table, "link {} {name} - - - -", index + 2).unwrap();
@@ -310,7 +310,7 @@ mod tests {
         Config::parse(text).unwrap()
     }
 
-    fn found(tree: &TestTree, text: &str) -> (Vec<String>, Vec<String>, Pools) {
+    fn found(tree: &Tree, text: &str) -> (Vec<String>, Vec<String>, Pools) {
         let (inventory, pools) = survey(&tree.host(), &config(text));
         let offered = inventory.netdevs.iter();
         let reasons = inventory.not_offered.iter();
@@ -404,8 +404,8 @@ mod tests {
             assert_eq!(offered, ["b"], "{network}");
             assert!(reasons[0].starts_with(says), "{reasons:?}");
         }
-        let bonded = TestTree::new();
-        let function = bonded.pci("0000:3b:02.0", "0x020000", 1);
+        let bonded = Tree::new();
+        let function = bonded.function("0000:3b:02.0", "0x020000", 1);
         bonded.class_device("net", &function, "a", &[]);
         bonded.file(
             "/network.table",
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn an_accelerated_interface_that_a_container_has_stays_offered_as_one() {
         let tree = tree(&["ens1v1"], "");
-        let function = tree.pci("0000:3b:02.7", "0x020000", 1);
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
         tree.bind(&function, "igbvf");
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         lease(&tree, false);
@@ -468,15 +468,15 @@ mod tests {
 
     #[test]
     fn an_interface_that_its_function_does_not_identify_is_not_offered() {
-        let tree = TestTree::new();
-        let one = tree.pci("0000:3b:00.0", "0x020000", 1);
+        let tree = Tree::new();
+        let one = tree.function("0000:3b:00.0", "0x020000", 1);
         tree.class_device("net", &one, "p0", &[]);
         tree.class_device("net", &one, "p1", &[]);
-        let other = tree.pci("0000:3b:01.0", "0x020000", 1);
+        let other = tree.function("0000:3b:01.0", "0x020000", 1);
         tree.class_device("net", &format!("{other}/virtio2"), "v0", &[]);
-        let parent = tree.pci("0000:3b:03.0", "0x020000", 1);
+        let parent = tree.function("0000:3b:03.0", "0x020000", 1);
         tree.class_device("net", &parent, "pf", &[]);
-        let child = tree.pci("0000:3b:03.1", "0x020000", 1);
+        let child = tree.function("0000:3b:03.1", "0x020000", 1);
         tree.link(&format!("{parent}/virtfn0"), &child);
         tree.class_device("net", "/sys/devices/virtual", "dummy0", &[]);
         let names = ["p0", "p1", "v0", "pf", "dummy0"].iter().enumerate();
@@ -534,8 +534,8 @@ mod tests {
     }
 
     /// Says on the host that two containers of one network have ens1v0.
-    fn lease(tree: &TestTree, returning: bool) {
-        tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    fn lease(tree: &Tree, returning: bool) {
+        tree.boot("this boot");
         for slot in 0..2 {
             let text = format!(
                 r#"{{"version":1,"class":"netdev","name":"ens1v0","slot":{slot},"boot":"this boot","container":"web{slot}",
@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn an_interface_in_a_container_stays_with_what_its_lease_says_of_it() {
         let tree = tree(&["ens1v1"], "");
-        let function = tree.pci("0000:3b:02.7", "0x020000", 1);
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
         tree.bind(&function, "igbvf");
         lease(&tree, false);
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
@@ -590,7 +590,7 @@ mod tests {
     #[test]
     fn an_interface_that_is_back_as_a_container_called_it_is_what_its_lease_says() {
         let tree = tree(&["ens1v1"], "");
-        let function = tree.pci("0000:3b:02.7", "0x020000", 1);
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
         tree.bind(&function, "igbvf");
         tree.class_device("net", &function, "ens1v9", &[("operstate", "down")]);
         let network = "link 2 ens1v1 - - - -\nlink 3 ens1v9 - - - -\n";
@@ -604,7 +604,7 @@ mod tests {
     #[test]
     fn an_interface_that_came_back_while_the_host_was_looked_at_is_offered() {
         let tree = tree(&["ens1v1"], "");
-        let function = tree.pci("0000:3b:02.7", "0x020000", 1);
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
         tree.bind(&function, "igbvf");
         lease(&tree, true);
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
@@ -715,7 +715,7 @@ mod tests {
             ("0000:3b:02.6", "0x020000", None),
             ("0000:3b:02.7", "0x010802", Some("nvme")),
         ] {
-            let function = tree.pci(address, class, 1);
+            let function = tree.function(address, class, 1);
             if let Some(driver) = driver {
                 tree.bind(&function, driver);
             }

@@ -68,21 +68,21 @@ mod tests {
     use onload_core::config::Config;
 
     use super::*;
-    use crate::discover::test_tree::TestTree;
+    use crate::discover::test_tree::{AsHost, Tree};
     use crate::pools::{Pools, survey};
 
     /// A host in a mode with mlx5_0, and with the function of mlx5_3, which a container has.
-    fn tree(mode: &str) -> TestTree {
-        let tree = TestTree::new();
+    fn tree(mode: &str) -> Tree {
+        let tree = Tree::new();
         tree.file("/sys/module/ib_core/parameters/netns_mode", mode);
-        let here = tree.pci("0000:3b:00.0", "0x020000", 0);
-        tree.pci("0000:3b:00.3", "0x020000", 1);
+        let here = tree.function("0000:3b:00.0", "0x020000", 0);
+        tree.function("0000:3b:00.3", "0x020000", 1);
         let attributes = [("node_type", "1: CA")];
         tree.class_device("infiniband", &here, "mlx5_0", &attributes);
         let verbs = [("ibdev", "mlx5_0"), ("dev", "231:192")];
         tree.class_device("infiniband_verbs", &here, "uverbs0", &verbs);
         tree.node("/dev/infiniband/uverbs0", 231, 192);
-        tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+        tree.boot("this boot");
         for (name, slot) in [("mlx5_3", 0), ("mlx5_3", 1), ("mlx5_0", 0)] {
             let text = format!(
                 r#"{{"version":1,"class":"rdma","name":"{name}","slot":{slot},"boot":"this boot","container":"web{slot}",

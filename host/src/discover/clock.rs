@@ -186,7 +186,7 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Discovered, TestTree, captured, discover};
+    use crate::discover::test_tree::{AsHost, Discovered, Tree, discover};
     use crate::host::Host;
 
     fn look(host: &Host) -> (Clocks, Discovered<()>) {
@@ -198,7 +198,7 @@ mod tests {
         (clocks, found)
     }
 
-    fn ptp(tree: &TestTree, parent: &str, number: u32, clock_name: &str) {
+    fn ptp(tree: &Tree, parent: &str, number: u32, clock_name: &str) {
         let name = format!("ptp{number}");
         let dev = format!("247:{number}");
         let files = [("clock_name", clock_name), ("dev", dev.as_str())];
@@ -206,7 +206,7 @@ mod tests {
         tree.node(&format!("/dev/{name}"), 247, number);
     }
 
-    fn pps(tree: &TestTree, parent: &str, number: u32, source: &str) {
+    fn pps(tree: &Tree, parent: &str, number: u32, source: &str) {
         let name = format!("pps{number}");
         let dev = format!("248:{number}");
         let files = [("name", source), ("path", ""), ("dev", dev.as_str())];
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_clock_whose_link_leads_to_nothing_is_named_and_not_offered() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         tree.link("/sys/class/ptp/ptp7", "../../devices/gone");
         let (clocks, _) = look(&tree.host());
         assert!(clocks.ptp.is_empty());
@@ -248,29 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn the_captured_host_has_a_clock_on_each_of_three_nics() {
-        let (clocks, found) = look(&captured());
-        assert_eq!(found.warnings, [""; 0]);
-        assert_eq!(found.reasons(), [""; 0]);
-        assert_eq!(
-            nics(&clocks.ptp),
-            [
-                ("ptp0", Some("enp0s6")),
-                ("ptp1", Some("ens2")),
-                ("ptp2", Some("ens1"))
-            ]
-        );
-        assert_eq!(clocks.pps, []);
-        assert_eq!(
-            serde_json::to_string(&clocks.ptp[2]).unwrap(),
-            "{\"name\":\"ptp2\",\"clock_name\":\"525400123460\",\"nic\":\"ens1\",\
-             \"pci_address\":\"0000:41:00.0\",\"numa_node\":0}"
-        );
-    }
-
-    #[test]
     fn clocks_are_sorted_by_their_numbers() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         for number in [10, 2, 0] {
             ptp(&tree, "/sys/devices/virtual", number, "x");
         }
@@ -281,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_clock_without_a_pci_function_has_no_nic() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         ptp(&tree, "/sys/devices/virtual", 0, "KVM virtual PTP");
         let (clocks, _) = look(&tree.host());
         assert_eq!(clocks.ptp[0].clock_name.as_deref(), Some("KVM virtual PTP"));
@@ -291,8 +270,8 @@ mod tests {
 
     #[test]
     fn of_two_ports_on_one_function_the_first_is_the_clocks_nic() {
-        let tree = TestTree::new();
-        let function = tree.pci("10000:e1:00.0", "0x020000", -1);
+        let tree = Tree::new();
+        let function = tree.function("10000:e1:00.0", "0x020000", -1);
         tree.class_device("net", &function, "a1", &[("dev_port", "1")]);
         tree.class_device("net", &function, "z0", &[("dev_port", "0")]);
         ptp(&tree, &function, 0, "mlx4");
@@ -305,8 +284,8 @@ mod tests {
 
     #[test]
     fn the_pulses_of_a_ptp_clock_belong_to_its_nic() {
-        let tree = TestTree::new();
-        let function = tree.pci("0000:41:00.0", "0x020000", 1);
+        let tree = Tree::new();
+        let function = tree.function("0000:41:00.0", "0x020000", 1);
         tree.class_device("net", &function, "ens1", &[]);
         ptp(&tree, &function, 3, "igb");
         pps(&tree, "/sys/devices/virtual", 0, "ptp3");
@@ -319,9 +298,9 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_seen_only_through_its_function_is_found() {
-        let tree = TestTree::new();
-        let function = tree.pci("0000:41:00.0", "0x020000", 0);
-        tree.files(&format!("{function}/ptp/ptp0"), &[("dev", "247:0")]);
+        let tree = Tree::new();
+        let function = tree.function("0000:41:00.0", "0x020000", 0);
+        tree.attributes(&format!("{function}/ptp/ptp0"), &[("dev", "247:0")]);
         tree.node("/dev/ptp0", 247, 0);
         let (clocks, _) = look(&tree.host());
         assert!(clocks.ptp[0].pci_address.is_some());
@@ -329,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_clock_without_its_node_is_not_offered() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         tree.class_device("ptp", "/sys/devices/virtual", "ptp0", &[("dev", "247:0")]);
         tree.class_device("pps", "/sys/devices/virtual", "pps0", &[("dev", "248:0")]);
         tree.node("/dev/pps0", 99, 0);

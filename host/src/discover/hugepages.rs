@@ -291,14 +291,14 @@ mod tests {
     use procfs_core::{FromRead, Meminfo};
 
     use super::*;
-    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, sample};
+    use crate::discover::test_tree::{AsHost, Discovered, Tree, discover};
     use crate::host::Host;
 
     fn look(host: &Host) -> Discovered<Hugepages> {
         discover(host, |probe, _, _, not_offered| read(probe, not_offered))
     }
 
-    fn overall(tree: &TestTree, size: u64, total: u64, overcommit: u64) {
+    fn overall(tree: &Tree, size: u64, total: u64, overcommit: u64) {
         let files = [
             ("nr_hugepages", total.to_string()),
             ("free_hugepages", total.to_string()),
@@ -309,9 +309,9 @@ mod tests {
         }
     }
 
-    fn on_node(tree: &TestTree, node: u32, size: u64, total: &str, free: &str) {
+    fn on_node(tree: &Tree, node: u32, size: u64, total: &str, free: &str) {
         let directory = format!("{NODES}/node{node}/hugepages/hugepages-{size}kB");
-        tree.files(
+        tree.attributes(
             &directory,
             &[("nr_hugepages", total), ("free_hugepages", free)],
         );
@@ -330,40 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn the_captured_host_has_two_sizes_on_two_nodes() {
-        let found = look(&captured());
-        assert_eq!(found.warnings, [""; 0]);
-        assert_eq!(found.reasons(), [""; 0]);
-        assert_eq!(
-            serde_json::to_string(&found.devices).unwrap(),
-            "[{\"size_kib\":2048,\"total\":64,\"free\":64,\"nodes\":[\
-             {\"node\":0,\"total\":32,\"free\":32},{\"node\":1,\"total\":32,\"free\":32}],\
-             \"mounts\":[\"/dev/hugepages\"],\"name\":\"2Mi\",\"overcommit\":0},\
-             {\"size_kib\":1048576,\"total\":2,\"free\":2,\"nodes\":[\
-             {\"node\":0,\"total\":0,\"free\":0},{\"node\":1,\"total\":2,\"free\":2}],\
-             \"mounts\":[\"/dev/hugepages1G\"],\"name\":\"1Gi\",\"overcommit\":0}]"
-        );
-    }
-
-    #[test]
-    fn the_sample_host_with_gaps_has_four_sizes_of_which_three_can_be_had() {
-        let found = look(&sample("vmd-numa-gaps"));
-        let names: Vec<&str> = found
-            .devices
-            .iter()
-            .map(|pages| pages.name.as_str())
-            .collect();
-        assert_eq!(names, ["2Mi", "1Gi", "16Gi"]);
-        assert_eq!(found.devices[0].mounts, ["/mnt/huge pages"]);
-        assert_eq!(found.devices[2].overcommit, 4);
-        let nodes: Vec<u32> = found.devices[1].nodes.iter().map(|n| n.node).collect();
-        assert_eq!(nodes, [0, 8, 252]);
-        assert_eq!(found.not_offered[0].name, "64Ki");
-    }
-
-    #[test]
     fn nodes_may_have_gaps_in_their_numbers() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 12, 0);
         for node in [0, 2, 10] {
             on_node(&tree, node, 2048, "4", "1");
@@ -378,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_size_without_pages_is_not_offered_and_one_that_may_be_overcommitted_is() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 0, 8);
         overall(&tree, 1_048_576, 0, 0);
         let found = look(&tree.host());
@@ -396,7 +364,7 @@ mod tests {
 
     #[test]
     fn pages_that_only_the_nodes_tell_of_are_added_up() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         on_node(&tree, 0, 65_536, "3", "1");
         on_node(&tree, 1, 65_536, "2", "2");
         let found = look(&tree.host());
@@ -406,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_numa_has_pages_but_no_nodes() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         let found = look(&tree.host());
         assert_eq!(found.devices[0].total, 16);
@@ -415,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_count_that_is_no_number_costs_a_warning() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         tree.file(
             &format!("{SIZES}/hugepages-2048kB/free_hugepages"),
@@ -428,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_mount_without_a_page_size_has_the_default_one() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         overall(&tree, 1_048_576, 1, 0);
         tree.file(MEMINFO, "MemTotal: 1 kB\nHugepagesize:    1048576 kB\n");
@@ -488,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_mount_whose_name_is_no_text_hides_no_other() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         let mounts = [
             &b"u@h:/ /home/u/caf\xe9 fuse.sshfs rw,nosuid,nodev 0 0\n"[..],
@@ -503,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_table_of_mounts_of_twelve_megabytes_is_read_to_its_end() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         let other = format!("tmpfs /{} tmpfs rw 0 0\n", "x".repeat(200));
         let mut mounts = other.repeat((12 << 20) / other.len());
@@ -516,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_table_with_more_mounts_of_hugepages_than_any_has_is_told() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         let line = format!("none /{} hugetlbfs rw,pagesize=2M 0 0\n", "x".repeat(200));
         tree.file(MOUNTS, line.repeat((5 << 20) / line.len()));
@@ -530,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_size_that_the_kernel_lists_for_nodes_alone_is_not_said_to_have_no_pages() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         on_node(&tree, 0, 2048, "0", "0");
         let found = look(&tree.host());
         assert!(found.devices.is_empty());
@@ -564,10 +532,10 @@ mod tests {
     #[test]
     fn a_number_that_is_none_is_not_called_no_pages() {
         for file in ["nr_hugepages", "nr_overcommit_hugepages"] {
-            let tree = TestTree::new();
+            let tree = Tree::new();
             let directory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
             let counts = ["nr_hugepages", "free_hugepages", "nr_overcommit_hugepages"];
-            tree.files(directory, &counts.map(|name| (name, "0")));
+            tree.attributes(directory, &counts.map(|name| (name, "0")));
             tree.file(&format!("{directory}/{file}"), "forty two\n");
             let found = discover(&tree.host(), |probe, _, _, not_offered| {
                 read(probe, not_offered)

@@ -142,7 +142,7 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::TestTree;
+    use crate::discover::test_tree::{AsHost, Tree};
 
     #[test]
     fn a_speed_that_is_not_known_is_none() {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(known_speed(4_294_967_295), None);
     }
 
-    fn interface(tree: &TestTree, name: &str) -> NetDevice {
+    fn interface(tree: &Tree, name: &str) -> NetDevice {
         let host = tree.host();
         let mut all = read(&Probe::new(&host)).into_iter();
         all.find(|interface| interface.name == name).unwrap()
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_interface_whose_links_lead_to_nothing_is_no_virtual_one() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         tree.link("/sys/class/net/ens1", "/sys/devices/gone/net/ens1");
         let going = interface(&tree, "ens1");
         assert_eq!(going.virtual_over, None);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_bond_of_an_old_kernel_lists_what_is_below_it() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         let bond = tree.class_device("net", "/sys/devices/virtual", "bond0", &[]);
         tree.file(&format!("{bond}/bonding/slaves"), "eth1 eth0 \n");
         let below = interface(&tree, "bond0").virtual_over;

@@ -106,7 +106,7 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::TestTree;
+    use crate::discover::test_tree::{AsHost, Tree};
 
     #[test]
     fn a_device_number_is_two_decimal_numbers() {
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_node_is_taken_only_with_the_number_of_its_device() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         tree.file("/sys/class/ptp/ptp0/dev", "247:0\n");
         tree.file("/sys/class/ptp/ptp1/dev", "247:1\n");
         tree.file("/sys/class/ptp/ptp3/dev", "247:3\n");
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_node_whose_number_cannot_be_compared_is_not_offered() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         tree.node("/dev/ptp0", 247, 0);
         let host = tree.host();
         let probe = Probe::new(&host);

@@ -727,7 +727,7 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, generous, sample};
+    use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous, sample};
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
@@ -736,13 +736,13 @@ mod tests {
         })
     }
 
-    fn look_at(tree: &TestTree) -> Discovered<RdmaDevice> {
+    fn look_at(tree: &Tree) -> Discovered<RdmaDevice> {
         look(&tree.host(), &Discover::default())
     }
 
     /// A host with the connection manager.
-    fn tree() -> TestTree {
-        let tree = TestTree::new();
+    fn tree() -> Tree {
+        let tree = Tree::new();
         tree.file("/sys/class/misc/rdma_cm/dev", "10:260\n");
         tree.node(CONNECTION_MANAGER, 10, 260);
         tree
@@ -754,26 +754,26 @@ mod tests {
         ("fw_ver", "2.42.5000"),
     ];
 
-    fn port(tree: &TestTree, device: &str, number: u32, link_layer: &str) -> String {
+    fn port(tree: &Tree, device: &str, number: u32, link_layer: &str) -> String {
         let directory = format!("{device}/ports/{number}");
         let files = [
             ("link_layer", link_layer),
             ("state", "4: ACTIVE"),
             ("rate", "100 Gb/sec (4X EDR)"),
         ];
-        tree.files(&directory, &files);
+        tree.attributes(&directory, &files);
         directory
     }
 
     /// A device on a function, with one Ethernet port, and its uverbs.
-    fn device(tree: &TestTree, function: &str, name: &str, uverbs: u32) -> String {
+    fn device(tree: &Tree, function: &str, name: &str, uverbs: u32) -> String {
         let device = tree.class_device("infiniband", function, name, &HCA);
         port(tree, &device, 1, "Ethernet");
         verbs(tree, function, name, uverbs);
         device
     }
 
-    fn verbs(tree: &TestTree, function: &str, owner: &str, number: u32) {
+    fn verbs(tree: &Tree, function: &str, owner: &str, number: u32) {
         let name = format!("uverbs{number}");
         let dev = format!("231:{}", 192 + number);
         let files = [("ibdev", owner), ("dev", dev.as_str())];
@@ -781,7 +781,7 @@ mod tests {
         tree.node(&format!("/dev/infiniband/{name}"), 231, 192 + number);
     }
 
-    fn management(tree: &TestTree, function: &str, owner: &str, number: u32, port: u32) {
+    fn management(tree: &Tree, function: &str, owner: &str, number: u32, port: u32) {
         for (prefix, base) in [("umad", 0), ("issm", 64)] {
             let name = format!("{prefix}{number}");
             let dev = format!("231:{}", base + number);
@@ -792,81 +792,14 @@ mod tests {
         }
     }
 
-    fn interface(tree: &TestTree, function: &str, name: &str, files: &[(&str, &str)]) {
+    fn interface(tree: &Tree, function: &str, name: &str, files: &[(&str, &str)]) {
         tree.class_device("net", function, name, files);
-    }
-
-    #[test]
-    fn the_captured_host_offers_its_two_soft_roce_devices() {
-        let found = look(&captured(), &Discover::default());
-        assert_eq!(found.warnings, [""; 0]);
-        let names: Vec<&str> = found.devices.iter().map(|d| d.name.as_str()).collect();
-        assert_eq!(names, ["rxe0", "rxe1"]);
-        let rxe0 = &found.devices[0];
-        assert_eq!(rxe0.pci_address, None);
-        assert_eq!(rxe0.numa_node, None);
-        assert_eq!(rxe0.netdevs, ["ens1"]);
-        assert_eq!(rxe0.firmware, None);
-        assert_eq!(rxe0.transport, Some("infiniband"));
-        assert_eq!(
-            rxe0.nodes,
-            ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]
-        );
-        assert_eq!((rxe0.verbs[0].major, rxe0.verbs[0].minor), (231, 192));
-        assert_eq!(rxe0.ports[0].state.as_deref(), Some("ACTIVE"));
-        let kept_back: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
-        assert_eq!(kept_back, ["umad0", "umad1"]);
-    }
-
-    #[test]
-    fn the_sample_host_of_many_hcas_offers_each_with_its_own_interfaces() {
-        let found = look(&sample("rdma-hcas"), &Discover::default());
-        assert_eq!(found.warnings, [""; 0]);
-        let offered: Vec<(&str, String)> = found
-            .devices
-            .iter()
-            .map(|device| (device.name.as_str(), device.netdevs.join(" ")))
-            .collect();
-        let expected = [
-            ("mlx4_0", "ens4d1 ib0"),
-            ("mlx5_0", "ibp177s0"),
-            ("qib0", ""),
-            ("rocep193s0f0", "enp193s0f0np0 vlan100"),
-            ("siw_lo", "lo"),
-        ];
-        assert_eq!(
-            offered,
-            expected.map(|(name, nets)| (name, nets.to_owned()))
-        );
-        let mlx4 = &found.devices[0];
-        assert_eq!(mlx4.ports[0].netdevs, ["ib0"]);
-        assert_eq!(mlx4.ports[1].netdevs, ["ens4d1"]);
-        assert_eq!(mlx4.ports[1].state.as_deref(), Some("DOWN"));
-        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs2");
-        let refused: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
-        assert!(refused.contains(&"smi1") && refused.contains(&"rxe_"));
-    }
-
-    #[test]
-    fn the_keys_of_a_device_stand_in_the_order_of_the_contract() {
-        let found = look(&captured(), &Discover::default());
-        let json = serde_json::to_string(&found.devices[0]).unwrap();
-        assert_eq!(
-            json,
-            "{\"name\":\"rxe0\",\"pci_address\":null,\"numa_node\":null,\
-             \"node_guid\":\"5054:00ff:fe12:3460\",\"firmware\":null,\
-             \"transport\":\"infiniband\",\"netdevs\":[\"ens1\"],\
-             \"ports\":[{\"port\":1,\"state\":\"ACTIVE\",\"link_layer\":\"Ethernet\",\
-             \"rate\":\"2.5 Gb/sec (1X SDR)\",\"netdevs\":[\"ens1\"]}],\
-             \"nodes\":[\"/dev/infiniband/uverbs0\",\"/dev/infiniband/rdma_cm\"],\
-             \"device\":\"rxe0\"}"
-        );
     }
 
     #[test]
     fn umad_and_issm_are_offered_only_when_the_operator_says_so() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
         device(&tree, &function, "mlx5_0", 0);
         management(&tree, &function, "mlx5_0", 0, 1);
         let shy = look_at(&tree);
@@ -889,7 +822,7 @@ mod tests {
     #[test]
     fn an_hca_of_class_0c06_is_found() {
         let tree = tree();
-        let function = tree.pci("0000:04:00.0", "0x0c0600", 1);
+        let function = tree.function("0000:04:00.0", "0x0c0600", 1);
         device(&tree, &function, "qib0", 0);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].name, "qib0");
@@ -899,7 +832,7 @@ mod tests {
     #[test]
     fn a_domain_of_five_digits_and_a_numa_node_that_is_not_known() {
         let tree = tree();
-        let function = tree.pci("10000:e1:00.0", "0x020700", -1);
+        let function = tree.function("10000:e1:00.0", "0x020700", -1);
         device(&tree, &function, "mlx5_0", 0);
         let found = look_at(&tree);
         let address = found.devices[0].pci_address.unwrap().to_string();
@@ -910,7 +843,7 @@ mod tests {
     #[test]
     fn of_two_devices_on_one_function_the_one_without_uverbs_is_not_offered() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020700", 0);
+        let function = tree.function("0000:3b:00.0", "0x020700", 0);
         device(&tree, &function, "mlx5_0", 0);
         tree.class_device("infiniband", &function, "smi1", &HCA);
         management(&tree, &function, "smi1", 1, 1);
@@ -931,7 +864,7 @@ mod tests {
     #[test]
     fn two_devices_on_one_function_are_both_offered_with_their_own_nodes() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
         device(&tree, &function, "mlx5_0", 1);
         device(&tree, &function, "mlx5_1", 0);
         let found = look_at(&tree);
@@ -942,7 +875,7 @@ mod tests {
     #[test]
     fn two_ports_on_one_function_have_their_own_interfaces() {
         let tree = tree();
-        let function = tree.pci("0000:04:00.0", "0x020000", 0);
+        let function = tree.function("0000:04:00.0", "0x020000", 0);
         let device = device(&tree, &function, "mlx4_0", 0);
         port(&tree, &device, 2, "Ethernet");
         interface(&tree, &function, "eth2", &[("dev_port", "0")]);
@@ -957,7 +890,7 @@ mod tests {
     #[test]
     fn an_old_kernel_numbers_the_ports_in_dev_id() {
         let tree = tree();
-        let function = tree.pci("0000:04:00.0", "0x020000", 0);
+        let function = tree.function("0000:04:00.0", "0x020000", 0);
         let device = device(&tree, &function, "mlx4_0", 0);
         port(&tree, &device, 2, "Ethernet");
         let second = [("dev_port", "0"), ("dev_id", "0x1")];
@@ -970,11 +903,11 @@ mod tests {
     #[test]
     fn the_gid_table_names_the_interfaces_of_a_port_also_those_on_top() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
         let device = device(&tree, &function, "mlx5_0", 0);
         interface(&tree, &function, "ens1", &[("dev_port", "0")]);
         let gids = format!("{device}/ports/1/gid_attrs/ndevs");
-        tree.files(&gids, &[("0", "bond0"), ("1", ""), ("10", "bond0.100")]);
+        tree.attributes(&gids, &[("0", "bond0"), ("1", ""), ("10", "bond0.100")]);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].netdevs, ["bond0", "bond0.100"]);
     }
@@ -982,7 +915,7 @@ mod tests {
     #[test]
     fn ip_over_infiniband_is_matched_by_port_guid_and_not_by_node_guid() {
         let tree = tree();
-        let function = tree.pci("0000:04:00.0", "0x028000", 0);
+        let function = tree.function("0000:04:00.0", "0x028000", 0);
         let device = tree.class_device("infiniband", &function, "mlx4_0", &HCA);
         verbs(&tree, &function, "mlx4_0", 0);
         for (number, guid) in [(1, "bfa1"), (2, "bfa2")] {
@@ -1010,8 +943,8 @@ mod tests {
     #[test]
     fn the_number_of_uverbs_has_nothing_to_do_with_that_of_the_device() {
         let tree = tree();
-        let first = tree.pci("0000:3b:00.0", "0x020000", 0);
-        let second = tree.pci("0000:86:00.0", "0x020000", 1);
+        let first = tree.function("0000:3b:00.0", "0x020000", 0);
+        let second = tree.function("0000:86:00.0", "0x020000", 1);
         device(&tree, &first, "mlx5_0", 7);
         device(&tree, &second, "mlx5_7", 0);
         let found = look_at(&tree);
@@ -1022,10 +955,10 @@ mod tests {
     #[test]
     fn a_device_that_is_seen_only_through_its_function_is_found() {
         let tree = tree();
-        let function = tree.pci("0000:04:00.0", "0x0c0600", 0);
-        tree.files(&format!("{function}/infiniband/qib0"), &HCA);
+        let function = tree.function("0000:04:00.0", "0x0c0600", 0);
+        tree.attributes(&format!("{function}/infiniband/qib0"), &HCA);
         let files = [("ibdev", "qib0"), ("dev", "231:192")];
-        tree.files(&format!("{function}/infiniband_verbs/uverbs0"), &files);
+        tree.attributes(&format!("{function}/infiniband_verbs/uverbs0"), &files);
         tree.node("/dev/infiniband/uverbs0", 231, 192);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].name, "qib0");
@@ -1036,7 +969,7 @@ mod tests {
     #[test]
     fn a_subfunction_belongs_to_its_function_but_not_the_functions_interfaces_to_it() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
         interface(&tree, &function, "ens1", &[("dev_port", "0")]);
         let subfunction = format!("{function}/mlx5_core.sf.4");
         tree.directory(&subfunction);
@@ -1052,7 +985,7 @@ mod tests {
     fn a_software_device_without_gids_names_its_parent() {
         let tree = tree();
         let device = device(&tree, "/sys/devices/virtual", "siw0", 0);
-        tree.files(&device, &[("parent", "eth0"), ("node_type", "4: RNIC")]);
+        tree.attributes(&device, &[("parent", "eth0"), ("node_type", "4: RNIC")]);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].netdevs, ["eth0"]);
         assert_eq!(found.devices[0].transport, Some("iwarp"));
@@ -1061,7 +994,7 @@ mod tests {
     #[test]
     fn a_name_that_cdi_does_not_take_goes_by_the_pci_address() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
         device(&tree, &function, "all", 0);
         device(&tree, "/sys/devices/virtual", "rxe_", 1);
         let found = look_at(&tree);
@@ -1106,7 +1039,7 @@ mod tests {
 
     #[test]
     fn without_the_connection_manager_a_device_is_offered_with_a_warning() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].nodes, ["/dev/infiniband/uverbs0"]);
@@ -1119,7 +1052,7 @@ mod tests {
 
     #[test]
     fn what_to_do_for_the_connection_manager_depends_on_whether_its_module_is_loaded() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         assert_eq!(
             look_at(&tree).warnings,
@@ -1155,13 +1088,13 @@ mod tests {
     }
 
     /// An HCA with several planes: the device for programs, and the one for the subnet manager.
-    fn with_planes() -> TestTree {
+    fn with_planes() -> Tree {
         let tree = tree();
         for (address, name, smi, uverbs, first) in [
             ("0000:3b:00.0", "mlx5_0", "smi0", 0, 0),
             ("0000:5e:00.0", "mlx5_1", "smi1", 1, 10),
         ] {
-            let function = tree.pci(address, "0x020700", 0);
+            let function = tree.function(address, "0x020700", 0);
             device(&tree, &function, name, uverbs);
             management(&tree, &function, name, first, 1);
             tree.class_device("infiniband", &function, smi, &HCA);
@@ -1202,7 +1135,7 @@ mod tests {
 
     #[test]
     fn a_host_without_rdma_gives_no_warning() {
-        let found = look_at(&TestTree::new());
+        let found = look_at(&Tree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
     }
@@ -1210,7 +1143,7 @@ mod tests {
     #[test]
     fn attributes_that_make_no_sense_cost_a_warning_and_no_device() {
         let tree = tree();
-        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
         let device = device(&tree, &function, "mlx5_0", 0);
         tree.file(&format!("{device}/node_guid"), [0xff, 0xfe]);
         tree.file(&format!("{device}/fw_ver"), vec![b'x'; 1_000_000]);
@@ -1229,7 +1162,7 @@ mod tests {
             ("N\n", Some(NetnsMode::Exclusive), 0),
             ("?\n", None, 1),
         ] {
-            let tree = TestTree::new();
+            let tree = Tree::new();
             tree.file(NETNS_MODE, text);
             let host = tree.host();
             let probe = Probe::new(&host);

@@ -448,7 +448,7 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, generous, sample};
+    use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous};
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
@@ -457,20 +457,20 @@ mod tests {
         })
     }
 
-    fn look_at(tree: &TestTree) -> Discovered<VfioDevice> {
+    fn look_at(tree: &Tree) -> Discovered<VfioDevice> {
         look(&tree.host(), &Discover::default())
     }
 
     /// A host with vfio loaded.
-    fn tree() -> TestTree {
-        let tree = TestTree::new();
+    fn tree() -> Tree {
+        let tree = Tree::new();
         tree.file("/sys/class/misc/vfio/dev", "10:196\n");
         tree.node(CONTAINER, 10, 196);
         tree
     }
 
-    fn function(tree: &TestTree, address: &str, group: u32, driver: &str) -> String {
-        let function = tree.pci(address, "0x020000", 0);
+    fn function(tree: &Tree, address: &str, group: u32, driver: &str) -> String {
+        let function = tree.function(address, "0x020000", 0);
         join(tree, &function, group);
         if !driver.is_empty() {
             tree.bind(&function, driver);
@@ -478,14 +478,14 @@ mod tests {
         function
     }
 
-    fn join(tree: &TestTree, device: &str, group: u32) {
+    fn join(tree: &Tree, device: &str, group: u32) {
         let directory = format!("{GROUPS}/{group}");
         let name = device.rsplit('/').next().unwrap();
         tree.link(&format!("{directory}/devices/{name}"), device);
         tree.link(&format!("{device}/iommu_group"), &directory);
     }
 
-    fn group_node(tree: &TestTree, name: &str, minor: u32) {
+    fn group_node(tree: &Tree, name: &str, minor: u32) {
         tree.file(
             &format!("/sys/class/vfio/{name}/dev"),
             format!("241:{minor}\n"),
@@ -494,112 +494,19 @@ mod tests {
     }
 
     /// A node of the function itself, as kernels with CONFIG_VFIO_DEVICE_CDEV create it.
-    fn own_node(tree: &TestTree, function: &str, number: u32) {
+    fn own_node(tree: &Tree, function: &str, number: u32) {
         let directory = format!("{function}/vfio-dev/vfio{number}");
         tree.file(&format!("{directory}/dev"), format!("511:{number}\n"));
         tree.node(&format!("/dev/vfio/devices/vfio{number}"), 511, number);
     }
 
-    fn iommufd_of(tree: &TestTree) {
+    fn iommufd_of(tree: &Tree) {
         tree.file("/sys/class/misc/iommu/dev", "10:125\n");
         tree.node(IOMMUFD, 10, 125);
     }
 
     fn addresses(list: &[PciAddress]) -> Vec<String> {
         list.iter().map(PciAddress::to_string).collect()
-    }
-
-    #[test]
-    fn the_captured_host_offers_its_two_groups_and_says_why_not_the_other_functions() {
-        let found = look(&captured(), &Discover::default());
-        assert_eq!(found.warnings, [""; 0]);
-        let groups: Vec<(String, u32)> = found
-            .devices
-            .iter()
-            .map(|device| (device.pci_address.to_string(), device.iommu_group))
-            .collect();
-        let expected = [("0000:81:10.0", 15), ("0000:81:10.2", 16)];
-        assert_eq!(
-            groups,
-            expected.map(|(address, group)| (address.to_owned(), group))
-        );
-        assert_eq!(found.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
-        assert_eq!(found.devices[0].numa_node, Some(1));
-        assert!(found.devices.iter().all(|device| device.viable));
-        assert_eq!(
-            found.reasons(),
-            [
-                "0000:41:10.0",
-                "0000:41:10.2",
-                "0000:41:10.4",
-                "0000:81:10.4"
-            ]
-            .map(|address| {
-                let command = format!("driverctl set-override {address} vfio-pci");
-                format!(
-                    "{address}: bound to igbvf, not to a vfio driver; run \"{command}\" (the host \
-                     then loses its interface)"
-                )
-            })
-        );
-    }
-
-    #[test]
-    fn the_sample_host_of_many_groups_is_sorted_into_what_can_be_given_and_what_cannot() {
-        let found = look(&sample("iommu-groups"), &Discover::default());
-        let devices: Vec<(String, u32, bool)> = found
-            .devices
-            .iter()
-            .map(|device| {
-                let address = device.pci_address.to_string();
-                (address, device.iommu_group, device.viable)
-            })
-            .collect();
-        let expected = [
-            ("0000:03:00.0", 20, false),
-            ("0000:05:00.0", 21, true),
-            ("0000:81:00.1", 31, true),
-            ("0000:83:00.0", 0, true),
-        ];
-        assert_eq!(
-            devices,
-            expected.map(|(address, group, viable)| (address.to_owned(), group, viable))
-        );
-        assert_eq!(addresses(&found.devices[1].aliases), ["0000:05:00.1"]);
-        assert_eq!(
-            found.devices[1].nodes,
-            [
-                "/dev/vfio/vfio",
-                "/dev/vfio/21",
-                "/dev/vfio/devices/vfio3",
-                "/dev/vfio/devices/vfio2",
-                "/dev/iommu"
-            ]
-        );
-        let refused: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
-        assert_eq!(
-            refused,
-            [
-                "0000:03:00.3",
-                "0000:81:00.2",
-                "0000:82:00.0",
-                "0000:03:00.0",
-                "0000:03:00.1",
-                "0000:81:00.0"
-            ]
-        );
-    }
-
-    #[test]
-    fn the_keys_of_a_device_stand_in_the_order_of_the_contract() {
-        let found = look(&captured(), &Discover::default());
-        assert_eq!(
-            serde_json::to_string(&found.devices[0]).unwrap(),
-            "{\"pci_address\":\"0000:81:10.0\",\"numa_node\":1,\"iommu_group\":15,\
-             \"group_members\":[\"0000:81:10.0\"],\"viable\":true,\
-             \"nodes\":[\"/dev/vfio/vfio\",\"/dev/vfio/15\"],\"aliases\":[],\
-             \"driver\":\"vfio-pci\",\"physical_function\":\"0000:81:00.0\",\"noiommu\":false}"
-        );
     }
 
     #[test]
@@ -739,7 +646,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_group_nodes_gives_each_function_for_itself() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         for (number, address) in [(0, "0000:81:10.0"), (1, "0000:81:10.1")] {
             let function = function(&tree, address, 15, "vfio-pci");
             own_node(&tree, &function, number);
@@ -767,7 +674,7 @@ mod tests {
               make it with mknod, or load the driver anew"
             ]
         );
-        let tree = TestTree::new();
+        let tree = Tree::new();
         function(&tree, "0000:81:10.0", 15, "vfio-pci");
         group_node(&tree, "15", 0);
         let found = look_at(&tree);
@@ -793,7 +700,7 @@ mod tests {
     #[test]
     fn a_function_without_a_group_is_not_offered() {
         let tree = tree();
-        let function = tree.pci("0000:81:10.0", "0x020000", 0);
+        let function = tree.function("0000:81:10.0", "0x020000", 0);
         tree.bind(&function, "vfio-pci");
         let found = look_at(&tree);
         assert!(found.devices.is_empty());
@@ -830,7 +737,7 @@ mod tests {
         let tree = tree();
         let parent = function(&tree, "0000:81:00.0", 9, "vfio-pci");
         let files = [("sriov_totalvfs", "8"), ("sriov_numvfs", "0")];
-        tree.files(&parent, &files);
+        tree.attributes(&parent, &files);
         group_node(&tree, "9", 0);
         assert_eq!(look_at(&tree).devices.len(), 1);
     }
@@ -849,7 +756,7 @@ mod tests {
     #[test]
     fn a_domain_of_five_digits_and_a_numa_node_that_is_not_known() {
         let tree = tree();
-        let function = tree.pci("10000:e1:00.0", "0x010802", -1);
+        let function = tree.function("10000:e1:00.0", "0x010802", -1);
         join(&tree, &function, 7);
         tree.bind(&function, "vfio-pci");
         group_node(&tree, "7", 0);
@@ -862,7 +769,7 @@ mod tests {
     fn a_group_that_only_the_functions_tell_of_is_judged_all_the_same() {
         let tree = tree();
         for (address, driver) in [("0000:81:10.0", "vfio-pci"), ("0000:81:00.1", "igb")] {
-            let function = tree.pci(address, "0x020000", 0);
+            let function = tree.function(address, "0x020000", 0);
             tree.link(
                 &format!("{function}/iommu_group"),
                 "../../kernel/iommu_groups/15",
@@ -875,7 +782,7 @@ mod tests {
 
     #[test]
     fn a_host_without_vfio_gives_nothing_and_no_warning() {
-        let found = look_at(&TestTree::new());
+        let found = look_at(&Tree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
     }

@@ -30,9 +30,9 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Node> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::TestTree;
+    use crate::discover::test_tree::{AsHost, Tree};
 
-    fn read_on(tree: &TestTree) -> (Vec<String>, Vec<String>) {
+    fn read_on(tree: &Tree) -> (Vec<String>, Vec<String>) {
         let host = tree.host();
         let probe = Probe::new(&host);
         let cdi = Cdi {
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn the_nodes_are_right_before_their_modules_are_loaded_and_afterwards() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         tree.node("/dev/vhost-net", 10, 238)
             .node("/dev/net/tun", 10, 200);
         let wanted = (NODES.map(str::to_owned).to_vec(), Vec::new());
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn nobody_looks_for_them_unless_the_operator_wants_them() {
-        let tree = TestTree::new();
+        let tree = Tree::new();
         let host = tree.host();
         let probe = Probe::new(&host);
         assert_eq!(read(&probe, &Cdi::default()), []);
@@ -67,14 +67,14 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_is_another_device_is_left_out_with_the_reason() {
-        let refused = |tree: &TestTree, reason: &str| {
+        let refused = |tree: &Tree, reason: &str| {
             let (nodes, warnings) = read_on(tree);
             assert_eq!(nodes, ["/dev/net/tun"]);
             let start = "[cdi] vhost-net is on, but vfio devices come without /dev/vhost-net: ";
             assert_eq!(warnings, [format!("{start}{reason}")]);
         };
         let with_tun = || {
-            let tree = TestTree::new();
+            let tree = Tree::new();
             tree.node("/dev/net/tun", 10, 200);
             tree
         };

@@ -15,7 +15,7 @@ use crate::devices::devices;
 use crate::devices::inventory::Inventory;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::rdma::NetnsMode;
-use crate::discover::test_tree::{TestTree, sample};
+use crate::discover::test_tree::{AsHost, Tree, sample};
 use crate::discover::unread::Unread;
 use crate::generate::{Surroundings, generate};
 use crate::host::Host;
@@ -196,8 +196,8 @@ fn every_device_of_a_host_is_offered_one_by_one() {
 }
 
 /// Gives a host an interface that may move; the configuration that offers it.
-fn idle_interface(tree: &TestTree) -> &'static str {
-    let function = tree.pci("0000:3b:02.0", "0x020000", 1);
+fn idle_interface(tree: &Tree) -> &'static str {
+    let function = tree.function("0000:3b:02.0", "0x020000", 1);
     tree.bind(&function, "igbvf");
     tree.class_device("net", &function, "ens1v0", &[("operstate", "down")]);
     tree.file("/network.table", "link 2 ens1v0 - - - -\n");
@@ -206,7 +206,7 @@ fn idle_interface(tree: &TestTree) -> &'static str {
 
 #[test]
 fn an_interface_is_exclusive_and_healthy_though_its_link_is_down() {
-    let tree = TestTree::new();
+    let tree = Tree::new();
     let config = idle_interface(&tree);
     let offer = Given::of(&tree.host(), config).offer("netdev=ens1v0");
     assert_eq!(offer.sharing, Sharing::Exclusive);
@@ -225,13 +225,13 @@ fn an_interface_is_exclusive_and_healthy_though_its_link_is_down() {
 
 #[test]
 fn an_interface_that_a_cni_plugin_moves_is_the_same_offer_while_it_is_away() {
-    let tree = TestTree::new();
+    let tree = Tree::new();
     idle_interface(&tree);
     let config = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
     let device = "netdev=0000:3b:02.0";
     let at_home = Given::of(&tree.host(), config).offer(device);
-    let away = TestTree::new();
-    let function = away.pci("0000:3b:02.0", "0x020000", 1);
+    let away = Tree::new();
+    let function = away.function("0000:3b:02.0", "0x020000", 1);
     away.bind(&function, "igbvf");
     away.file("/network.table", "");
     let away = Given::of(&away.host(), config).offer(device);
@@ -260,7 +260,7 @@ fn all_devices_of_a_class_have_the_same_attributes() {
             keys.entry(offer.class).or_default().insert(shape.collect());
         }
     };
-    let tree = TestTree::new();
+    let tree = Tree::new();
     let (config, movable) = (idle_interface(&tree), tree.host());
     let hosts = HOSTS.iter().map(|name| Given::sample(name, ""));
     for mut given in hosts.chain([Given::of(&movable, config)]) {
@@ -271,7 +271,7 @@ fn all_devices_of_a_class_have_the_same_attributes() {
             .collect();
         add(given.offers());
         // The same specifications on a host that has none of these devices any more.
-        let mut gone = Given::of(&TestTree::new().host(), "");
+        let mut gone = Given::of(&Tree::new().host(), "");
         let specs = files.into_iter();
         gone.files = specs
             .map(|(path, text)| (path, Ok(from_json(text.as_bytes()).unwrap())))
@@ -841,10 +841,10 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
 }
 
 /// A host whose leases can be read, without any.
-fn surveyed() -> (TestTree, PathBuf) {
-    let tree = TestTree::new();
-    tree.files("/sys/devices/system/node/node0", &[]);
-    tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+fn surveyed() -> (Tree, PathBuf) {
+    let tree = Tree::new();
+    tree.attributes("/sys/devices/system/node/node0", &[]);
+    tree.boot("this boot");
     tree.file("/proc/self/ns/pid", "");
     tree.file(
         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",

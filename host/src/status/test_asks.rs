@@ -2,6 +2,7 @@
 
 use super::test_host::*;
 use super::*;
+use crate::discover::test_tree::AsHost;
 
 /// The one container, made with such a configuration by a runtime of docker.
 fn made_so(config: &str, runtime: &str) -> Made {
@@ -151,7 +152,7 @@ fn a_container_of_what_leaves_no_node_is_listed_with_it() {
 fn the_devices_of_containers_are_listed_without_a_look_at_their_processes() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","PATH=/bin"]}}"#;
     let made = made_so(config, "runc");
-    let host = Host::open(made.root.path()).unwrap();
+    let host = made.tree.host();
     let listed = grantees(&host).unwrap();
     let wanted = Grantee {
         container: "redis".to_owned(),
@@ -165,6 +166,6 @@ fn the_devices_of_containers_are_listed_without_a_look_at_their_processes() {
     );
     assert_eq!(grantees(&host).unwrap(), []);
     let made = made_so("{}", "runc");
-    let host = Host::open(made.root.path()).unwrap();
+    let host = made.tree.host();
     assert_eq!(grantees(&host).unwrap(), []);
 }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_core::config::Config;
 use onload_core::lease::{Device, Holder, Lease, Listed};
@@ -16,7 +15,7 @@ use super::*;
 use crate::devices::discover;
 use crate::devices::inventory::Inventory;
 use crate::discover::nic::{Datapath, Nic};
-use crate::host::Host;
+use crate::discover::test_tree::{AsHost, Tree};
 
 pub(super) const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
 pub(super) const HOST_NET: &str = "net:[1]";
@@ -31,8 +30,7 @@ pub(super) const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1
 
 /// A made-up host with one docker container, whose process is 77.
 pub(super) struct Made {
-    pub(super) root: tempfile::TempDir,
-    pub(super) nodes: Vec<String>,
+    pub(super) tree: Tree,
     pub(super) leases: Vec<Listed>,
     pub(super) nics: Vec<Nic>,
     /// The container's network, of which the host's is number 0.
@@ -72,8 +70,7 @@ pub(super) fn of_function(name: &str, function: &str) -> Link {
 impl Made {
     pub(super) fn new() -> Made {
         let made = Made {
-            root: tempfile::tempdir().unwrap(),
-            nodes: Vec::new(),
+            tree: Tree::new(),
             leases: Vec::new(),
             nics: vec![Nic {
                 name: "ens1".to_owned(),
@@ -106,21 +103,13 @@ impl Made {
         made
     }
 
-    pub(super) fn path(&self, path: &str) -> PathBuf {
-        let path = self.root.path().join(path.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        path
-    }
-
     pub(super) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Made {
-        fs::write(self.path(path), content).unwrap();
+        self.tree.file(path, content);
         self
     }
 
     pub(super) fn link(&self, path: &str, target: &str) -> &Made {
-        let path = self.path(path);
-        let _ = fs::remove_file(&path);
-        symlink(target, path).unwrap();
+        self.tree.link(path, target);
         self
     }
 
@@ -148,8 +137,8 @@ impl Made {
         self.file(&format!("{dir}/mountinfo"), ROOT);
         let limits = "Max locked memory         unlimited            unlimited            bytes\n";
         self.file(&format!("{dir}/limits"), limits);
-        fs::create_dir_all(self.path(&format!("{dir}/fd/x")).parent().unwrap()).unwrap();
-        fs::create_dir_all(self.path(&format!("{dir}/root/dev/x")).parent().unwrap()).unwrap();
+        self.tree.directory(&format!("{dir}/fd"));
+        self.tree.directory(&format!("{dir}/root/dev"));
         self.link(&format!("{dir}/ns/net"), net);
         self.link(&format!("{dir}/ns/pid"), pidns)
     }
@@ -178,8 +167,8 @@ impl Made {
         now: Option<(u32, u32)>,
     ) -> &mut Made {
         let (major, minor) = number;
-        self.nodes
-            .push(format!("/proc/77/root{path} c {major} {minor} 0666 0 0\n"));
+        self.tree
+            .node(&format!("/proc/77/root{path}"), major, minor);
         if let Some((major, minor)) = now {
             let name = path.rsplit('/').next().unwrap();
             let file = format!("/sys/class/{class}/{name}/dev");
@@ -271,8 +260,7 @@ impl Made {
     }
 
     pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> Status {
-        fs::write(self.path("/dev.table"), self.nodes.concat()).unwrap();
-        let host = Host::open(self.root.path()).unwrap();
+        let host = self.tree.host();
         let mut inventory = discover(&host, &Config::default());
         inventory.nics.clone_from(&self.nics);
         change(&mut inventory);
@@ -390,8 +378,7 @@ pub(super) fn facts_of(made: &Made) -> Facts {
 
 /// The same of which no more is looked at, and what is known of its host.
 pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts) {
-    fs::write(made.path("/dev.table"), made.nodes.concat()).unwrap();
-    let host = Host::open(made.root.path()).unwrap();
+    let host = made.tree.host();
     let mut inventory = discover(&host, &Config::default());
     inventory.nics.clone_from(&made.nics);
     let looked = Looked {

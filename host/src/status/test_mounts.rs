@@ -1,13 +1,12 @@
 //! Which roots are looked into: a file system that a program answers for may make who looks wait for good, whatever it is
 //! mounted as.
 
-use std::fs;
 use std::os::unix::fs::chown;
 
 use super::process::Process;
 use super::test_host::*;
 use super::*;
-use crate::host::Host;
+use crate::discover::test_tree::AsHost;
 
 /// Whether a container with such mounts beside its root, and these of the host, is looked into.
 fn is_looked_into(made: &Made, mounts: &str) -> bool {
@@ -111,7 +110,7 @@ fn an_overlay_is_looked_into_where_its_layers_are_on_good_file_systems_of_the_ho
         assert!(!is_looked_into(&made, &overlay(&options)), "{options}");
     }
     // Without a table of the host nothing is known of layers.
-    fs::remove_file(made.path("/proc/1/mountinfo")).unwrap();
+    made.tree.remove("/proc/1/mountinfo");
     assert!(!is_looked_into(&made, &overlay(&good)));
 }
 
@@ -121,8 +120,8 @@ fn an_overlay_of_a_user_is_not_looked_into_while_a_user_has_a_fuse_file_system()
     let made = accelerated();
     made.link("/proc/77/ns/user", "user:[9]");
     assert!(is_looked_into(&made, &overlay("lowerdir=/usr")));
-    let connection = made.path("/sys/fs/fuse/connections/44");
-    fs::create_dir(&connection).unwrap();
+    let connection = made.tree.path("/sys/fs/fuse/connections/44");
+    made.tree.directory("/sys/fs/fuse/connections/44");
     let user = rustix::process::geteuid();
     if user.is_root() {
         assert!(is_looked_into(&made, &overlay("lowerdir=/usr")));
@@ -138,7 +137,7 @@ fn an_overlay_of_a_user_is_not_looked_into_while_a_user_has_a_fuse_file_system()
 #[test]
 fn the_mounts_of_one_mount_namespace_are_read_once() {
     let made = accelerated();
-    let host = Host::open(made.root.path()).unwrap();
+    let host = made.tree.host();
     let mut mounts = mounts::Mounts::of(&host);
     let process = |pid| Process {
         pid,

@@ -1,9 +1,6 @@
 //! Whether programs are accelerated: a stack and an interface, and why one of these is missing. What a stack looks like
 //! from outside was seen of a real Onload (of July 2026, AF_XDP on igb).
 
-use std::fs;
-use std::os::unix::fs::symlink;
-
 use onload_core::netlink::link::Link;
 
 use super::test_host::*;
@@ -85,8 +82,8 @@ fn a_container_is_ready_while_no_program_has_a_socket() {
     );
     made.assert_is(State::Ready, "no program has opened a socket yet", "");
     // Whether it is one of them cannot be seen.
-    fs::remove_file(made.path("/proc/77/net/tcp")).unwrap();
-    fs::create_dir(made.path("/proc/77/net/tcp")).unwrap();
+    made.tree.remove("/proc/77/net/tcp");
+    made.tree.directory("/proc/77/net/tcp");
     let verdicts = made.verdicts();
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
 }
@@ -183,7 +180,7 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     // The log of another program, and one that is not there.
     made.file("/dev/kmsg", line(2, refused));
     made.assert_is(State::NoStack, "why is not known", "");
-    fs::remove_file(made.path("/dev/kmsg")).unwrap();
+    made.tree.remove("/dev/kmsg");
     made.assert_is(State::NoStack, "why is not known", "");
 }
 
@@ -201,7 +198,7 @@ fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
     made.open(4, "/dev/onload");
     made.assert_is(State::NoStack, "why is not known", "");
     // Its variables take precedence: the library then asks the driver for nothing.
-    fs::remove_file(made.path("/proc/77/fd/4")).unwrap();
+    made.tree.remove("/proc/77/fd/4");
     made.file(
         "/proc/77/environ",
         format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"),
@@ -308,22 +305,23 @@ fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() 
     attached(&made, "ens2", "02:00:00:00:00:0a");
     made.assert_is(State::Accelerated, "with a stack", "");
     // Without its address, or without debugfs, that is not known.
-    fs::remove_file(made.path("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr")).unwrap();
+    made.tree
+        .remove("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr");
     made.assert_is(
         State::Unknown,
         "whether Onload has its interface ens2",
         "debugfs",
     );
-    fs::remove_dir_all(made.path("/sys/kernel/debug")).unwrap();
+    made.tree.remove("/sys/kernel/debug");
     made.assert_is(
         State::Unknown,
         "whether Onload has its interface ens2",
         "debugfs",
     );
     // Links that lead to each other cannot be read, like what is only root's.
-    fs::remove_dir_all(made.path("/sys/kernel")).unwrap();
-    symlink("loop", made.path("/sys/kernel")).unwrap();
-    symlink("kernel", made.path("/sys/loop")).unwrap();
+    made.tree.remove("/sys/kernel");
+    made.link("/sys/kernel", "loop");
+    made.link("/sys/loop", "kernel");
     assert_eq!(made.verdicts()[0].state, State::Unknown);
 }
 

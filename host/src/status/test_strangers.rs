@@ -1,7 +1,6 @@
 //! What containers and users do that must not change what is said of others, nor of themselves to their good: names
 //! that lead elsewhere, mounts of the host, processes that end, and more of everything than is looked at.
 
-use std::fs;
 use std::path::Path;
 
 use onload_core::config::Config;
@@ -13,7 +12,7 @@ use super::test_host::*;
 use super::verdict::decide;
 use super::*;
 use crate::devices::discover;
-use crate::host::Host;
+use crate::discover::test_tree::AsHost;
 
 const OTHER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice";
 
@@ -29,7 +28,7 @@ fn bare() -> Made {
 
 #[test]
 fn a_cgroup_that_a_user_calls_as_roots_container_is_another_container() {
-    let mut made = bare();
+    let made = bare();
     // It has all that an accelerated container has, and is listed before and after the other's process.
     for pid in [5, 990] {
         let cgroup = format!("0::/{OTHER}/docker-{ID}.scope\n");
@@ -37,8 +36,8 @@ fn a_cgroup_that_a_user_calls_as_roots_container_is_another_container() {
         let maps = "7f00-7f01 r-xp 0 08:01 5 /home/u/libonload.so\n";
         made.file(&format!("/proc/{pid}/maps"), maps);
         made.link(&format!("/proc/{pid}/fd/3"), "/dev/onload");
-        made.nodes
-            .push(format!("/proc/{pid}/root/dev/onload c 243 0 0666 0 0\n"));
+        made.tree
+            .node(&format!("/proc/{pid}/root/dev/onload"), 243, 0);
     }
     let status = made.status();
     let roots = status.containers.iter().find(|one| one.user.is_none());
@@ -129,12 +128,7 @@ fn a_process_that_ends_while_it_is_looked_at_changes_nothing_of_the_others() {
         made.link("/proc/77/ns/net", HOST_NET).stack();
         let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
         made.process(78, &cgroup, "helper", HOST_NET, "pid:[7]");
-        let path = made.path(&format!("/proc/78/{gone}"));
-        if path.is_dir() {
-            fs::remove_dir_all(path).unwrap();
-        } else {
-            fs::remove_file(path).unwrap();
-        }
+        made.tree.remove(&format!("/proc/78/{gone}"));
         let status = made.status();
         let verdicts = &status.containers[0].verdicts;
         assert_eq!(verdicts.len(), 1, "{gone}: {verdicts:?}");
@@ -217,12 +211,10 @@ fn the_function_says_whether_onload_accelerates_an_interface_and_not_the_vendor(
 
 #[test]
 fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
-    let mut made = Made::new();
+    let made = Made::new();
     made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
-    made.nodes
-        .push("/proc/90/root/dev/onload c 243 0 0666 0 0\n".to_owned());
-    fs::write(made.path("/dev.table"), made.nodes.concat()).unwrap();
-    let host = Host::open(made.root.path()).unwrap();
+    made.tree.node("/proc/90/root/dev/onload", 243, 0);
+    let host = made.tree.host();
     let inventory = discover(&host, &Config::default());
     let found = status(Looked {
         host: &host,
@@ -309,7 +301,7 @@ fn a_file_that_only_sounds_like_the_library_is_not_it() {
 fn a_library_of_the_images_own_is_not_judged_by_the_hosts() {
     let made = preloaded();
     made.link("/proc/77/ns/net", HOST_NET);
-    let host = Host::open(made.root.path()).unwrap();
+    let host = made.tree.host();
     let process = |library| {
         let reader = process::Reader::new(&host, library);
         reader.read(77, &mut Budget::WHOLE.clone()).unwrap().preload

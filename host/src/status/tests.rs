@@ -1,7 +1,5 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
-use std::fs;
-
 use onload_core::netlink::link::Link;
 
 use super::test_host::*;
@@ -340,10 +338,10 @@ fn a_container_with_nothing_of_ours_is_not_shown() {
 #[test]
 fn a_process_that_ends_while_it_is_looked_at_is_nobody() {
     let made = preloaded();
-    fs::remove_file(made.path("/proc/77/status")).unwrap();
+    made.tree.remove("/proc/77/status");
     assert_eq!(made.status().containers, []);
     let made = preloaded();
-    fs::remove_file(made.path("/proc/77/cgroup")).unwrap();
+    made.tree.remove("/proc/77/cgroup");
     made.link("/proc/77/ns/pid", "pid:[1]");
     assert_eq!(made.status().containers, []);
 }
@@ -353,9 +351,9 @@ fn what_is_not_ours_to_see_is_counted_and_judged_by_nothing() {
     let mut made = Made::new();
     made.lease("vfio:0000:81:10.0", ID, 77);
     // A file in place of a directory cannot be listed, as another user's cannot.
-    fs::remove_dir_all(made.path("/proc/77/fd")).unwrap();
+    made.tree.remove("/proc/77/fd");
     made.file("/proc/77/fd", "");
-    fs::remove_dir_all(made.path("/proc/77/root")).unwrap();
+    made.tree.remove("/proc/77/root");
     let status = made.status();
     assert_eq!(status.unseen, 1);
     let verdicts = &status.containers[0].verdicts;
@@ -385,9 +383,7 @@ fn a_container_that_no_engine_names_has_the_name_of_its_lease() {
 fn a_sandbox_of_the_host_with_a_dev_of_its_own_is_no_container() {
     let made = Made::new();
     made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
-    let mut made = made;
-    made.nodes
-        .push("/proc/90/root/dev/onload c 243 0 0666 0 0\n".to_owned());
+    made.tree.node("/proc/90/root/dev/onload", 243, 0);
     assert_eq!(made.status().containers, []);
     made.file(
         "/proc/90/maps",
@@ -494,7 +490,7 @@ fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
     made.file("/elsewhere/class/net/lo/operstate", "up\n");
     made.program(GLIBC, "PATH=/bin\0");
     assert_eq!(facts_of(&made).within.has_rdma, Some(false));
-    fs::remove_dir_all(made.path("/proc/77/root/sys")).unwrap();
+    made.tree.remove("/proc/77/root/sys");
     for target in ["/elsewhere", "../../../elsewhere", "elsewhere"] {
         made.file("/proc/77/root/elsewhere/class/net/lo/operstate", "up\n");
         made.link("/proc/77/root/sys", target);

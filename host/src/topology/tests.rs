@@ -5,26 +5,13 @@ use std::collections::BTreeMap;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Device as LeasedDevice, Listed};
+use onload_test_tree::sample::NAMES;
 
 use super::*;
-use crate::discover::test_tree::{TestTree, sample};
+use crate::discover::test_tree::{AsHost, Tree, sample};
 use crate::host::Host;
 use crate::pools::survey;
 use crate::status::Grantee;
-
-/// The hosts in `tests/hosts`.
-const HOSTS: [&str; 10] = [
-    "debian12-stand-ins",
-    "debian13-2numa-onload-rxe-vfio",
-    "debian13-2numa-stand-ins",
-    "debian13-4numa-21vfs",
-    "debian13-no-hardware",
-    "el10-2numa-onload-rxe-vfio",
-    "iommu-groups",
-    "rdma-hcas",
-    "vmd-numa-gaps",
-    "x2-2port-sriov",
-];
 
 fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
     let (inventory, pools) = survey(host, &Config::default());
@@ -39,7 +26,7 @@ fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
 }
 
 fn of_sample(name: &str) -> Topology {
-    topology(&sample(name), Some(&[]))
+    topology(&Tree::sample(name).host(), Some(&[]))
 }
 
 fn held(class: Class, name: &str) -> Listed {
@@ -288,7 +275,7 @@ fn hostile() -> Topology {
 }
 
 fn all() -> Vec<(&'static str, Topology)> {
-    let mut all: Vec<_> = HOSTS.iter().map(|name| (*name, of_sample(name))).collect();
+    let mut all: Vec<_> = NAMES.map(|name| (name, of_sample(name))).into();
     all.push(("large", large()));
     all.push(("hostile", hostile()));
     all.push(("nothing", Topology::default()));
@@ -533,7 +520,7 @@ fn what_a_holder_took_away_is_still_shown_as_held() {
 
 #[test]
 fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
-    let tree = TestTree::new();
+    let tree = Tree::new();
     let node = "/sys/devices/system/node/node2";
     tree.file(&format!("{node}/cpulist"), "8-15\n");
     tree.file(

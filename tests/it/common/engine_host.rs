@@ -1,12 +1,11 @@
 //! A small host for `runtime configure`: nothing but the files that a test writes.
 
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tempfile::TempDir;
-
-use super::{names_in, on};
+use super::{Tree, names_in, on};
 
 /// Where the programs are that are the engines.
 const PROGRAMS: [&str; 5] = [
@@ -18,21 +17,25 @@ const PROGRAMS: [&str; 5] = [
 ];
 
 pub(crate) struct EngineHost {
-    dir: TempDir,
+    tree: Tree,
     has_engines: bool,
+}
+
+impl Deref for EngineHost {
+    type Target = Tree;
+
+    fn deref(&self) -> &Tree {
+        &self.tree
+    }
 }
 
 impl EngineHost {
     /// A host with nothing but those files.
     pub(crate) fn with(files: &[(&str, &str)]) -> EngineHost {
-        let host = EngineHost {
-            dir: TempDir::new().expect("a directory for a test"),
+        EngineHost {
+            tree: Tree::with(files),
             has_engines: false,
-        };
-        for (path, text) in files {
-            host.write(path, text);
         }
-        host
     }
 
     /// A host with those files, and every engine installed.
@@ -42,28 +45,9 @@ impl EngineHost {
             ..EngineHost::with(files)
         };
         for program in PROGRAMS {
-            host.write(program, "");
+            host.file(program, "");
         }
         host
-    }
-
-    pub(crate) fn root(&self) -> &Path {
-        self.dir.path()
-    }
-
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.root().join(path)
-    }
-
-    pub(crate) fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.path(path);
-        let written = fs::create_dir_all(path.parent().unwrap_or(self.root()))
-            .and_then(|()| fs::write(&path, text));
-        written.expect("a file of ours");
-    }
-
-    pub(crate) fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).expect("a file of this host")
     }
 
     pub(crate) fn configure(&self, engine: &str, more: &[&str]) -> Command {

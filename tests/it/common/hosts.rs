@@ -1,6 +1,6 @@
 //! Small hosts of one kind each.
 
-use super::tree::{CHECKSUM, MULTIARCH, Pci, Tree};
+use onload_test_tree::{CHECKSUM, MULTIARCH, Pci, Tree};
 
 const SFC: &str = "sfc_resource.ef10";
 
@@ -121,7 +121,7 @@ pub(crate) fn opt_onload() -> Tree {
     tree.driver(CHECKSUM);
     tree.libraries("/opt/onload/usr/lib64").tools("/opt/onload");
     tree.libraries(MULTIARCH);
-    let own = tree.outside(MULTIARCH).join("libonload.so");
+    let own = tree.path(MULTIARCH).join("libonload.so");
     let mut content = std::fs::read(&own).unwrap();
     let at = memchr::memmem::find(&content, CHECKSUM.as_bytes()).unwrap();
     content[at] ^= 1;

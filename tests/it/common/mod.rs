@@ -14,7 +14,6 @@
 pub(crate) mod engine_host;
 pub(crate) mod hosts;
 pub(crate) mod strace;
-mod tree;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -30,33 +29,34 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 pub(crate) use onload_test_needs as needs;
-pub(crate) use tree::{CHECKSUM, MULTIARCH, Pci, Tree, scratch};
-
-/// The captured host that comes with the sources.
-pub(crate) const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
-
-/// Every host that comes with the sources, captured or made by hand.
-pub(crate) const COMMITTED: [&str; 10] = [
-    "debian12-stand-ins",
-    CAPTURED,
-    "debian13-2numa-stand-ins",
-    "debian13-4numa-21vfs",
-    "debian13-no-hardware",
-    "el10-2numa-onload-rxe-vfio",
-    "iommu-groups",
-    "rdma-hcas",
-    "vmd-numa-gaps",
-    "x2-2port-sriov",
-];
+pub(crate) use onload_test_tree::sample::{CAPTURED, NAMES as COMMITTED, captured};
+pub(crate) use onload_test_tree::{CHECKSUM, MULTIARCH, Pci, Tree, names_in, scratch};
 
 /// The directory of this package.
 pub(crate) fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The root directory of the captured host.
-pub(crate) fn captured() -> PathBuf {
-    package().join("tests/hosts").join(CAPTURED)
+/// What stands in `golden` is what came out, or becomes it with `UPDATE_GOLDEN=1`.
+#[track_caller]
+pub(crate) fn compare(golden: &Path, found: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        fs::write(golden, found).unwrap();
+        return;
+    }
+    let wanted = fs::read_to_string(golden).unwrap_or_default();
+    if wanted != found {
+        let diff = similar::TextDiff::from_lines(wanted.as_str(), found);
+        let path = golden.display().to_string();
+        panic!("{}", diff.unified_diff().header(&path, "what came out"));
+    }
+}
+
+/// Every host that comes with the sources, and every small one, by name.
+pub(crate) fn every_host() -> Vec<(&'static str, Tree)> {
+    let committed = COMMITTED.map(|name| (name, Tree::sample(name)));
+    committed.into_iter().chain(hosts::all()).collect()
 }
 
 /// What a run of the program gave.
@@ -161,23 +161,75 @@ pub(crate) fn on(root: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// What the program does on a host.
+pub(crate) trait Commands {
+    /// The host's configuration.
+    fn config(&self, text: &str) -> &Tree;
+    /// Runs the program on this host.
+    fn run(&self, args: &[&str]) -> Run;
+    /// What `discover --format json` gives.
+    #[track_caller]
+    fn discover(&self) -> Value;
+    /// Generates into the host's own directory.
+    #[track_caller]
+    fn generate(&self) -> Run;
+    /// Where the host has its specifications.
+    fn specs(&self) -> PathBuf;
+    /// Generates and gives the specification of a class.
+    #[track_caller]
+    fn spec(&self, class: &str) -> Value;
+    /// The specification of a class as it stands there.
+    #[track_caller]
+    fn written(&self, class: &str) -> Value;
+    /// The specification of a class's pools as it stands there.
+    #[track_caller]
+    fn written_pools(&self, class: &str) -> Value;
+}
+
+impl Commands for Tree {
+    fn config(&self, text: &str) -> &Tree {
+        self.file("/etc/onload-ctk/config.toml", text)
+    }
+
+    fn run(&self, args: &[&str]) -> Run {
+        run(&mut on(self.root(), args))
+    }
+
+    #[track_caller]
+    fn discover(&self) -> Value {
+        self.run(&["discover", "--format", "json"]).done().json()
+    }
+
+    #[track_caller]
+    fn generate(&self) -> Run {
+        self.run(&["cdi", "generate"]).done()
+    }
+
+    fn specs(&self) -> PathBuf {
+        self.path("/var/run/cdi")
+    }
+
+    #[track_caller]
+    fn spec(&self, class: &str) -> Value {
+        self.generate();
+        self.written(class)
+    }
+
+    #[track_caller]
+    fn written(&self, class: &str) -> Value {
+        json_file(self.specs().join(format!("onload.dev-{class}.json")))
+    }
+
+    #[track_caller]
+    fn written_pools(&self, class: &str) -> Value {
+        self.written(&format!("{class}-pools"))
+    }
+}
+
 /// A configuration, read by types of the OCI specification that are not ours.
 #[track_caller]
 pub(crate) fn oci(config: &str) -> oci_spec::runtime::Spec {
     serde_json::from_str(config).expect("a configuration of the OCI specification")
-}
-
-/// The names in a directory, sorted; empty where there is none.
-pub(crate) fn names_in(dir: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("a text");
-    let mut names: Vec<String> = entries
-        .map(|entry| name(entry.expect("an entry")))
-        .collect();
-    names.sort();
-    names
 }
 
 /// The specification files in a directory, sorted.
@@ -249,13 +301,13 @@ pub(crate) fn is_root() -> bool {
 /// Somebody who is not root; root may read and write everything.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// Runs as somebody without rights; the tree is given to be searched by everybody.
+/// Runs as somebody without rights.
 pub(crate) fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
     if !is_root() {
         return tree.run(args);
     }
     // The program may stand in a directory that only root may search.
-    let program = tree.outside("/onload-ctk-under-test");
+    let program = tree.path("/onload-ctk-under-test");
     // Copied by another process: a descriptor of ours that a test beside this one hands on to its
     // child would keep the copy from being run (ETXTBSY).
     let mut copy = Command::new("cp");
@@ -264,8 +316,6 @@ pub(crate) fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
         .arg(&program)
         .status();
     assert!(status.expect("cp starts").success());
-    let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(tree.root(), open).expect("a tree of ours");
     let mut command = Command::new(&program);
     command
         .env_clear()

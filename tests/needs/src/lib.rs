@@ -71,6 +71,25 @@ pub fn runs(program: impl AsRef<OsStr>) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// What a program says of a text on its standard input, and whether it likes it.
+#[must_use]
+pub fn asked(command: &mut Command, text: &str) -> (bool, String) {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = command.stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    if let Some(mut stdin) = child.stdin.take() {
+        let written = stdin.write_all(text.as_bytes());
+        written.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    }
+    let output = child.wait_with_output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
 fn is_required() -> bool {
     std::env::var_os(REQUIRE).is_some_and(|value| value == "1")
 }

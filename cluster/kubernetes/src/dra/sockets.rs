@@ -163,19 +163,12 @@ mod tests {
     use http::uri::Authority;
 
     use super::*;
+    use onload_test_tree::names_in;
 
     fn kubelet() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(REGISTRY)).unwrap();
         dir
-    }
-
-    fn names(dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(dir).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
     }
 
     /// What grpc-go makes of a path (`encodeAuthority` in clientconn.go).
@@ -205,13 +198,16 @@ mod tests {
     async fn sockets_stand_where_kubelet_looks_and_go_with_the_instance() {
         let dir = kubelet();
         let sockets = Sockets::bind(dir.path()).await.unwrap();
-        assert_eq!(names(&dir.path().join(REGISTRY)), ["onload.dev@reg.sock"]);
+        assert_eq!(
+            names_in(&dir.path().join(REGISTRY)),
+            ["onload.dev@reg.sock"]
+        );
         let own = dir.path().join("plugins/onload.dev");
         assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
         assert_eq!(sockets.endpoint.parent(), Some(own.as_path()));
         drop(sockets);
-        assert!(names(&dir.path().join(REGISTRY)).is_empty());
-        assert!(names(&own).is_empty());
+        assert!(names_in(&dir.path().join(REGISTRY)).is_empty());
+        assert!(names_in(&own).is_empty());
     }
 
     #[tokio::test]
@@ -220,7 +216,7 @@ mod tests {
         let registry = dir.path().join(REGISTRY);
         let first = Sockets::bind(dir.path()).await.unwrap();
         let second = Sockets::bind(dir.path()).await.unwrap();
-        let both = names(&registry);
+        let both = names_in(&registry);
         assert_eq!(
             (both.len(), both[1].as_str()),
             (2, REGISTRATION_SOCKET),
@@ -230,9 +226,9 @@ mod tests {
         assert_ne!(first.endpoint, second.endpoint);
         // The end of the first takes nothing of the second's, and gives its name to the third.
         drop(first);
-        assert_eq!(names(&registry), both[..1]);
+        assert_eq!(names_in(&registry), both[..1]);
         let third = Sockets::bind(dir.path()).await.unwrap();
-        assert_eq!(names(&registry), both);
+        assert_eq!(names_in(&registry), both);
         drop((second, third));
     }
 
@@ -253,7 +249,7 @@ mod tests {
         fs::write(own.join("dra-notes.sock"), "").unwrap();
         let sockets = Sockets::bind(dir.path()).await.unwrap();
         // kubelet may be waiting for long before it tries the old name again.
-        let left = names(&registry);
+        let left = names_in(&registry);
         assert_eq!((left.len(), left[0].as_str()), (2, "dra.net.sock"));
         assert!(
             left[1].starts_with("onload.dev@reg-") && left[1] != "onload.dev@reg-0a1b2c3d.sock",
@@ -262,7 +258,7 @@ mod tests {
         let file = sockets.endpoint.file_name().unwrap().to_str().unwrap();
         let mut there = vec![file.to_owned(), "dra-notes.sock".to_owned()];
         there.sort();
-        assert_eq!(names(&own), there);
+        assert_eq!(names_in(&own), there);
     }
 
     #[tokio::test]

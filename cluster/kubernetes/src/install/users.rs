@@ -207,28 +207,17 @@ fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::os::unix::fs::symlink;
+    use onload_test_tree::Tree;
 
-    struct Tree(tempfile::TempDir);
+    fn started() -> Tree {
+        let tree = Tree::new();
+        tree.boot("b");
+        tree
+    }
 
-    impl Tree {
-        fn new() -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
-            tree.file("proc/sys/kernel/random/boot_id", "b\n");
-            tree
-        }
-
-        fn file(&self, path: &str, text: &str) {
-            let path = self.0.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-
-        fn find(&self, versions: &[&str]) -> Users {
-            let host = Host::open(self.0.path()).unwrap();
-            find(&host, Path::new("/opt/onload-ctk"), versions)
-        }
+    fn find_on(tree: &Tree, versions: &[&str]) -> Users {
+        let host = Host::open(tree.root()).unwrap();
+        find(&host, Path::new("/opt/onload-ctk"), versions)
     }
 
     const NAMES_IT: &str =
@@ -251,9 +240,9 @@ mod tests {
             "run/docker/runtime-runc/moby/c1/state.json",
             "run/crun/c1/config.json",
         ] {
-            let tree = Tree::new();
+            let tree = started();
             tree.file(path, NAMES_IT);
-            let users = tree.find(&["0.1.0", "0.2.0"]);
+            let users = find_on(&tree, &["0.1.0", "0.2.0"]);
             assert_eq!(users, Users::naming("0.1.0", &format!("/{path}")), "{path}");
             assert_eq!(users.of("0.1.0").unwrap(), format!("/{path} names it"));
             assert_eq!(users.of("0.2.0"), None);
@@ -294,32 +283,32 @@ mod tests {
             (bundle, format!(r#"{{"hooks":["{path}"]}}"#), true),
             (bundle, format!(r#"{{"process":{{"env":["X={path}"#), true),
         ] {
-            let tree = Tree::new();
+            let tree = started();
             tree.file(file, &text);
-            let users = tree.find(&["0.1.0"]);
+            let users = find_on(&tree, &["0.1.0"]);
             assert_eq!(users.of("0.1.0").is_some(), is_used, "{text}");
         }
     }
 
     #[test]
     fn a_version_is_in_use_by_the_bundle_of_a_lease_wherever_that_is() {
-        let tree = Tree::new();
+        let tree = started();
         tree.file("srv/bundles/c1/config.json", NAMES_IT);
-        assert_eq!(tree.find(&["0.1.0"]), Users::default());
+        assert_eq!(find_on(&tree, &["0.1.0"]), Users::default());
         let lease = r#"{"version":1,"class":"vfio","name":"a","slot":0,"boot":"b","container":"c1","bundle":"/srv/bundles/c1",
             "holder":{"init":{"process":{"pid":1,"startTime":7,"pidNamespace":9}}},"entryPoint":"createRuntime","since":1}"#;
         tree.file("run/onload-ctk/@leases/vfio=a#0", lease);
         assert_eq!(
-            tree.find(&["0.1.0"]),
+            find_on(&tree, &["0.1.0"]),
             Users::naming("0.1.0", "/srv/bundles/c1/config.json")
         );
     }
 
     #[test]
     fn a_lease_that_is_not_understood_may_be_of_any_version() {
-        let tree = Tree::new();
+        let tree = started();
         tree.file("run/onload-ctk/@leases/vfio=a#0", "{\"version\":9}");
-        let users = tree.find(&["0.1.0"]).of("0.1.0").unwrap();
+        let users = find_on(&tree, &["0.1.0"]).of("0.1.0").unwrap();
         assert!(
             users
                 .starts_with("it cannot be told whether a container names it: the lease of vfio:a"),
@@ -329,43 +318,43 @@ mod tests {
 
     #[test]
     fn a_configuration_that_cannot_be_read_may_name_any_version() {
-        let tree = Tree::new();
+        let tree = started();
         let path = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json";
         tree.file(path, "");
-        fs::File::options()
+        std::fs::File::options()
             .write(true)
-            .open(tree.0.path().join(path))
+            .open(tree.path(path))
             .unwrap()
             .set_len(LIMIT + 1)
             .unwrap();
-        let users = tree.find(&["0.1.0"]).of("0.1.0").unwrap();
+        let users = find_on(&tree, &["0.1.0"]).of("0.1.0").unwrap();
         assert!(users.contains("longer than 16777216 bytes"), "{users}");
     }
 
     #[test]
     fn another_version_that_begins_alike_is_not_meant() {
-        let tree = Tree::new();
+        let tree = started();
         tree.file(
             "var/run/cdi/a.json",
             "/opt/onload-ctk/0.1.0-rc.1/onload-hook /srv/opt/onload-ctk/0.1.1",
         );
-        let users = tree.find(&["0.1.0", "0.1.0-rc.1", "0.1.1"]);
+        let users = find_on(&tree, &["0.1.0", "0.1.0-rc.1", "0.1.1"]);
         assert_eq!((users.of("0.1.0"), users.of("0.1.1")), (None, None));
         assert!(users.of("0.1.0-rc.1").is_some());
     }
 
     #[test]
     fn a_link_out_of_the_host_is_not_followed() {
-        let (tree, outside) = (Tree::new(), Tree::new());
+        let (tree, outside) = (started(), started());
         outside.file("c1/config.json", NAMES_IT);
-        fs::create_dir_all(tree.0.path().join("run/containerd")).unwrap();
+        tree.directory("run/containerd");
         let tasks = "run/containerd/io.containerd.runtime.v2.task";
-        symlink(outside.0.path(), tree.0.path().join(tasks)).unwrap();
-        assert_eq!(tree.find(&["0.1.0"]), Users::default());
+        tree.link(tasks, outside.root().to_str().unwrap());
+        assert_eq!(find_on(&tree, &["0.1.0"]), Users::default());
     }
 
     #[test]
     fn a_host_without_containers_has_no_users() {
-        assert_eq!(Tree::new().find(&["0.1.0"]).of("0.1.0"), None);
+        assert_eq!(find_on(&started(), &["0.1.0"]).of("0.1.0"), None);
     }
 }

@@ -2,30 +2,11 @@
 
 use std::io::stderr;
 
+pub(crate) use onload_agent::Said;
 use onload_core::config::LogLevel;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
-
-/// What was said last, so that what is tried again is said once.
-#[derive(Debug, Default)]
-pub(crate) struct Said(String);
-
-impl Said {
-    /// Whether this is something else. It counts as said then.
-    pub(crate) fn is_news(&mut self, text: &str) -> bool {
-        let is_news = self.0 != text;
-        if is_news {
-            text.clone_into(&mut self.0);
-        }
-        is_news
-    }
-
-    /// What was wrong is right again: it is said when it comes back.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-}
 
 /// Begins to log. Lines that cannot be written are lost: a full disk stops no container.
 pub fn init(level: LogLevel) {

@@ -241,24 +241,21 @@ fn resource(
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
-
     use onload_core::lease::{Device as Leased, Listed};
     use onload_core::processes::{Cgroup, Process};
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
+    use onload_test_tree::Tree;
+    use onload_test_tree::sample::sources;
 
     use super::*;
 
     const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
     const X2: &str = "x2-2port-sriov";
 
-    fn sources() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-    }
-
     fn survey(host: &str, config: &Config) -> Survey {
-        let root = Host::open(&sources().join("tests/hosts").join(host)).unwrap();
+        let tree = Tree::sample(host);
+        let root = Host::open(tree.root()).unwrap();
         let specs = sources().join("tests/golden").join(host);
         Survey::read(&root, config, &[specs]).unwrap()
     }

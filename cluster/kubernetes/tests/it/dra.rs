@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::support::claims::{Odd, claim_of, result};
 use crate::support::dra_kubelet::{Registered, claim};
 use crate::support::raw_http2::{Answer, call};
-use crate::support::{ClaimServer, Daemon, KubeletDir, MockKubelet, TestHost, get};
+use crate::support::{AgentHost, ClaimServer, Daemon, KubeletDir, MockKubelet, get};
 use onload_cdi::{QualifiedName, Registry};
 use onload_kubernetes::wire::dra_health::HealthStatus;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ const PROTOCOL_ERROR: Answer = Answer::Reset(1);
 
 /// A node with a driver, and the API server and kubelet that it speaks to.
 struct Node {
-    host: TestHost,
+    host: AgentHost,
     api: ClaimServer,
     kubelet: KubeletDir,
     kubeconfig: PathBuf,
@@ -34,7 +34,7 @@ struct Node {
 
 impl Node {
     async fn new() -> Node {
-        let host = TestHost::captured(CAPTURED);
+        let host = AgentHost::captured(CAPTURED);
         host.lease_in_spec("vfio");
         let api = ClaimServer::start().await;
         let kubelet = KubeletDir::make(&host.kubelet_dir());
@@ -648,7 +648,7 @@ async fn a_driver_that_starts_before_kubelet_waits_for_its_directory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_an_api_server_the_device_plugin_serves_alone() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let dir = KubeletDir::make(&host.kubelet_dir());
     let mut daemon = Daemon::with(&host, |command| {
@@ -665,7 +665,7 @@ async fn without_an_api_server_the_device_plugin_serves_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_for_dra_alone_without_an_api_server_ends_the_daemon_with_the_remedy() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\noffer = \"dra\"\n");
     let daemon = Daemon::start(&host);
     let (status, said) = daemon.ended();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::support::api_server::{ApiServer, Release};
 use crate::support::dra_kubelet::Registered;
 use crate::support::kubelet_files::runs_with;
-use crate::support::{Daemon, KubeletDir, MockKubelet, PATIENCE, TestHost};
+use crate::support::{AgentHost, Daemon, KubeletDir, MockKubelet, PATIENCE};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const VFIO: &str = "onload.dev/vfio";
@@ -19,7 +19,7 @@ const VFIO_SLICE: &str = "n1-onload-dev-vfio-0";
 
 /// A node of a cluster.
 struct Node {
-    host: TestHost,
+    host: AgentHost,
     server: ApiServer,
     kubelet: MockKubelet,
     driver: Registered,
@@ -33,9 +33,9 @@ impl Node {
         if release != Release::V1_33 {
             server.put_classes();
         }
-        let host = TestHost::captured(CAPTURED);
+        let host = AgentHost::captured(CAPTURED);
         host.config(config);
-        runs_with(&host.root(), &[]);
+        runs_with(host.root(), &[]);
         let kubelet = MockKubelet::start(&host.plugin_dir());
         let registry = KubeletDir::make(&host.kubelet_dir());
         let daemon = Daemon::with(&host, |command| {

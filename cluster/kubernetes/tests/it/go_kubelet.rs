@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use crate::support::{Daemon, GoKubelet, TestHost};
+use crate::support::{AgentHost, Daemon, GoKubelet};
 use serde_json::{Value, json};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
@@ -20,7 +20,7 @@ fn is_whole(list: &Value) -> bool {
 
 #[test]
 fn a_kubelet_in_go_reads_the_devices_and_gets_what_it_asks_for() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
         return;
     };
@@ -59,7 +59,7 @@ fn a_kubelet_in_go_reads_the_devices_and_gets_what_it_asks_for() {
 
 #[test]
 fn a_kubelet_in_go_is_told_why_it_gets_nothing() {
-    let host = TestHost::captured(X2);
+    let host = AgentHost::captured(X2);
     let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
         return;
     };
@@ -93,7 +93,7 @@ fn a_kubelet_in_go_is_told_why_it_gets_nothing() {
 
 #[test]
 fn every_resource_registers_anew_with_each_kubelet_in_go() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
         return;
     };
@@ -118,7 +118,7 @@ fn every_resource_registers_anew_with_each_kubelet_in_go() {
 
 #[test]
 fn a_kubelet_in_go_that_refuses_is_asked_again() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
         return;
     };
@@ -135,7 +135,7 @@ fn a_kubelet_in_go_that_refuses_is_asked_again() {
 
 #[test]
 fn a_kubelet_in_go_sees_a_device_go_and_a_daemon_end() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
         return;
     };
@@ -155,7 +155,7 @@ fn a_kubelet_in_go_sees_a_device_go_and_a_daemon_end() {
 
 #[test]
 fn a_kubelet_in_go_takes_the_longest_list_that_may_be_configured() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
         return;
     };

@@ -15,6 +15,7 @@ use onload_host::host::Host;
 use onload_kubernetes::install::{Place, Report, What, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
 use onload_test_needs as needs;
+use onload_test_tree::Tree;
 
 const DIRECTORY: &str = "/opt/onload-ctk";
 const RECORD: &str = "opt/onload-ctk/.onload-kubernetes.json";
@@ -26,23 +27,23 @@ fn script(version: &str, more: &str) -> String {
 }
 
 struct Node {
-    root: tempfile::TempDir,
+    tree: Tree,
     image: tempfile::TempDir,
 }
 
 impl Node {
     fn new() -> Self {
         let node = Node {
-            root: tempfile::tempdir().unwrap(),
+            tree: Tree::new(),
             image: tempfile::tempdir().unwrap(),
         };
-        node.file("proc/sys/kernel/random/boot_id", "b\n");
+        node.tree.boot("b");
         node.hook(&script(VERSION, ""), 0o755);
         node
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        self.root.path().join(path.trim_start_matches('/'))
+        self.tree.path(path)
     }
 
     fn source(&self, name: &str) -> PathBuf {
@@ -50,9 +51,7 @@ impl Node {
     }
 
     fn file(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        self.tree.file(path, text);
     }
 
     fn hook(&self, text: &str, mode: u32) {
@@ -70,8 +69,8 @@ impl Node {
     }
 
     fn with<T>(&self, act: impl FnOnce(&Place<'_>) -> T) -> T {
-        let host = Host::open(self.root.path()).unwrap();
-        let owner = fs::metadata(self.root.path()).unwrap().uid();
+        let host = Host::open(self.tree.root()).unwrap();
+        let owner = fs::metadata(self.tree.root()).unwrap().uid();
         act(&Place {
             host: &host,
             directory: Path::new(DIRECTORY),
@@ -121,12 +120,12 @@ impl Node {
 
     /// Every file of the host, with its text.
     fn files(&self) -> Vec<(PathBuf, String)> {
-        let all = walkdir::WalkDir::new(self.root.path()).sort_by_file_name();
+        let all = walkdir::WalkDir::new(self.tree.root()).sort_by_file_name();
         let files = all.into_iter().map(Result::unwrap);
         let files = files.filter(|entry| entry.file_type().is_file());
         files
             .map(|entry| {
-                let below = entry.path().strip_prefix(self.root.path()).unwrap();
+                let below = entry.path().strip_prefix(self.tree.root()).unwrap();
                 (below.to_owned(), fs::read_to_string(entry.path()).unwrap())
             })
             .collect()
@@ -552,7 +551,7 @@ fn an_uninstall_removes_everything_that_was_installed() {
     node.config(SETS);
     node.install();
     {
-        let host = Host::open(node.root.path()).unwrap();
+        let host = Host::open(node.tree.root()).unwrap();
         let _claim = spec_writer::claim(&host).unwrap();
     }
     let report = node.uninstall();
@@ -574,7 +573,7 @@ fn an_uninstall_removes_everything_that_was_installed() {
 fn an_uninstall_from_another_directory_says_that_nothing_is_there() {
     let node = Node::new();
     node.install();
-    let host = Host::open(node.root.path()).unwrap();
+    let host = Host::open(node.tree.root()).unwrap();
     let report = node.with(|place| {
         uninstall(&Place {
             directory: Path::new("/srv/hooks"),
@@ -700,7 +699,7 @@ fn an_uninstall_leaves_what_somebody_else_changed() {
 fn an_uninstall_is_refused_while_the_daemon_runs() {
     let node = Node::new();
     node.install();
-    let host = Host::open(node.root.path()).unwrap();
+    let host = Host::open(node.tree.root()).unwrap();
     let claim = spec_writer::claim(&host).unwrap();
     let error = node.with(uninstall).unwrap_err();
     assert!(
@@ -742,7 +741,7 @@ fn an_uninstall_leaves_the_specifications_of_the_package() {
 fn in_namespace(node: &Node, script: &str) -> Output {
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "--propagation", "private", "sh", "-c", script]);
-    unshare.env("ROOT", node.root.path());
+    unshare.env("ROOT", node.tree.root());
     unshare.env("KUBERNETES", env!("CARGO_BIN_EXE_onload-kubernetes"));
     unshare.env("HOOK", node.source("onload-hook"));
     unshare.output().unwrap()
@@ -845,7 +844,7 @@ fn the_program_says_what_it_did_and_by_its_status_what_is_left() {
     let node = Node::new();
     let run = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onload-kubernetes"));
-        command.arg("--host-root").arg(node.root.path()).args(words);
+        command.arg("--host-root").arg(node.tree.root()).args(words);
         let output = command
             .env("ONLOAD_KUBERNETES_INSTALL_FROM", node.source("onload-hook"))
             .output()

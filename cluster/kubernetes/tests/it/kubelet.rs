@@ -6,10 +6,10 @@
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Daemon, MockKubelet, TestHost, get, get_as};
+use crate::support::{AgentHost, Daemon, MockKubelet, get, get_as};
 use onload_test_needs as needs;
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
@@ -17,7 +17,7 @@ const X2: &str = "x2-2port-sriov";
 const VFIO: &str = "onload.dev/vfio";
 const NIC: &str = "onload.dev/nic";
 
-fn socket_of(host: &TestHost, resource: &str) -> PathBuf {
+fn socket_of(host: &AgentHost, resource: &str) -> PathBuf {
     let name = resource.replacen('/', "_", 1);
     host.plugin_dir()
         .join(format!("onload-kubernetes.{name}.sock"))
@@ -25,7 +25,7 @@ fn socket_of(host: &TestHost, resource: &str) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_class_of_a_host_is_a_resource_with_its_devices() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
@@ -61,7 +61,7 @@ async fn each_class_of_a_host_is_a_resource_with_its_devices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_gets_cdi_devices_and_the_variables_of_its_functions() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
@@ -110,7 +110,7 @@ async fn a_container_gets_cdi_devices_and_the_variables_of_its_functions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_kubelet_should_not_ask_for_is_refused_with_words_of_discovery() {
-    let host = TestHost::captured(X2);
+    let host = AgentHost::captured(X2);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
@@ -140,7 +140,7 @@ async fn what_kubelet_should_not_ask_for_is_refused_with_words_of_discovery() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_names_and_pools_are_resources_and_share_no_exclusive_device() {
-    let host = TestHost::captured(X2);
+    let host = AgentHost::captured(X2);
     host.config(
         r#"
         [pools.fast]
@@ -167,7 +167,7 @@ async fn operators_names_and_pools_are_resources_and_share_no_exclusive_device()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_leaves_its_specification_turns_unhealthy_and_comes_back() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
     let first = kubelet.registered(VFIO).await;
@@ -197,7 +197,7 @@ async fn a_device_that_leaves_its_specification_turns_unhealthy_and_comes_back()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_is_sent_again_only_if_it_differs() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
     kubelet.registered(NIC).await;
@@ -211,7 +211,7 @@ async fn a_list_is_sent_again_only_if_it_differs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_kubelet_is_registered_with_at_a_new_socket() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let mut kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
     for _ in 0..3 {
@@ -228,7 +228,7 @@ async fn a_new_kubelet_is_registered_with_at_a_new_socket() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_seconds() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"nic\", \"vfio\"]\n");
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
@@ -252,7 +252,7 @@ async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_secon
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_that_comes_later_is_waited_for() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let mut daemon = Daemon::start(&host);
     daemon.logged(&["waiting for the directory of the device plugins"]);
     fs::create_dir(host.plugin_dir()).unwrap();
@@ -264,7 +264,7 @@ async fn a_kubelet_that_comes_later_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_registration_is_tried_again_and_said_once() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
     let texts = ["the ResourceName is invalid"; 3];
     let kubelet = MockKubelet::refusing(&host.plugin_dir(), &texts);
@@ -280,7 +280,7 @@ async fn a_refused_registration_is_tried_again_and_said_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_socket_that_is_removed_and_a_stream_that_ends_are_noticed() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
@@ -295,7 +295,7 @@ async fn a_socket_that_is_removed_and_a_stream_that_ends_are_noticed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_takes_the_sockets_away_and_a_killed_daemon_is_followed() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let first = Daemon::start(&host);
     kubelet.registered(VFIO).await;
@@ -323,7 +323,7 @@ async fn the_end_takes_the_sockets_away_and_a_killed_daemon_is_followed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_daemon_is_refused_and_the_first_goes_on() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut first = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
@@ -340,7 +340,7 @@ async fn a_second_daemon_is_refused_and_the_first_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_on_kubelet_s_directory_by_another_stops_nothing() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let directory = fs::File::open(host.plugin_dir()).unwrap();
     let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
@@ -360,7 +360,7 @@ async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
     if !needs::that(can, "a user namespace") {
         return;
     }
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let mut kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::wrapped(&host, |program| {
         let mut command = Command::new("unshare");
@@ -379,7 +379,7 @@ async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_something_else_has_is_left_and_the_other_resources_are_offered() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let taken = socket_of(&host, VFIO);
     fs::write(&taken, "precious").unwrap();
@@ -394,7 +394,7 @@ async fn a_name_that_something_else_has_is_left_and_the_other_resources_are_offe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
@@ -424,7 +424,7 @@ async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
 
 #[test]
 fn an_address_that_the_file_changes_is_told_only_where_the_file_says_it() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let changed = "listen has changed";
     for by_file in [false, true] {
         host.config("[kubernetes]\nlisten = \"\"\n");
@@ -442,7 +442,7 @@ fn an_address_that_the_file_changes_is_told_only_where_the_file_says_it() {
 
 #[test]
 fn a_configuration_that_is_broken_at_the_start_is_an_error() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     host.config("[kubernetes]\nslotz = 1\n");
     let (status, said) = Daemon::start(&host).ended();
     assert_eq!(status.code(), Some(2));
@@ -454,7 +454,7 @@ fn a_configuration_that_is_broken_at_the_start_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_devices_fit_into_the_messages() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"nic\", \"rdma\"]\nslots = 4096\n[kubernetes.resources]\n\"a.io/most\" = { class = \"rdma\", slots = 32768 }\n");
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
@@ -474,7 +474,7 @@ async fn thousands_of_devices_fit_into_the_messages() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_and_health_are_served() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let daemon = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
@@ -511,21 +511,9 @@ for family in families(sys.stdin.read()):
     print(family.name)
 ";
 
-/// What a program says of a text, and whether it likes it.
-fn asked(command: &mut Command, text: &str) -> (bool, String) {
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    std::io::Write::write_all(&mut stdin, text.as_bytes()).unwrap();
-    drop(stdin);
-    let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.lease("vfio:0000:81:10.2", None);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let daemon = Daemon::start(&host);
@@ -557,7 +545,8 @@ async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice(
             .is_ok_and(|status| status.success()),
         "python3-prometheus-client is not installed",
     ) {
-        let (is_good, said) = asked(Command::new("/usr/bin/python3").args(["-c", READER]), &body);
+        let (is_good, said) =
+            needs::asked(Command::new("/usr/bin/python3").args(["-c", READER]), &body);
         assert!(is_good, "{said}\n{body}");
     }
     if needs::programs(&["promtool"]) {
@@ -567,14 +556,15 @@ async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice(
             head.contains("content-type: text/plain; version=0.0.4"),
             "{head}"
         );
-        let (is_good, said) = asked(Command::new("promtool").args(["check", "metrics"]), &body);
+        let (is_good, said) =
+            needs::asked(Command::new("promtool").args(["check", "metrics"]), &body);
         assert!(is_good && said.is_empty(), "{said}\n{body}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_is_in_use_stops_no_device() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();
@@ -594,7 +584,7 @@ async fn an_address_that_is_in_use_stops_no_device() {
 
 #[test]
 fn an_address_of_the_configuration_that_is_in_use_is_named_with_its_key() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
     host.config(&format!("[kubernetes]\nlisten = \"{address}\"\n"));
@@ -607,7 +597,7 @@ fn an_address_of_the_configuration_that_is_in_use_is_named_with_its_key() {
 #[test]
 fn requests_that_never_end_take_few_descriptors_and_are_ended() {
     use std::io::Write;
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let mut daemon = Daemon::start(&host);
     daemon.logged(&["serving /metrics"]);
     daemon.logged(&["answering health checks"]);
@@ -629,7 +619,7 @@ fn requests_that_never_end_take_few_descriptors_and_are_ended() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
     fs::create_dir(host.plugin_dir()).unwrap();
     let mut daemon = Daemon::start(&host);
@@ -661,7 +651,7 @@ async fn a_log_that_cannot_be_written_stops_no_device() {
     if !needs::that(full.exists(), "/dev/full") {
         return;
     }
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::with(&host, |command| {
         command.stderr(fs::File::create(full).unwrap());
@@ -684,7 +674,7 @@ fn limit_descriptors(daemon: &Daemon, most: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_without_descriptors_goes_on_when_it_has_some_again() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut daemon = Daemon::start(&host);
     kubelet.registered(VFIO).await;

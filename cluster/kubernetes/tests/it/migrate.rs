@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use onload_core::class::Class;
 use onload_core::config::Config;
@@ -13,19 +13,13 @@ use onload_core::kubernetes_settings::{ResourceName, ResourceSettings, Slots, So
 use onload_host::devices::discover;
 use onload_host::host::Host;
 use onload_host::offers::{Offer, Survey};
+use onload_test_tree::Tree;
+use onload_test_tree::sample::{sources, whole};
 use serde::Deserialize;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn host_path(name: &str) -> PathBuf {
-    root().join("tests/hosts").join(name)
-}
 
 /// A section of the page.
 fn section(title: &str) -> String {
-    let page = fs::read_to_string(root().join("docs/migrate.md")).unwrap();
+    let page = fs::read_to_string(sources().join("docs/migrate.md")).unwrap();
     let (_, rest) = page.split_once(&format!("\n## {title}\n")).unwrap();
     rest.split("\n## ").next().unwrap().to_owned()
 }
@@ -59,8 +53,8 @@ fn chosen_by_us(config: &Config, name: &str, host: &str) -> BTreeSet<String> {
     let Some(Source::Pool(pool)) = resource(config, name).source() else {
         panic!("{name} is of no pool");
     };
-    let root = host_path(host);
-    let survey = Survey::read(&Host::open(&root).unwrap(), config, &[]).unwrap();
+    let tree = Tree::sample(host);
+    let survey = Survey::read(&Host::open(tree.root()).unwrap(), config, &[]).unwrap();
     let offers: Vec<Offer> = survey.offers();
     let of_pool = offers
         .iter()
@@ -77,8 +71,8 @@ struct Function {
 }
 
 impl Function {
-    fn all(host: &str) -> Vec<Function> {
-        let devices = host_path(host).join("sys/bus/pci/devices");
+    fn all(tree: &Tree) -> Vec<Function> {
+        let devices = tree.path("sys/bus/pci/devices");
         let entries = fs::read_dir(devices).unwrap().map(Result::unwrap);
         let functions = entries.map(|entry| Function {
             address: entry.file_name().into_string().unwrap(),
@@ -193,7 +187,8 @@ impl Selectors {
 }
 
 fn chosen_by(selectors: &Selectors, host: &str, is_rdma: bool) -> BTreeSet<String> {
-    let all = Function::all(host).into_iter();
+    let tree = Tree::sample(host);
+    let all = Function::all(&tree).into_iter();
     let chosen =
         all.filter(|function| function.is_rdma() == is_rdma && selectors.match_function(function));
     chosen.map(|function| function.address).collect()
@@ -333,7 +328,7 @@ fn a_selector_that_no_device_matches_would_be_noticed() {
     let section = section("k8s-rdma-shared-dev-plugin");
     let other = block(&section, "toml").replace("vendor = \"15b3\"", "vendor = \"15b4\"");
     let config = Config::parse(&other).unwrap();
-    let inventory = discover(&Host::open(&host_path(HOSTS[0])).unwrap(), &config);
+    let inventory = discover(&Host::open(&whole(HOSTS[0])).unwrap(), &config);
     assert!(!inventory.rdma.is_empty());
     let name = "rdma/hca_shared_devices_a";
     assert!(chosen_by_us(&config, name, HOSTS[0]).is_empty());
@@ -343,7 +338,7 @@ fn a_selector_that_no_device_matches_would_be_noticed() {
 /// Every piece of configuration in docs/kubernetes.md is one; containerd's is not ours.
 #[test]
 fn the_configuration_of_the_page_about_kubernetes_is_one() {
-    let page = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
+    let page = fs::read_to_string(sources().join("docs/kubernetes.md")).unwrap();
     let blocks = page
         .split("```toml\n")
         .skip(1)

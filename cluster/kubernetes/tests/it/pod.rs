@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use crate::support::api_server::{ApiServer, Gates, TOKEN};
 use crate::support::dra_kubelet::KubeletDir;
-use crate::support::{MockKubelet, PATIENCE, TestHost, sources};
+use crate::support::{AgentHost, MockKubelet, PATIENCE, sources};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, PodSpec, Probe, Volume, VolumeMount,
@@ -41,7 +41,7 @@ fn can_run() -> bool {
 
 /// A captured host as a node, and what a bundle is made of.
 struct Node {
-    host: TestHost,
+    host: AgentHost,
     image: tempfile::TempDir,
     /// Where kubelet makes the directories that end with a pod.
     empty: tempfile::TempDir,
@@ -51,7 +51,7 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let node = Node {
-            host: TestHost::captured(HOST),
+            host: AgentHost::captured(HOST),
             image: tempfile::tempdir().unwrap(),
             empty: tempfile::tempdir().unwrap(),
             bundles: tempfile::tempdir().unwrap(),
@@ -83,7 +83,7 @@ impl Node {
 
     /// Where something of the node is, links followed inside the node.
     fn at(&self, path: &str) -> PathBuf {
-        let host = Host::open(&self.host.root()).unwrap();
+        let host = Host::open(self.host.root()).unwrap();
         let inside = host.resolve(Path::new(path)).unwrap();
         let inside = inside.unwrap_or_else(|| PathBuf::from(path));
         host.outside_path(&inside)
@@ -103,7 +103,7 @@ impl Node {
             return self.image.path().to_owned();
         };
         if path.type_.as_deref() == Some("DirectoryOrCreate") {
-            let host = Host::open(&self.host.root()).unwrap();
+            let host = Host::open(self.host.root()).unwrap();
             host.create_directory(Path::new(&path.path)).unwrap();
         }
         self.at(&path.path)

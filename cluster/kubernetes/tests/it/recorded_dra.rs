@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 
 use crate::support::dra_kubelet::{Registered, claim};
 use crate::support::offers::captured;
-use crate::support::{ClaimServer, Daemon, KubeletDir, TestHost};
+use crate::support::{AgentHost, ClaimServer, Daemon, KubeletDir};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
 use onload_core::config::Config;
@@ -84,7 +84,7 @@ struct Given {
 }
 
 struct Node {
-    host: TestHost,
+    host: AgentHost,
     _api: ClaimServer,
     _daemon: Daemon,
     driver: Registered,
@@ -92,7 +92,7 @@ struct Node {
 
 impl Node {
     async fn with(claims: &[Recorded]) -> Node {
-        let host = TestHost::captured(CAPTURED);
+        let host = AgentHost::captured(CAPTURED);
         let api = ClaimServer::start().await;
         for recorded in claims {
             api.put(recorded.claim.clone());
@@ -221,8 +221,8 @@ fn a_real_server_without_the_features_stores_slices_as_they_are_made_for_it() {
 }
 
 /// The captured host with its physical function bound to vfio, beside those made of it.
-fn host_with_pf() -> TestHost {
-    let host = TestHost::captured(CAPTURED);
+fn host_with_pf() -> AgentHost {
+    let host = AgentHost::captured(CAPTURED);
     let sys = host.root().join("sys");
     let function = sys.join("devices/pci0000:80/0000:80:00.0/0000:81:00.0");
     for (class, name) in [("net", "ens2"), ("ptp", "ptp1")] {
@@ -260,7 +260,7 @@ fn host_with_pf() -> TestHost {
 fn a_real_server_stores_a_function_beside_those_made_of_it_with_one_counter() {
     let stored = recorded_slices(include_str!("../recorded/dra-1.36.2/slices-pf.jsonl"));
     let host = host_with_pf();
-    let root = Host::open(&host.root()).unwrap();
+    let root = Host::open(host.root()).unwrap();
     let config = Config::parse("[discover]\noffer-pf-with-vfs = true\n").unwrap();
     let survey = Survey::read(&root, &config, &[host.spec_dir()]).unwrap();
     is_what_was_stored(&stored, &survey.offers(), &[Class::Vfio], Features::ALL);

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use crate::support::{Daemon, MockKubelet, Plugin, TestHost};
+use crate::support::{AgentHost, Daemon, MockKubelet, Plugin};
 use onload_kubernetes::resources::no_spec;
 use onload_kubernetes::wire::device_plugin::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, ListAndWatchResponse,
@@ -63,7 +63,7 @@ async fn preferred(plugin: &Plugin, call: &Call) -> PreferredAllocationResponse 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_kubelet_is_answered_as_it_was() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
     let mut seen = [0; 5];
@@ -102,7 +102,7 @@ async fn a_real_kubelet_is_answered_as_it_was() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_without_a_specification_are_listed_and_refused_as_they_were() {
-    let host = TestHost::captured(CAPTURED);
+    let host = AgentHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
     let calls = Call::all();

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::support::{Agent, TestHost, parse, sources};
+use crate::support::{Agent, AgentHost, X2, parse, sources};
 use onload_nomad::wire::device::{ContainerReservation, DeviceGroup, ReserveRequest};
 use onload_nomad::wire::structs::Attribute;
 use onload_nomad::wire::structs::attribute::Value;
@@ -63,7 +63,7 @@ fn names(groups: &Groups) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_host_is_published_interface_by_interface() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let groups = agent.published().await;
     let wanted = [
@@ -103,7 +103,7 @@ async fn a_host_is_published_interface_by_interface() {
 
 #[tokio::test]
 async fn attributes_have_the_units_that_nomad_knows() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let groups = agent.published().await;
     let group = &groups["amd/onload/enp101s0f0np0"];
@@ -152,7 +152,7 @@ async fn no_text_looks_like_a_number_to_nomad() {
         "rdma-hcas",
         "vmd-numa-gaps",
     ] {
-        let host = TestHost::captured(name);
+        let host = AgentHost::captured(name);
         for settings in [json!({}), json!({"runtime": "onload"})] {
             let agent = Agent::configured(&host, &settings).await;
             for (group, published) in agent.published().await {
@@ -199,7 +199,7 @@ async fn what_only_one_client_has_does_not_make_a_class_of_its_own() {
         ("x2-2port-sriov", "none/ptp/ptp0", "unique.clock_name"),
         ("rdma-hcas", "onload.dev/rdma/mlx5_0", "unique.node_guid"),
     ] {
-        let host = TestHost::captured(host);
+        let host = AgentHost::captured(host);
         let agent = Agent::configured(&host, &json!({})).await;
         let groups = agent.published().await;
         text(&groups[group], unique);
@@ -210,7 +210,7 @@ async fn what_only_one_client_has_does_not_make_a_class_of_its_own() {
 
 #[tokio::test]
 async fn functions_of_which_a_task_may_have_any_are_one_group_and_each_is_in_one() {
-    let host = TestHost::captured("debian13-4numa-21vfs");
+    let host = AgentHost::captured("debian13-4numa-21vfs");
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = agent.published().await;
     let vfio = groups.iter().filter(|(name, _)| name.contains("/vfio/"));
@@ -252,7 +252,7 @@ async fn functions_of_which_a_task_may_have_any_are_one_group_and_each_is_in_one
 
 #[tokio::test]
 async fn two_slots_of_any_are_two_interfaces_with_what_they_share_once() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let groups = agent.published().await;
     let group = &groups["amd/onload/any"];
@@ -290,7 +290,7 @@ async fn two_slots_of_any_are_two_interfaces_with_what_they_share_once() {
 
 #[tokio::test]
 async fn with_our_runtime_reserve_sets_nothing_that_a_task_may_set_itself() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     for (id, request) in [
         ("onload-enp101s0f0np0-0", "nic=enp101s0f0np0"),
@@ -322,7 +322,7 @@ async fn with_our_runtime_reserve_sets_nothing_that_a_task_may_set_itself() {
 
 #[tokio::test]
 async fn a_name_to_ignore_that_the_host_does_not_have_is_warned_of() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let ignored =
         json!({"ignored_interfaces": ["enp101s0f0v0", "eno1", "ptp0", "none", "enp101s0f0vo"]});
     let mut agent = Agent::configured(&host, &ignored).await;
@@ -340,7 +340,7 @@ async fn a_name_to_ignore_that_the_host_does_not_have_is_warned_of() {
 
 #[tokio::test]
 async fn no_two_devices_have_one_id() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = agent.published().await;
     let all: Vec<&str> = groups.values().flat_map(ids).collect();
@@ -350,7 +350,7 @@ async fn no_two_devices_have_one_id() {
 
 #[tokio::test]
 async fn each_type_gives_what_it_is() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let onload = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
     assert_eq!(
@@ -404,7 +404,7 @@ async fn each_type_gives_what_it_is() {
 
 #[tokio::test]
 async fn several_slots_of_a_device_are_the_device_once() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let one = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
     let two = agent
@@ -416,7 +416,7 @@ async fn several_slots_of_a_device_are_the_device_once() {
 
 #[tokio::test]
 async fn a_device_that_is_gone_is_refused_by_name() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({"num_nic": 1})).await;
     for (id, said) in [
         (
@@ -445,7 +445,7 @@ async fn a_device_that_is_gone_is_refused_by_name() {
 
 #[tokio::test]
 async fn a_device_without_a_specification_is_unhealthy_with_the_remedy() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let mut devices = agent.fingerprint().await;
     assert_eq!(health(&devices.next().await["amd/zf/enp101s0f0np0"]), None);
@@ -472,7 +472,7 @@ async fn a_device_without_a_specification_is_unhealthy_with_the_remedy() {
 
 #[tokio::test]
 async fn a_link_that_goes_down_is_told_with_its_remedy() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"fingerprint_period": "1s"})).await;
     let mut devices = agent.fingerprint().await;
     let before = devices.next().await;
@@ -490,12 +490,12 @@ async fn a_link_that_goes_down_is_told_with_its_remedy() {
 
 #[tokio::test]
 async fn nothing_is_sent_where_nothing_changes() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"fingerprint_period": "1s"})).await;
     let mut devices = agent.fingerprint().await;
     let before = devices.next().await;
     // A lease does not change what is published, but is looked at.
-    host.write("run/onload-ctk/@leases/.lock", "");
+    host.file("run/onload-ctk/@leases/.lock", "");
     host.change_spec("zf", |spec| spec["containerEdits"]["env"] = json!(["A=1"]));
     host.remove_from_spec("pps", "pps0");
     let groups = devices.next().await;
@@ -513,7 +513,7 @@ async fn nothing_is_sent_where_nothing_changes() {
 
 #[tokio::test]
 async fn what_nomad_cannot_carry_is_published_only_by_the_operators_word() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut without = Agent::configured(&host, &json!({})).await;
     let groups = without.published().await;
     assert!(
@@ -537,8 +537,8 @@ async fn what_nomad_cannot_carry_is_published_only_by_the_operators_word() {
 
 #[tokio::test]
 async fn a_device_of_one_task_comes_by_a_ticket() {
-    let host = TestHost::x2();
-    lease_in_spec(&host);
+    let host = AgentHost::captured(X2);
+    host.lease_in_spec("vfio");
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let first = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     assert!(
@@ -573,37 +573,16 @@ fn ticket_id(given: &ContainerReservation) -> &str {
     value.strip_prefix("ticket:").unwrap()
 }
 
-fn ticket_of(host: &TestHost, given: &ContainerReservation) -> Option<serde_json::Value> {
+fn ticket_of(host: &AgentHost, given: &ContainerReservation) -> Option<serde_json::Value> {
     let id = ticket_id(given);
     let path = host.root().join("run/onload-ctk/@requests").join(id);
     Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
 }
 
-/// Gives the functions of the host the hook that a host with the package has.
-fn lease_in_spec(host: &TestHost) {
-    host.change_spec("vfio", |spec| {
-        for device in spec["devices"].as_array_mut().unwrap() {
-            let name = device["name"].as_str().unwrap().to_owned();
-            let args = [
-                "onload-hook",
-                "createRuntime",
-                "--memlock",
-                "unlimited",
-                "--lease",
-                &format!("vfio:{name}"),
-            ]
-            .map(str::to_owned);
-            device["containerEdits"]["hooks"] = json!([
-                {"hookName": "createRuntime", "path": "/usr/bin/onload-hook", "args": args}
-            ]);
-        }
-    });
-}
-
 /// Nomad merges the answers of all device blocks of a task, and of one name one value stays.
 #[tokio::test]
 async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let mut merged = BTreeMap::new();
     for id in [
@@ -640,11 +619,11 @@ async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
 
 #[tokio::test]
 async fn what_others_could_have_written_is_unhealthy_as_the_runtime_refuses_it() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let cdi = host.root().join("etc/cdi");
     fs::create_dir_all(cdi.parent().unwrap()).unwrap();
     fs::rename(host.spec_dir(), &cdi).unwrap();
-    for path in [&host.root(), &host.root().join("etc"), &cdi] {
+    for path in [host.root(), &host.path("etc"), &cdi] {
         mode(path, 0o755);
     }
     for entry in fs::read_dir(&cdi).unwrap() {
@@ -672,7 +651,7 @@ fn mode(path: &std::path::Path, mode: u32) {
 
 #[tokio::test]
 async fn what_a_task_can_bear_to_be_without_is_said_to_it() {
-    let host = TestHost::captured("debian12-stand-ins");
+    let host = AgentHost::captured("debian12-stand-ins");
     host.change_spec("rdma", |spec| {
         let args = ["onload-hook", "createRuntime", "--memlock", "unlimited"];
         spec["containerEdits"]["hooks"] = json!([
@@ -705,7 +684,7 @@ async fn what_a_task_can_bear_to_be_without_is_said_to_it() {
 #[tokio::test]
 async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_a_task_of_ours_is_not_another()
  {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let mut devices = agent.fingerprint().await;
     let before = devices.next().await;
@@ -733,7 +712,7 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
 /// be ending.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reservation_waits_for_a_task_of_this_client_and_holds_nobody_up() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     held_by_own_task(&host, &agent).await;
     let mut client = agent.devices();
@@ -761,7 +740,7 @@ async fn a_reservation_waits_for_a_task_of_this_client_and_holds_nobody_up() {
 
 #[tokio::test]
 async fn a_reservation_waits_no_longer_than_is_set() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let settings = json!({"runtime": "onload", "reserve_wait": "600ms"});
     let agent = Agent::configured(&host, &settings).await;
     held_by_own_task(&host, &agent).await;
@@ -769,7 +748,7 @@ async fn a_reservation_waits_no_longer_than_is_set() {
     // The agent reserves anew for tasks that run when it is started again: that is no error.
     agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     assert!(begin.elapsed().as_millis() >= 600);
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let settings = json!({"runtime": "onload", "reserve_wait": "0s"});
     let mut agent = Agent::configured(&host, &settings).await;
     held_by_own_task(&host, &agent).await;
@@ -781,15 +760,15 @@ async fn a_reservation_waits_no_longer_than_is_set() {
 const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:65:00.3#0";
 
 /// What cannot be understood counts as held: a lease of a newer version.
-fn lease_elsewhere(host: &TestHost) {
+fn lease_elsewhere(host: &AgentHost) {
     let leases = host.root().join("run/onload-ctk/@leases");
     fs::create_dir_all(&leases).unwrap();
     private(&leases);
-    host.write(LEASE, "{\"version\":99}\n");
+    host.replace(LEASE, "{\"version\":99}\n", 0o644);
 }
 
 /// A task has the function, and the plugin knows it.
-async fn held_by_own_task(host: &TestHost, agent: &Agent) {
+async fn held_by_own_task(host: &AgentHost, agent: &Agent) {
     let mut devices = agent.fingerprint().await;
     devices.next().await;
     let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
@@ -805,7 +784,7 @@ async fn held_by_own_task(host: &TestHost, agent: &Agent) {
 
 #[tokio::test]
 async fn an_interface_that_one_container_has_at_a_time_needs_our_runtime_too() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     host.config("[leases]\nshare = { nic = 1 }\n");
     let mut without = Agent::configured(&host, &json!({})).await;
     let groups = without.published().await;
@@ -828,7 +807,7 @@ async fn an_interface_that_one_container_has_at_a_time_needs_our_runtime_too() {
 
 #[tokio::test]
 async fn what_a_pool_shares_has_as_many_slots() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     host.config("[leases]\nshare = { ptp = 3 }\n");
     let agent = Agent::configured(&host, &json!({"num_ptp": 7})).await;
     let groups = agent.published().await;
@@ -841,7 +820,7 @@ fn private(dir: &std::path::Path) {
 
 /// Writes what the runtime writes: the lease of a container that was started with a ticket. Its first process is
 /// in a namespace that nobody can look into.
-fn lease_of_task(host: &TestHost, given: &ContainerReservation) {
+fn lease_of_task(host: &AgentHost, given: &ContainerReservation) {
     let ticket = ticket_id(given);
     let process = json!({"pid": 1, "startTime": 1, "pidNamespace": 1});
     let lease = json!({
@@ -849,19 +828,19 @@ fn lease_of_task(host: &TestHost, given: &ContainerReservation) {
         "holder": {"init": {"process": process, "cgroup": null}},
         "entryPoint": "createRuntime", "since": 1_700_000_000, "ticket": ticket,
     });
-    host.write_private(LEASE, &format!("{lease}\n"));
+    host.replace(LEASE, &format!("{lease}\n"), 0o600);
 }
 
 #[tokio::test]
 async fn statistics_have_the_counters_of_the_interface_and_onloads_stacks() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let counters = format!("sys/class/net/{NIC}");
     let real = fs::canonicalize(host.root().join(counters)).unwrap();
     fs::create_dir_all(real.join("statistics")).unwrap();
     for (name, number) in [("rx_bytes", 1000), ("tx_bytes", 24), ("rx_dropped", 7)] {
         fs::write(real.join("statistics").join(name), format!("{number}\n")).unwrap();
     }
-    host.write("proc/driver/onload/stacks", "0: 17 0 1\n3: 21 0 1\n");
+    host.file("proc/driver/onload/stacks", "0: 17 0 1\n3: 21 0 1\n");
     let agent = Agent::configured(&host, &json!({"num_nic": 2})).await;
     agent.published().await;
     let stats = agent.stats().await;

@@ -9,7 +9,7 @@
 
 use std::fs;
 
-use crate::support::{GoHost, TestHost, config, go_program};
+use crate::support::{AgentHost, GoHost, X2, config, go_program};
 use onload_nomad::wire::base::{ConfigSchemaResponse, PluginInfoResponse, SetConfigResponse};
 use onload_nomad::wire::device::{
     FingerprintResponse, ReserveRequest, ReserveResponse, StatsRequest, StatsResponse,
@@ -40,7 +40,7 @@ fn fingerprint(host: &mut GoHost) -> FingerprintResponse {
 #[test]
 fn nomads_library_takes_it_through_all_of_its_lives() {
     let Some(program) = go_program() else { return };
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     // It is started to be asked what it is, then to be configured twice, then to stay.
     let mut first = GoHost::start(program, &host).unwrap();
     first.command("ping").unwrap();
@@ -81,7 +81,7 @@ fn nomads_library_takes_it_through_all_of_its_lives() {
 #[test]
 fn changes_reach_nomads_library_by_the_open_stream() {
     let Some(program) = go_program() else { return };
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = GoHost::start(program, &host).unwrap();
     set(&mut agent, &json!({})).unwrap();
     let has_pps = |published: &FingerprintResponse| {
@@ -99,8 +99,8 @@ fn changes_reach_nomads_library_by_the_open_stream() {
 #[test]
 fn statistics_reach_nomads_library() {
     let Some(program) = go_program() else { return };
-    let host = TestHost::x2();
-    host.write("proc/driver/onload/stacks", "0: 17 0 1\n");
+    let host = AgentHost::captured(X2);
+    host.file("proc/driver/onload/stacks", "0: 17 0 1\n");
     let mut agent = GoHost::start(program, &host).unwrap();
     set(&mut agent, &json!({"num_nic": 1})).unwrap();
     let stats: StatsResponse = agent
@@ -121,7 +121,7 @@ fn statistics_reach_nomads_library() {
 #[test]
 fn an_error_reaches_nomad_in_our_words() {
     let Some(program) = go_program() else { return };
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut agent = GoHost::start(program, &host).unwrap();
     let refused = set(&mut agent, &json!({"num_nic": "ten"})).unwrap_err();
     assert!(
@@ -137,7 +137,7 @@ fn an_error_reaches_nomad_in_our_words() {
 #[test]
 fn its_log_keeps_level_and_words_in_the_agents() {
     let Some(program) = go_program() else { return };
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = GoHost::start(program, &host).unwrap();
     set(&mut agent, &json!({})).unwrap();
     fingerprint(&mut agent);
@@ -166,7 +166,7 @@ fn its_log_keeps_level_and_words_in_the_agents() {
 #[test]
 fn a_host_that_is_no_nomad_is_told_why() {
     let Some(program) = go_program() else { return };
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let start = |name: &str| {
         let started = GoHost::with(program, &host, |command| {
             command.env(name, "x");

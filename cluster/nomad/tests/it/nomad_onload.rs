@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use crate::support::{Agent, TestHost, sources};
+use crate::support::{Agent, AgentHost, X2, sources};
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::device::{ContainerReservation, DeviceGroup};
 use onload_nomad::wire::structs::attribute::Value;
@@ -135,12 +135,12 @@ fn source<'g>(given: &'g ContainerReservation, path: &str) -> Option<&'g str> {
     Some(&mount.host_path)
 }
 
-async fn given(host: &TestHost, settings: Json, id: &str) -> ContainerReservation {
+async fn given(host: &AgentHost, settings: Json, id: &str) -> ContainerReservation {
     let agent = Agent::configured(host, &settings).await;
     agent.reserve(&[id]).await.unwrap()
 }
 
-async fn published(host: &TestHost, settings: Json) -> BTreeMap<String, DeviceGroup> {
+async fn published(host: &AgentHost, settings: Json) -> BTreeMap<String, DeviceGroup> {
     Agent::configured(host, &settings).await.published().await
 }
 
@@ -167,7 +167,7 @@ fn every_setting_of_its_readme_is_one_of_ours() {
 
 #[tokio::test]
 async fn the_stanza_of_its_readme_gives_a_task_what_it_gave() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"mount_onload": true})).await;
     let page = page();
     let mut differences: BTreeSet<String> = BTreeSet::new();
@@ -203,7 +203,7 @@ async fn the_stanza_of_its_readme_gives_a_task_what_it_gave() {
 
 #[tokio::test]
 async fn a_job_finds_the_devices_that_its_readme_names() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let groups = published(&host, json!({})).await;
     let mut wanted = Vec::new();
     for kind in ["onload", "onloadzf", "zf"] {
@@ -225,7 +225,7 @@ async fn a_job_finds_the_devices_that_its_readme_names() {
 #[tokio::test]
 async fn a_host_without_an_accelerated_interface_has_none() {
     // Its one interface is there by AF_XDP.
-    let host = TestHost::captured("debian13-2numa-onload-rxe-vfio");
+    let host = AgentHost::captured("debian13-2numa-onload-rxe-vfio");
     let with = published(&host, json!({})).await;
     assert_eq!(of_types(&with, &ONLOAD), ["xdp/onload/ens1"]);
     let without = published(&host, json!({"probe_xdp": false})).await;
@@ -248,7 +248,7 @@ async fn a_host_without_an_accelerated_interface_has_none() {
 
 #[tokio::test]
 async fn an_ignored_interface_is_ignored() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let groups = published(&host, json!({"ignored_interfaces": [NIC, "ptp0"]})).await;
     let left = [
         "amd/onload/enp101s0f0v0",
@@ -261,7 +261,7 @@ async fn an_ignored_interface_is_ignored() {
 
 #[tokio::test]
 async fn what_is_not_probed_is_not_published() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let types = |groups: BTreeMap<String, DeviceGroup>| -> BTreeSet<String> {
         groups
             .into_values()
@@ -299,7 +299,7 @@ async fn what_is_not_probed_is_not_published() {
 
 #[tokio::test]
 async fn rdma_devices_are_published_as_often_as_is_said() {
-    let host = TestHost::captured("debian12-stand-ins");
+    let host = AgentHost::captured("debian12-stand-ins");
     let groups = published(&host, json!({"num_rdma": 4})).await;
     assert_eq!(groups["onload.dev/rdma/rxe0"].devices.len(), 4);
     let groups = published(&host, json!({"probe_rdma": false})).await;
@@ -308,7 +308,7 @@ async fn rdma_devices_are_published_as_often_as_is_said() {
 
 #[tokio::test]
 async fn numbers_of_tasks_are_by_kind_of_device() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let settings = json!({"num_nic": 2, "num_ptp": 3, "num_pps": 4, "num_profile": 5, "num_hugepages": 6, "runtime": "onload"});
     let groups = published(&host, settings).await;
     let slots = |name: &str| groups[name].devices.len();
@@ -324,7 +324,7 @@ async fn numbers_of_tasks_are_by_kind_of_device() {
 
 #[tokio::test]
 async fn without_the_preload_all_else_is_given() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let id = format!("onload-{NIC}-0");
     let with = given(&host, json!({}), &id).await;
     let without = given(&host, json!({"set_preload": false}), &id).await;
@@ -335,7 +335,7 @@ async fn without_the_preload_all_else_is_given() {
 
 #[tokio::test]
 async fn without_mount_onload_there_are_no_tools_and_no_profiles() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     for kind in ONLOAD {
         let given = given(
             &host,
@@ -356,7 +356,7 @@ async fn without_mount_onload_there_are_no_tools_and_no_profiles() {
 
 #[tokio::test]
 async fn the_paths_of_its_readme_are_where_the_task_has_things() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let settings = json!({
         "task_onload_lib_path": "/opt/onload/usr/lib64",
         "host_onload_lib_path": "/usr/lib64",
@@ -401,7 +401,7 @@ async fn the_paths_of_its_readme_are_where_the_task_has_things() {
 #[tokio::test]
 async fn the_paths_of_its_example_are_where_the_host_has_things() {
     // Its example for Ubuntu, on a host that has all of it there.
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let multiarch = host.root().join("usr/lib/x86_64-linux-gnu");
     fs::create_dir_all(multiarch.parent().unwrap()).unwrap();
     fs::rename(host.root().join("usr/lib64"), &multiarch).unwrap();
@@ -423,7 +423,7 @@ async fn the_paths_of_its_example_are_where_the_host_has_things() {
 
 #[tokio::test]
 async fn a_directory_without_onload_is_named_in_the_log() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let settings = json!({"host_onload_lib_path": "/opt/elsewhere"});
     let mut agent = Agent::configured(&host, &settings).await;
     let groups = agent.published().await;
@@ -434,7 +434,7 @@ async fn a_directory_without_onload_is_named_in_the_log() {
 
 #[tokio::test]
 async fn an_empty_path_gives_nothing_of_it() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let id = format!("onloadzf-{NIC}-0");
     let all = given(&host, json!({}), &id).await;
     for (setting, is_gone) in [
@@ -478,7 +478,7 @@ async fn an_empty_path_gives_nothing_of_it() {
 
 #[tokio::test]
 async fn device_nodes_are_where_the_task_wants_them() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let settings = json!({"task_device_path": "/devices"});
     let given_onload = given(&host, settings.clone(), &format!("onload-{NIC}-0")).await;
     let nodes: Vec<(&str, &str)> = given_onload
@@ -501,7 +501,7 @@ async fn device_nodes_are_where_the_task_wants_them() {
 
 #[tokio::test]
 async fn the_job_of_its_clock_example_learns_which_clock_it_got() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let given = agent.reserve(&["ptp-ptp0-4"]).await.unwrap();
     assert_eq!(

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::{Agent, TestHost, meets, sources};
+use crate::support::{Agent, AgentHost, X2, meets, sources};
 use clap::CommandFactory;
 use onload_nomad::cli::Cli;
 use onload_nomad::settings::table::TABLE;
@@ -56,7 +56,7 @@ fn is(group: &DeviceGroup, name: &str) -> bool {
 
 #[tokio::test]
 async fn the_jobs_find_their_devices_and_attributes_on_a_captured_host() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = agent.published().await;
     let jobs = jobs();
@@ -109,7 +109,7 @@ fn constraints(text: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn the_constraints_of_the_jobs_are_met_as_nomad_reads_them() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = agent.published().await;
     let mut met = 0;
@@ -193,7 +193,7 @@ fn the_page_has_every_setting_with_its_type_and_default() {
 async fn the_page_has_every_attribute() {
     let page = fs::read_to_string(sources().join("docs/nomad.md")).unwrap();
     for name in ["x2-2port-sriov", "debian12-stand-ins"] {
-        let host = TestHost::captured(name);
+        let host = AgentHost::captured(name);
         let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
         let groups = agent.published().await;
         let attributes = groups.values().flat_map(|group| group.attributes.keys());

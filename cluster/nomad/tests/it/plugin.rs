@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Agent, TestHost, config, start};
+use crate::support::{Agent, AgentHost, X2, config, start};
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::base::SetConfigRequest;
 use onload_nomad::wire::go_plugin::ConnInfo;
@@ -27,7 +27,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 #[tokio::test]
 async fn it_says_one_line_and_what_it_is() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::start(&host).await;
     let fields: Vec<&str> = agent.line.iter().map(String::as_str).collect();
     assert_eq!(fields[..3], ["1", "2", "unix"]);
@@ -48,7 +48,7 @@ async fn it_says_one_line_and_what_it_is() {
 
 #[tokio::test]
 async fn the_schema_has_every_setting_with_its_type_and_default() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let agent = Agent::start(&host).await;
     let Some(Block::Object(object)) = agent.schema().await.block else {
         panic!("no object");
@@ -86,7 +86,7 @@ async fn the_schema_has_every_setting_with_its_type_and_default() {
 #[tokio::test]
 async fn a_plugin_that_is_only_asked_what_it_is_touches_nothing() {
     // There is nothing that it could touch without an error.
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut command = start(&host);
     command.env("ONLOAD_NOMAD_HOST_ROOT", host.root().join("absent"));
     let mut agent = Agent::run(command).await;
@@ -108,7 +108,7 @@ async fn a_plugin_that_is_only_asked_what_it_is_touches_nothing() {
 
 #[tokio::test]
 async fn the_services_of_go_plugin_answer() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let agent = Agent::start(&host).await;
     let mut health = HealthClient::new(agent.channel.clone());
     let check = |service: &str| HealthCheckRequest {
@@ -144,7 +144,7 @@ async fn the_services_of_go_plugin_answer() {
 /// The agent shows lines that are not of its own form at DEBUG.
 #[test]
 fn arguments_that_mean_nothing_are_an_error_in_the_agents_log() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let run = |cookie: bool| {
         let mut command = start(&host);
         command.arg("--host-rot=/");
@@ -169,7 +169,7 @@ fn arguments_that_mean_nothing_are_an_error_in_the_agents_log() {
 
 #[tokio::test]
 async fn the_socket_of_a_killed_plugin_goes_when_the_next_one_starts() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut killed = Agent::start(&host).await;
     killed.signal(Signal::KILL);
     killed.ended();
@@ -183,7 +183,7 @@ async fn the_socket_of_a_killed_plugin_goes_when_the_next_one_starts() {
 #[tokio::test]
 async fn changes_are_told_again_after_waiting_for_them_failed() {
     const TROUBLE: &str = "waiting for changes of the host: ";
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({"fingerprint_period": "1s"})).await;
     let mut devices = agent.fingerprint().await;
     devices.next().await;
@@ -212,7 +212,7 @@ async fn changes_are_told_again_after_waiting_for_them_failed() {
 
 #[tokio::test]
 async fn interrupts_are_the_agents_and_term_ends_it_with_its_socket() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut agent = Agent::start(&host).await;
     agent.signal(Signal::INT);
     agent.signal(Signal::INT);
@@ -226,7 +226,7 @@ async fn interrupts_are_the_agents_and_term_ends_it_with_its_socket() {
 
 #[tokio::test]
 async fn the_stream_of_devices_of_a_killed_plugin_breaks_and_the_next_one_says_the_same() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({})).await;
     let mut devices = agent.fingerprint().await;
     let before = devices.next().await;
@@ -246,7 +246,7 @@ async fn the_stream_of_devices_of_a_killed_plugin_breaks_and_the_next_one_says_t
 
 #[tokio::test]
 async fn the_stream_of_devices_never_ends_while_the_plugin_lives() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut agent = Agent::configured(&host, &json!({})).await;
     let mut devices = agent.fingerprint().await;
     assert!(
@@ -261,7 +261,7 @@ async fn the_stream_of_devices_never_ends_while_the_plugin_lives() {
 
 #[tokio::test]
 async fn a_plugin_whose_configuration_was_refused_ends_with_its_agent() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut agent = Agent::below_another(&host).await;
     agent.set(&json!({})).await.unwrap();
     agent.set(&json!({"runtime": "runc"})).await.unwrap_err();
@@ -279,7 +279,7 @@ async fn a_plugin_whose_configuration_was_refused_ends_with_its_agent() {
 
 #[tokio::test]
 async fn a_plugin_that_was_only_asked_what_it_is_ends_with_its_agent() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let mut agent = Agent::below_another(&host).await;
     agent.info().await;
     agent.signal(Signal::KILL);
@@ -289,7 +289,7 @@ async fn a_plugin_that_was_only_asked_what_it_is_ends_with_its_agent() {
 
 #[tokio::test]
 async fn a_plugin_that_works_outlives_its_agent_until_another_refuses_its_configuration() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::below_another(&host).await;
     agent.set(&json!({"num_nic": 2})).await.unwrap();
     let before = agent.published().await;
@@ -305,7 +305,7 @@ async fn a_plugin_that_works_outlives_its_agent_until_another_refuses_its_config
 
 #[tokio::test]
 async fn an_agent_that_was_started_again_finds_the_plugin_as_it_was() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({"num_nic": 2})).await;
     let before = agent.published().await;
     agent.dial_again().await;
@@ -315,7 +315,7 @@ async fn an_agent_that_was_started_again_finds_the_plugin_as_it_was() {
 
 #[tokio::test]
 async fn settings_that_come_later_count_from_then_on() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"fingerprint_period": "1h"})).await;
     let mut devices = agent.fingerprint().await;
     devices.next().await;
@@ -327,7 +327,7 @@ async fn settings_that_come_later_count_from_then_on() {
 
 #[tokio::test]
 async fn settings_that_mean_nothing_are_refused_with_their_name() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let agent = Agent::start(&host).await;
     for (settings, said) in [
         (
@@ -362,7 +362,7 @@ async fn settings_that_mean_nothing_are_refused_with_their_name() {
 
 #[test]
 fn started_by_hand_or_by_a_host_of_another_kind_it_says_what_it_is() {
-    let host = TestHost::empty();
+    let host = AgentHost::empty();
     let end = |change: &dyn Fn(&mut Command)| {
         let mut command = start(&host);
         change(&mut command);
@@ -400,7 +400,7 @@ fn started_by_hand_or_by_a_host_of_another_kind_it_says_what_it_is() {
 
 #[tokio::test]
 async fn the_log_is_lines_of_json_with_a_level() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({})).await;
     agent.published().await;
     let line = agent.logged(&["vfio 0000:65:00.3 is not published"]);
@@ -419,7 +419,7 @@ async fn the_log_is_lines_of_json_with_a_level() {
 
 #[tokio::test]
 async fn a_host_that_cannot_be_looked_at_has_no_devices_and_says_why() {
-    let host = TestHost::x2();
+    let host = AgentHost::captured(X2);
     host.config("[cdi]\nkindz = []\n");
     let mut agent = Agent::configured(&host, &json!({"fingerprint_period": "1h"})).await;
     let mut devices = agent.fingerprint().await;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::support::host::{Tree, can_make};
+use crate::support::host::{TestNode, can_make};
 use crate::support::{Plugin, Runtime, container, creation, map, next, nothing, pod, texts};
 use onload_nri::wire::messages::{
     CdiDevice, Container, ContainerAdjustment, Hook, Hooks, HugepageLimit, LinuxContainer,
@@ -21,7 +21,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(tree: &Tree, runtime_name: &str, version: &str) -> Node {
+    fn new(tree: &TestNode, runtime_name: &str, version: &str) -> Node {
         let root = tree.root().to_str().unwrap();
         let (plugin, listener) = Plugin::start(&["--host-root", root, "-v"]);
         let mut runtime = next(&listener);
@@ -125,7 +125,7 @@ fn a_runtime_without_names_gets_the_edits() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "1.7.24~ds1");
     let given = node.create(NIC, container("c1")).unwrap();
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_runtime_that_injects_names_gets_them_alone() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     for (name, version) in [("containerd", "v2.1.9"), ("cri-o", "1.34.0")] {
         let mut node = Node::new(&tree, name, version);
         let annotations = [("onload.dev/nic", "all"), ("onload.dev/ptp", "ptp1, ptp0")];
@@ -186,7 +186,7 @@ fn names_that_the_runtime_has_already_are_not_told_again() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let held = CdiDevice {
         name: "onload.dev/ptp=ptp0".to_owned(),
@@ -205,7 +205,7 @@ fn the_container_s_own_preload_and_settings_are_kept() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     for version in ["v1.7.24", "v2.1.9"] {
         let mut node = Node::new(&tree, "containerd", version);
         let own = with_env(&["LD_PRELOAD=/opt/a.so", "EF_FDTABLE_SIZE=4096"]);
@@ -226,7 +226,7 @@ fn the_annotation_of_the_preload_is_followed() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     tree.file("usr/share/onload-ctk/ld.so.preload", "libonload.so\n");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let with = |mode| [("onload.dev/nic", "all"), ("onload.dev/preload", mode)];
@@ -246,7 +246,7 @@ fn locked_memory_is_a_limit_and_not_a_hook_where_the_runtime_takes_limits() {
     if !can_make() {
         return;
     }
-    let tree = Tree::with_pool(1);
+    let tree = TestNode::with_pool(1);
     let annotations = [("onload.dev/rdma", "m0")];
     let unlimited = limit("RLIMIT_MEMLOCK", u64::MAX);
     let mut node = Node::new(&tree, "containerd", "v1.7.7");
@@ -281,7 +281,7 @@ fn limits_that_an_old_runtime_cannot_be_told_are_refused() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     tree.file("usr/share/onload-ctk/ld.so.preload", "libonload.so\n");
     let mut node = Node::new(&tree, "cri-o", "1.28.1");
     let annotations = [("onload.dev/nic", "all"), ("onload.dev/preload", "file")];
@@ -297,7 +297,7 @@ fn a_member_of_a_pool_is_reserved_and_its_hooks_name_the_token() {
     if !can_make() {
         return;
     }
-    let tree = Tree::with_pool(2);
+    let tree = TestNode::with_pool(2);
     // Names could not say which member is reserved.
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let annotations = [("onload.dev/rdma", "any")];
@@ -332,7 +332,7 @@ fn what_was_reserved_for_a_container_that_is_refused_after_all_is_given_back() {
     if !can_make() {
         return;
     }
-    let tree = Tree::with_pool(1);
+    let tree = TestNode::with_pool(1);
     let mut node = Node::new(&tree, "docker", "29.0.0");
     let annotations = &[("onload.dev/rdma", "any")];
     let own = with_annotations(annotations);
@@ -349,7 +349,7 @@ fn a_node_for_reading_alone_is_given_by_name_or_not_at_all() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     let clock = [("onload.dev/ptp", "ptp0")];
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let given = node.create(&clock, container("c1")).unwrap();
@@ -364,7 +364,7 @@ fn a_node_for_reading_alone_is_given_by_name_or_not_at_all() {
 
 #[test]
 fn limits_on_huge_pages_go_into_the_cgroup() {
-    let tree = Tree::bare(&["hugepages"], "");
+    let tree = TestNode::bare(&["hugepages"], "");
     let mut node = Node::new(&tree, "containerd", "v1.7.24");
     let annotations = [("onload.dev/hugepages-limit", "2Mi=128Mi")];
     let given = node.create(&annotations, container("c1")).unwrap();
@@ -384,7 +384,7 @@ fn limits_on_huge_pages_go_into_the_cgroup() {
 
 #[test]
 fn a_capability_is_refused_with_what_gives_it() {
-    let tree = Tree::bare(&["rdma"], "");
+    let tree = TestNode::bare(&["rdma"], "");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let annotations = [
         ("onload.dev/rdma", "m0"),
@@ -401,7 +401,7 @@ fn a_capability_is_refused_with_what_gives_it() {
 
 #[test]
 fn what_the_operator_does_not_allow_is_refused_with_the_line_that_would() {
-    let tree = Tree::bare(&["rdma"], "");
+    let tree = TestNode::bare(&["rdma"], "");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(NIC, container("c1"));
     assert!(
@@ -429,7 +429,7 @@ fn a_name_that_nobody_offers_is_refused_with_those_that_are() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(&[("onload.dev/ptp", "ptp7")], container("c1"));
     assert!(
@@ -443,7 +443,7 @@ fn a_node_that_is_another_driver_s_by_now_is_refused() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     tree.kernel("onload/onload/dev", "243:9");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(NIC, container("c1"));
@@ -458,7 +458,7 @@ fn nothing_is_mounted_below_a_volume_of_the_pod() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     for version in ["v1.7.24", "v2.1.9"] {
         let mut node = Node::new(&tree, "containerd", version);
         for (at, refused) in [
@@ -487,7 +487,7 @@ fn only_the_named_container_of_a_pod_gets_what_is_for_it() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let for_server = [("onload.dev/nic.server", "all")];
     assert_eq!(
@@ -505,7 +505,7 @@ fn docker_is_told_variables_and_mounts_and_all_else_is_refused() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     tree.configure(&["nic", "profile", "zf"], "");
     tree.spec("profile", json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [
         {"name": "latency", "containerEdits": {"env": ["EF_POLL_USEC=100000", "EF_INT_DRIVEN=0"]}}]}));
@@ -548,7 +548,7 @@ fn edits_that_no_runtime_can_be_told_are_refused_unless_a_name_says_them() {
     if !can_make() {
         return;
     }
-    let tree = Tree::bare(&["zf"], "");
+    let tree = TestNode::bare(&["zf"], "");
     tree.spec(
         "zf",
         json!({"cdiVersion": "0.7.0", "kind": "onload.dev/zf", "devices": [
@@ -573,7 +573,7 @@ fn the_host_s_root_is_refused_onload_where_the_operator_says_so() {
     if !can_make() {
         return;
     }
-    let tree = Tree::captured();
+    let tree = TestNode::captured();
     tree.configure(&["nic"], "root-with-onload = \"refuse\"\n");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let user = |uid| Container {
@@ -595,7 +595,7 @@ fn the_host_s_root_is_refused_onload_where_the_operator_says_so() {
 
 #[test]
 fn an_answer_longer_than_a_frame_is_whole() {
-    let tree = Tree::bare(&["profile"], "");
+    let tree = TestNode::bare(&["profile"], "");
     let settings: Vec<String> = (0..500)
         .map(|n| format!("EF_SETTING_NUMBER_{n}={n:040}"))
         .collect();
@@ -613,7 +613,7 @@ fn an_answer_longer_than_a_frame_is_whole() {
 
 #[test]
 fn hostile_annotations_are_one_line_of_a_refusal() {
-    let tree = Tree::bare(&["nic"], "");
+    let tree = TestNode::bare(&["nic"], "");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let long = "x".repeat(1 << 20);
     for (key, value) in [
@@ -710,7 +710,7 @@ fn told_in_full() -> Container {
 
 #[test]
 fn whatever_byte_of_a_message_is_another_there_is_one_answer_and_the_plugin_goes_on() {
-    let tree = Tree::bare(&["profile"], "");
+    let tree = TestNode::bare(&["profile"], "");
     tree.spec(
         "profile",
         json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::support::host::{Tree, can_make};
+use crate::support::host::{TestNode, can_make};
 use crate::support::{Plugin, next};
 
 fn bytes(line: &Value) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn without_tokens(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn replay(tree: &Tree, recorded: &str) {
+fn replay(tree: &TestNode, recorded: &str) {
     let (_plugin, listener) = Plugin::start(&["--host-root", tree.root().to_str().unwrap()]);
     let mut runtime = next(&listener);
     for line in recorded.lines() {
@@ -56,7 +56,7 @@ fn replay(tree: &Tree, recorded: &str) {
 fn what_containerd_asked_of_a_host_is_answered_as_then() {
     if can_make() {
         let recorded = include_str!("../recorded/containerd-2.1.9/host.jsonl");
-        replay(&Tree::captured(), recorded);
+        replay(&TestNode::captured(), recorded);
     }
 }
 
@@ -64,6 +64,6 @@ fn what_containerd_asked_of_a_host_is_answered_as_then() {
 fn what_containerd_asked_of_a_pool_is_answered_as_then() {
     if can_make() {
         let recorded = include_str!("../recorded/containerd-2.1.9/pool.jsonl");
-        replay(&Tree::with_pool(1), recorded);
+        replay(&TestNode::with_pool(1), recorded);
     }
 }

@@ -131,7 +131,7 @@ fn within(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use onload_test_tree::Tree;
 
     fn above_of(cgroups_path: &str) -> Vec<String> {
         let above = above(cgroups_path).into_iter();
@@ -172,28 +172,14 @@ mod tests {
         assert_eq!(above_of(&"/a".repeat(1 << 20)), ["/"]);
     }
 
-    struct Tree(tempfile::TempDir);
-
-    impl Tree {
-        fn new(files: &[(&str, &str)]) -> Tree {
-            let tree = Tree(tempfile::tempdir().unwrap());
-            for (path, text) in files {
-                let path = tree.0.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            tree
-        }
-
-        fn nearest(&self, cgroups_path: &str) -> Option<(String, String, String)> {
-            let found = nearest(cgroups_path, &Sysfs::at(self.0.path()))?;
-            let path = found.path.display().to_string();
-            Some((
-                path,
-                cpu_list::text(&found.cpus),
-                cpu_list::text(&found.mems),
-            ))
-        }
+    fn nearest_of(tree: &Tree, cgroups_path: &str) -> Option<(String, String, String)> {
+        let found = nearest(cgroups_path, &Sysfs::at(tree.root()))?;
+        let path = found.path.display().to_string();
+        Some((
+            path,
+            cpu_list::text(&found.cpus),
+            cpu_list::text(&found.mems),
+        ))
     }
 
     fn found(path: &str, cpus: &str, mems: &str) -> Option<(String, String, String)> {
@@ -202,7 +188,7 @@ mod tests {
 
     #[test]
     fn in_version_2_the_nearest_group_with_the_controller_counts() {
-        let tree = Tree::new(&[
+        let tree = Tree::with(&[
             ("fs/cgroup/cgroup.controllers", "cpuset cpu memory\n"),
             ("fs/cgroup/cpuset.cpus.effective", "0-7\n"),
             ("fs/cgroup/cpuset.mems.effective", "0-1\n"),
@@ -211,7 +197,7 @@ mod tests {
             // Its parent does not hand the controller down.
             ("fs/cgroup/docker/cgroup.procs", ""),
         ]);
-        let found_in = |path| tree.nearest(path);
+        let found_in = |path| nearest_of(&tree, path);
         let system = found("/system.slice", "0-5", "0-1");
         assert_eq!(found_in("system.slice:docker:c0ffee"), system);
         assert_eq!(found_in("system-later.slice:docker:c0ffee"), system);
@@ -225,7 +211,7 @@ mod tests {
 
     #[test]
     fn in_version_1_the_nearest_group_that_was_given_something_counts() {
-        let tree = Tree::new(&[
+        let tree = Tree::with(&[
             ("fs/cgroup/cpuset/cpuset.effective_cpus", "0-7\n"),
             ("fs/cgroup/cpuset/cpuset.effective_mems", "0-1\n"),
             ("fs/cgroup/cpuset/docker/cpuset.effective_cpus", "0-3\n"),
@@ -235,9 +221,12 @@ mod tests {
             ("fs/cgroup/cpuset/old/cpuset.cpus", "2\n"),
             ("fs/cgroup/cpuset/old/cpuset.mems", "1\n"),
         ]);
-        assert_eq!(tree.nearest("/docker/c0ffee"), found("/docker", "0-3", "0"));
-        assert_eq!(tree.nearest("/new/c0ffee"), found("/", "0-7", "0-1"));
-        assert_eq!(tree.nearest("/old/c0ffee"), found("/old", "2", "1"));
-        assert_eq!(Tree::new(&[]).nearest("/docker/c0ffee"), None);
+        assert_eq!(
+            nearest_of(&tree, "/docker/c0ffee"),
+            found("/docker", "0-3", "0")
+        );
+        assert_eq!(nearest_of(&tree, "/new/c0ffee"), found("/", "0-7", "0-1"));
+        assert_eq!(nearest_of(&tree, "/old/c0ffee"), found("/old", "2", "1"));
+        assert_eq!(nearest_of(&Tree::new(), "/docker/c0ffee"), None);
     }
 }

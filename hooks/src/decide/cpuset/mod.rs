@@ -259,7 +259,7 @@ fn shown(numbers: &BTreeSet<u32>) -> String {
 mod tests {
     use super::*;
     use onload_core::request::Origin;
-    use std::fs;
+    use onload_test_tree::Tree;
 
     /// Two nodes of four CPUs, of which each has two that are isolated.
     const HOST: [(&str, &str); 8] = [
@@ -273,17 +273,11 @@ mod tests {
         ("devices/system/node/node1/cpulist", "4-7\n"),
     ];
 
-    struct Tree(tempfile::TempDir);
+    struct Cpus8(Tree);
 
-    impl Tree {
-        fn new(more: &[(&str, &str)]) -> Tree {
-            let tree = Tree(tempfile::tempdir().unwrap());
-            for (path, text) in HOST.iter().chain(more) {
-                let path = tree.0.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            tree
+    impl Cpus8 {
+        fn new(more: &[(&str, &str)]) -> Cpus8 {
+            Cpus8(Tree::with(&[&HOST, more].concat()))
         }
 
         fn choose(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Choice {
@@ -291,7 +285,7 @@ mod tests {
         }
 
         fn tried(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Result<Choice> {
-            choose(placements, own, Some(path), &Sysfs::at(self.0.path()))
+            choose(placements, own, Some(path), &Sysfs::at(self.0.root()))
         }
 
         fn refusal(&self, placement: Placement, path: &str) -> String {
@@ -320,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_cpus_of_the_node_are_those_that_the_container_may_have() {
-        let tree = Tree::new(&[]);
+        let tree = Cpus8::new(&[]);
         let wanted = [placement(Some(Cpus::Numa), Some(Mems::Numa), &[0])];
         let free = Cpuset::default();
         let chosen = tree.choose(&wanted, &free, "/docker/c0ffee");
@@ -335,7 +329,7 @@ mod tests {
 
     #[test]
     fn devices_on_two_nodes_give_the_cpus_of_both_and_a_line_says_so() {
-        let tree = Tree::new(&[]);
+        let tree = Cpus8::new(&[]);
         let wanted = [placement(Some(Cpus::Numa), Some(Mems::Numa), &[0, 1])];
         let chosen = tree.choose(&wanted, &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("0-7"), Some("0-1")));
@@ -360,7 +354,7 @@ mod tests {
 
     #[test]
     fn isolated_cpus_are_those_of_the_node() {
-        let tree = Tree::new(&[("devices/system/cpu/isolated", "2-5\n")]);
+        let tree = Cpus8::new(&[("devices/system/cpu/isolated", "2-5\n")]);
         let of = |nodes: &[u32]| placement(Some(Cpus::Isolated), None, nodes);
         let chosen = tree.choose(&[of(&[1])], &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("4-5"), None));
@@ -369,7 +363,7 @@ mod tests {
             refused.ends_with("bundle hft wants the CPUs 4-5, and the control group \"/narrow\" of the container has 0-1,6; widen that, or change [bundles.hft]"),
             "{refused}"
         );
-        let none = Tree::new(&[("devices/system/cpu/isolated", "\n")]);
+        let none = Cpus8::new(&[("devices/system/cpu/isolated", "\n")]);
         let refused = none.refusal(of(&[0]), "/x/y");
         assert!(
             refused.contains("no CPU of NUMA node 0 is isolated (none on this host)"),
@@ -379,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_list_of_the_kernel_that_ends_in_null_is_a_list() {
-        let tree = Tree::new(&[
+        let tree = Cpus8::new(&[
             ("devices/system/node/node1/cpulist", "4-7\n\0"),
             ("devices/system/cpu/isolated", "2-5\n\0"),
         ]);
@@ -390,20 +384,20 @@ mod tests {
 
     #[test]
     fn nobody_is_kept_to_a_part_of_a_list_that_is_not_understood() {
-        let tree = Tree::new(&[("devices/system/node/node1/cpulist", "4-5,7-6\n")]);
+        let tree = Cpus8::new(&[("devices/system/node/node1/cpulist", "4-5,7-6\n")]);
         let of = |cpus| placement(Some(cpus), None, &[1]);
         let refused = tree.refusal(of(Cpus::Numa), "/x/y");
         let wanted = "reading /sys/devices/system/node/node1/cpulist; name CPUs and nodes as lists in [bundles.hft]";
         assert!(refused.contains(wanted), "{refused}");
         // A group whose own list is not understood leaves it to the one above.
-        let tree = Tree::new(&[("fs/cgroup/odd/cpuset.cpus.effective", "0-\n")]);
+        let tree = Cpus8::new(&[("fs/cgroup/odd/cpuset.cpus.effective", "0-\n")]);
         let chosen = tree.choose(&[of(Cpus::Numa)], &Cpuset::default(), "/odd/y");
         assert_eq!(set(&chosen), (Some("4-7"), None));
     }
 
     #[test]
     fn a_list_is_given_whole_or_not_at_all() {
-        let tree = Tree::new(&[]);
+        let tree = Cpus8::new(&[]);
         let of = |cpus: &str| placement(Some(Cpus::List(list(cpus))), None, &[]);
         let chosen = tree.choose(&[of("1,5-6")], &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("1,5-6"), None));
@@ -420,7 +414,7 @@ mod tests {
 
     #[test]
     fn what_the_engine_set_stays_and_a_line_says_so() {
-        let tree = Tree::new(&[]);
+        let tree = Cpus8::new(&[]);
         let own = Cpuset {
             cpus: Some("5".to_owned()),
             mems: None,
@@ -448,12 +442,12 @@ mod tests {
     #[test]
     fn a_node_that_nobody_knows_is_refused_but_where_there_is_only_one() {
         let of = || placement(Some(Cpus::Numa), None, &[]);
-        let refused = Tree::new(&[]).refusal(of(), "/x/y");
+        let refused = Cpus8::new(&[]).refusal(of(), "/x/y");
         assert!(
             refused.contains("the kernel names no NUMA node of the devices of bundle hft"),
             "{refused}"
         );
-        let one = Tree::new(&[("devices/system/node/online", "0\n")]);
+        let one = Cpus8::new(&[("devices/system/node/online", "0\n")]);
         let chosen = one.choose(&[of()], &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("0-3"), None));
     }
@@ -462,12 +456,8 @@ mod tests {
     #[test]
     fn devices_of_a_host_with_two_nodes_have_the_cpus_of_theirs() {
         use onload_core::class::Class;
-        let captured = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../tests/hosts/debian13-2numa-onload-rxe-vfio/sys"
-        );
-        let captured = Sysfs::at(captured);
-        let tree = Tree::new(&[]);
+        let captured = Sysfs::at(onload_test_tree::sample::captured().join("sys"));
+        let tree = Cpus8::new(&[]);
         for (class, name, node) in [
             (Class::Nic, "ens1", Some(0)),
             (Class::Zf, "ens2", Some(1)),

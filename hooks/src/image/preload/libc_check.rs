@@ -291,33 +291,32 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
 mod tests {
     use super::*;
     use onload_core::elf::VersionNeed;
-    use std::fs;
-    use std::os::unix::fs::symlink;
+    use onload_test_tree::Tree;
 
     /// A root file system made of this machine's own glibc programs, or of given bytes.
-    struct Image(tempfile::TempDir);
+    struct Image(Tree);
 
     impl Image {
         fn new() -> Self {
-            let image = Image(tempfile::tempdir().unwrap());
+            let image = Image(Tree::new());
             for dir in ["bin", "lib", "lib64", "usr/bin", "etc"] {
-                fs::create_dir_all(image.0.path().join(dir)).unwrap();
+                image.0.directory(dir);
             }
             image
         }
 
         fn file(&self, path: &str, bytes: &[u8]) -> &Self {
-            fs::write(self.0.path().join(path), bytes).unwrap();
+            self.0.file(path, bytes);
             self
         }
 
         fn link(&self, target: &str, path: &str) -> &Self {
-            symlink(target, self.0.path().join(path)).unwrap();
+            self.0.link(path, target);
             self
         }
 
         fn check_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
-            let root = ContainerRoot::open(self.0.path()).unwrap();
+            let root = ContainerRoot::open(self.0.root()).unwrap();
             let program = Program {
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
                 path: Some("/none:/bin".to_owned()),
@@ -503,10 +502,10 @@ mod tests {
         image
             .file("bin/nul", b"#!/bin/\0sh\n")
             .file("bin/bare", b"#!\n");
-        let fifo = image.0.path().join("bin/fifo");
+        let fifo = image.0.path("bin/fifo");
         let mode = rustix::fs::Mode::from_raw_mode(0o644);
         rustix::fs::mknodat(rustix::fs::CWD, fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let sparse = File::create(image.0.path().join("bin/sparse")).unwrap();
+        let sparse = File::create(image.0.path("bin/sparse")).unwrap();
         sparse.set_len(10 << 30).unwrap();
         let names = [
             "a", "magic", "up", "self", "empty", "text", "nul", "bare", "fifo", "sparse", "../bin",
@@ -525,7 +524,7 @@ mod tests {
         assert!(image.reason("/bin/app").contains("has no libc.so.6"));
         image.file("lib64/libc.so.6", b"INPUT(libc)\n");
         assert!(image.reason("/bin/app").contains("not an ELF file"));
-        fs::remove_file(image.0.path().join("lib64/libc.so.6")).unwrap();
+        image.0.remove("lib64/libc.so.6");
         image.link(
             "/proc/self/root/lib/x86_64-linux-gnu/libc.so.6",
             "lib64/libc.so.6",

@@ -249,17 +249,15 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use onload_test_tree::Tree;
+
     use super::*;
     use crate::moves::netns::test_namespace::{self, Child};
 
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, value) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, format!("{value}\n")).unwrap();
-        }
-        dir
+    fn tree(files: &[(&str, &str)]) -> Tree {
+        let tree = Tree::new();
+        tree.attributes("/", files);
+        tree
     }
 
     const HOST: [(&str, &str); 8] = [
@@ -276,7 +274,7 @@ mod tests {
     #[test]
     fn attributes_are_kept_and_written_back_where_a_container_changed_them() {
         let dir = tree(&HOST);
-        let was = attributes(dir.path());
+        let was = attributes(dir.root());
         let kept: Vec<&str> = was.keys().map(String::as_str).collect();
         let wanted = [
             "gro_flush_timeout",
@@ -286,7 +284,7 @@ mod tests {
             "threaded",
         ];
         assert_eq!(kept, wanted);
-        assert_eq!(restore_attributes(dir.path(), &was), [""; 0]);
+        assert_eq!(restore_attributes(dir.root(), &was), [""; 0]);
         let theirs = [
             ("gro_flush_timeout", "7"),
             ("threaded", "1"),
@@ -297,22 +295,22 @@ mod tests {
             ("queues/tx-0/xps_rxqs", "1"),
         ];
         for (path, value) in theirs {
-            fs::write(dir.path().join(path), value).unwrap();
+            fs::write(dir.path(path), value).unwrap();
         }
-        assert_eq!(restore_attributes(dir.path(), &was), [""; 0]);
-        assert_eq!(attributes(dir.path()), was);
+        assert_eq!(restore_attributes(dir.root(), &was), [""; 0]);
+        assert_eq!(attributes(dir.root()), was);
     }
 
     #[test]
     fn what_cannot_be_written_back_is_named_once() {
         let dir = tree(&HOST);
-        let was = attributes(dir.path());
-        fs::remove_dir_all(dir.path().join("queues/tx-0")).unwrap();
-        fs::remove_file(dir.path().join("threaded")).unwrap();
+        let was = attributes(dir.root());
+        dir.remove("queues/tx-0");
+        dir.remove("threaded");
         let more = [("a/rps_cpus", "1"), ("b/rps_cpus", "1")];
         let mut more_than_was = was.clone();
         more_than_was.extend(more.map(|(path, value)| (path.to_owned(), value.to_owned())));
-        let left = restore_attributes(dir.path(), &more_than_was);
+        let left = restore_attributes(dir.root(), &more_than_was);
         assert_eq!(left, ["its rps_cpus", "its threaded", "its xps_cpus"]);
     }
 

@@ -16,9 +16,9 @@
 
 pub mod moving;
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -26,9 +26,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use oci_spec::runtime::Spec;
+use onload_test_tree::Tree;
 use procfs_core::FromRead;
 use procfs_core::process::{LimitValue, Limits, Stat, Status};
-use rustix::fs::{FileType, Mode};
 use rustix::process::{Pid, Signal, kill_process};
 use walkdir::WalkDir;
 
@@ -58,7 +58,7 @@ pub fn has_runc() -> bool {
 }
 
 pub struct Sandbox {
-    dir: tempfile::TempDir,
+    pub tree: Tree,
 }
 
 /// A specification of one device with Onload's usual edits. `/dev/onload` is a node like /dev/zero.
@@ -81,9 +81,8 @@ pub const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
 impl Sandbox {
     pub fn new() -> Self {
         let sandbox = Sandbox {
-            dir: tempfile::tempdir().unwrap(),
+            tree: Tree::on_disk(),
         };
-        sandbox.chmod("/", 0o755);
         for dir in [
             "dev/infiniband",
             "etc/onload-ctk",
@@ -111,7 +110,7 @@ impl Sandbox {
             ("lib64", "usr/lib64"),
             ("var/run", "/run"),
         ] {
-            symlink(target, sandbox.path(link)).unwrap();
+            sandbox.tree.link(link, target);
         }
         fs::copy(HOOK, sandbox.path(HOOK_THERE)).unwrap();
         fs::copy(WRAPPER, sandbox.path(WRAPPER_THERE)).unwrap();
@@ -127,34 +126,23 @@ impl Sandbox {
     }
 
     pub fn path(&self, path: &str) -> PathBuf {
-        self.dir.path().join(path.trim_start_matches('/'))
+        self.tree.path(path)
     }
 
     pub fn mkdir(&self, path: &str) {
-        let mut at = String::new();
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            at = format!("{at}/{part}");
-            if !self.path(&at).exists() {
-                fs::create_dir(self.path(&at)).unwrap();
-                self.chmod(&at, 0o755);
-            }
-        }
+        self.tree.directory(path);
     }
 
     pub fn chmod(&self, path: &str, mode: u32) {
-        fs::set_permissions(self.path(path), Permissions::from_mode(mode)).unwrap();
+        self.tree.chmod(path, mode);
     }
 
     pub fn file(&self, path: &str, text: impl AsRef<[u8]>) {
-        if let Some((dir, _)) = path.rsplit_once('/') {
-            self.mkdir(dir);
-        }
-        fs::write(self.path(path), text).unwrap();
-        self.chmod(path, 0o644);
+        self.tree.file(path, text);
     }
 
     pub fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap()
+        self.tree.read(path)
     }
 
     /// Allows classes by annotation; `more` is the rest of the configuration.
@@ -207,38 +195,21 @@ impl Sandbox {
             let name = path.trim_start_matches("/dev/");
             self.driver(name, &format!("{major}:{minor}"));
         }
-        let device = rustix::fs::makedev(major, minor);
-        let mode = Mode::from_raw_mode(0o666);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            self.path(path),
-            FileType::CharacterDevice,
-            mode,
-            device,
-        )
-        .unwrap();
-        self.chmod(path, 0o666);
+        self.tree.real_node(path, major, minor);
     }
 
     /// A verbs node as the kernel shows it, in a tree that is mounted over /sys/class.
     pub fn sysfs(&self, node: &str, ibdev: &str, numbers: &str) {
-        self.file(
-            &format!("/sysfs/class/infiniband_verbs/{node}/ibdev"),
-            format!("{ibdev}\n"),
-        );
-        self.file(
-            &format!("/sysfs/class/infiniband_verbs/{node}/dev"),
-            format!("{numbers}\n"),
-        );
+        let verbs = format!("/sysfs/class/infiniband_verbs/{node}");
+        self.tree
+            .attributes(&verbs, &[("ibdev", ibdev), ("dev", numbers)]);
         self.mkdir(&format!("/sysfs/class/infiniband/{ibdev}"));
     }
 
     /// The numbers that Onload's driver gives its node of that name.
     pub fn driver(&self, name: &str, numbers: &str) {
-        self.file(
-            &format!("/sysfs/class/{name}/{name}/dev"),
-            format!("{numbers}\n"),
-        );
+        self.tree
+            .attribute(&format!("/sysfs/class/{name}/{name}/dev"), numbers);
     }
 
     /// Runs a shell script in the sandbox. Its standard input is what is given, its name `$0`.
@@ -272,7 +243,7 @@ impl Sandbox {
     }
 
     fn start(&self, script: &str, input: &[u8]) -> (Child, JoinHandle<()>) {
-        let root = self.dir.path().display();
+        let root = self.tree.root().display();
         let enter = format!(
             "set -e
              mount --bind {root} {root}
@@ -336,10 +307,7 @@ impl Sandbox {
             self.mkdir(&format!("{at}/{dir}"));
         }
         for (link, target) in [("lib64", "usr/lib64"), ("lib", "usr/lib")] {
-            let link = self.path(&format!("{at}/{link}"));
-            if !link.exists() {
-                symlink(target, link).unwrap();
-            }
+            self.tree.link(&format!("{at}/{link}"), target);
         }
         for (from, to) in [
             ("/bin/dash", "bin/sh"),
@@ -359,7 +327,7 @@ impl Sandbox {
     /// Every file of the sandbox outside `/bundle` and `/run/runc`, with what it holds. What the wrapper
     /// remembers of containers is left out, and the directory that is made for it.
     pub fn snapshot(&self) -> Vec<(PathBuf, String)> {
-        let mut entries = snapshot(self.dir.path());
+        let mut entries = snapshot(self.tree.root());
         entries.sort();
         entries
     }
@@ -418,6 +386,14 @@ fn description(path: &Path) -> String {
         String::new()
     };
     format!("{:o} {content}", stat.permissions().mode())
+}
+
+/// The id of a container of this test: tests of one binary run at once, and those of two modules may name theirs alike.
+pub fn unique(name: &str) -> String {
+    let thread = std::thread::current();
+    let module = thread.name().and_then(|test| test.split("::").next());
+    let module = module.unwrap_or("test");
+    format!("onload-ctk-{}-{module}-{name}", std::process::id())
 }
 
 /// Commands for a shell without programs that print a file.

@@ -252,6 +252,7 @@ mod tests {
     use onload_cdi::{Registry, validate};
 
     use super::*;
+    use onload_test_tree::names_in;
 
     const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
@@ -311,16 +312,6 @@ mod tests {
             .write(&uid(), &owner(), own(&leased, &hooks()))
             .unwrap();
     }
-
-    fn names(dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(dir).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    }
-
-    use std::path::Path;
 
     #[test]
     fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
@@ -435,10 +426,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let specs = OwnSpecs::new(dir.path().to_owned());
         write(&specs, &[]);
-        assert_eq!(names(dir.path()), [file(&uid(), OWNER)]);
+        assert_eq!(names_in(dir.path()), [file(&uid(), OWNER)]);
         assert_eq!(specs.list(), BTreeMap::from([(uid(), Some(owner()))]));
         assert!(!specs.remove(&uid()).unwrap());
-        assert!(names(dir.path()).is_empty());
+        assert!(names_in(dir.path()).is_empty());
         let rdma = Leased {
             device: "rdma:mlx5_0".parse().unwrap(),
             ..leased("a")
@@ -474,7 +465,7 @@ mod tests {
             fs::write(dir.path().join(other), "{}").unwrap();
         }
         assert!(specs.remove(&uid()).unwrap());
-        assert_eq!(names(dir.path()), others);
+        assert_eq!(names_in(dir.path()), others);
         assert!(!specs.remove(&uid()).unwrap());
     }
 

@@ -1,34 +1,33 @@
 //! `onload-kubernetes run`, as a process.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
+use onload_test_tree::Log;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{PATIENCE, TestHost};
+use super::{AgentHost, PATIENCE};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_onload-kubernetes");
 
 pub(crate) struct Daemon {
     child: Child,
-    lines: Receiver<String>,
-    seen: Vec<String>,
+    log: Log,
     pub(crate) http: PathBuf,
     pub(crate) health: PathBuf,
 }
 
 impl Daemon {
-    pub(crate) fn start(host: &TestHost) -> Daemon {
+    pub(crate) fn start(host: &AgentHost) -> Daemon {
         Daemon::with(host, |_| {})
     }
 
-    pub(crate) fn with(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
+    pub(crate) fn with(host: &AgentHost, change: impl FnOnce(&mut Command)) -> Daemon {
         let spec_dir = host.spec_dir();
         Daemon::made(host, Command::new(PROGRAM), |command| {
             command.arg("--spec-dir").arg(spec_dir);
@@ -36,19 +35,19 @@ impl Daemon {
         })
     }
 
-    pub(crate) fn that_writes(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
+    pub(crate) fn that_writes(host: &AgentHost, change: impl FnOnce(&mut Command)) -> Daemon {
         Daemon::made(host, Command::new(PROGRAM), change)
     }
 
     /// As the argument of another program, which executes it.
-    pub(crate) fn wrapped(host: &TestHost, wrap: impl FnOnce(&str) -> Command) -> Daemon {
+    pub(crate) fn wrapped(host: &AgentHost, wrap: impl FnOnce(&str) -> Command) -> Daemon {
         let spec_dir = host.spec_dir();
         Daemon::made(host, wrap(PROGRAM), |command| {
             command.arg("--spec-dir").arg(spec_dir);
         })
     }
 
-    fn made(host: &TestHost, mut command: Command, change: impl FnOnce(&mut Command)) -> Daemon {
+    fn made(host: &AgentHost, mut command: Command, change: impl FnOnce(&mut Command)) -> Daemon {
         if !host.config_path().exists() {
             host.config("");
         }
@@ -66,21 +65,11 @@ impl Daemon {
         command.stderr(Stdio::piped()).stdout(Stdio::null());
         change(&mut command);
         let mut child = command.spawn().unwrap();
-        let (sender, lines) = channel();
         // A test may have put it elsewhere.
-        if let Some(stderr) = child.stderr.take() {
-            thread::spawn(move || {
-                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                    if sender.send(line).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
+        let log = Log::of(child.stderr.take());
         Daemon {
             child,
-            lines,
-            seen: Vec::new(),
+            log,
             http,
             health,
         }
@@ -100,30 +89,13 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Waits for a line of the log with all of these words, and returns it.
     #[track_caller]
     pub(crate) fn logged(&mut self, words: &[&str]) -> Value {
-        let is = |line: &String| words.iter().all(|word| line.contains(word));
-        if let Some(line) = self.seen.iter().find(|line| is(line)) {
-            return serde_json::from_str(line).unwrap();
-        }
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("no line has {words:?}:\n{}", self.seen.join("\n"));
-            };
-            self.seen.push(line.clone());
-            if is(&line) {
-                return serde_json::from_str(&line).unwrap();
-            }
-        }
+        self.log.line(words)
     }
 
     pub(crate) fn count(&mut self, words: &[&str]) -> usize {
-        self.seen.extend(self.lines.try_iter());
-        let is = |line: &&String| words.iter().all(|word| line.contains(word));
-        self.seen.iter().filter(is).count()
+        self.log.count(words)
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
@@ -147,8 +119,7 @@ impl Daemon {
 
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
-        self.seen.extend(self.lines.iter());
-        (status, self.seen.join("\n"))
+        (status, self.log.whole())
     }
 }
 
@@ -156,10 +127,6 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if thread::panicking() {
-            self.seen.extend(self.lines.try_iter());
-            let _ = writeln!(std::io::stderr(), "{}", self.seen.join("\n"));
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::resources::Plan;
+use onload_test_tree::Tree;
 
 use super::sources;
 
@@ -105,7 +106,8 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
 }
 
 pub(crate) fn captured(host: &str) -> Vec<Offer> {
-    let root = Host::open(&sources().join("tests/hosts").join(host)).unwrap();
+    let tree = Tree::sample(host);
+    let root = Host::open(tree.root()).unwrap();
     let specs = sources().join("tests/golden").join(host);
     let survey = Survey::read(&root, &Config::default(), &[specs]).unwrap();
     survey.offers()

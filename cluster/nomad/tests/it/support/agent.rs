@@ -2,12 +2,9 @@
 //! of its standard output, and dials the socket.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::Instant;
 
 use onload_nomad::wire::base::base_plugin_client::BasePluginClient;
 use onload_nomad::wire::base::{
@@ -21,6 +18,7 @@ use onload_nomad::wire::device::{
 use onload_nomad::wire::go_plugin::Empty;
 use onload_nomad::wire::go_plugin::grpc_controller_client::GrpcControllerClient;
 use onload_nomad::wire::hclspec::Spec;
+use onload_test_tree::Log;
 use prost_types::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -28,7 +26,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use super::{PATIENCE, TestHost};
+use super::{AgentHost, PATIENCE};
 
 const COOKIE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
 
@@ -37,19 +35,18 @@ pub(crate) struct Agent {
     /// The line that it said, in fields.
     pub(crate) line: Vec<String>,
     stdout: Option<BufReader<std::process::ChildStdout>>,
-    lines: Receiver<String>,
-    seen: Vec<String>,
+    log: Log,
     pub(crate) channel: Channel,
 }
 
-pub(crate) fn start(host: &TestHost) -> Command {
+pub(crate) fn start(host: &AgentHost) -> Command {
     let mut command = start_at(host, env!("CARGO_BIN_EXE_onload-nomad-device"));
     command.arg("--spec-dir").arg(host.spec_dir());
     command
 }
 
 /// The same, with a program between the agent and the plugin, and with the directories that engines read.
-fn start_at(host: &TestHost, program: &str) -> Command {
+fn start_at(host: &AgentHost, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear();
     command.env("NOMAD_PLUGIN_MAGIC_COOKIE", COOKIE);
@@ -77,19 +74,19 @@ pub(crate) fn config(config: &Value) -> SetConfigRequest {
 }
 
 impl Agent {
-    pub(crate) async fn start(host: &TestHost) -> Agent {
+    pub(crate) async fn start(host: &AgentHost) -> Agent {
         Agent::run(start(host)).await
     }
 
     /// Starts it and configures it, as often as Nomad does.
-    pub(crate) async fn configured(host: &TestHost, settings: &Value) -> Agent {
+    pub(crate) async fn configured(host: &AgentHost, settings: &Value) -> Agent {
         let agent = Agent::start(host).await;
         agent.set(settings).await.unwrap();
         agent
     }
 
     /// The same, with the specifications that engines of the host read.
-    pub(crate) async fn of_the_engines(host: &TestHost, settings: &Value) -> Agent {
+    pub(crate) async fn of_the_engines(host: &AgentHost, settings: &Value) -> Agent {
         let program = env!("CARGO_BIN_EXE_onload-nomad-device");
         let agent = Agent::run(start_at(host, program)).await;
         agent.set(settings).await.unwrap();
@@ -97,7 +94,7 @@ impl Agent {
     }
 
     /// Starts the plugin by an agent that is a process of its own, and that can be killed.
-    pub(crate) async fn below_another(host: &TestHost) -> Agent {
+    pub(crate) async fn below_another(host: &AgentHost) -> Agent {
         let mut command = start_at(host, "/bin/sh");
         command.args(["-c", "\"$0\" \"$@\" & wait"]);
         command.arg(env!("CARGO_BIN_EXE_onload-nomad-device"));
@@ -116,22 +113,13 @@ impl Agent {
             .map(str::to_owned)
             .collect();
         assert!(line.len() >= 5, "{line:?}");
-        let (sender, lines) = channel();
-        let stderr = child.stderr.take().unwrap();
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let log = Log::of(child.stderr.take());
         let channel = dial(Path::new(&line[3])).await;
         Agent {
             child,
             line,
             stdout: Some(stdout),
-            lines,
-            seen: Vec::new(),
+            log,
             channel,
         }
     }
@@ -224,8 +212,7 @@ impl Agent {
             .unwrap()
             .read_to_string(&mut rest)
             .unwrap();
-        self.seen.extend(self.lines.iter());
-        (status, rest, self.seen.join("\n"))
+        (status, rest, self.log.whole())
     }
 
     /// Waits for the end of the process that was started, whatever it leaves behind.
@@ -244,41 +231,12 @@ impl Agent {
     /// Waits until so many lines of the log have these words.
     #[track_caller]
     pub(crate) fn logged_times(&mut self, times: usize, words: &str) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let lines = self.seen.iter().filter(|line| line.contains(words));
-            if lines.count() >= times {
-                return;
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!(
-                    "less than {times} lines have {words:?}:\n{}",
-                    self.seen.join("\n")
-                );
-            };
-            self.seen.push(line);
-        }
+        self.log.times(times, &[words]);
     }
 
-    /// Waits for a line of the log with all of these words, and returns it.
     #[track_caller]
     pub(crate) fn logged(&mut self, words: &[&str]) -> Value {
-        let is = |line: &String| words.iter().all(|word| line.contains(word));
-        if let Some(line) = self.seen.iter().find(|line| is(line)) {
-            return serde_json::from_str(line).unwrap();
-        }
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("no line has {words:?}:\n{}", self.seen.join("\n"));
-            };
-            self.seen.push(line.clone());
-            if is(&line) {
-                return serde_json::from_str(&line).unwrap();
-            }
-        }
+        self.log.line(words)
     }
 }
 
@@ -286,10 +244,6 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if thread::panicking() {
-            self.seen.extend(self.lines.try_iter());
-            let _ = writeln!(std::io::stderr(), "{}", self.seen.join("\n"));
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use onload_test_needs as needs;
 use prost::Message;
 
-use super::{TestHost, sources, start};
+use super::{AgentHost, sources, start};
 
 const GOPATH: &str = "/usr/share/gocode";
 const LIBRARIES: [&str; 2] = ["github.com/hashicorp/go-plugin", "google.golang.org/grpc"];
@@ -64,13 +64,13 @@ pub(crate) struct GoHost {
 
 impl GoHost {
     /// Starts the plugin for a host; why it could not.
-    pub(crate) fn start(program: &Path, host: &TestHost) -> Result<GoHost, String> {
+    pub(crate) fn start(program: &Path, host: &AgentHost) -> Result<GoHost, String> {
         GoHost::with(program, host, |_| {})
     }
 
     pub(crate) fn with(
         program: &Path,
-        host: &TestHost,
+        host: &AgentHost,
         change: impl FnOnce(&mut Command),
     ) -> Result<GoHost, String> {
         let plugin = start(host);

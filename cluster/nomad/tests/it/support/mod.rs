@@ -6,19 +6,11 @@
 mod agent;
 mod constraint;
 mod go;
-mod host;
 
 pub(crate) use agent::{Agent, Devices, config, start};
 pub(crate) use constraint::{meets, parse};
 pub(crate) use go::{GoHost, program as go_program};
-pub(crate) use host::TestHost;
+pub(crate) use onload_test_tree::{AgentHost, PATIENCE, sample::sources};
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// How long anything may take. Tests wait for what they expect; only a failing one waits that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-pub(crate) fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+/// The captured host with two ports of an X2, one of them bound to vfio by its virtual functions.
+pub(crate) const X2: &str = "x2-2port-sriov";

@@ -1,11 +1,10 @@
 //! A host in a directory: configuration, specifications, device nodes and what the kernel says of them.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::ops::Deref;
 
 use onload_test_needs as needs;
-use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use onload_test_tree::Tree;
 use serde_json::{Value, json};
 
 use super::of_workspace;
@@ -18,12 +17,20 @@ pub fn can_make() -> bool {
     needs::root("making device nodes")
 }
 
-pub struct Tree(tempfile::TempDir);
+pub struct TestNode(Tree);
 
-impl Tree {
+impl Deref for TestNode {
+    type Target = Tree;
+
+    fn deref(&self) -> &Tree {
+        &self.0
+    }
+}
+
+impl TestNode {
     /// One that allows these classes and has no specification.
-    pub fn bare(allow: &[&str], more: &str) -> Tree {
-        let tree = Tree(tempfile::tempdir().unwrap());
+    pub fn bare(allow: &[&str], more: &str) -> TestNode {
+        let tree = TestNode(Tree::on_disk());
         for dir in [
             "etc/onload-ctk",
             "etc/cdi",
@@ -32,17 +39,16 @@ impl Tree {
             "sys/class",
             "var",
         ] {
-            tree.mkdir(dir);
+            tree.directory(dir);
         }
-        std::os::unix::fs::symlink("/run", tree.path("var/run")).unwrap();
-        fs::set_permissions(tree.root(), Permissions::from_mode(0o755)).unwrap();
+        tree.link("var/run", "/run");
         tree.configure(allow, more);
         tree
     }
 
     /// The captured one: its specifications, and nodes with what the kernel says of them.
-    pub fn captured() -> Tree {
-        let tree = Tree::bare(
+    pub fn captured() -> TestNode {
+        let tree = TestNode::bare(
             &["nic", "nic-nodes", "profile", "ptp", "rdma", "hugepages"],
             "",
         );
@@ -52,19 +58,19 @@ impl Tree {
             tree.file(&format!("run/cdi/{name}"), &text);
         }
         for (name, major) in [("onload", 243), ("onload_epoll", 242)] {
-            tree.node(&format!("dev/{name}"), major, 0);
+            tree.real_node(&format!("dev/{name}"), major, 0);
             tree.kernel(&format!("{name}/{name}/dev"), &format!("{major}:0"));
         }
         for minor in [0, 1] {
-            tree.node(&format!("dev/ptp{minor}"), 247, minor);
+            tree.real_node(&format!("dev/ptp{minor}"), 247, minor);
             tree.kernel(&format!("ptp/ptp{minor}/dev"), &format!("247:{minor}"));
         }
         tree
     }
 
     /// HCAs `m0`, `m1`, … of which each is for one container, and their pool `any`.
-    pub fn with_pool(count: u32) -> Tree {
-        let tree = Tree::bare(&["rdma"], "[leases]\nshare = { rdma = 1 }\n");
+    pub fn with_pool(count: u32) -> TestNode {
+        let tree = TestNode::bare(&["rdma"], "[leases]\nshare = { rdma = 1 }\n");
         let hook = |stage: &str, args: &[&str]| {
             let args = [&["onload-hook", stage], args].concat();
             json!({"hookName": stage, "path": "/usr/bin/onload-hook", "args": args,
@@ -73,12 +79,12 @@ impl Tree {
         let mut devices: Vec<Value> = Vec::new();
         for number in 0..count {
             let (name, node) = (format!("m{number}"), format!("infiniband/uverbs{number}"));
-            tree.mkdir("dev/infiniband");
-            tree.node(&format!("dev/{node}"), 231, 192 + number);
+            tree.directory("dev/infiniband");
+            tree.real_node(&format!("dev/{node}"), 231, 192 + number);
             let verbs = format!("infiniband_verbs/uverbs{number}");
             tree.kernel(&format!("{verbs}/ibdev"), &name);
             tree.kernel(&format!("{verbs}/dev"), &format!("231:{}", 192 + number));
-            tree.mkdir(&format!("sys/class/infiniband/{name}"));
+            tree.directory(&format!("sys/class/infiniband/{name}"));
             let expect = format!("/dev/{node}=rdma:{name}");
             devices.push(json!({"name": name, "containerEdits": {
                 "deviceNodes": [{"path": format!("/dev/{node}"), "permissions": "rw"}],
@@ -113,58 +119,13 @@ impl Tree {
         );
     }
 
-    pub fn root(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
-    }
-
-    pub fn mkdir(&self, path: &str) {
-        let mut at = self.0.path().to_owned();
-        for part in path.split('/') {
-            at.push(part);
-            if !at.exists() {
-                fs::create_dir(&at).unwrap();
-                fs::set_permissions(&at, Permissions::from_mode(0o755)).unwrap();
-            }
-        }
-    }
-
-    pub fn file(&self, path: &str, text: &str) {
-        if let Some((dir, _)) = path.rsplit_once('/') {
-            self.mkdir(dir);
-        }
-        fs::write(self.path(path), text).unwrap();
-        fs::set_permissions(self.path(path), Permissions::from_mode(0o644)).unwrap();
-    }
-
     pub fn kernel(&self, path: &str, text: &str) {
-        self.file(&format!("sys/class/{path}"), &format!("{text}\n"));
-    }
-
-    pub fn node(&self, path: &str, major: u32, minor: u32) {
-        let mode = Mode::from_raw_mode(0o666);
-        let number = makedev(major, minor);
-        mknodat(
-            CWD,
-            self.path(path),
-            FileType::CharacterDevice,
-            mode,
-            number,
-        )
-        .unwrap();
-        fs::set_permissions(self.path(path), Permissions::from_mode(0o666)).unwrap();
+        self.attribute(&format!("sys/class/{path}"), text);
     }
 
     pub fn leased(&self) -> Vec<String> {
-        let Ok(files) = fs::read_dir(self.path("run/onload-ctk/@leases")) else {
-            return Vec::new();
-        };
-        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
-        names.sort();
+        let mut names = self.names("run/onload-ctk/@leases");
+        names.retain(|name| !name.starts_with('.'));
         names
     }
 }

@@ -1,0 +1,18 @@
+//! Hosts for tests: made up in a temporary directory, or one of those in `tests/hosts`.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+mod agent;
+mod files;
+mod log;
+mod onload;
+pub mod sample;
+mod sysfs;
+mod tree;
+
+pub use agent::AgentHost;
+pub use files::names_in;
+pub use log::{Log, PATIENCE};
+pub use onload::{CHECKSUM, MULTIARCH};
+pub use sysfs::Pci;
+pub use tree::{Tree, scratch};
