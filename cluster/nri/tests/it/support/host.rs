@@ -115,7 +115,7 @@ impl TestNode {
     pub fn spec(&self, name: &str, spec: Value) {
         self.file(
             &format!("run/cdi/onload.dev-{name}.json"),
-            &spec.to_string(),
+            spec.to_string(),
         );
     }
 
