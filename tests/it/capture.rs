@@ -136,11 +136,11 @@ fn specifications(root: &Path) -> String {
 fn discovery_says_of_an_unmasked_capture_what_it_says_of_the_host() {
     for (name, tree) in every_host() {
         let root = tree.root();
-        let capture = Capture::of(&root, &["--no-mask"]);
-        assert_eq!(capture.run.json(), answer(&root).0, "{name}");
-        assert_same(&capture.root(), &root, &name);
+        let capture = Capture::of(root, &["--no-mask"]);
+        assert_eq!(capture.run.json(), answer(root).0, "{name}");
+        assert_same(&capture.root(), root, name);
         let made = specifications(&capture.root());
-        assert_same_text(&made, &specifications(&root), &name);
+        assert_same_text(&made, &specifications(root), name);
     }
 }
 
@@ -148,15 +148,15 @@ fn discovery_says_of_an_unmasked_capture_what_it_says_of_the_host() {
 fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
     for (name, tree) in every_host() {
         let root = tree.root();
-        let capture = Capture::of(&root, &[]);
+        let capture = Capture::of(root, &[]);
         let masked = |(object, said)| (without_masked(object), said);
         same(
             &masked(answer(&capture.root())),
-            &masked(answer(&root)),
-            &name,
+            &masked(answer(root)),
+            name,
         );
         let made = specifications(&capture.root());
-        assert_same_text(&made, &specifications(&root), &name);
+        assert_same_text(&made, &specifications(root), name);
     }
 }
 
@@ -164,10 +164,10 @@ fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
 fn a_capture_of_a_capture_is_the_capture() {
     for (name, tree) in every_host() {
         let root = tree.root();
-        let first = Capture::of(&root, &[]);
+        let first = Capture::of(root, &[]);
         let second = Capture::of(&first.root(), &[]);
         let lines = |capture: &Capture| format!("{:#?}", capture.entries());
-        assert_same_text(&lines(&second), &lines(&first), &name);
+        assert_same_text(&lines(&second), &lines(&first), name);
         assert_eq!(second.packed(), first.packed(), "{name}");
     }
 }

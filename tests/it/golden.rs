@@ -51,14 +51,14 @@ fn each_host_gives_what_its_golden_files_say() {
         let root = tree.root();
         let golden = package().join("tests/golden").join(name);
         let specs = tempfile::tempdir().unwrap();
-        let json = run(&mut on(&root, &["discover", "--format", "json"])).done();
+        let json = run(&mut on(root, &["discover", "--format", "json"])).done();
         compare(
             &golden.join("discover.json"),
             &without_version(&json.stdout),
         );
-        let table = run(&mut on(&root, &["discover", "--explain"])).done();
+        let table = run(&mut on(root, &["discover", "--explain"])).done();
         compare(&golden.join("discover.txt"), &table.stdout);
-        let mut generate = on(&root, &["cdi", "generate", "--output-dir"]);
+        let mut generate = on(root, &["cdi", "generate", "--output-dir"]);
         let generated = run(generate.arg(specs.path())).done();
         let said = generated.stderr.replace(&*root.to_string_lossy(), "ROOT");
         let said = said.replace(&*specs.path().to_string_lossy(), "SPECS");
@@ -68,11 +68,11 @@ fn each_host_gives_what_its_golden_files_say() {
             let content = fs::read_to_string(specs.path().join(file)).unwrap();
             compare(&golden.join(file), &content);
         }
-        for (file, shown) in on_terminals(name, &root, specs.path()) {
+        for (file, shown) in on_terminals(name, root, specs.path()) {
             compare(&golden.join(&file), &shown);
             written.push(file);
         }
-        for (file, shown) in plans(name, &root) {
+        for (file, shown) in plans(name, root) {
             compare(&golden.join(&file), &shown);
             written.push(file);
         }
@@ -330,7 +330,7 @@ fn the_host_of_red_hat_is_the_captured_one_in_other_directories() {
     let moved = |path: &String| path.replace("/usr/lib/x86_64-linux-gnu", "/usr/lib64");
     let expected: Vec<String> = sources(&debian).iter().map(moved).collect();
     assert!(expected.len() > 10, "{expected:?}");
-    assert_eq!(sources(&red_hat), expected);
+    assert_eq!(sources(red_hat), expected);
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn ask(tool: &oracle::Tool) {
     let mut asked = 0;
     for (host, tree) in every_host() {
         let root = tree.root();
-        let specs = generated_for(&root, newest);
+        let specs = generated_for(root, newest);
         let names = listed(specs.path());
         let theirs = tool.list(&[specs.path().to_owned()]);
         let known: Vec<&String> = theirs.devices.keys().collect();
@@ -451,7 +451,7 @@ fn an_old_library_loses_only_the_pools_of_a_host() {
     let mut hosts_with_pools = 0;
     for (host, tree) in every_host() {
         let root = tree.root();
-        let specs = generated(&root);
+        let specs = generated(root);
         let theirs = go.list(&[specs.path().to_owned()]);
         let refused: Vec<PathBuf> = theirs
             .errors
@@ -465,7 +465,7 @@ fn an_old_library_loses_only_the_pools_of_a_host() {
         let pools: Vec<PathBuf> = pools.iter().map(|name| specs.path().join(name)).collect();
         assert_eq!(refused, pools, "{host}: {:?}", theirs.errors);
         let known: Vec<&String> = theirs.devices.keys().collect();
-        let old = generated_for(&root, go.version().parse().unwrap());
+        let old = generated_for(root, go.version().parse().unwrap());
         assert_eq!(
             known,
             listed(old.path()).iter().collect::<Vec<_>>(),

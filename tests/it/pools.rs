@@ -457,8 +457,8 @@ fn the_members_of_any_are_the_devices_of_the_specification() {
         let root = tree.root();
         let specs = tempfile::tempdir().unwrap();
         let to = specs.path().to_str().unwrap();
-        with_config(&root, EVERY_CLASS, &["cdi", "generate", "--output-dir", to]).done();
-        let (found, _) = discover(&root, EVERY_CLASS);
+        with_config(root, EVERY_CLASS, &["cdi", "generate", "--output-dir", to]).done();
+        let (found, _) = discover(root, EVERY_CLASS);
         for pool in found["pools"].as_array().unwrap() {
             let class = text(&pool["class"]);
             let spec =
@@ -544,7 +544,7 @@ fn the_specification_of_a_class_is_the_same_with_pools_and_without() {
             let specs = tempfile::tempdir().unwrap();
             let to = specs.path().to_str().unwrap();
             let args = [&["cdi", "generate", "--output-dir", to], args].concat();
-            with_config(&root, EVERY_CLASS, &args).done();
+            with_config(root, EVERY_CLASS, &args).done();
             specs
         };
         let (with, without) = (generated(&[]), generated(&["--max-cdi-version", "0.5.0"]));

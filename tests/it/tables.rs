@@ -27,10 +27,10 @@ fn words(text: &str) -> BTreeSet<&str> {
 fn no_word_is_broken_and_no_line_is_too_long_that_has_two() {
     for (_, tree) in every_host() {
         let root = tree.root();
-        let plain = at("", &root, &EXPLAIN);
+        let plain = at("", root, &EXPLAIN);
         let whole = words(&plain);
         for columns in [80, 40] {
-            let shown = at(&columns.to_string(), &root, &EXPLAIN);
+            let shown = at(&columns.to_string(), root, &EXPLAIN);
             let stand_in = |word: &&str| word.contains("NAME") || word.contains("ADDRESS");
             let broken: Vec<&str> = words(&shown).difference(&whole).copied().collect();
             let broken: Vec<_> = broken.iter().filter(|word| !stand_in(word)).collect();
@@ -78,7 +78,7 @@ fn every_reason_ends_with_what_to_do_or_says_that_nothing_can_be_done() {
     let mut seen = 0;
     for (_, tree) in every_host() {
         let root = tree.root();
-        let found = run(&mut on(&root, &["discover", "--format", "json"]))
+        let found = run(&mut on(root, &["discover", "--format", "json"]))
             .done()
             .json();
         for reason in each(&found["not_offered"], "reason") {

@@ -113,10 +113,7 @@ impl TestNode {
     }
 
     pub fn spec(&self, name: &str, spec: Value) {
-        self.file(
-            &format!("run/cdi/onload.dev-{name}.json"),
-            spec.to_string(),
-        );
+        self.file(&format!("run/cdi/onload.dev-{name}.json"), spec.to_string());
     }
 
     pub fn kernel(&self, path: &str, text: &str) {
