@@ -1,5 +1,6 @@
 //! Why the API server did not do what it was asked.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use anyhow::{Error, anyhow};
@@ -8,6 +9,8 @@ use http_body_util::LengthLimitError;
 use hyper_util::client::legacy;
 use kube_client::core::Status;
 use kube_client::core::response::reason::NOT_FOUND;
+
+use super::transport::LongEvent;
 
 /// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -32,6 +35,14 @@ impl ApiError {
             }
             kube_client::Error::SerdeError(error) => Error::new(error).context(not_understood()),
             kube_client::Error::FromUtf8(error) => Error::new(error).context(not_understood()),
+            kube_client::Error::ReadEvents(error)
+                if error
+                    .get_ref()
+                    .and_then(StdError::source)
+                    .is_some_and(|cause| cause.is::<LongEvent>()) =>
+            {
+                anyhow!("{what}: the API server's answer is too long")
+            }
             kube_client::Error::ReadEvents(error) => Error::new(error).context(unreachable()),
             kube_client::Error::HyperError(error) => Error::new(error).context(unreachable()),
             kube_client::Error::Service(error) if error.is::<LengthLimitError>() => {

@@ -10,8 +10,9 @@ use http::header::{
     ACCEPT, AUTHORIZATION, HeaderValue, InvalidHeaderValue, RETRY_AFTER, USER_AGENT,
 };
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Collected, Limited};
-use hyper::body::Incoming;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Collected, Limited, StreamBody};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -20,6 +21,7 @@ use kube_client::client::Body;
 use kube_client::core::Status;
 use kube_client::core::response::StatusDetails;
 use kube_client::{Client, Error};
+use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
 
 use super::access::{Access, Token};
@@ -31,6 +33,8 @@ const IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer: a page of slices has less than a tenth.
 const MOST: usize = 16 << 20;
+/// The most bytes of an event of a watch, which is a line. etcd keeps no object of more than 1.5 MiB.
+const MOST_EVENT: usize = 4 << 20;
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("onload-kubernetes/", env!("CARGO_PKG_VERSION")));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -65,6 +69,13 @@ pub(super) fn client(access: Access) -> Client {
     Client::new(service_fn(send), "default")
 }
 
+type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+/// An event of a watch that has no end.
+#[derive(Debug, thiserror::Error)]
+#[error("an event of more than {MOST_EVENT} bytes")]
+pub(super) struct LongEvent;
+
 struct Transport {
     client: legacy::Client<HttpsConnector<HttpConnector>, Body>,
     server: String,
@@ -74,7 +85,7 @@ struct Transport {
 impl Transport {
     /// The answer, if it is good. A token that the server does not take is read again: it may just have been
     /// replaced.
-    async fn send(&self, request: Request<Body>) -> Result<Response<Limited<Incoming>>, BoxError> {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let (mut head, body) = request.into_parts();
         let is_watch = is_watch(&head.uri);
         head.uri = format!("{}{}", self.server, head.uri).parse()?;
@@ -90,9 +101,13 @@ impl Transport {
             let request = Request::from_parts(head.clone(), body);
             let answer = self.client.request(request).await?;
             if answer.status().is_success() {
-                // A watch has no end.
-                let most = if is_watch { usize::MAX } else { MOST };
-                return Ok(answer.map(|body| Limited::new(body, most)));
+                return Ok(answer.map(|body| {
+                    if is_watch {
+                        bounded_events(body)
+                    } else {
+                        Limited::new(body, MOST).boxed_unsync()
+                    }
+                }));
             }
             if answer.status() == StatusCode::UNAUTHORIZED {
                 let now = self.token.read()?;
@@ -104,6 +119,26 @@ impl Transport {
             return Err(refusal(answer).await.into());
         }
     }
+}
+
+/// The body of a watch, which has no end, but whose events do.
+fn bounded_events<B>(body: B) -> Answer
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let mut length = 0;
+    let frames = body.into_data_stream().map(move |data| {
+        let data = data.map_err(Into::into)?;
+        length = match data.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => data.len() - end - 1,
+            None => length + data.len(),
+        };
+        if length > MOST_EVENT {
+            return Err(LongEvent.into());
+        }
+        Ok(Frame::data(data))
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 fn is_watch(uri: &Uri) -> bool {
@@ -150,9 +185,13 @@ fn retry_after(headers: &HeaderMap) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use k8s_openapi::api::core::v1::Node;
     use kube_client::api::{ListParams, WatchParams};
 
     use super::super::error::ApiError;
+    use super::super::watch::Watch;
     use super::*;
 
     fn refused(code: StatusCode, headers: &HeaderMap, body: &str) -> ApiError {
@@ -168,6 +207,33 @@ mod tests {
         let named = ListParams::default().fields("metadata.name=watch=true");
         assert!(!is_watch(nodes.list(&named).unwrap().uri()));
         assert!(!is_watch(&Uri::from_static("/api/v1/nodes/n1")));
+    }
+
+    #[tokio::test]
+    async fn a_watch_may_go_on_for_ever_but_no_event_of_it() {
+        let mark = r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"1"}}}"#;
+        let mark = Bytes::from(format!("{}{mark}\n", " ".repeat(MOST_EVENT / 4)));
+        let long = Bytes::from(" ".repeat(MOST_EVENT / 4 + 1));
+        let body = [vec![mark; 40], vec![long; 4]].concat();
+        let body = body
+            .into_iter()
+            .map(|part| Ok::<_, BoxError>(Frame::data(part)));
+        let body = bounded_events(StreamBody::new(tokio_stream::iter(body)));
+        let body = Mutex::new(Some(body));
+        let answer = service_fn(move |_: Request<Body>| {
+            let body = body.lock().unwrap().take().unwrap();
+            async { Ok::<_, BoxError>(Response::new(body)) }
+        });
+        let nodes: kube_client::Api<Node> = kube_client::Api::all(Client::new(answer, "default"));
+        let events = nodes.watch(&WatchParams::default(), "1").await.unwrap();
+        let mut watch = Watch::new(events, "1", "watching".to_owned());
+        for _ in 0..40 {
+            assert!(watch.next().await.unwrap().is_some());
+        }
+        assert_eq!(
+            format!("{:#}", anyhow::Error::from(watch.next().await.unwrap_err())),
+            "watching: the API server's answer is too long"
+        );
     }
 
     #[test]

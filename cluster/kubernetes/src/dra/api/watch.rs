@@ -57,7 +57,7 @@ impl<K: Resource> Watch<K> {
                 return Err(failed(kube_client::Error::Api(status.clone())));
             }
         };
-        if let Some(version) = version {
+        if let Some(version) = version.filter(|version| !version.is_empty()) {
             self.version.clone_from(version);
         }
         Ok(Some(event))
