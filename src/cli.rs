@@ -13,8 +13,8 @@ use clap::{
 };
 use clap_complete::Shell;
 use onload_core::class::Class;
-use onload_core::error::Error;
 use onload_host::specdir::Format;
+use onload_sys::error::Error;
 
 use crate::engine::Engine;
 use crate::exit;

@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use onload_core::fs::atomic::{self, TempFile, WriteError};
-use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
-use onload_core::fs::{attributes, regular};
 use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::Host;
+use onload_sys::fs::atomic::{self, TempFile, WriteError};
+use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
+use onload_sys::fs::{attributes, regular};
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;

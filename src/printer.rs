@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onload_core::text;
 use onload_host::host::Access;
+use onload_sys::text;
 
 pub(crate) const HEADING: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();

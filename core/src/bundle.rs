@@ -7,9 +7,9 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::class::Class;
-use crate::cpu_list;
-use crate::error::{Error, Result, bail, error};
 use crate::wanted::{MAX_NAMES, Wanted};
+use onload_sys::cpu_list;
+use onload_sys::error::{Error, Result, bail, error};
 
 /// The classes whose devices are near no NUMA node.
 const WITHOUT_NODE: [Class; 2] = [Class::Profile, Class::Hugepages];

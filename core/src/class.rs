@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::error::{Error, Result, bail, read_as_text};
+use onload_sys::error::{Error, Result, bail, read_as_text};
 
 /// The vendor of every onload.dev kind, and the prefix of every onload.dev annotation.
 pub(crate) const VENDOR: &str = "onload.dev";

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, bail, read_as_text, written_as_text};
-use crate::text::Quoted;
+use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
+use onload_sys::text::Quoted;
 
 /// What of an id people type and engines show.
 pub fn short(id: &str) -> &str {

@@ -9,14 +9,14 @@ use onload_cdi::DeviceName;
 
 use crate::class::Class;
 use crate::config::Memlock;
-use crate::error::{Context as _, Error, Result, bail, error, written_as_text};
 use crate::expect::Expect;
 use crate::host_settings::Interface;
 use crate::lease::{ClaimUid, Device, Token};
 use crate::netdev::address::InterfaceAddress;
-use crate::pci::PciAddress;
-use crate::text::Quoted;
 use crate::wanted::{MAX_NAMES, numbered};
+use onload_sys::error::{Context as _, Error, Result, bail, error, written_as_text};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::Quoted;
 
 /// The program, as the first word of its command line.
 pub const PROGRAM: &str = "onload-hook";

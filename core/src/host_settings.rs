@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, error, read_as_text, written_as_text};
-use crate::netlink::link::{address_bytes, address_text};
-use crate::pci::PciAddress;
-use crate::text::{Quoted, digits, kib};
+use onload_sys::error::{Error, Result, error, read_as_text, written_as_text};
+use onload_sys::netlink::link::{address_bytes, address_text};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Quoted, digits, kib};
 
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

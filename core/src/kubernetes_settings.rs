@@ -11,9 +11,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::class::Class;
-use crate::error::{Error, Result, bail, error, read_as_text};
 use crate::netdev::address::Network;
-use crate::text::Quoted;
+use onload_sys::error::{Error, Result, bail, error, read_as_text};
+use onload_sys::text::Quoted;
 
 /// The prefix of the resources that have no name of the operator's.
 pub const OWN_PREFIX: &str = "onload.dev";

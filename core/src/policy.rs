@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::class::Class;
 use crate::config::{Annotations, Environment, RootWithOnload};
-use crate::error::{Result, bail};
 use crate::netdev::address::{InterfaceAddress, Network};
 use crate::request::{Origin, Request};
-use crate::text::Quoted;
+use onload_sys::error::{Result, bail};
+use onload_sys::text::Quoted;
 
 /// Classes whose nodes let the host's user 0 in a container access every Onload stack of the host
 /// (onload `efab_thr_user_can_access_stack`).

@@ -6,8 +6,8 @@ use std::fmt;
 
 use onload_cdi::DeviceName;
 
-use crate::error::{Context as _, Result, bail};
-use crate::text::{Quoted, decimal};
+use onload_sys::error::{Context as _, Result, bail};
+use onload_sys::text::{Quoted, decimal};
 
 /// The pool of all devices of a class.
 pub const ANY: &str = "any";

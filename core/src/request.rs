@@ -11,12 +11,12 @@ use std::fmt;
 use crate::bundle::{Bundle, Cpus, Mems};
 use crate::class::{self, Class};
 use crate::config::Preload;
-use crate::error::{Context as _, Error, Result, bail, error};
 use crate::lease::Numa;
 use crate::netdev::address::InterfaceAddress;
-use crate::text::{Listed, Quoted, decimal, kib};
 use crate::wanted::numbered;
 pub use crate::wanted::{MAX_NAMES, Wanted};
+use onload_sys::error::{Context as _, Error, Result, bail, error};
+use onload_sys::text::{Listed, Quoted, decimal, kib};
 
 /// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";

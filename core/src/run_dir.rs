@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use crate::fs::list::each_name;
-use crate::fs::lock::{Lock, LockError, LockMode, take_while};
+use onload_sys::fs::list::each_name;
+use onload_sys::fs::lock::{Lock, LockError, LockMode, take_while};
 
 /// The directory for containers' files while they live, with one subdirectory each.
 pub const RUN_DIR: &str = "/run/onload-ctk";

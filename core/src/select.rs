@@ -10,10 +10,10 @@ use std::str::FromStr;
 use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::error::{Error, Result, read_as_text};
 use crate::host_settings::{self, not};
-use crate::pci::PciAddress;
-use crate::text::digits;
+use onload_sys::error::{Error, Result, read_as_text};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::digits;
 
 /// What a device must be to belong to a pool; without keys every device of the class does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -408,7 +408,10 @@ mod tests {
             let said = text.parse::<T>().unwrap_err().to_string();
             assert_eq!(
                 said,
-                format!("expected {wanted}, found {}", crate::text::Quoted(text))
+                format!(
+                    "expected {wanted}, found {}",
+                    onload_sys::text::Quoted(text)
+                )
             );
         }
     }

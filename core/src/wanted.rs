@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use onload_cdi::DeviceName;
 
-use crate::error::{Error, Result, bail};
-use crate::text::decimal;
+use onload_sys::error::{Error, Result, bail};
+use onload_sys::text::decimal;
 
 /// Devices that one container may request.
 pub const MAX_NAMES: u32 = 128;

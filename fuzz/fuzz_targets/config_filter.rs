@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::text::one_line;
+use onload_sys::text::one_line;
 use onload_hooks::config::filter::{Container, apply};
 
 use fake_host::FakeHost;

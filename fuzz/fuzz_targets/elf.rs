@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::elf::{summarize, summarize_file};
+use onload_sys::elf::{summarize, summarize_file};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = summarize(bytes);

@@ -9,7 +9,7 @@ use onload_core::netdev::address::{InterfaceAddress, Network};
 use onload_core::netdev::usage::{Beside, Namespace};
 
 fuzz_target!(|bytes: &[u8]| {
-    onload_core::netlink::fuzz(bytes);
+    onload_sys::netlink::fuzz(bytes);
     onload_host::watch::fuzz(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_core::hook_arguments::Take;
 use onload_core::pool::{MAX_MEMBERS, MEMBERS, Pool, SHARE};
 use onload_core::request::MAX_NAMES;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 
 fuzz_target!(|text: &str| {
     let (first, members) = text.split_once('\n').unwrap_or((text, text));

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use onload_core::class::Class;
 use onload_core::lease::{Device, Holder, LeaseError, Leases, Numa, Taking, Token, Wish};
 use onload_core::pool::{Member, Pool};
-use onload_core::processes::Processes;
 use onload_core::run_dir::{LEASES, RunDir};
+use onload_sys::processes::Processes;
 
 const ROUNDS: usize = 300;
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use onload_core::lease::Leases;
-use onload_core::pci::PciAddress;
-use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::text::Chain;
 use onload_hooks::entry::hook;
 use onload_hooks::moves::{self, Devices, Identity, Restored, StandIn, StandIns};
+use onload_sys::pci::PciAddress;
+use onload_sys::processes::Processes;
+use onload_sys::text::Chain;
 
 const USAGE: &str = "usage: stand-ins netdev|rdma INDEX=PCI…[,…] restore|STAGE [OPTION]…";
 

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use onload_core::lease::{Device, LeaseError, Leases, Listed};
-use onload_core::processes::Processes;
 use onload_core::run_dir::{LEASES, RUN_DIR, RunDir};
+use onload_sys::processes::Processes;
 
 use crate::discover::unread::AS_ROOT;
 use crate::host::Host;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
-use onload_core::text::counted;
+use onload_sys::text::counted;
 
 use crate::host::{Host, HostError};
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_core::config::{CONFIG_PATH, Config};
-use onload_core::fs::regular;
+use onload_sys::fs::regular;
 
 use crate::host::{Host, TEXT_LIMIT, not_text};
 

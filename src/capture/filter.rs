@@ -4,9 +4,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use onload_core::mountinfo::parse_mounts_line;
 use onload_core::netdev::usage::Namespace;
 use onload_host::host::NETWORK_TABLE;
+use onload_sys::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
 pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::elf::{self, Summary, VersionNeed};
 use onload_host::discover::program::{INTERPRETER_LINE, parse_interpreter_line};
+use onload_sys::elf::{self, Summary, VersionNeed};
 
 /// For anybody who looks into such a file.
 const LABEL: &[u8] = b"stand-in made by onload-ctk discover --capture";

@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::fs::open::MAX_LINKS;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::onload::telling_strings;
 use onload_host::discover::pci;
@@ -14,6 +13,7 @@ use onload_host::discover::program::LIBRARY_LIMIT;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
 use onload_host::host::recording::Seen;
 use onload_host::host::{DeviceNode, EntryKind, Host};
+use onload_sys::fs::open::MAX_LINKS;
 
 use super::filter;
 use super::mask::Masker;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
-use onload_core::fs::regular;
 use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::counted;
 use onload_hooks::entry::wrapper::configured_runtime;
 use onload_hooks::record::made_by::{self, Record};
 use onload_host::host::Host;
+use onload_sys::fs::regular;
+use onload_sys::text::counted;
 
 use crate::cli::Global;
 use crate::exit::Answer;

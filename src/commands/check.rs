@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::bail;
 use onload_core::class::Class;
-use onload_core::expect::Numbers;
 use onload_host::devices::inventory::Inventory;
 use onload_host::drift::{Compared, Drift, drift};
 use onload_host::generate::Surroundings;
 use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};
+use onload_sys::numbers::Numbers;
 
 use super::generate::{directory_path, find_directory, tell_existing};
 use super::{AS_ROOT, look, open_host, unread_reasons};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
-use onload_core::fs::lock::Lock;
 use onload_host::doctor::CdiOfEngine;
 use onload_host::host::Host;
+use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
 use super::engine_file::{EngineFile, print_diff};

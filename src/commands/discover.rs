@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::Context;
 use onload_core::config::Config;
-use onload_core::text::{Chain, counted};
 use onload_host::boot;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::clock::Clock;
@@ -21,6 +20,7 @@ use onload_host::host::Host;
 use onload_host::pools::{Pools, survey};
 use onload_host::settings;
 use onload_host::topology::{self, Seen};
+use onload_sys::text::{Chain, counted};
 use serde::Serialize;
 use serde_json::Value;
 

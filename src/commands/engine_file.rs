@@ -3,9 +3,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_host::doctor::PROGRAM_DIRS;
 use onload_host::host::{EntryKind, Host};
+use onload_sys::fs::trust::{Owners, TrustError, Trusted};
 use rustix::process::geteuid;
 
 use super::{holders, nothing_to_change};

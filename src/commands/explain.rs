@@ -8,13 +8,13 @@ use anyhow::anyhow;
 use onload_cdi::oci::{Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
-use onload_core::elf::Summary;
 use onload_hooks::decide::host::{HostView, Privilege, Settings, ThisHost};
 use onload_hooks::decide::specs::Specs;
 use onload_hooks::decide::sysfs::Sysfs;
 use onload_hooks::entry::explain;
 use onload_hooks::record::lease::Viewer;
 use onload_host::host::Host;
+use onload_sys::elf::Summary;
 use rustix::io::Errno;
 
 use super::inject::Nodes;
@@ -74,7 +74,7 @@ struct Seen<'h> {
 }
 
 impl<'h> Seen<'h> {
-    fn new(host: &'h Host, global: &Global, config: &Config) -> onload_core::error::Result<Self> {
+    fn new(host: &'h Host, global: &Global, config: &Config) -> onload_sys::error::Result<Self> {
         let standard = Path::new(CONFIG_PATH);
         let this_host = if host.is_running() {
             ThisHost::new()?
@@ -103,11 +103,11 @@ impl NodeInfo for Seen<'_> {
 }
 
 impl HostView for Seen<'_> {
-    fn settings(&self) -> onload_core::error::Result<Settings> {
+    fn settings(&self) -> onload_sys::error::Result<Settings> {
         Ok(self.settings.clone())
     }
 
-    fn specs(&self, wanted: &[Class]) -> onload_core::error::Result<Specs> {
+    fn specs(&self, wanted: &[Class]) -> onload_sys::error::Result<Specs> {
         self.this_host.specs(wanted)
     }
 
@@ -119,7 +119,7 @@ impl HostView for Seen<'_> {
         self.this_host.privilege()
     }
 
-    fn preload_file(&self) -> onload_core::error::Result<()> {
+    fn preload_file(&self) -> onload_sys::error::Result<()> {
         self.this_host.preload_file()
     }
 

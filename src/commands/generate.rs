@@ -7,8 +7,6 @@ use anyhow::{Context, bail};
 use onload_cdi::{Spec, Version, minimum_version};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
-use onload_core::fs::{atomic, regular};
-use onload_core::text::Listed;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::NotOffered;
 use onload_host::drift::render;
@@ -16,6 +14,8 @@ use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, 
 use onload_host::host::Host;
 use onload_host::spec_name::{Part, SpecName};
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
+use onload_sys::fs::{atomic, regular};
+use onload_sys::text::Listed;
 
 use super::{
     AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, require_nic,

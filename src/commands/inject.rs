@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, OciConfigError, apply, map_ids};
-use onload_core::fs::regular;
-use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};
+use onload_sys::fs::regular;
+use onload_sys::text::Chain;
 
 use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, Inject};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::Registry;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use serde_json::json;
 
 use super::pools::{Holders, Shown, of_specs};

@@ -33,13 +33,13 @@ use anyhow::{Context, anyhow, bail};
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::text::Chain;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::unread::AS_ROOT;
 use onload_host::host::{Access, Host};
 use onload_host::pools::{NamedPool, Pools, survey};
 use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
+use onload_sys::text::Chain;
 
 use crate::cli::Global;
 use crate::printer::{Printer, looked_at};

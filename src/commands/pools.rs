@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use onload_cdi::{DeviceName, Registry, Resolved};
 use onload_core::class::Class;
-use onload_core::error::Result;
 use onload_core::lease::{Device, Listed as ListedLease};
 use onload_core::pool::{Member, Pool, UNCOUNTED};
-use onload_core::text::{Chain, Listed, counted};
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
+use onload_sys::error::Result;
+use onload_sys::text::{Chain, Listed, counted};
 use serde_json::{Value, json};
 
 use crate::layout::table;

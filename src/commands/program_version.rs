@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use onload_core::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{Owners, Trusted};
 use rustix::process::geteuid;
 
 use super::process;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::pci::PciAddress;
 use onload_host::discover::not_offered::{NotOffered, Subject};
+use onload_sys::pci::PciAddress;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {

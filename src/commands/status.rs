@@ -6,10 +6,10 @@ use std::time::Duration;
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
-use onload_core::text::counted;
 use onload_host::leases;
 use onload_host::pools::survey;
 use onload_host::status::{Container, Evidence, Looked, State, Status, network, status};
+use onload_sys::text::counted;
 use rustix::process::geteuid;
 use serde_json::json;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
-use onload_core::fs::regular;
-use onload_core::text::Chain;
+use onload_sys::fs::regular;
+use onload_sys::text::Chain;
 
 use super::{open_host, spec_dirs};
 use crate::cli::{Global, Validate};

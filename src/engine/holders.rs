@@ -11,7 +11,7 @@
 use std::fmt;
 
 use onload_core::container_id;
-use onload_core::text::counted;
+use onload_sys::text::counted;
 use serde::Deserialize;
 
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::common::hosts::rdma;
 use crate::common::{Commands, Run, Tree, on, run};
-use onload_core::processes::Processes;
 use onload_core::run_dir::RunDir;
 use onload_core::ticket::{NewTicket, Tickets};
+use onload_sys::processes::Processes;
 
 /// A bundle whose container carries one annotation.
 fn bundle(annotation: &str, value: &str) -> tempfile::TempDir {

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use onload_core::fs::trust::Owners;
 use onload_host::host::Host;
 use onload_kubernetes::cli::{Cli, Command, Global, Health, Install, Uninstall};
 use onload_kubernetes::install::{self, Place, Report, What};
 use onload_kubernetes::observe::health::ask;
 use onload_kubernetes::run;
+use onload_sys::fs::trust::Owners;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {

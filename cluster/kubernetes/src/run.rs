@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
-use onload_core::fs::lock::Lock;
 use onload_core::kubernetes_settings::{Listen, ResourceName};
 use onload_host::host::Host;
 use onload_host::specdir::given_or_engine_dirs;
+use onload_sys::fs::lock::Lock;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

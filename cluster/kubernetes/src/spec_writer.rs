@@ -10,9 +10,6 @@ use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config};
-use onload_core::fs::atomic;
-use onload_core::fs::lock::Lock;
-use onload_core::fs::trust::{Owners, Trusted};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{Specs, Surroundings, generate};
@@ -21,6 +18,9 @@ use onload_host::pools::Pools;
 use onload_host::specdir::{
     Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, Wanted, plan,
 };
+use onload_sys::fs::atomic;
+use onload_sys::fs::lock::Lock;
+use onload_sys::fs::trust::{Owners, Trusted};
 
 /// Where specifications are written.
 pub const SPEC_DIR: &str = "/var/run/cdi";

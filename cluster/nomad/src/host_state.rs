@@ -9,11 +9,11 @@ use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Device as Leased, Lease};
-use onload_core::text::Listed;
 use onload_core::ticket::variable;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::offers::Health;
+use onload_sys::text::Listed;
 
 use crate::devices::books::{self, Books};
 use crate::devices::group::{self, Device, Group, Place};

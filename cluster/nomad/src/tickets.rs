@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::lease::{Device, Lease, Token};
-use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_core::ticket::{NewTicket, Tickets};
 use onload_host::host::Host;
+use onload_sys::processes::Processes;
 
 const ENGINE: &str = "nomad";
 /// How long another program may have the lock of the tickets.

@@ -2,10 +2,10 @@
 //! that got a part would look like one that got all.
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
-use onload_core::error::{Error, Result};
 use onload_core::request::Request;
-use onload_core::{bail, error};
 use onload_hooks::config::adjust::{Adjustment, Node};
+use onload_sys::error::{Error, Result};
+use onload_sys::{bail, error};
 
 use crate::runtime::Runtime;
 use crate::wire::messages::{

@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use onload_core::error::Result;
-use onload_core::text::Quoted;
-use onload_core::{bail, error};
+use onload_sys::error::Result;
+use onload_sys::text::Quoted;
+use onload_sys::{bail, error};
 
 use crate::connect::SOCKET;
 use crate::session::Identity;

@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use onload_agent::{Backoff, Said};
-use onload_core::error;
-use onload_core::error::{Context, Result};
+use onload_sys::error;
+use onload_sys::error::{Context, Result};
 use rustix::fs::{FileType, fstat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use onload_core::container_id::ContainerId;
-use onload_core::error;
-use onload_core::error::Result;
 use onload_core::request::{DOMAIN, Request};
+use onload_sys::error;
+use onload_sys::error::Result;
 use serde_json::{Value, json};
 
 use crate::runtime::Runtime;

@@ -1,12 +1,12 @@
 //! A container that is about to be created: the runtime's message to our answer.
 
 use memchr::memmem;
-use onload_core::error::{Context, Error, Result};
 use onload_core::request::DOMAIN;
-use onload_core::text::one_line;
 use onload_hooks::config::adjust::adjust;
 use onload_hooks::decide::host::HostView;
 use onload_hooks::decide::pools::{Pools, Reserved, or_give_back};
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::text::one_line;
 use prost::Message;
 
 use crate::answer;

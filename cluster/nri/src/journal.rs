@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use onload_core::text::one_line;
+use onload_sys::text::one_line;
 
 /// How severe a line is, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

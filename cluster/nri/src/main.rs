@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::text::Chain;
 use onload_hooks::decide::host::ThisHost;
 use onload_hooks::decide::pools::Pools;
 use onload_hooks::entry::program;
@@ -19,6 +18,7 @@ use onload_nri::create::{Created, Failure, create};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::Runtime;
 use onload_nri::session::Decider;
+use onload_sys::text::Chain;
 
 const ENTRY_POINT: &str = "onload-nri";
 
@@ -84,7 +84,7 @@ struct OfHost {
 }
 
 impl OfHost {
-    fn look(&self) -> onload_core::error::Result<ThisHost> {
+    fn look(&self) -> onload_sys::error::Result<ThisHost> {
         match &self.root {
             Some(root) => ThisHost::below(root, Path::new(CONFIG_PATH)),
             None => ThisHost::new(),

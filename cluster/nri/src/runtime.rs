@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use onload_core::text::Quoted;
+use onload_sys::text::Quoted;
 
 use crate::wire::messages::ConfigureRequest;
 

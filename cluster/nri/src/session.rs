@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use onload_core::bail;
-use onload_core::error::{Context, Error, Result};
-use onload_core::text::one_line;
+use onload_sys::bail;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::text::one_line;
 use prost::Message as _;
 
 use crate::create::{Created, Failure, line};

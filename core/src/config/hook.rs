@@ -16,8 +16,8 @@ use super::toml_error::of_toml;
 use super::values::{Memlock, Share};
 use crate::bundle::Bundle;
 use crate::class::Class;
-use crate::error::{Result, bail};
 use crate::netdev::settings::NetdevSettings;
+use onload_sys::error::{Result, bail};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

@@ -16,11 +16,11 @@ use super::toml_error::{at_line, of_toml};
 use super::values::Share;
 use crate::bundle::Bundle;
 use crate::class::Class;
-use crate::error::{Context as _, Error, Result, bail};
 use crate::host_settings::{HostSettings, Sriov};
 use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
 use crate::netdev::settings::NetdevSettings;
 use crate::select::Select;
+use onload_sys::error::{Context as _, Error, Result, bail};
 
 impl Config {
     /// Reads the text of a configuration file. The error names the line and the key.

@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::Error;
+use onload_sys::error::Error;
 
 /// What a parser of TOML says of a text, with the line, counted from 1, and the key.
 pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
@@ -22,8 +22,8 @@ pub(super) fn at_line(text: &str, at: usize, key: Option<&str>, message: &str) -
     let before = text.as_bytes().iter().take(at);
     let line = 1 + before.filter(|byte| **byte == b'\n').count();
     match key {
-        Some(key) => crate::error!("line {line}: {key}: {message}"),
-        None => crate::error!("line {line}: {message}"),
+        Some(key) => onload_sys::error!("line {line}: {key}: {message}"),
+        None => onload_sys::error!("line {line}: {message}"),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::class::Class;
-use crate::error::{Error, Result, bail};
+use onload_sys::error::{Error, Result, bail};
 
 /// A number of containers, from 1 to [`Share::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

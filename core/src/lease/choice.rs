@@ -5,7 +5,7 @@ use std::path::Path;
 use super::file::{ClaimUid, Holder, Lease, Token};
 use super::moved::{Facts, Moved};
 use crate::container_id::ContainerId;
-use crate::error::{Error, Result, error};
+use onload_sys::error::{Error, Result, error};
 
 /// The reservation that a container was made with is gone.
 const EXPIRED: &str = "its reservation has expired, and the device may have been given to another container; let the engine create the container again, or make config.json anew where you start its bundle yourself";
@@ -217,7 +217,7 @@ pub(crate) fn leftover(found: &[Slot], most: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processes::Process;
+    use onload_sys::processes::Process;
 
     fn init(pid: u32) -> Holder {
         let process = Process {

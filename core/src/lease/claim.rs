@@ -10,8 +10,8 @@ use super::file::{ClaimUid, Device, Holder, Lease, Token};
 use super::moved::{Facts, Moved};
 use super::store::Leases;
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Error, Result, bail, error};
 use crate::timestamp;
+use onload_sys::error::{Context as _, Error, Result, bail, error};
 
 /// What a container claims.
 #[derive(Clone, Debug)]

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::moved::{Facts, Moved};
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Error, Result, bail, error, read_as_text, written_as_text};
-use crate::processes::{Cgroup, Process};
-use crate::text::{Quoted, decimal};
 use crate::timestamp::rfc3339;
+use onload_sys::error::{Context as _, Error, Result, bail, error, read_as_text, written_as_text};
+use onload_sys::processes::{Cgroup, Process};
+use onload_sys::text::{Quoted, decimal};
 
 read_as_text!(Device Token ClaimUid);
 written_as_text!(Device ClaimUid);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 /// A device that is with a container, or on its way back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use onload_cdi::DeviceName;
 
 use super::file::Device;
 use crate::class::Class;
-use crate::error::{Error, error};
 use crate::pool::{Member, Pool};
+use onload_sys::error::{Error, error};
 
 /// What a container wants of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]

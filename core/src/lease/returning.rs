@@ -9,9 +9,9 @@ use super::moved::{Facts, InterfaceFacts, Moved};
 use super::store::Leases;
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Error, Result};
-use crate::fs::lock::Lock;
-use crate::pci::PciAddress;
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::fs::lock::Lock;
+use onload_sys::pci::PciAddress;
 
 /// What is done with a slot of a container; the others of the device are told beside.
 type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<()> + 'a;

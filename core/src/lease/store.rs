@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use super::choice::{Choice, Slot, State};
 use super::file::{Device, Holder, Lease, Token};
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Error, Result, Typed, bail, error};
-use crate::fs::atomic::{self, TempFile, is_temporary_name};
-use crate::fs::lock::{Lock, LockMode};
-use crate::processes::{Cgroup, Process, Processes};
 use crate::run_dir::{LEASES, RunDir, open_private, text_names};
 use crate::timestamp::since_boot_ms;
+use onload_sys::error::{Context as _, Error, Result, Typed, bail, error};
+use onload_sys::fs::atomic::{self, TempFile, is_temporary_name};
+use onload_sys::fs::lock::{Lock, LockMode};
+use onload_sys::processes::{Cgroup, Process, Processes};
 
 /// The lock of all leases.
 const LOCK: &str = ".lock";

@@ -14,8 +14,8 @@ use super::pick::{Candidate, Numa, Wish, none_free, pick};
 use super::store::{LeaseError, Leases};
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::error::{Error, Result};
 use crate::timestamp;
+use onload_sys::error::{Error, Result};
 
 /// Members of pools that a container wants.
 #[derive(Clone, Debug)]

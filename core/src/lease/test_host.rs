@@ -12,8 +12,8 @@ use onload_test_tree::Tree;
 use super::claim::{Claim, Claimed};
 use super::file::{Device, Holder, Token};
 use super::store::Leases;
-use crate::processes::{Cgroup, Processes};
 use crate::run_dir::RunDir;
+use onload_sys::processes::{Cgroup, Processes};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 

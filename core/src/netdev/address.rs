@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, bail, read_as_text, written_as_text};
-use crate::text::{Quoted, decimal};
+use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
+use onload_sys::text::{Quoted, decimal};
 
 /// The address of one interface with the length of its network's prefix.
 ///

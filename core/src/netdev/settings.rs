@@ -7,9 +7,9 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
-use crate::error::{Error, Result, bail, read_as_text};
 use crate::select::one_or_more;
-use crate::text::Quoted;
+use onload_sys::error::{Error, Result, bail, read_as_text};
+use onload_sys::text::Quoted;
 
 /// What an interface has in a container; NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

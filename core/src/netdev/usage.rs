@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::error::{Result, bail};
-use crate::netlink::{self, address::Address};
-use crate::text::Quoted;
+use onload_sys::error::{Result, bail};
+use onload_sys::netlink::{self, address::Address};
+use onload_sys::text::Quoted;
 
 /// What a network namespace has, as far as it tells who uses its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

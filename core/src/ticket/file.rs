@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Result};
 use crate::lease::{Device, parse_versioned};
-use crate::processes::Process;
 use crate::request::{Origin, Request};
-use crate::text::Quoted;
 use crate::timestamp::rfc3339;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::processes::Process;
+use onload_sys::text::Quoted;
 
 /// The newest version of the file that is understood.
 const VERSION: u32 = 1;

@@ -15,16 +15,16 @@ use serde::Deserialize;
 use super::file::{Ticket, User};
 use super::name::beginning;
 use crate::container_id::ContainerId;
-use crate::error::{Context as _, Error, Result, bail, error};
-use crate::fs::atomic::{self, WriteError, is_temporary_name};
-use crate::fs::lock::{Lock, LockMode};
-use crate::fs::open::is_there;
-use crate::fs::regular;
 use crate::lease::{Device, Token};
-use crate::processes::{Process, Processes};
 use crate::request::{Origin, Request};
 use crate::run_dir::{REQUESTS, RunDir, open_private, text_names};
 use crate::timestamp;
+use onload_sys::error::{Context as _, Error, Result, bail, error};
+use onload_sys::fs::atomic::{self, WriteError, is_temporary_name};
+use onload_sys::fs::lock::{Lock, LockMode};
+use onload_sys::fs::open::is_there;
+use onload_sys::fs::regular;
+use onload_sys::processes::{Process, Processes};
 
 /// Tickets that are kept. Another one takes the place of that whose last container is gone for the longest, or
 /// that no container was started with for as long: an engine never says that it is done with one. More are kept

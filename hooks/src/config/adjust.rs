@@ -10,8 +10,8 @@ use std::sync::Arc;
 use onload_cdi::oci::{HugepageLimit, InjectError, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits};
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Result};
 use onload_core::hook_arguments::HookArguments;
+use onload_sys::error::{Context, Result};
 
 use super::filter::{self, APPLYING, Described};
 use super::input::DecisionInput;

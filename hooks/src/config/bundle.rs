@@ -5,11 +5,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Result};
-use onload_core::fs::atomic::TempFile;
-use onload_core::fs::attributes;
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
+use onload_sys::fs::atomic::TempFile;
+use onload_sys::fs::attributes;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;

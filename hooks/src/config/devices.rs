@@ -9,7 +9,8 @@ use std::io::Read;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use onload_core::expect::{Expect, Numbers};
+use onload_core::expect::Expect;
+use onload_sys::numbers::Numbers;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 

@@ -12,14 +12,14 @@ use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, Node, NodeInfo};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
-use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Result};
 use onload_core::lease::Token;
 use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
 use onload_core::request::{self, Origin, Request};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
 
 use super::input::DecisionInput;
 use super::scan::{self, Places, Scanned};

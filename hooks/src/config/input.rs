@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{OciConfig, OciConfigError};
-use onload_core::error;
-use onload_core::error::{Context, Error, Result};
 use onload_core::request::{Request, is_sandbox};
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
 
 use super::scan::{MAX_BYTES, Places, Scanned};
 use crate::decide::subject::CONFIG_JSON;

@@ -13,8 +13,8 @@ use std::io::{self, Read};
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
-use onload_core::fs::regular::read_sized;
 use onload_core::request::{DOMAIN, VARIABLE};
+use onload_sys::fs::regular::read_sized;
 
 /// The largest configuration or state that is parsed. A larger one with a request is refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;

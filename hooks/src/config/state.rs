@@ -4,8 +4,8 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context as _, Result};
-use onload_core::{bail, error};
+use onload_sys::error::{Context as _, Result};
+use onload_sys::{bail, error};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

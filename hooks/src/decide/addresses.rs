@@ -1,12 +1,12 @@
 //! The addresses that a container asks for: its interfaces get them from the hook that moves them.
 
 use onload_cdi::ContainerEdits;
-use onload_core::bail;
 use onload_core::class::Class;
-use onload_core::error::Result;
 use onload_core::hook_arguments::{GivenAddress, HookArguments};
 use onload_core::request::{Request, WantedAddress};
-use onload_core::text::Quoted;
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::text::Quoted;
 
 /// Puts the addresses of a request, whose pools are replaced by members, into the hooks that move the
 /// interfaces. They replace those of the operator's configuration.

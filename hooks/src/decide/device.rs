@@ -3,8 +3,8 @@
 
 use onload_cdi::DeviceNode;
 use onload_cdi::oci::{DeviceRule, Node};
-use onload_core::bail;
-use onload_core::error::{Error, Result};
+use onload_sys::bail;
+use onload_sys::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::sysfs::Numbers;

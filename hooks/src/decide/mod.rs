@@ -22,10 +22,10 @@ pub mod variable;
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::Memlock;
-use onload_core::error::{Context, Result};
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, MEMLOCK, Policy};
 use onload_core::request::{Origin, Origins, Request};
+use onload_sys::error::{Context, Result};
 
 use device::Device;
 use host::{HostView, Settings};

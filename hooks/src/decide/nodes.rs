@@ -7,11 +7,11 @@ use std::io;
 
 use onload_cdi::DeviceNode;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
-use onload_core::bail;
 use onload_core::class::Class;
-use onload_core::error;
-use onload_core::error::{Context, Result};
 use onload_core::expect::{Expect, Expected};
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context, Result};
 
 use super::specs::{Entry, Specs, expectations};
 use super::sysfs::{Numbers, Remedies, Sysfs, rdma_class};

@@ -9,18 +9,18 @@ use std::path::Path;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
-use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::error;
-use onload_core::error::{Context, Result};
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
 use onload_core::pool::Pool;
 use onload_core::request::{Origin, Request, Wanted};
-use onload_core::text::Quoted;
 use onload_core::ticket::Ticket;
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context, Result};
+use onload_sys::text::Quoted;
 
 use super::host::Settings;
 use super::specs::{Specs, expectations};

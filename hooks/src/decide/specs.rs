@@ -9,13 +9,13 @@ use onload_cdi::{
     RegistryError, Resolved, SpecSource,
 };
 use onload_core::class::Class;
-use onload_core::error;
-use onload_core::error::{Context, Error, Result};
 use onload_core::expect::{Expect, Expected};
-use onload_core::fs::trust::{TrustError, Trusted};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{Origin, Request, Wanted};
-use onload_core::text::{Chain, Listed, Quoted};
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::fs::trust::{TrustError, Trusted};
+use onload_sys::text::{Chain, Listed, Quoted};
 use serde::Deserialize;
 
 /// Files named `onload.dev-*` in one directory; there are two per class: its devices and its pools.
@@ -218,7 +218,7 @@ pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_core::fs::trust::Owners;
+    use onload_sys::fs::trust::Owners;
     use onload_test_tree::Tree;
     use std::collections::BTreeMap;
     use std::fs;

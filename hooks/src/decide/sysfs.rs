@@ -10,12 +10,12 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::class::Class;
-use onload_core::error::{Context, Result};
-pub use onload_core::expect::Numbers;
 use onload_core::expect::{DriverNode, Expect, Expected};
-use onload_core::pci::PciAddress;
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
+pub use onload_sys::numbers::Numbers;
+use onload_sys::pci::PciAddress;
 
 /// Bytes of an attribute that are read; the ones read here hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;

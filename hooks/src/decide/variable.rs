@@ -10,13 +10,13 @@
 use std::path::PathBuf;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
-use onload_core::bail;
 use onload_core::class::Class;
-use onload_core::error::{Context, Result};
 use onload_core::lease::Token;
 use onload_core::policy::allow_line;
 use onload_core::request::{Origin, Request, VARIABLE};
 use onload_core::ticket::{Ticket, WORD};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
 
 use super::host::Settings;
 use super::subject::TicketUse;

@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::Result;
+use onload_sys::bail;
+use onload_sys::error::Result;
 
 use super::wrapper::args;
 use crate::config::state::State;

@@ -10,11 +10,12 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
-use onload_core::bail;
-use onload_core::error;
-use onload_core::error::{Context, Result};
-use onload_core::expect::{Expect, Numbers};
+use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context, Result};
+use onload_sys::numbers::Numbers;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config::devices::{ListedNodes, NodeSource};

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::json::RawObject;
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Result};
 use onload_core::run_dir::RUN_DIR;
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
 
 use crate::config::bundle::ConfigFile;
 use crate::config::filter::{self, Container, Outcome};

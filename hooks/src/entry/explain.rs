@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use onload_core::error::Result;
-use onload_core::text::{harmless, one_line};
+use onload_sys::error::Result;
+use onload_sys::text::{harmless, one_line};
 
 use crate::config::bundle::{ConfigFile, podman_id};
 use crate::config::filter::{self, Container, Outcome};

@@ -4,15 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Log, LogLevel};
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Error, Result};
 use onload_core::hook_arguments::{self, HookArguments, PROGRAM};
 use onload_core::lease::Device;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Quoted;
+use onload_sys::bail;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::text::Quoted;
 
 use super::caller;
 use super::create_runtime;

@@ -9,12 +9,12 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
-use onload_core::bail;
 use onload_core::config::{Log, LogLevel};
-use onload_core::error::{Context, Result};
-use onload_core::fs::trust::{Owners, Trusted};
-use onload_core::text::one_line;
 use onload_core::timestamp::{now, rfc3339};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
+use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::text::one_line;
 use rustix::process::{Resource, getrlimit};
 
 use crate::decide::host::{ThisHost, is_root};

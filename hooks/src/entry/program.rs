@@ -4,7 +4,7 @@ use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use onload_core::text::one_line;
+use onload_sys::text::one_line;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_getfd;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-use onload_core::text::one_line;
+use onload_sys::text::one_line;
 use rustix::fs::{FileType, fstat, major, minor};
 
 /// The socket of the log daemon, such as journald (syslog(3); systemd-journald.socket(8)).

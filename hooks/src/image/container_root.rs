@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
-use onload_core::error::{Context, Result};
-use onload_core::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
+use onload_sys::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags, fstat,
     openat, readlinkat, stat, statx,

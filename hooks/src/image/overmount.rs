@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_core::bail;
-use onload_core::error::Result;
+use onload_sys::bail;
+use onload_sys::error::Result;
 
 use super::container_root::{ContainerPath, ContainerRoot};
 

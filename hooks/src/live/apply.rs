@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
-use onload_core::error::{Context, Result};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, major, minor, mknodat,
 };

@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::Result;
-use onload_core::mountinfo::{self, MountinfoLine};
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::mountinfo::{self, MountinfoLine};
 
 /// Where a process is in the hierarchy that controls devices.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Result};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 

@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{OciConfig, User};
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error;
-use onload_core::error::{Context, Error, Result};
-use onload_core::mountinfo::{self, MountTable};
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::mountinfo::{self, MountTable};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use onload_core::config::Memlock;
-use onload_core::error::{Context as _, Error, Result};
-use onload_core::{bail, error};
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::{bail, error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
@@ -222,7 +222,7 @@ pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_core::text::Chain;
+    use onload_sys::text::Chain;
 
     /// A process whose hard limit can only be lowered, or not even that.
     struct Fake {

@@ -24,10 +24,10 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
-use onload_core::error::{Context, Result};
 use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
+use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
-use onload_core::bail;
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::error;
-use onload_core::error::{Context, Error, Result};
 use onload_core::hook_arguments::{HookArguments, MovedRdma, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::{self, Origin, Request, Requested, Wanted};
 use onload_core::run_dir::RUN_DIR;
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
 
 use super::mount_api::attr;
 use crate::decide::cpuset;

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::Result;
 use onload_core::run_dir::RUN_DIR;
+use onload_sys::bail;
+use onload_sys::error::Result;
 use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices;

@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use onload_core::error;
-use onload_core::error::{Context, Error, Result};
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
 
 use crate::decide::device::Rule;
 
@@ -382,7 +382,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_core::text::Chain;
+    use onload_sys::text::Chain;
     use std::os::unix::net::UnixListener;
     use std::thread::JoinHandle;
 

@@ -9,10 +9,10 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
-use onload_core::error;
-use onload_core::error::{Context, Error, Result};
-use onload_core::mountinfo::MountTable;
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::mountinfo::MountTable;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
 };

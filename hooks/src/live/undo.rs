@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
-use onload_core::fs::lock::START_PATIENCE;
+use onload_sys::fs::lock::START_PATIENCE;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::devices::Changes;

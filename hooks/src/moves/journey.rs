@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context as _, Error, Result};
-use onload_core::fs::lock::{Lock, START_PATIENCE};
 use onload_core::lease::{Device, Facts, Leases, Left, Moved, Token};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::pci::PciAddress;
-use onload_core::processes::Processes;
-use onload_core::{bail, error};
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::fs::lock::{Lock, START_PATIENCE};
+use onload_sys::pci::PciAddress;
+use onload_sys::processes::Processes;
+use onload_sys::{bail, error};
 
 use super::netns::{self, Netns};
 use crate::config::namespace;

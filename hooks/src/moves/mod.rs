@@ -11,13 +11,13 @@ mod rdma;
 
 use std::time::Duration;
 
-use onload_core::bail;
 use onload_core::class::Class;
-use onload_core::error::Result;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{Device, Leases};
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::pci::PciAddress;
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::pci::PciAddress;
 
 pub use interface::Identity;
 pub(crate) use journey::Gone;

@@ -8,10 +8,10 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
-use onload_core::error::{Context as _, Result};
-use onload_core::fs::atomic::write_atomic;
 use onload_core::lease::Device as LeasedDevice;
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::fs::atomic::write_atomic;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
-use onload_core::error::{Context as _, Error, Result};
-use onload_core::mountinfo::MountTable;
-use onload_core::{bail, error};
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::mountinfo::MountTable;
+use onload_sys::{bail, error};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context as _, Error, Result};
 use onload_core::expect::{Expect, Expected};
-use onload_core::fs::lock::START_PATIENCE;
 use onload_core::lease::{
     Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, POD, Taking, Token,
     take_unleased,
 };
-use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::text::Quoted;
 use onload_core::ticket::{self, Starting, Ticket, Tickets, User};
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::fs::lock::START_PATIENCE;
+use onload_sys::processes::Processes;
+use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -219,7 +219,7 @@ fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
 
 impl Pools for Keeper<'_> {
     fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
-        let token = Token::new().map_err(|error| onload_core::error!("{error}"))?;
+        let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
         let devices = self.take(wanted, &token)?;
         Ok(Reserved { token, devices })
     }

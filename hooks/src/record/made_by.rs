@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
-use onload_core::fs::list::each_name;
-use onload_core::fs::open::{is_there, open_resolved};
-use onload_core::fs::trust::Trusted;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
+use onload_sys::fs::list::each_name;
+use onload_sys::fs::open::{is_there, open_resolved};
+use onload_sys::fs::trust::Trusted;
 use rustix::fs::{
     AtFlags, CWD, OFlags, ResolveFlags, fstat, readlinkat, statat, symlinkat, unlinkat,
 };

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context as _, Result};
-use onload_core::fs::open::is_there;
-use onload_core::processes::Processes;
 use onload_core::timestamp::since_boot_ms;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::fs::open::is_there;
+use onload_sys::processes::Processes;
 use rustix::fs::{AtFlags, stat, statat};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use super::init::{Init, has_ended};
 use super::made_by::DEFAULT_ROOTS;
 
 /// The record beside the files. Whoever clears the directory removes it as the leftovers of a killed process
-/// (`onload_core::fs::atomic::is_temporary_name`).
+/// (`onload_sys::fs::atomic::is_temporary_name`).
 pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.

@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context as _, Result};
-use onload_core::fs::atomic::write_atomic;
-use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
-use onload_core::text::Chain;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::fs::atomic::write_atomic;
+use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
+use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::maker::{EntryPoint, MAKER, Maker};

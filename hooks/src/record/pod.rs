@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_core::fs::regular;
 use onload_core::lease::is_pod;
+use onload_sys::fs::regular;
 use serde::Deserialize;
 
 const MOST: u64 = 4 * 1024 * 1024;

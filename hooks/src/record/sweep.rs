@@ -5,15 +5,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use onload_core::bail;
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context as _, Result};
-use onload_core::fs::atomic::is_temporary_name;
-use onload_core::fs::list::each_name;
-use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::lease::Device;
 use onload_core::run_dir::RunDir;
-use onload_core::text::Chain;
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::fs::atomic::is_temporary_name;
+use onload_sys::fs::list::each_name;
+use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
+use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 

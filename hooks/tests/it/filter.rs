@@ -13,10 +13,7 @@ use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig};
 use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
-use onload_core::elf::Summary;
-use onload_core::error::Result;
 use onload_core::lease::{Token, take_unleased};
-use onload_core::text::Chain;
 use onload_core::ticket::{self, Ticket};
 use onload_hooks::config::filter::{Container, Outcome, apply};
 use onload_hooks::config::state::State;
@@ -25,6 +22,9 @@ use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::decide::specs::Specs;
 use onload_hooks::decide::subject::Identity;
 use onload_hooks::decide::sysfs::Sysfs;
+use onload_sys::elf::Summary;
+use onload_sys::error::Result;
+use onload_sys::text::Chain;
 use onload_test_tree::Tree;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -244,7 +244,7 @@ impl HostView for FakeHost {
         let path = PathBuf::from("/usr/share/onload-ctk/ld.so.preload");
         let error = io::ErrorKind::NotFound.into();
         let source = error;
-        Err(onload_core::fs::trust::TrustError::Open { path, source }.into())
+        Err(onload_sys::fs::trust::TrustError::Open { path, source }.into())
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {

@@ -10,12 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use onload_core::mountinfo;
 use onload_hooks::decide::device::Rule;
 use onload_hooks::live::bpf::{self, Program};
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes};
 use onload_hooks::live::program::{answer, extend};
+use onload_sys::mountinfo;
 use onload_test_needs as needs;
 use walkdir::WalkDir;
 
@@ -102,7 +102,7 @@ impl Cgroups {
         })
     }
 
-    fn allow(&self, path: &str, rules: &[Rule]) -> onload_core::error::Result<Changes> {
+    fn allow(&self, path: &str, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
         let nobody = Path::new("/nonexistent/systemd");
         devices::allow_through(&self.place(path), &ID.parse().unwrap(), rules, nobody)
     }
@@ -370,7 +370,7 @@ impl Lists {
         lines
     }
 
-    fn allow(&self, rules: &[Rule]) -> onload_core::error::Result<Changes> {
+    fn allow(&self, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
         let place = DeviceCgroup::V1(Dir {
             mount: self.mount.clone(),
             path: self.path.clone(),

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
 use onload_core::lease::{Device, Token};
-use onload_core::processes::Processes;
 use onload_core::run_dir::RunDir;
 use onload_core::ticket::{NewTicket, Tickets, variable};
+use onload_sys::processes::Processes;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::host_settings::{HostSettings, Interface};
-use onload_core::text::shell_word;
+use onload_sys::text::shell_word;
 
 use super::step::{Action, Effect, Plan, Step, Subject};
 use crate::discover::af_xdp::{PARAMETER, Trouble};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use onload_core::config::Config;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 
 use super::kernel::Kernel;
 use super::plan::plan;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use onload_core::host_settings::{MacAddress, RdmaNetns};
-use onload_core::netlink::message::{ACKNOWLEDGE, REQUEST, attribute, attributes, u32_at};
-use onload_core::netlink::nldev::{self, NetnsMode};
+use onload_sys::netlink::message::{ACKNOWLEDGE, REQUEST, attribute, attributes, u32_at};
+use onload_sys::netlink::nldev::{self, NetnsMode};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::netlink;
 

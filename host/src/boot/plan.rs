@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use onload_core::config::Config;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 
 use super::kernel::Kernel;
 use super::step::{Plan, Subject};

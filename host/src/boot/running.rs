@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
 use onload_core::host_settings::RdmaNetns;
-use onload_core::text::{Quoted, one_line};
+use onload_sys::text::{Quoted, one_line};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

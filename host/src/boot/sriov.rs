@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver};
-use onload_core::pci::PciAddress;
-use onload_core::text::counted;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::counted;
 
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::step::{Action, Effect, Plan, Step, Subject};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use onload_core::host_settings::RdmaNetns;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
 use super::kernel::VfChange;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::lease::{Lease, Listed};
 use onload_core::netdev::usage::{Beside, Namespace};
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::kernel::Kernel;
 use crate::discover::movable::soft_rdma;

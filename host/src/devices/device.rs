@@ -7,9 +7,9 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::expect::Expected;
 use onload_core::lease::{Lease, held};
-use onload_core::pci::PciAddress;
 use onload_core::select::LinkLayer;
-use onload_core::text::Listed;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::Listed;
 
 use super::attributes::Attributes;
 use crate::discover::node::Node;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
 use onload_core::lease::Facts;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::device::Device;
 use super::inventory::Inventory;

@@ -1,8 +1,8 @@
 //! The class netdev: interfaces that move into a container.
 
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
 use onload_core::select::LinkLayer;
+use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attributes, int, text};
 use super::device::Device;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::pci::PciAddress;
 use onload_core::select::LinkLayer;
+use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attribute, Attributes, int, text};
 use super::device::Device;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use onload_core::host_settings::PhysicalFunction;
-use onload_core::pci::PciAddress;
 use onload_core::select::{self, Select};
+use onload_sys::pci::PciAddress;
 
 use super::device::Device;
 use super::places::{Place, Places};

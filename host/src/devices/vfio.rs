@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::expect::Expected;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attribute, Attributes, count, int};
 use super::device::{Device, DeviceNode};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use onload_core::text::shell_word;
+use onload_sys::text::shell_word;
 
 use crate::netlink::abilities::{Abilities, FlowFilters};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
 use crate::discover::netdev::NetDevice;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::mountinfo::{parse_mounts_line, unescape};
+use onload_sys::mountinfo::{parse_mounts_line, unescape};
 use serde::Serialize;
 
 #[cfg(fuzzing)]

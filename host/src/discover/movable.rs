@@ -8,8 +8,8 @@ use std::path::Path;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::netdev::usage::{Beside, Namespace};
-use onload_core::pci::PciAddress;
-use onload_core::text::{Chain, Quoted};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Chain, Quoted};
 use serde::Serialize;
 
 use crate::discover::names::Names;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::DeviceName;
-use onload_core::pci::PciAddress;
 use onload_core::pool::ANY;
+use onload_sys::pci::PciAddress;
 
 /// Reserved words with a meaning of their own in place of a device name.
 const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
 use crate::discover::af_xdp::{PARAMETER, Trouble};

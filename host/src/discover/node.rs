@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use onload_core::expect::{DriverNode, Numbers};
+use onload_core::expect::DriverNode;
+use onload_sys::numbers::Numbers;
 
 use crate::discover::probe::Probe;
 use crate::host::DeviceKind;

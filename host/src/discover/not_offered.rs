@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
 use crate::discover::probe::Probe;

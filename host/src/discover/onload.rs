@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Cdi;
-use onload_core::elf::GlibcVersion;
 use onload_core::onload::LIBRARY;
+use onload_sys::elf::GlibcVersion;
 use serde::{Serialize, Serializer};
 
 use crate::discover::node::Node;
@@ -284,7 +284,7 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
         matches,
         glibc_needed: summary
             .as_ref()
-            .and_then(onload_core::elf::Summary::glibc_needed),
+            .and_then(onload_sys::elf::Summary::glibc_needed),
         machine: summary.map(|summary| summary.machine),
         installation,
     }

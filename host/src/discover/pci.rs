@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use crate::discover::probe::Probe;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_core::class::Class;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 
 use crate::discover::unread::{AS_ROOT, Unread};
 use crate::host::{DeviceNode, EntryKind, Host, HostError};

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use object::read::ReadCache;
-use onload_core::elf::{self, ElfError, Summary};
 use onload_core::onload::TOOL_STARTER;
+use onload_sys::elf::{self, ElfError, Summary};
 
 use crate::discover::probe::Probe;
 use crate::host::EntryKind;

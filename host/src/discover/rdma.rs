@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
 use crate::discover::names::Names;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
-use onload_core::pci::PciAddress;
-use onload_core::text::counted;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::counted;
 use serde::Serialize;
 
 use crate::discover::node::Node;

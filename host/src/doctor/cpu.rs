@@ -7,8 +7,8 @@ use super::examined::{Examined, Findings};
 use super::kernel_line;
 use crate::discover::hugepages::NODES;
 use crate::host::HostError;
-use onload_core::cpu_list;
-use onload_core::text::counted;
+use onload_sys::cpu_list;
+use onload_sys::text::counted;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::host_settings::{NumaNode, PageSize};
-use onload_core::text::counted;
+use onload_sys::text::counted;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};

@@ -1,7 +1,7 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
-use onload_core::pci::PciAddress;
-use onload_core::text::counted;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::counted;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};

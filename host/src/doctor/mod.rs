@@ -19,7 +19,7 @@ mod trust;
 mod units;
 mod unread;
 
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 
 use crate::host::HostError;
 use engines::Engine;

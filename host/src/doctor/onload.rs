@@ -1,7 +1,7 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::text::shell_word;
+use onload_sys::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};

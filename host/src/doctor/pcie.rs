@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::text::{Chain, counted, shell_word};
+use onload_sys::text::{Chain, counted, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};

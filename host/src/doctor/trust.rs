@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::{CONFIG_PATH, Preload};
-use onload_core::fs::trust::TrustError;
 use onload_core::onload::PRELOAD_FILE;
 use onload_core::onload::RUNTIMES;
-use onload_core::text::{Chain, counted, shell_word};
+use onload_sys::fs::trust::TrustError;
+use onload_sys::text::{Chain, counted, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};

@@ -12,7 +12,7 @@ use onload_core::config::{CONFIG_PATH, Config};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::Wanted;
-use onload_core::text::Listed;
+use onload_sys::text::Listed;
 
 use crate::devices::LOOPBACK;
 use crate::discover::names::problem_with;

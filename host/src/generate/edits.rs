@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use onload_cdi::{ContainerEdits, DeviceName, DeviceNode, Hook, HookName, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Leases};
-use onload_core::expect::{Expect, Expected, Numbers};
+use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::{HookArguments, PROGRAM, Take};
 use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
+use onload_sys::numbers::Numbers;
 
 use super::surroundings::Surroundings;
 use crate::discover::node::Node;

@@ -11,10 +11,10 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use onload_core::fs::open::open_in_root;
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
-use onload_core::mountinfo::each_line;
 use onload_core::netdev::usage::Namespace;
+use onload_sys::fs::open::open_in_root;
+use onload_sys::fs::trust::{Owners, TrustError, Trusted};
+use onload_sys::mountinfo::each_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -690,7 +690,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use onload_core::text::Chain;
+    use onload_sys::text::Chain;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::io;
 use std::str::FromStr;
 
 use anyhow::Context;
-use onload_core::netlink::message::{
+use onload_sys::netlink::message::{
     ACKNOWLEDGE, Message, REQUEST, attribute, attributes, nest, text, u16_at, u32_at, u64_at,
     until_null,
 };

@@ -1,4 +1,4 @@
-//! Netlink (netlink(7)). [`onload_core::netlink`] makes and reads the messages.
+//! Netlink (netlink(7)). [`onload_sys::netlink`] makes and reads the messages.
 
 pub(crate) mod abilities;
 pub(crate) mod namespace;

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::thread;
 
 use onload_core::netdev::usage::{Link, LinkRoute, Namespace};
-use onload_core::netlink::address::Address;
-use onload_core::netlink::message::{Message, REQUEST};
-use onload_core::netlink::{address, link, route};
+use onload_sys::netlink::address::Address;
+use onload_sys::netlink::message::{Message, REQUEST};
+use onload_sys::netlink::{address, link, route};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 #[cfg(fuzzing)]
-use onload_core::netlink::message::HEADER;
-use onload_core::netlink::message::{
+use onload_sys::netlink::message::HEADER;
+use onload_sys::netlink::message::{
     DONE, DUMP, ERROR, INTERRUPTED, Message, REQUEST, message, messages,
 };
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::published::GENERATE;
 use crate::devices::LOOPBACK;

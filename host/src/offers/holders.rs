@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_core::lease::Listed;
-use onload_core::text::Listed as Words;
+use onload_sys::text::Listed as Words;
 
 use crate::devices::Held;
 

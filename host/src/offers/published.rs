@@ -9,7 +9,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::{ANY, MEMBERS, SHARE};
-use onload_core::text::{Chain, Listed};
+use onload_sys::text::{Chain, Listed};
 
 use crate::specdir::FILE_PREFIX;
 

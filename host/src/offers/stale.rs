@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::expect::{Expect, Expected, Numbers};
+use onload_core::expect::{Expect, Expected};
+use onload_sys::numbers::Numbers;
 
 use super::published::GENERATE;
 use crate::devices::DeviceNode;

@@ -8,7 +8,7 @@ use onload_cdi::{DeviceName, LoadError, Registry, Spec, SpecSource, from_json, t
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease, Listed};
-use onload_core::processes::{Cgroup, Process};
+use onload_sys::processes::{Cgroup, Process};
 
 use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, offers};
 use crate::devices::devices;

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
-use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
-use onload_core::text::{Listed, counted};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Listed, counted};
 
 use crate::devices::inventory::Inventory;
 use crate::devices::{Device, Places, Selection, discover, select, together};

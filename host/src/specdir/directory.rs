@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_core::class::Class;
-use onload_core::fs::atomic::{self, WriteError};
-use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
+use onload_sys::fs::atomic::{self, WriteError};
+use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use onload_cdi::{ContainerEdits, Hook, Spec};
-use onload_core::expect::{Expect, Numbers};
+use onload_core::expect::Expect;
+use onload_sys::numbers::Numbers;
 
 use super::manifest::Format;
 use super::read::read;

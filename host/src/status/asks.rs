@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
-use onload_core::text::Quoted;
+use onload_sys::text::Quoted;
 use serde::Serialize;
 use strsim::damerau_levenshtein;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::elf::interpreter;
+use onload_sys::elf::interpreter;
 
 use super::asks::Grant;
 use super::cgroup::Engine;

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_core::fs::open::open_in_root;
+use onload_sys::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 use crate::host::{Host, SYSFS_MAGIC};

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::mountinfo::{MountinfoLine, each_line, parse};
+use onload_sys::mountinfo::{MountinfoLine, each_line, parse};
 
 use super::process::{self, Process, directory};
 use crate::host::Host;

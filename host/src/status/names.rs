@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_core::fs::open::open_in_root;
+use onload_sys::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 

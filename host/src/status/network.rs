@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use onload_core::netdev::usage;
-use onload_core::netlink::link::{self, Link};
+use onload_sys::netlink::link::{self, Link};
 
 use super::looked::Looked;
 use super::patience::{PATIENCE, patiently};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
 use std::time::{Duration, Instant};
 
-use onload_core::processes::{is_zombie, start_time};
+use onload_sys::processes::{is_zombie, start_time};
 use rustix::io::Errno;
 
 use crate::host::{Host, HostError};

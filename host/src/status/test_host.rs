@@ -6,8 +6,8 @@ use std::path::Path;
 
 use onload_core::config::Config;
 use onload_core::lease::{Device, Holder, Lease, Listed};
-use onload_core::netlink::link::Link;
-use onload_core::processes::Process as Holding;
+use onload_sys::netlink::link::Link;
+use onload_sys::processes::Process as Holding;
 
 use super::groups::Group;
 use super::process::Budget;

@@ -1,7 +1,7 @@
 //! Whether programs are accelerated: a stack and an interface, and why one of these is missing. What a stack looks like
 //! from outside was seen of a real Onload (of July 2026, AF_XDP on igb).
 
-use onload_core::netlink::link::Link;
+use onload_sys::netlink::link::Link;
 
 use super::test_host::*;
 use super::*;

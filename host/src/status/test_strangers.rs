@@ -5,7 +5,7 @@ use std::path::Path;
 
 use onload_core::config::Config;
 use onload_core::lease::Holder;
-use onload_core::netlink::link::Link;
+use onload_sys::netlink::link::Link;
 
 use super::cgroup::Engine;
 use super::test_host::*;

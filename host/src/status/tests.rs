@@ -1,6 +1,6 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
-use onload_core::netlink::link::Link;
+use onload_sys::netlink::link::Link;
 
 use super::test_host::*;
 use super::*;

@@ -2,7 +2,7 @@
 //! anything, and what is not known never becomes a bad verdict.
 
 use onload_core::policy::LEAST_MEMLOCK;
-use onload_core::text::shell_word;
+use onload_sys::text::shell_word;
 
 use super::container::{Facts, NodeState};
 use super::onload::{not_all, onload};

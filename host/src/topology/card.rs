@@ -1,6 +1,6 @@
 //! A PCI function as a card: its interfaces, its devices as chips, and its virtual functions, folded.
 
-use onload_core::text::counted;
+use onload_sys::text::counted;
 
 use super::canvas::{Canvas, Paint, Rect, Shape, Style, plain};
 use super::groups::{Group, fold, held_by};

@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use onload_core::container_id;
 
 use super::model::{Function, State};
-use onload_core::cpu_list;
+use onload_sys::cpu_list;
 
 const NAMED: usize = 3;
 

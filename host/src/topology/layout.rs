@@ -1,7 +1,7 @@
 //! Places a topology on a picture: a heading with a legend, and the nodes as panels in columns. Pure.
 
 use onload_core::class::Class;
-use onload_core::text::counted;
+use onload_sys::text::counted;
 
 use super::canvas::{Canvas, Drawing, Paint, Rect, Shape, Style};
 use super::model::{Bus, Device, Function, State, Topology};

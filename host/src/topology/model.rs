@@ -1,7 +1,7 @@
 //! The object that `topology --format json` prints.
 
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
 use crate::status::Grantee;

@@ -7,7 +7,7 @@ use super::model::{Memory, NumaNode, Pages};
 use crate::devices::inventory::Inventory;
 use crate::discover::hugepages::NODES;
 use crate::host::{Host, HostError};
-use onload_core::cpu_list;
+use onload_sys::cpu_list;
 
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 

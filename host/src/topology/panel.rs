@@ -3,7 +3,7 @@
 use super::canvas::{Canvas, Rect, Shape, Style};
 use super::card;
 use super::model::{Bus, Device, Memory, NumaNode, Pages};
-use onload_core::cpu_list;
+use onload_sys::cpu_list;
 
 const PAD: i32 = 18;
 const GAP: i32 = 8;

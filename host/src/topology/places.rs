@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_core::lease::Listed;
-use onload_core::pci::PciAddress;
 use onload_core::pool::ANY;
+use onload_sys::pci::PciAddress;
 
 use super::model::{Device, Function, Interface, State};
 use super::seen::Seen;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::model::{Bridge, Bus, Function, NumaNode, Root, Topology};
 use super::node_facts;

@@ -1,6 +1,6 @@
 //! What the kernel says of network interfaces (rtnetlink(7), `rtnl_fill_ifinfo` in net/core/rtnetlink.c).
 
-use onload_core::netlink::message::{attributes, padded, u16_at, u32_at};
+use onload_sys::netlink::message::{attributes, padded, u16_at, u32_at};
 
 /// The group of messages about interfaces (`RTMGRP_LINK`, include/uapi/linux/rtnetlink.h).
 pub(super) const GROUP: u32 = 1;

@@ -1,9 +1,9 @@
 //! `lease release`: ends a lease at the operator's word.
 
 use anyhow::{Context, anyhow, bail};
-use onload_core::fs::lock::COMMAND_PATIENCE;
 use onload_core::lease::{Device, LeaseError, Leases};
 use onload_host::leases;
+use onload_sys::fs::lock::COMMAND_PATIENCE;
 
 use crate::cli::{Global, LeaseRelease};
 use crate::commands::open_host;

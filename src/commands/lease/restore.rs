@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use onload_core::lease::{Device, Leases};
-use onload_core::text::Chain;
 use onload_hooks::moves::{self, Devices, Identity};
 use onload_host::leases;
+use onload_sys::text::Chain;
 
 use super::shown;
 use crate::cli::{Global, LeaseRestore};

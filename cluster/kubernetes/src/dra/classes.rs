@@ -9,7 +9,7 @@ use http::StatusCode;
 use k8s_openapi::api::resource::v1::DeviceClass;
 use kube_client::core::WatchEvent;
 use onload_core::class::Class;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 

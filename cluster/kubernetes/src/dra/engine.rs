@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::Interface;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;

@@ -12,9 +12,9 @@ use std::str::FromStr;
 use anyhow::bail;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
-use onload_core::text::Quoted;
 use onload_host::offers::Offer;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::Quoted;
 use sha2::{Digest, Sha256};
 
 /// The most bytes of a DNS label (RFC 1123).

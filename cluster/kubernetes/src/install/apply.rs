@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_core::config::CONFIG_PATH;
-use onload_core::fs::attributes::copy_label;
+use onload_sys::fs::attributes::copy_label;
 
 use super::place::{Directory, HOOK_MODE, Tree};
 use super::plan::{Plan, Step};

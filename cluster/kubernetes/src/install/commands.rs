@@ -6,12 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use onload_core::config::{CONFIG_PATH, Config};
-use onload_core::fs::lock::Lock;
-use onload_core::fs::regular;
-use onload_core::fs::trust::Owners;
 use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::specdir::Action;
+use onload_sys::fs::lock::Lock;
+use onload_sys::fs::regular;
+use onload_sys::fs::trust::Owners;
 
 use super::apply::{Source, Target, remove_directory, try_hook};
 use super::place::{Directory, HOOK_LIMIT, Tree};

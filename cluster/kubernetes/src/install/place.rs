@@ -9,11 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result};
-use onload_core::fs::atomic::{self, TempFile, WriteError};
-use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
-use onload_core::fs::trust::{Owners, TrustError, Trusted, TrustedDir};
 use onload_core::run_dir::set_mode;
 use onload_host::host::Host;
+use onload_sys::fs::atomic::{self, TempFile, WriteError};
+use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
+use onload_sys::fs::trust::{Owners, TrustError, Trusted, TrustedDir};
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use onload_agent::Backoff;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

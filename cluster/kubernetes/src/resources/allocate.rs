@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::pcidevice::{Function, variables};
 use super::resource::{Device, Resource};
-use onload_core::text::{Listed, Quoted};
 use onload_host::offers::GENERATE;
+use onload_sys::text::{Listed, Quoted};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {

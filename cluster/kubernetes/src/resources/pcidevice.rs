@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use super::resource::Device;
 

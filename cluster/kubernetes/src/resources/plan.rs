@@ -242,9 +242,9 @@ fn resource(
 #[cfg(test)]
 mod tests {
     use onload_core::lease::{Device as Leased, Listed};
-    use onload_core::processes::{Cgroup, Process};
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
+    use onload_sys::processes::{Cgroup, Process};
     use onload_test_tree::Tree;
     use onload_test_tree::sample::sources;
 

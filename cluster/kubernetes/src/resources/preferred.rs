@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{Result, bail};
-use onload_core::text::{Quoted, counted};
+use onload_sys::text::{Quoted, counted};
 
 use super::resource::Resource;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::pci::PciAddress;
 use onload_host::offers::Health;
+use onload_sys::pci::PciAddress;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {

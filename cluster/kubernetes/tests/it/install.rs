@@ -10,10 +10,10 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onload_core::fs::trust::Owners;
 use onload_host::host::Host;
 use onload_kubernetes::install::{Place, Report, What, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
+use onload_sys::fs::trust::Owners;
 use onload_test_needs as needs;
 use onload_test_tree::Tree;
 
@@ -598,7 +598,7 @@ fn when_locks_are_free(mut try_it: impl FnMut() -> bool) {
 
 #[test]
 fn an_uninstall_leaves_the_locks_that_somebody_holds() {
-    use onload_core::fs::lock::Lock;
+    use onload_sys::fs::lock::Lock;
     for (directory, name) in [("@leases", ".lock"), ("@locks", "containers")] {
         let node = Node::new();
         node.install();

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
 use onload_host::offers::{self, Offer};
+use onload_sys::pci::PciAddress;
 
 use crate::wire::structs::Attribute;
 use crate::wire::structs::attribute::Value;

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::text::{Chain, Quoted};
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
 use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Health, Offer, Survey, offers};
 use onload_host::pools;
+use onload_sys::text::{Chain, Quoted};
 
 use super::layout::layouts;
 use super::plan::NONE;

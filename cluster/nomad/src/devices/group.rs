@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
 use onload_host::offers::Health;
+use onload_sys::pci::PciAddress;
 
 use super::attributes::Attributes;
 use super::id::{Type, id};

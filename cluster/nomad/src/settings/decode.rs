@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
-use onload_core::text::Quoted;
+use onload_sys::text::Quoted;
 use serde::Deserialize;
 
 use super::duration;

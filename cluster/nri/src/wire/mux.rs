@@ -3,8 +3,8 @@
 
 use std::io::{self, Read, Write};
 
-use onload_core::bail;
-use onload_core::error::{Context, Result};
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
 
 use super::ttrpc::{self, HEADER, MAX_MESSAGE, Message};
 

@@ -1,8 +1,8 @@
 //! ttrpc: a header of ten bytes (length, stream, type, flags; github.com/containerd/ttrpc, PROTOCOL.md)
 //! before a protobuf message. A client's streams have odd numbers, each one call.
 
-use onload_core::error::Result;
-use onload_core::{bail, error};
+use onload_sys::error::Result;
+use onload_sys::{bail, error};
 use prost::Message as _;
 
 pub use super::generated::google::rpc::Status;

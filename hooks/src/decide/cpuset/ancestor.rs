@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use onload_core::cpu_list;
+use onload_sys::cpu_list;
 
 use crate::decide::sysfs::Sysfs;
 

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use onload_cdi::oci::Cpuset;
 use onload_core::bundle::{Cpus, Mems};
-use onload_core::cpu_list;
-use onload_core::error::{Context as _, Error, Result};
-use onload_core::text::Quoted;
-use onload_core::{bail, error};
+use onload_sys::cpu_list;
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::text::Quoted;
+use onload_sys::{bail, error};
 
 use crate::decide::placement::Placement;
 use crate::decide::sysfs::Sysfs;

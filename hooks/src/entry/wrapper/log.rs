@@ -6,8 +6,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
-use onload_core::text::one_line;
 use onload_core::timestamp::{now, rfc3339};
+use onload_sys::text::one_line;
 
 use crate::entry::program::say;
 use crate::entry::wrapper::args::{LogFormat, LogTarget};

@@ -9,13 +9,13 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::bail;
 use onload_core::config::{self, CONFIG_PATH, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
-use onload_core::error::{Context, Error, Result};
-use onload_core::fs::trust::TrustError;
 use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
+use onload_sys::bail;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::fs::trust::TrustError;
 use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;

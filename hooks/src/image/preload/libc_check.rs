@@ -7,8 +7,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::elf::{self, ElfError, GlibcVersion, Summary};
-use onload_core::text::Chain;
+use onload_sys::elf::{self, ElfError, GlibcVersion, Summary};
+use onload_sys::text::Chain;
 
 use crate::image::container_root::{ContainerRoot, FileError};
 
@@ -290,7 +290,7 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_core::elf::VersionNeed;
+    use onload_sys::elf::VersionNeed;
     use onload_test_tree::Tree;
 
     /// A root file system made of this machine's own glibc programs, or of given bytes.

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
-use onload_core::bail;
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::error;
-use onload_core::error::{Error, Result};
 use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Error, Result};
+use onload_sys::text::Chain;
 
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};

@@ -1,7 +1,7 @@
 //! What an interface was, and the changes that restore it. Nothing is read or changed here.
 
 use onload_core::lease::InterfaceFacts;
-use onload_core::pci::PciAddress;
+use onload_sys::pci::PciAddress;
 
 use crate::moves::netlink::link::{CHOSEN_FLAGS, Change, Link, UP, address_bytes, address_text};
 

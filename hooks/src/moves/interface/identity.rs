@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::bail;
-use onload_core::error::Result;
-use onload_core::pci::PciAddress;
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::pci::PciAddress;
 
 use crate::moves::journey;
 use crate::moves::netlink::link::Link;

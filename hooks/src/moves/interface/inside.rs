@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use onload_core::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result};
 use rustix::io::Errno;
 
 use crate::moves::journey::Request;

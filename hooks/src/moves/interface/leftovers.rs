@@ -5,8 +5,8 @@
 use std::io;
 use std::time::Duration;
 
-use onload_core::error::{Context as _, Error, Result};
-use onload_core::text::Quoted;
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::text::Quoted;
 use rustix::io::Errno;
 
 use super::programs;

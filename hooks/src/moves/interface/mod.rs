@@ -17,12 +17,12 @@ mod usage;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::error::{Context as _, Error, Result};
-use onload_core::fs::lock::{Lock, START_PATIENCE};
 use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
-use onload_core::pci::PciAddress;
-use onload_core::text::Quoted;
-use onload_core::{bail, error};
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::fs::lock::{Lock, START_PATIENCE};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::Quoted;
+use onload_sys::{bail, error};
 
 pub use identity::Identity;
 use rebind::Function;

@@ -15,9 +15,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-use onload_core::bail;
-use onload_core::error::{Context as _, Error, Result};
 use onload_core::lease::{InterfaceFacts, Registration};
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Error, Result};
 use rustix::io::Errno;
 
 use super::programs;

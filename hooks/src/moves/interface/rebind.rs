@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::error::Result;
 use onload_core::lease::{InterfaceFacts, Lease, Listed};
-use onload_core::pci::PciAddress;
-use onload_core::processes::Processes;
+use onload_sys::error::Result;
+use onload_sys::pci::PciAddress;
+use onload_sys::processes::Processes;
 
 use super::identity::Home;
 use super::usage::names;

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use onload_core::error;
-use onload_core::error::{Context as _, Result};
 use onload_core::lease::InterfaceFacts;
+use onload_sys::error;
+use onload_sys::error::{Context as _, Result};
 
 use super::facts::{self, Step};
 use super::identity::{Home, Identity};
@@ -202,12 +202,12 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    use onload_core::error::Error;
-    use onload_core::fs::lock::START_PATIENCE;
     use onload_core::lease::{Claim, Claimed, Device, Holder, Leases, Moved, Token};
-    use onload_core::pci::PciAddress;
-    use onload_core::processes::Processes;
     use onload_core::run_dir::RunDir;
+    use onload_sys::error::Error;
+    use onload_sys::fs::lock::START_PATIENCE;
+    use onload_sys::pci::PciAddress;
+    use onload_sys::processes::Processes;
 
     use super::*;
     use crate::moves::interface::take::{sweep, take};

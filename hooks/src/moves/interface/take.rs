@@ -1,9 +1,9 @@
 //! Takes an interface out of a container's network namespace. Whoever is in there may be in the way, and may put another
 //! interface in its place.
 
-use onload_core::bail;
-use onload_core::error::{Context as _, Result};
 use onload_core::lease::InterfaceFacts;
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
 
 use super::identity::Home;
 use super::leftovers::{self, moving};

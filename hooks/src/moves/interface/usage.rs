@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use onload_core::bail;
-use onload_core::error::Result;
 use onload_core::netdev::usage::{Beside, Link as Used, LinkRoute, Namespace, Use};
+use onload_sys::bail;
+use onload_sys::error::Result;
 
 use super::{leftovers, programs};
 use crate::moves::netlink::link::Link;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::thread;
 
-use onload_core::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 

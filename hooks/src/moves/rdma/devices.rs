@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_core::fs::detached;
-use onload_core::netlink::nldev::{Character, NetnsMode};
-use onload_core::pci::PciAddress;
+use onload_sys::fs::detached;
+use onload_sys::netlink::nldev::{Character, NetnsMode};
+use onload_sys::pci::PciAddress;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -53,7 +53,7 @@ pub(crate) struct RdmaDevice {
 pub(crate) struct Node {
     /// Its path, on the host and in the container.
     pub(crate) path: PathBuf,
-    pub(crate) numbers: onload_core::expect::Numbers,
+    pub(crate) numbers: onload_sys::numbers::Numbers,
 }
 
 impl From<Character> for Node {
@@ -122,7 +122,7 @@ impl Devices {
             let stat = rustix::fs::stat(&node)?;
             return Ok(vec![Node {
                 path: node,
-                numbers: onload_core::expect::Numbers {
+                numbers: onload_sys::numbers::Numbers {
                     major: rustix::fs::major(stat.st_rdev),
                     minor: rustix::fs::minor(stat.st_rdev),
                 },

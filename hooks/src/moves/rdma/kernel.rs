@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use onload_core::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
+use onload_sys::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
 use rustix::io::Errno;
 
 use crate::moves::netlink::message::{ACKNOWLEDGE, DUMP};
@@ -72,12 +72,12 @@ mod tests {
     use std::cell::RefCell;
     use std::os::fd::AsFd;
 
-    use onload_core::netlink::message::{Answer, REQUEST, answers, message};
+    use onload_sys::netlink::message::{Answer, REQUEST, answers, message};
 
     use super::*;
 
     /// See the head of the file for where it comes from.
-    const EXCHANGE: &str = include_str!("../../../../core/tests/nldev-exchange.txt");
+    const EXCHANGE: &str = include_str!("../../../../sys/tests/nldev-exchange.txt");
     const SEQUENCE: u32 = 7;
 
     fn bytes(name: &str) -> Vec<u8> {

@@ -7,11 +7,11 @@ mod kernel;
 use std::io;
 
 use onload_core::class::Class;
-use onload_core::error::{Context as _, Error, Result};
 use onload_core::lease::RdmaFacts;
-use onload_core::netlink::nldev::NetnsMode;
-use onload_core::pci::PciAddress;
-use onload_core::{bail, error};
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::netlink::nldev::NetnsMode;
+use onload_sys::pci::PciAddress;
+use onload_sys::{bail, error};
 use rustix::io::Errno;
 
 pub(crate) use devices::Node;

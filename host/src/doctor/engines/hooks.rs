@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::text::shell_word;
+use onload_sys::text::shell_word;
 
 use super::found::Engine;
 use super::kind::Kind;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use toml::{Table, Value};
 
 use super::kind::Kind;

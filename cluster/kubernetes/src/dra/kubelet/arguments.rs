@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use onload_core::text::{Quoted, one_line};
 use onload_host::host::{EntryKind, Host};
+use onload_sys::text::{Quoted, one_line};
 use serde::Deserialize;
 
 /// The policy of a kubelet that aligns nothing, which is the default.

@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use onload_core::fs::regular;
+use onload_sys::fs::regular;
 use serde::Deserialize;
 
 /// `kubeletDeviceManagerCheckpoint` of kubelet.

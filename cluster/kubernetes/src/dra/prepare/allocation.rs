@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::ClaimUid;
-use onload_core::text::Quoted;
+use onload_sys::text::Quoted;
 
 use super::parameters::{Author, Parameters};
 use crate::dra::DRIVER;

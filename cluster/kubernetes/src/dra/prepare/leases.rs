@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result};
 use onload_core::lease::{ClaimUid, Device, Leases};
-use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_sys::processes::Processes;
 
 use super::own_spec::Leased;
 

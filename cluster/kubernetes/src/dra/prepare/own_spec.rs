@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
 use onload_core::class::Class;
-use onload_core::fs::atomic;
 use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
+use onload_sys::fs::atomic;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 

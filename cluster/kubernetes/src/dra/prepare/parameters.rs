@@ -5,8 +5,8 @@ use std::fmt;
 use anyhow::{Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::text::Quoted;
 use onload_host::offers::Offer;
+use onload_sys::text::Quoted;
 use serde_json::Value;
 
 const KEYS: &str = "preload, profile, address";

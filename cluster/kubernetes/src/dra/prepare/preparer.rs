@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
-use onload_core::text::{Chain, Quoted, one_line};
+use onload_sys::text::{Chain, Quoted, one_line};
 use tokio::sync::watch;
 use tokio::time::timeout;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 

@@ -8,7 +8,7 @@ use anyhow::Context;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
 use onload_core::class::Class;
-use onload_core::text::Chain;
+use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, sleep_until};

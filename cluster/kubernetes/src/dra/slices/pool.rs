@@ -9,8 +9,8 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
-use onload_core::pci::PciAddress;
 use onload_host::offers::{Attribute, Held, Offer, Sharing};
+use onload_sys::pci::PciAddress;
 
 use super::device::{Form, Trouble, device, is_of_a_claim, trouble};
 use super::features::Features;

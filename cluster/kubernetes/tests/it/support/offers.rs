@@ -8,11 +8,11 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease};
-use onload_core::processes::{Cgroup, Process};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::resources::Plan;
+use onload_sys::processes::{Cgroup, Process};
 use onload_test_tree::Tree;
 
 use super::sources;

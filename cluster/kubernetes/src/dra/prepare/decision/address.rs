@@ -8,8 +8,8 @@ use onload_core::class::Class;
 use onload_core::hook_arguments::MovedInterface;
 use onload_core::host_settings::Interface;
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::text::Listed;
 use onload_host::offers::{Attribute, Offer};
+use onload_sys::text::Listed;
 
 use crate::dra::prepare::allocation::Allocated;
 use crate::dra::prepare::own_spec::{Addressed, Leased};

@@ -11,8 +11,8 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
-use onload_core::text::{Listed, Quoted};
 use onload_host::offers::{Health, Offer, Sharing};
+use onload_sys::text::{Listed, Quoted};
 
 use super::allocation::{Allocated, Allocation};
 use super::own_spec::{Leased, Variables, own_name, request_name};

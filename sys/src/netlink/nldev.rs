@@ -4,7 +4,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::message::{attribute, text, u32_at, u64_at, until_null, value};
-use crate::expect::Numbers;
+use crate::numbers::Numbers;
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, …)`.
 const fn kind(command: u16) -> u16 {

@@ -50,18 +50,18 @@ impl fmt::Display for Listed<'_> {
 }
 
 /// A number in decimal digits alone: without a sign.
-pub(crate) fn digits<N: FromStr>(text: &str) -> Option<N> {
+pub fn digits<N: FromStr>(text: &str) -> Option<N> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
 /// As [`digits`], in the one way to write it: without leading zeros too.
-pub(crate) fn decimal(text: &str) -> Option<u32> {
+pub fn decimal(text: &str) -> Option<u32> {
     digits(text).filter(|number: &u32| number.to_string() == text)
 }
 
 /// A size with a binary unit, in KiB: `2Mi` is 2048.
-pub(crate) fn kib(text: &str) -> Option<u64> {
+pub fn kib(text: &str) -> Option<u64> {
     let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)];
     let (number, shift) = units
         .into_iter()

@@ -93,9 +93,8 @@ macro_rules! bail {
     ($($sentence:tt)*) => { return Err($crate::error!($($sentence)*).into()) };
 }
 
-impl Typed for onload_cdi::annotations::AnnotationError {}
-
 /// Types that serde reads as a text, by their `FromStr`.
+#[macro_export]
 macro_rules! read_as_text {
     ($($name:ty)*) => {$(
         impl TryFrom<String> for $name {
@@ -109,6 +108,7 @@ macro_rules! read_as_text {
 }
 
 /// Types that serde writes as a text, by their `Display`.
+#[macro_export]
 macro_rules! written_as_text {
     ($($name:ty)*) => {$(
         impl From<$name> for String {
@@ -119,5 +119,4 @@ macro_rules! written_as_text {
     )*};
 }
 
-pub use {bail, error};
-pub(crate) use {read_as_text, written_as_text};
+pub use {bail, error, read_as_text, written_as_text};

@@ -134,7 +134,7 @@ impl Pauses {
 }
 
 /// As [`Lock::take`], but calls `wait` between attempts, which says whether to go on.
-pub(crate) fn take_while(
+pub fn take_while(
     dir: impl AsFd,
     path: &Path,
     name: &str,

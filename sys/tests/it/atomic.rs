@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use onload_core::fs::atomic::{TempFile, is_temporary_name, remove, sync, write_atomic};
-use onload_core::text::Chain;
+use onload_sys::fs::atomic::{TempFile, is_temporary_name, remove, sync, write_atomic};
+use onload_sys::text::Chain;
 
 fn entries(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
