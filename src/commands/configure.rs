@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
-use onload_host::doctor::CdiOfEngine;
 use onload_host::host::Host;
+use onload_report::doctor::CdiOfEngine;
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 

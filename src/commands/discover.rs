@@ -19,7 +19,7 @@ use onload_host::generate::{Surroundings, bundles_not_offered, generate};
 use onload_host::host::Host;
 use onload_host::pools::{Pools, survey};
 use onload_host::settings;
-use onload_host::topology::{self, Seen};
+use onload_report::topology::{self, Seen};
 use onload_sys::text::{Chain, counted};
 use serde::Serialize;
 use serde_json::Value;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anstyle::Style;
 use onload_cdi::Registry;
-use onload_host::doctor::{Check, Examined, Family, Verdict, examine};
 use onload_host::pools::survey;
 use onload_host::settings;
+use onload_report::doctor::{Check, Examined, Family, Verdict, examine};
 use serde_json::json;
 
 use super::{program_version, spec_dirs, watched_host};

@@ -3,8 +3,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_host::doctor::PROGRAM_DIRS;
 use onload_host::host::{EntryKind, Host};
+use onload_report::doctor::PROGRAM_DIRS;
 use onload_sys::fs::trust::{Owners, TrustError, Trusted};
 use rustix::process::geteuid;
 

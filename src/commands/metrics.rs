@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use anyhow::Context;
 use onload_cdi::Registry;
 use onload_host::leases;
-use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::offers;
 use onload_host::pools::survey;
 use onload_host::specdir::FILE_PREFIX;
-use onload_host::status::grantees;
+use onload_report::metrics::{Measured, openmetrics};
+use onload_report::status::grantees;
 
 use super::generate::write_file;
 use super::{open_host_of_incident, spec_dirs};

@@ -8,7 +8,7 @@ use anyhow::bail;
 use onload_core::container_id;
 use onload_host::leases;
 use onload_host::pools::survey;
-use onload_host::status::{Container, Evidence, Looked, State, Status, network, status};
+use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
 use onload_sys::text::counted;
 use rustix::process::geteuid;
 use serde_json::json;

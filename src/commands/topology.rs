@@ -2,8 +2,8 @@
 
 use onload_host::leases;
 use onload_host::pools::survey;
-use onload_host::status::grantees;
-use onload_host::topology::{Kind, Line, Seen, Topology, draw, lines, read, svg};
+use onload_report::status::grantees;
+use onload_report::topology::{Kind, Line, Seen, Topology, draw, lines, read, svg};
 use serde::Serialize;
 
 use super::{advise, open_host_of_incident};

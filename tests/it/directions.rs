@@ -11,13 +11,14 @@ use std::process::Command;
 use crate::common::package;
 
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
-const ORDERS: [&str; 10] = [
+const ORDERS: [&str; 11] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "sys/src: text error numbers pci cpu_list elf mountinfo netlink fs processes",
     "core/src: timestamp onload wanted class bundle expect container_id run_dir pool lease host_settings select
         netdev kubernetes_settings config hook_arguments request policy ticket",
-    "host/src: netlink host bundles pci_link settings discover leases devices pools spec_name generate specdir drift boot
-        offers watch status metrics doctor topology",
+    "host/src: netlink host bundles settings discover leases devices pools spec_name generate specdir drift boot
+        offers watch",
+    "report/src: pci_link status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",
     "cluster/kubernetes/src: wire accept socket resources host_state observe spec_writer install surveyor plugin
@@ -32,7 +33,8 @@ const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/on
     hooks/src/moves/bpf.rs hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs
     hooks/src/moves/netns/owner.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
-const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-nri";
+const SMALL: &str =
+    "onload-cdi onload-sys onload-core onload-hooks onload-host onload-report onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";
 
 /// The modules of a crate by their names from its root, each with a `/` behind it, with their files and the code in them

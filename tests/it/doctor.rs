@@ -847,7 +847,7 @@ fn each_daemon_is_known_by_its_own_process_service_and_files() {
 #[test]
 fn every_check_has_a_test_and_stands_in_the_page() {
     let page = fs::read_to_string(package().join("docs/doctor.md")).unwrap();
-    for name in onload_host::doctor::names() {
+    for name in onload_report::doctor::names() {
         assert!(
             COVERED.contains(&name) || ["config", "discovery"].contains(&name),
             "{name} has no test"

@@ -11,10 +11,10 @@ use onload_agent::survey::{self, Watch};
 use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_host::host::Host;
-use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::{Offer, Survey};
 use onload_host::settings;
 use onload_host::watch::{Sources, Watcher};
+use onload_report::metrics::{Measured, openmetrics};
 use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};

@@ -59,9 +59,9 @@ pub struct Inventory {
     #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,
     #[serde(skip)]
-    pub(crate) functions: PciFunctions,
+    pub functions: PciFunctions,
     #[serde(skip)]
-    pub(crate) interfaces: Vec<NetDevice>,
+    pub interfaces: Vec<NetDevice>,
 }
 
 impl Inventory {
@@ -84,7 +84,7 @@ impl Inventory {
     }
 
     /// Whether an RDMA device is in one network namespace at a time.
-    pub(crate) fn is_rdma_exclusive(&self) -> bool {
+    pub fn is_rdma_exclusive(&self) -> bool {
         self.rdma_netns_mode == Some(NetnsMode::Exclusive)
     }
 }

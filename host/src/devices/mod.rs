@@ -34,7 +34,7 @@ pub(crate) use device::{DeviceNode, together};
 pub(crate) use family::{attributes, gone};
 use inventory::Inventory;
 use look::look;
-pub(crate) use moving::{HELD, RETURNING};
+pub use moving::{HELD, RETURNING};
 pub(crate) use places::Places;
 pub(crate) use selection::{Selection, select};
 

@@ -22,8 +22,8 @@ use crate::discover::pci::PciFunction;
 use crate::leases::Around;
 
 /// The state of an interface in a container, and of one whose container has ended.
-pub(crate) const HELD: &str = "held";
-pub(crate) const RETURNING: &str = "returning";
+pub const HELD: &str = "held";
+pub const RETURNING: &str = "returning";
 /// The state of one that a CNI plugin has moved.
 const AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).

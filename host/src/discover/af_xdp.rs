@@ -8,12 +8,12 @@ use onload_sys::text::shell_word;
 use crate::netlink::abilities::{Abilities, FlowFilters};
 
 /// Whether Onload sets a filter for each socket that listens; a parameter of the module, 1 where nobody sets it.
-pub(crate) const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+pub const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
 /// What switches it off where a card has no filters.
-pub(crate) const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
+pub const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub enum Trouble {
     NoFilters,
     FiltersOff,
     /// Without filters, frames come to that many queues.
@@ -21,7 +21,7 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    pub(crate) fn of(abilities: Abilities, parameter: Option<&str>) -> Option<Trouble> {
+    pub fn of(abilities: Abilities, parameter: Option<&str>) -> Option<Trouble> {
         let is_one = abilities.channels.is_none_or(|channels| channels < 2);
         match (parameter?, abilities.flow_filters) {
             ("0", _) if is_one => None,
@@ -32,7 +32,7 @@ impl Trouble {
         }
     }
 
-    pub(crate) fn command(self, interface: &str) -> Option<String> {
+    pub fn command(self, interface: &str) -> Option<String> {
         let interface = shell_word(interface);
         match self {
             Trouble::NoFilters => None,

@@ -14,7 +14,7 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
 pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
-pub(crate) const NODES: &str = "/sys/devices/system/node";
+pub const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
 /// Of a page that large, the kernel could not count the bytes.

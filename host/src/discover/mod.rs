@@ -1,12 +1,12 @@
 //! What is read of a host, one file a family, each with pure parsers. All reading goes through [`probe::Probe`].
 //! [`crate::devices`] makes devices of it.
 
-pub(crate) mod af_xdp;
+pub mod af_xdp;
 pub mod clock;
 pub mod hugepages;
 pub mod movable;
 pub(crate) mod names;
-pub(crate) mod netdev;
+pub mod netdev;
 pub mod nic;
 pub(crate) mod node;
 pub mod not_offered;

@@ -8,12 +8,12 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
-pub(crate) const CLASS: &str = "/sys/class/net";
+pub const CLASS: &str = "/sys/class/net";
 /// Interfaces without a device are below it.
 const VIRTUAL: &str = "/sys/devices/virtual";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NetDevice {
+pub struct NetDevice {
     pub name: String,
     pub pci: Option<PciAddress>,
     /// The driver of the underlying device; `None` for a virtual interface.

@@ -23,8 +23,8 @@ use crate::netlink::abilities::Abilities;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 pub(crate) const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
-pub(crate) const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
-pub(crate) const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
+pub const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
+pub const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// Why `lo`, `docker0` and their like are not accelerated.
 const NOTHING_BELOW: &str = "virtual interface with none below it: Onload has nothing to attach \
@@ -82,7 +82,7 @@ enum Support {
     Refused(&'static str),
 }
 
-pub(crate) fn is_supported(vendor: u16, device: u16) -> bool {
+pub fn is_supported(vendor: u16, device: u16) -> bool {
     matches!(support(PciId { vendor, device }), Some(Support::Capable(_)))
 }
 
@@ -535,7 +535,7 @@ fn read_debugfs(probe: &Probe<'_>) -> BTreeMap<String, Option<Datapath>> {
         .collect()
 }
 
-pub(crate) fn interface_of(entry: &str) -> Option<&str> {
+pub fn interface_of(entry: &str) -> Option<&str> {
     let (number, interface) = entry.split_once('_')?;
     let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     (numbered && !interface.is_empty()).then_some(interface)

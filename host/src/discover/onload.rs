@@ -67,7 +67,7 @@ pub struct Onload {
 }
 
 impl Onload {
-    pub(crate) fn library_dir(&self) -> Option<&Path> {
+    pub fn library_dir(&self) -> Option<&Path> {
         let installation = self.installation.as_ref();
         installation.map(|installation| installation.library_dir.as_path())
     }

@@ -10,7 +10,7 @@ use crate::discover::probe::Probe;
 pub const DEVICES: &str = "/sys/bus/pci/devices";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PciFunction {
+pub struct PciFunction {
     pub address: PciAddress,
     pub id: PciId,
     /// Class, subclass and programming interface, for instance 0x020000 for Ethernet.
@@ -27,7 +27,7 @@ pub(crate) struct PciFunction {
 
 /// Vendor and device number of a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PciId {
+pub struct PciId {
     pub vendor: u16,
     pub device: u16,
 }
@@ -58,13 +58,13 @@ impl PciFunction {
     }
 
     /// A network controller of any kind (class 02).
-    pub(crate) fn is_network(&self) -> bool {
+    pub fn is_network(&self) -> bool {
         self.class >> 16 == 0x02
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PciFunctions {
+pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
     /// The root of each bus, by the bus: a bus has one bridge above it.
     roots: BTreeMap<String, Option<String>>,
@@ -94,15 +94,15 @@ impl PciFunctions {
     }
 
     /// The root of the tree that a function is in, for instance `pci0000:80`.
-    pub(crate) fn root(&self, address: PciAddress) -> Option<&str> {
+    pub fn root(&self, address: PciAddress) -> Option<&str> {
         self.roots.get(&bus(address))?.as_deref()
     }
 
-    pub(crate) fn get(&self, address: PciAddress) -> Option<&PciFunction> {
+    pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
         self.functions.get(&address)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &PciFunction> {
+    pub fn iter(&self) -> impl Iterator<Item = &PciFunction> {
         self.functions.values()
     }
 

@@ -32,7 +32,7 @@ use crate::spec_name::SpecName;
 use edits::Writer;
 use offer::Offer;
 use variable::Variables;
-pub(crate) use variable::device_of;
+pub use variable::device_of;
 
 pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 

@@ -39,7 +39,7 @@ impl Variables {
 }
 
 /// The device that an assignment tells of; none where it is no such assignment.
-pub(crate) fn device_of(assignment: &str) -> Option<(Class, &str)> {
+pub fn device_of(assignment: &str) -> Option<(Class, &str)> {
     let (variable, name) = assignment.split_once('=')?;
     // Behind the name there may be the digest of one whose variable another device would have too.
     let is_of = |class: &Class| {

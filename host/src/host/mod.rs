@@ -42,7 +42,7 @@ const ABILITY_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
 const MOST_LINKS: usize = 40;
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
-pub(crate) const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+pub const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// A host, seen from its root directory. Paths are absolute paths on that host. Symbolic links, including absolute
 /// ones, are followed inside the root and never lead out of it (openat2(2), `RESOLVE_IN_ROOT`).
@@ -188,7 +188,7 @@ impl Host {
     }
 
     /// As for [`Host::network`]. What is not known is not there.
-    pub(crate) fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
+    pub fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
         let path = Path::new("/").join(ABILITY_TABLE);
         if self.running {
             let all = abilities::read().map_err(HostError::Netlink)?;
@@ -230,7 +230,7 @@ impl Host {
 
     /// Without surrounding white space; `None` if it does not exist or the kernel has no value for it (reading `speed`
     /// of a link that is down gives EINVAL). Longer than a page is an error.
-    pub(crate) fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
+    pub fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
         let text = bytes.map(|bytes| self.utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
@@ -264,7 +264,7 @@ impl Host {
     /// The wanted lines of one of the kernel's tables, as bytes: names in it may be arbitrary, and it may be longer
     /// than anything else that is read. `None` if it does not exist. Nothing is truncated: more than [`TEXT_LIMIT`] is
     /// an error.
-    pub(crate) fn lines(
+    pub fn lines(
         &self,
         path: &Path,
         wanted: &dyn Fn(&[u8]) -> bool,
@@ -309,7 +309,7 @@ impl Host {
     }
 
     /// `None` if it does not exist. Opening a pipe does not block.
-    pub(crate) fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
+    pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
             self.tell(path, Access::Read);
@@ -522,13 +522,13 @@ impl Host {
         None
     }
 
-    pub(crate) fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
+    pub fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
         let nodes = self.table.keys();
         let nodes = nodes.filter(move |node| node.parent() == Some(directory));
         nodes.filter_map(|node| node.file_name()?.to_str().map(str::to_owned))
     }
 
-    pub(crate) fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
+    pub fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };

@@ -49,15 +49,15 @@ const NTUPLE: &[u8] = b"rx-ntuple-filter";
 const UNKNOWN: &str = "-";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Abilities {
-    pub(crate) xdp: Option<bool>,
-    pub(crate) flow_filters: Option<FlowFilters>,
-    pub(crate) channels: Option<u32>,
+pub struct Abilities {
+    pub xdp: Option<bool>,
+    pub flow_filters: Option<FlowFilters>,
+    pub channels: Option<u32>,
 }
 
 /// Whether a card steers flows to queues by filters (`ethtool -k`, ntuple-filters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlowFilters {
+pub enum FlowFilters {
     On,
     Off,
     Absent,

@@ -1,7 +1,7 @@
 //! Netlink (netlink(7)). [`onload_sys::netlink`] makes and reads the messages.
 
-pub(crate) mod abilities;
-pub(crate) mod namespace;
+pub mod abilities;
+pub mod namespace;
 pub(crate) mod socket;
 
 #[cfg(fuzzing)]

@@ -26,7 +26,7 @@ pub struct Elsewhere {
 }
 
 /// The interfaces of the network namespace of that file, which a thread enters that does nothing else and ends.
-pub(crate) fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
+pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
     let open = |path: &Path| {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty())

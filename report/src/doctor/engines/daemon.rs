@@ -1,0 +1,178 @@
+//! Processes of services: which run, and when an engine's daemon was started.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onload_host::host::HostError;
+
+use super::kind::Kind;
+use super::settings::{RUNTIME, Settings};
+use crate::doctor::examined::Examined;
+
+const PROC: &str = "/proc";
+const STARTED_AT_BOOT: &str = "/etc/systemd/system";
+const DOCKER_SOCKET: &str = "/run/docker.sock";
+/// How long it may take to answer, and bytes of the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST: u64 = 1024 * 1024;
+/// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
+const TICKS: u64 = 100;
+/// Where a process's start stands behind its name in `stat` (proc_pid_stat(5), field 22).
+const START_FIELD: usize = 19;
+
+/// When the daemon was started that runs as one of the engine's services, and which service that is; none
+/// where there is none. A process's name is its own choice, and its cgroup is not.
+pub(super) fn started(
+    examined: &Examined<'_>,
+    kind: Kind,
+) -> Result<Option<(SystemTime, &'static str)>, HostError> {
+    if kind.services().is_empty() {
+        return Ok(None);
+    }
+    let Some(boot) = boot_time(examined)? else {
+        return Ok(None);
+    };
+    for (directory, cgroup) in processes(examined, kind.process_names())? {
+        let Some(service) = service(kind.services(), &cgroup) else {
+            continue;
+        };
+        let stat = examined.host.bytes(&directory.join("stat"), 4096);
+        if let Some(start) = stat.ok().flatten().and_then(|stat| start_ticks(&stat)) {
+            let since_boot = Duration::from_millis(start.saturating_mul(1000) / TICKS);
+            return Ok(Some((boot + since_boot, service)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
+pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostError> {
+    if kind.services().is_empty() || !is_running(examined)? {
+        return Ok(true);
+    }
+    if !processes(examined, kind.process_names())?.is_empty() {
+        return Ok(true);
+    }
+    for service in kind.services() {
+        for unit in [
+            format!("multi-user.target.wants/{service}.service"),
+            format!("sockets.target.wants/{service}.socket"),
+        ] {
+            if examined
+                .host
+                .link(&Path::new(STARTED_AT_BOOT).join(unit))?
+                .is_some()
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the host runs: a tree that is unpacked or mounted has no processes.
+pub(super) fn is_running(examined: &Examined<'_>) -> Result<bool, HostError> {
+    Ok(boot_time(examined)?.is_some())
+}
+
+/// The processes of these names: the directory of each in /proc, and its cgroups.
+pub(super) fn processes(
+    examined: &Examined<'_>,
+    named: &[&str],
+) -> Result<Vec<(PathBuf, String)>, HostError> {
+    let names = examined.host.list(Path::new(PROC))?.names;
+    let pids = names
+        .iter()
+        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    let process = |pid: &String| {
+        let directory = Path::new(PROC).join(pid);
+        // A process that ends meanwhile is none.
+        let read = |name: &str, most| examined.host.bytes(&directory.join(name), most);
+        let comm = read("comm", 64).ok().flatten()?;
+        let comm = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
+        if !named.contains(&comm.as_str()) {
+            return None;
+        }
+        let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
+        let cgroup = String::from_utf8_lossy(&cgroup).into_owned();
+        Some((directory, cgroup))
+    };
+    Ok(pids.filter_map(process).collect())
+}
+
+fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
+    let mut services = services.iter().copied();
+    services.find(|service| {
+        let end = format!("/{service}.service");
+        cgroup.lines().any(|line| line.ends_with(&end))
+    })
+}
+
+/// Whether dockerd, which runs, is to read its file again, by what it says of itself; none where it says nothing, or
+/// has to be started again: it turns CDI on at no other time.
+pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Option<bool> {
+    let info = docker_info(&examined.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
+    let dirs = info
+        .get("CDISpecDirs")
+        .and_then(serde_json::Value::as_array);
+    let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());
+    if settings.cdi == Some(true) && !has_cdi {
+        return None;
+    }
+    // A runtime that its file no longer names stays until it starts again, and does no harm.
+    let lacks_runtime = settings.has_runtime && info.get("Runtimes")?.get(RUNTIME).is_none();
+    let is_default = info.get("DefaultRuntime")? == RUNTIME;
+    Some(lacks_runtime || is_default != settings.is_default)
+}
+
+fn docker_info(socket: &Path) -> io::Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer)?;
+    let body = memchr::memmem::find(&answer, b"\r\n\r\n").and_then(|end| answer.get(end + 4..));
+    Ok(serde_json::from_slice(body.unwrap_or_default())?)
+}
+
+fn boot_time(examined: &Examined<'_>) -> Result<Option<SystemTime>, HostError> {
+    let wanted = |line: &[u8]| line.starts_with(b"btime ");
+    let line = examined.host.lines(Path::new("/proc/stat"), &wanted)?;
+    let seconds = line.and_then(|line| {
+        let text = String::from_utf8(line).ok()?;
+        text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
+    });
+    Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
+}
+
+/// The start of a process in clock ticks after boot. Its name may hold spaces and brackets.
+fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_is_found_behind_a_name_that_looks_like_fields() {
+        let fields: Vec<String> = (3..=30).map(|field| field.to_string()).collect();
+        let stat = format!("7 (a) 1 (b) {}", fields.join(" "));
+        assert_eq!(start_ticks(stat.as_bytes()), Some(22));
+        assert_eq!(start_ticks(b"7 (a) R 1"), None);
+        assert_eq!(start_ticks(b""), None);
+    }
+
+    #[test]
+    fn a_process_in_a_container_is_no_daemon_whatever_its_name() {
+        let service = |text: &str| service(&["docker"], text);
+        assert_eq!(service("0::/system.slice/docker.service\n"), Some("docker"));
+        assert_eq!(service("0::/system.slice/docker.service/child\n"), None);
+        assert_eq!(service("0::/system.slice/docker-1234.scope\n"), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! The directories of hooks that podman, CRI-O and buildah read.
+
+use std::path::Path;
+
+use onload_host::host::HostError;
+use onload_sys::text::shell_word;
+
+use super::found::Engine;
+use super::kind::Kind;
+use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::examined::{Examined, Findings};
+
+const OURS: &str = "/usr/share/onload-ctk/hooks.d/podman";
+/// Directories of hooks that podman shares with CRI-O and buildah.
+const SHARED: [&str; 2] = [
+    "/usr/share/containers/oci/hooks.d",
+    "/etc/containers/oci/hooks.d",
+];
+const LONGEST: u64 = 1024 * 1024;
+
+/// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
+/// CRI-O from starting and buildah from running.
+pub(in super::super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let reads_hooks = |engine: &&Engine| matches!(engine.kind, Kind::Crio | Kind::Podman);
+    if !engines.iter().any(|engine| reads_hooks(&engine)) {
+        return Ok(Vec::new());
+    }
+    let mut findings = Vec::new();
+    for directory in SHARED.map(Path::new) {
+        for name in examined.host.list(directory)?.names {
+            findings.extend(precreate(examined, &directory.join(name))?);
+        }
+    }
+    for engine in engines.iter().filter(reads_hooks) {
+        findings.extend(missing(examined, engine)?);
+    }
+    if findings.is_empty() {
+        let text = "the directories of hooks hold what their readers understand";
+        let finding = Finding::pass(text);
+        findings.push(SHARED.iter().fold(finding, Finding::at));
+    }
+    Ok(findings)
+}
+
+pub(super) fn answer(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
+    Ok(is_told(engine) && examined.exists(OURS)?)
+}
+
+fn is_told(engine: &Engine) -> bool {
+    let is_ours = |dir: &String| dir.trim_end_matches('/') == OURS;
+    let settings = engine.settings.as_ref();
+    settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
+}
+
+fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
+    // Other endings are no hooks to those who read the directory (containers/common, pkg/hooks/read.go).
+    let is_hook = path.as_os_str().as_encoded_bytes().ends_with(b".json");
+    if !is_hook || !examined.is_file(path)? {
+        return Ok(None);
+    }
+    let text = examined.host.bytes(path, LONGEST)?.unwrap_or_default();
+    if !String::from_utf8_lossy(&text).contains("\"precreate\"") {
+        return Ok(None);
+    }
+    let move_it = Remedy::run(format!("mv {} {OURS}/", shell_word(path)));
+    let text =
+        "it has the stage precreate, with which CRI-O does not start and buildah does not run";
+    let finding = Finding::fail(text, move_it).at(path);
+    Ok(Some(finding.of(path.display().to_string())))
+}
+
+fn missing(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
+    if !is_told(engine) || examined.exists(OURS)? {
+        return Ok(None);
+    }
+    let text =
+        format!("is told of hooks in {OURS}, which is not there: annotations ask for nothing");
+    let finding = Finding::fail(text, examined.reinstall()?).at(OURS);
+    Ok(Some(finding.of(engine.kind.name())))
+}

@@ -1,0 +1,304 @@
+//! Container engines, told by their own files and programs: whether each is new enough, reads the
+//! specifications, knows the wrapper, and has read its configuration since it changed.
+
+mod daemon;
+mod default_runtime;
+mod found;
+mod hooks;
+mod kind;
+mod nri;
+mod restarts;
+mod settings;
+mod spec_dirs;
+mod version;
+
+use onload_core::config::CONFIG_PATH;
+use onload_host::host::HostError;
+use onload_host::specdir::OUTPUT_DIR;
+
+use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
+use super::examined::{Examined, Findings};
+pub(super) use default_runtime::default_runtime;
+pub use found::{CdiOfEngine, PROGRAM_DIRS};
+pub(super) use found::{Engine, engines};
+pub(super) use hooks::hooks;
+use kind::Kind;
+pub(super) use nri::plugin;
+pub(super) use restarts::restarts;
+use settings::{CONTAINERD_2, Settings};
+pub(super) use spec_dirs::spec_dirs;
+use version::Version;
+
+const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+/// The first Kubernetes whose kubelet has.
+const KUBELET_CDI: Version = Version(1, 29, 0);
+
+pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let findings = engines.iter().map(|engine| {
+        let (name, program) = (engine.kind.name(), engine.program.display());
+        match &engine.settings {
+            Ok(settings) => {
+                let unused = if engine.is_used {
+                    ""
+                } else {
+                    ", and neither runs nor starts at boot: it is not looked at further"
+                };
+                let text = format!("{program} is there{unused}");
+                let finding = Finding::pass(text).at(&engine.program);
+                settings.files.iter().fold(finding, Finding::at).of(name)
+            }
+            Err(error) => {
+                let text = format!("{} is not understood: {}", error.file.display(), error.why);
+                let validate = Remedy::run(engine.kind.validate());
+                Finding::fail(text, validate).at(&error.file).of(name)
+            }
+        }
+    });
+    let findings: Vec<Finding> = findings.collect();
+    if findings.is_empty() {
+        let finding = "no container engine is installed";
+        let install = Distribution::of(examined.host)?.install("podman");
+        let finding = Finding::warn(finding, Remedy::run(install));
+        return Ok(vec![finding.at("/usr/bin")]);
+    }
+    Ok(findings)
+}
+
+pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let findings = engines.iter().filter_map(|engine| {
+        let (kind, name) = (engine.kind, engine.kind.name());
+        let (least, what) = kind.least()?;
+        let ask = format!("{} --version", engine.program.display());
+        let finding = match engine.version {
+            None => Finding::unknown("its version cannot be told", Remedy::run(ask)),
+            // A distribution keeps to a version, so its own archive may have no newer one.
+            Some(version) => match kind.too_old(version) {
+                Some(text) => {
+                    let wanted = format!("{name} {least} or later");
+                    Finding::fail(text, Remedy::install(wanted, kind.published()))
+                }
+                None => Finding::pass(format!("{version} knows {what}")),
+            },
+        };
+        Some(finding.at(&engine.program).of(name))
+    });
+    Ok(findings.collect())
+}
+
+pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    let mut kinds = engines.iter().map(|engine| engine.kind);
+    let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        // What knows no CDI cannot have it on, and has a check of its own.
+        let too_old = engine
+            .version
+            .and_then(|version| engine.kind.too_old(version));
+        if too_old.is_some() {
+            continue;
+        }
+        let Some(is_on) = is_cdi_on(engine, settings) else {
+            continue;
+        };
+        let name = engine.kind.name();
+        let finding = match is_on {
+            Some(true) => Finding::pass("CDI is on"),
+            // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
+            Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::pass(
+                "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
+            ),
+            Some(false) => Finding::fail(
+                "CDI is off: containers that ask for onload.dev/… do not start",
+                switch_on(engine, settings),
+            ),
+            None => Finding::unknown(
+                "CDI is on or off by default, which depends on its version, and that cannot be told",
+                Remedy::run(format!("{} --version", engine.program.display())),
+            ),
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.of(name));
+    }
+    Ok(findings)
+}
+
+/// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
+fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
+    let by_version = |first: Version| engine.version.map(|version| version >= first);
+    let default = match engine.kind {
+        Kind::Crio | Kind::Podman | Kind::Nomad => return None,
+        Kind::Containerd | Kind::K3s if settings.is_off => return None,
+        Kind::Docker => by_version(version::DOCKER_CDI),
+        Kind::Containerd => by_version(version::CONTAINERD_CDI),
+        // Its own number says nothing of the containerd in it; the file that it writes does.
+        Kind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
+        Kind::Kubelet => by_version(KUBELET_CDI),
+    };
+    let by_format = settings.format.filter(|format| *format >= CONTAINERD_2);
+    Some(settings.cdi.or(default).or(by_format.map(|_| true)))
+}
+
+fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
+    let configure = |more: &str| {
+        Remedy::run(format!(
+            "onload-ctk runtime configure --runtime {more} --restart"
+        ))
+    };
+    match engine.kind {
+        Kind::K3s => configure(&format!("containerd --file {}", settings.k3s_template())),
+        Kind::Kubelet => Remedy::write_under(
+            "/var/lib/kubelet/config.yaml",
+            "featureGates:",
+            "DevicePluginCDIDevices: true",
+        ),
+        kind => configure(kind.name()),
+    }
+}
+
+pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    let files = our_files(examined);
+    for engine in engines {
+        let newest = engine
+            .version
+            .and_then(|version| engine.kind.newest_cdi(version));
+        let (Some(newest), false) = (newest, files.is_empty()) else {
+            continue;
+        };
+        let too_new = files.iter().filter(|(_, version)| *version > newest);
+        let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
+        let text = || format!("reads CDI up to {newest}, and not {}", too_new.join(", "));
+        let is_pool = |file: &&str| file.contains("-pools.");
+        let finding = if too_new.is_empty() {
+            Finding::pass(format!("reads CDI up to {newest}, which all files keep to"))
+        } else if too_new.iter().all(is_pool) {
+            written_older(examined, Finding::warn, text(), newest)?
+        } else {
+            written_older(examined, Finding::fail, text(), newest)?
+        };
+        findings.push(finding.at(OUTPUT_DIR).of(engine.kind.name()));
+    }
+    Ok(findings)
+}
+
+/// How specifications are written that an engine reads. The package's unit alone reads the file of its options.
+fn written_older(
+    examined: &Examined<'_>,
+    found: fn(String, Remedy) -> Finding,
+    text: String,
+    newest: onload_cdi::Version,
+) -> Result<Finding, HostError> {
+    if !examined.has_package()? {
+        let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
+        return Ok(found(text, Remedy::run(command)));
+    }
+    let line = format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}");
+    let finding = found(text, Remedy::write("/etc/default/onload-ctk", line));
+    Ok(finding.then(Remedy::run("systemctl start onload-cdi.service")))
+}
+
+/// The files of ours and the CDI version of each.
+fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
+    let devices = examined.specs.devices();
+    let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
+    let file = ours.filter_map(|device| {
+        let name = device.path.file_name()?.to_str()?;
+        Some((name.to_owned(), device.spec.cdi_version.parse().ok()?))
+    });
+    let mut files: Vec<_> = file.collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
+pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let is_there = examined.is_file(WRAPPER)?;
+    let mut findings = Vec::new();
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        let name = engine.kind.name();
+        let finding = if settings.has_runtime && !is_there && engine.kind != Kind::Nomad {
+            let text = format!("the runtime \"onload\" is registered, and {WRAPPER} is not there");
+            Finding::fail(text, examined.reinstall()?)
+        } else if settings.has_runtime {
+            Finding::pass("the runtime \"onload\" is registered")
+        } else if is_wrapper_wanted(examined, engine, engines)? {
+            let text = "the runtime \"onload\" is not registered: annotations ask for nothing";
+            let configure = format!("onload-ctk runtime configure --runtime {name}");
+            Finding::warn(text, Remedy::run(configure))
+        } else {
+            continue;
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.at(CONFIG_PATH).of(name));
+    }
+    Ok(findings)
+}
+
+fn is_wrapper_wanted(
+    examined: &Examined<'_>,
+    engine: &Engine,
+    engines: &[Engine],
+) -> Result<bool, HostError> {
+    let allows = !examined.config.annotations.allow.is_empty();
+    let is_off = engine.settings.as_ref().is_ok_and(|s| s.is_off);
+    Ok(match engine.kind {
+        Kind::Kubelet | Kind::K3s => false,
+        Kind::Containerd if is_off => false,
+        Kind::Containerd | Kind::Crio => allows && !nri::answers(examined, engine)?,
+        Kind::Podman => allows && !hooks::answer(examined, engine)?,
+        Kind::Docker => allows,
+        // Its docker driver asks docker for it.
+        Kind::Nomad => {
+            let docker = engines.iter().find(|engine| engine.kind == Kind::Docker);
+            let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
+            docker.is_some_and(|docker| docker.has_runtime)
+        }
+    })
+}
+
+/// Whether daemons were started since their files changed: they read these once.
+pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        let Some((started, service)) = daemon::started(examined, engine.kind)? else {
+            continue;
+        };
+        let mut newer = None;
+        for file in &settings.files {
+            let changed = examined.host.modified(file)?;
+            if changed.is_some_and(|changed| changed > started) {
+                newer = Some(file);
+            }
+        }
+        let reload = match (newer, engine.kind) {
+            (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
+            _ => None,
+        };
+        let finding = match (newer, reload) {
+            (Some(file), None) => Finding::warn(
+                format!("{} changed after it was started", file.display()),
+                Remedy::run(format!("systemctl restart {service}")),
+            ),
+            (Some(file), Some(true)) => Finding::warn(
+                format!("{} changed after it was read", file.display()),
+                Remedy::run(format!("systemctl reload {service}")),
+            ),
+            (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
+            (None, _) => Finding::pass("was started since its files changed"),
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.of(engine.kind.name()));
+    }
+    Ok(findings)
+}

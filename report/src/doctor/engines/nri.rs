@@ -1,0 +1,256 @@
+//! The NRI plugin: whether a runtime asks it. While none does, pods start without what their annotations ask for,
+//! and nobody says so.
+
+use std::path::{Path, PathBuf};
+
+use onload_host::host::HostError;
+
+use super::daemon;
+use super::found::Engine;
+use super::kind::Kind;
+use super::settings::Settings;
+use super::version::Version;
+use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::examined::{Examined, Findings};
+
+const PROGRAM: &str = "/usr/bin/onload-nri";
+const PROCESS: &str = "onload-nri";
+/// TASK_COMM_LEN of include/linux/sched.h without the zero at its end, in bytes.
+const LONGEST_NAME: usize = 15;
+const UNIT: &str = "onload-nri.service";
+const CONFIGURED: &str = "/etc/systemd/system/onload-nri.service";
+const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
+/// Where runtimes look for plugins that they launch themselves (nri, pkg/adaptation/adaptation.go).
+const PLUGINS: &str = "/opt/nri/plugins";
+/// The first containerd that has NRI on unless told otherwise.
+const CONTAINERD_NRI: Version = Version(2, 0, 0);
+/// The first CRI-O that has.
+const CRIO_NRI: Version = Version(1, 30, 0);
+/// The least number of a descriptor that is not one of the three that every process is started with.
+const FIRST_OWN: u32 = 3;
+
+const WITHOUT: &str = "pods start without what their annotations ask for";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Start {
+    ByUnit,
+    /// By this link in the runtime's directory of plugins.
+    ByRuntime(PathBuf),
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connected,
+    Waits,
+    Gone,
+    /// Nothing runs in this tree.
+    Unknown,
+}
+
+pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let start = start(examined)?;
+    let state = state(examined, &start)?;
+    let is_idle = matches!(state, State::Gone | State::Unknown);
+    if start == Start::Never && is_idle && !is_announced(examined, engines) {
+        return Ok(Vec::new());
+    }
+    let finding = match (&start, state) {
+        (Start::Never, State::Connected) => {
+            let text = "a runtime asks it now, and it does not start at boot";
+            not_enabled(examined, text)?
+        }
+        (_, State::Connected) => Finding::pass("a runtime asks it what pods get"),
+        (Start::Never, State::Gone | State::Unknown) => {
+            let text = format!("NRI is on, and nothing starts the plugin: {WITHOUT}");
+            not_enabled(examined, &text)?
+        }
+        (Start::ByUnit, _) if !examined.is_file(PROGRAM)? => {
+            let text = format!("{PROGRAM} is not there: {WITHOUT}");
+            Finding::fail(text, examined.reinstall()?)
+        }
+        (_, state) => match switched_off(engines) {
+            Some(engine) => {
+                let name = engine.kind.name();
+                let text = format!("NRI is off in {name}: {WITHOUT}");
+                let configure =
+                    format!("onload-ctk runtime configure --runtime {name} --nri --restart");
+                Finding::fail(text, Remedy::run(configure))
+            }
+            None => not_connected(&start, state, engines),
+        },
+    };
+    let at = match &start {
+        Start::ByRuntime(link) => link.as_path(),
+        _ => Path::new(WANTED),
+    };
+    Ok(vec![finding.at(at).of(PROCESS)])
+}
+
+fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
+    match (state, start) {
+        (State::Unknown, _) => Finding::pass("it is started with the host"),
+        (State::Waits, _) => Finding::fail(
+            format!("it runs, and no runtime has taken it: {WITHOUT}"),
+            Remedy::run(format!("journalctl -u {UNIT}")),
+        ),
+        (_, Start::ByRuntime(_)) => {
+            let mut kinds = engines.iter().map(|engine| engine.kind);
+            let kind = kinds.find(|kind| matches!(kind, Kind::Containerd | Kind::Crio));
+            let name = kind.unwrap_or(Kind::Containerd).name();
+            Finding::fail(
+                format!("the runtime has not launched it, or has lost it: {WITHOUT}"),
+                Remedy::run(format!("systemctl restart {name}")),
+            )
+        }
+        _ => Finding::fail(
+            format!("it does not run: {WITHOUT}"),
+            Remedy::run(format!("systemctl start {UNIT}")),
+        ),
+    }
+}
+
+fn not_enabled(examined: &Examined<'_>, text: &str) -> Result<Finding, HostError> {
+    let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
+    Ok(if examined.is_masked(CONFIGURED)? {
+        let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
+        Finding::warn(text, unmask).then(enable)
+    } else {
+        Finding::warn(text, enable)
+    })
+}
+
+fn start(examined: &Examined<'_>) -> Result<Start, HostError> {
+    if !examined.is_masked(CONFIGURED)? && examined.host.link(Path::new(WANTED))?.is_some() {
+        return Ok(Start::ByUnit);
+    }
+    for name in examined.host.list(Path::new(PLUGINS))?.names {
+        let path = Path::new(PLUGINS).join(name);
+        let target = examined.host.link(&path)?;
+        let is_it = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
+        if target.is_some_and(|target| is_it(&target)) {
+            return Ok(Start::ByRuntime(path));
+        }
+    }
+    Ok(Start::Never)
+}
+
+/// A plugin has no socket of its own but the one to its runtime.
+fn state(examined: &Examined<'_>, start: &Start) -> Result<State, HostError> {
+    if !daemon::is_running(examined)? {
+        return Ok(State::Unknown);
+    }
+    let mut state = State::Gone;
+    for (directory, cgroup) in daemon::processes(examined, &[PROCESS, &name_as_launched(start)])? {
+        if !cgroup.lines().any(is_of_service) {
+            continue;
+        }
+        state = State::Waits;
+        let descriptors = directory.join("fd");
+        for name in examined.host.list(&descriptors)?.names {
+            let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
+            let target = examined.host.link(&descriptors.join(&name))?;
+            let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
+            if is_own && target.as_ref().is_some_and(is_socket) {
+                return Ok(State::Connected);
+            }
+        }
+    }
+    Ok(state)
+}
+
+/// What the kernel calls a process that was started by a link: the link's own name, in at most 15 bytes (begin_new_exec in
+/// fs/exec.c).
+fn name_as_launched(start: &Start) -> String {
+    let Start::ByRuntime(link) = start else {
+        return PROCESS.to_owned();
+    };
+    let name = link.file_name().unwrap_or_default().as_encoded_bytes();
+    String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).into_owned()
+}
+
+/// Whether a line of a process's cgroups says that it is of a service of the host: its own, or that of the
+/// runtime that launched it. A container can call its program as it likes, and is never there.
+fn is_of_service(line: &str) -> bool {
+    let path = line.rsplit(':').next().unwrap_or_default();
+    let unit = path.strip_prefix("/system.slice/");
+    unit.is_some_and(|unit| unit.ends_with(".service") && !unit.contains('/'))
+}
+
+/// Whether a file of an engine turns NRI on in so many words, and pods may ask for something.
+fn is_announced(examined: &Examined<'_>, engines: &[Engine]) -> bool {
+    let allows = !examined.config.annotations.allow.is_empty();
+    allows && settings(engines).any(|(_, settings)| settings.nri == Some(true))
+}
+
+fn switched_off(engines: &[Engine]) -> Option<&Engine> {
+    let mut off = None;
+    for (engine, settings) in settings(engines) {
+        match is_on(engine, settings) {
+            Some(false) => off = off.or(Some(engine)),
+            _ => return None,
+        }
+    }
+    off
+}
+
+/// Whether NRI is on in an engine that could have plugins; none where that is unknown.
+fn is_on(engine: &Engine, settings: &Settings) -> Option<bool> {
+    let by_version = |first| engine.version.map(|version| version >= first);
+    let default = match engine.kind {
+        Kind::Containerd => by_version(CONTAINERD_NRI),
+        _ => by_version(CRIO_NRI),
+    };
+    settings.nri.or(default)
+}
+
+/// Whether the plugin gives the pods of an engine what their annotations ask for. Its socket does not say which
+/// runtime has it: it may be any in which NRI is not off.
+pub(super) fn answers(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
+    let mut settings = settings(std::slice::from_ref(engine));
+    if !settings.any(|(engine, settings)| is_on(engine, settings) != Some(false)) {
+        return Ok(false);
+    }
+    let start = start(examined)?;
+    Ok(match state(examined, &start)? {
+        State::Connected => true,
+        State::Unknown => start != Start::Never,
+        State::Waits | State::Gone => false,
+    })
+}
+
+fn settings(engines: &[Engine]) -> impl Iterator<Item = (&Engine, &Settings)> {
+    engines.iter().filter_map(|engine| {
+        let settings = engine.settings.as_ref().ok()?;
+        let has_plugins = match engine.kind {
+            Kind::Containerd => !settings.is_off,
+            Kind::Crio => true,
+            _ => false,
+        };
+        has_plugins.then_some((engine, settings))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_a_container_is_no_service_of_the_host() {
+        assert!(is_of_service("0::/system.slice/containerd.service"));
+        assert!(is_of_service(
+            "1:name=systemd:/system.slice/onload-nri.service"
+        ));
+        for line in [
+            "",
+            "0::/",
+            "0::/kubepods.slice/cri-containerd-01.scope",
+            "0::/system.slice/docker-01.scope",
+            "0::/system.slice/docker-01.scope/system.slice/onload-nri.service",
+            "0::/system.slice/containerd.service/kubepods/onload-nri.service",
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/onload-nri.service",
+        ] {
+            assert!(!is_of_service(line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Containers that docker does not start after a boot (moby issue 49989): it restores those with a restart policy before
+//! it knows CDI.
+
+use std::path::Path;
+
+use onload_core::container_id;
+use onload_host::bundles::DOCKER;
+use serde::Deserialize;
+
+use super::found::Engine;
+use super::kind::Kind;
+use super::version::Version;
+use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::examined::{Examined, Findings};
+
+const LIMIT: u64 = 1024 * 1024;
+/// The first docker that knows CDI, and the first that knows it before it restores containers.
+const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
+const OUR_RUNTIME: &str = "onload";
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct HostConfig {
+    restart_policy: RestartPolicy,
+    device_requests: Option<Vec<DeviceRequest>>,
+    runtime: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct RestartPolicy {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct DeviceRequest {
+    driver: String,
+}
+
+impl HostConfig {
+    fn stays_down(&self) -> bool {
+        let requests = self.device_requests.iter().flatten();
+        let has_cdi = requests.into_iter().any(|request| request.driver == "cdi");
+        let policy = self.restart_policy.name.as_str();
+        has_cdi && ["always", "unless-stopped"].contains(&policy) && self.runtime != OUR_RUNTIME
+    }
+}
+
+pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let is_affected = |engine: &&Engine| {
+        let version = engine.version.filter(|version| AFFECTED.contains(version));
+        engine.kind == Kind::Docker && version.is_some()
+    };
+    let Some(docker) = engines.iter().find(is_affected) else {
+        return Ok(Vec::new());
+    };
+    let mut down = Vec::new();
+    for id in examined.host.list(Path::new(DOCKER))?.names {
+        let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
+        let config = examined.host.bytes(&file, LIMIT)?;
+        let config = config.and_then(|bytes| serde_json::from_slice::<HostConfig>(&bytes).ok());
+        if config.is_some_and(|config| config.stays_down()) {
+            down.push(container_id::short(&id).to_owned());
+        }
+    }
+    let finding = match down.as_slice() {
+        [] => Finding::pass("no container with devices relies on being started at boot"),
+        down => Finding::warn(
+            format!(
+                "containers with devices stay down after a boot (moby issue 49989) unless docker is 28.2 or they have the runtime \"{OUR_RUNTIME}\"; start these after each boot: {}",
+                down.join(", ")
+            ),
+            Remedy::run(format!("docker start {}", down.join(" "))),
+        ),
+    };
+    Ok(vec![finding.at(DOCKER).of(docker.kind.name())])
+}

@@ -1,0 +1,83 @@
+//! What every check looks at: a host, and what is known of it already.
+
+use std::path::Path;
+
+use onload_cdi::Registry;
+use onload_core::config::Config;
+use onload_host::devices::inventory::Inventory;
+use onload_host::host::{EntryKind, Host, HostError};
+use onload_host::pools::Pools;
+
+use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
+
+/// Which version a program says it is; none where that is unknown.
+pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
+
+pub struct Examined<'e> {
+    pub host: &'e Host,
+    pub config: &'e Config,
+    /// What of it is left out.
+    pub config_problems: &'e [anyhow::Error],
+    pub inventory: &'e Inventory,
+    pub pools: &'e Pools,
+    pub specs: &'e Registry,
+    pub version_of: VersionOf<'e>,
+}
+
+/// Empty where there is nothing to check.
+pub(super) type Findings = Result<Vec<Finding>, HostError>;
+
+impl Examined<'_> {
+    pub(super) fn exists(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        Ok(self.host.entry(path.as_ref())?.is_some())
+    }
+
+    pub(super) fn is_file(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        let entry = self.host.entry(path.as_ref())?;
+        Ok(matches!(entry, Some(EntryKind::File { .. })))
+    }
+
+    pub(super) fn attribute(&self, path: impl AsRef<Path>) -> Result<Option<String>, HostError> {
+        self.host.attribute(path.as_ref())
+    }
+
+    /// Whether a file is a link to /dev/null, by which units and rules are switched off.
+    pub(super) fn is_masked(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        let target = self.host.link(path.as_ref())?;
+        Ok(target.is_some_and(|target| target == Path::new("/dev/null")))
+    }
+
+    /// How a program is installed that is not there, and that a command needs.
+    pub(super) fn program(&self, program: &str) -> Result<Option<Remedy>, HostError> {
+        for directory in ["/usr/bin", "/usr/sbin", "/bin", "/sbin"] {
+            if self.is_file(Path::new(directory).join(program))? {
+                return Ok(None);
+            }
+        }
+        let distribution = Distribution::of(self.host)?;
+        let package = distribution.package(program);
+        Ok(Some(Remedy::run(distribution.install(package))))
+    }
+
+    /// How the package's files come back: no archive of a distribution has it.
+    pub(super) fn reinstall(&self) -> Result<Remedy, HostError> {
+        let from = match Distribution::of(self.host)? {
+            Distribution::Debian => "its file: dpkg -i onload-ctk_*.deb",
+            Distribution::RedHat | Distribution::Suse => {
+                "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm"
+            }
+            Distribution::Arch | Distribution::Alpine => {
+                "its unpacked archive: onload-ctk-*-linux/install"
+            }
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        Ok(Remedy::install(format!("onload-ctk {version} again"), from))
+    }
+
+    /// Whether the package is there, as its main unit says: where it is not, somebody else starts what it
+    /// would.
+    pub(super) fn has_package(&self) -> Result<bool, HostError> {
+        self.is_file("/usr/lib/systemd/system/onload-cdi.service")
+    }
+}

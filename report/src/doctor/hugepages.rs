@@ -1,0 +1,110 @@
+//! Huge pages on the NUMA node of the device that uses them.
+
+use std::collections::BTreeMap;
+
+use onload_core::config::CONFIG_PATH;
+use onload_core::host_settings::{NumaNode, PageSize};
+use onload_host::discover::hugepages::NODES;
+use onload_sys::text::counted;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+/// Pages of TCPDirect, in KiB (`MAP_HUGE_2MB`).
+const TCPDIRECT_KIB: u64 = 2048;
+/// Pages that the line to write sets aside: room for one stack, or for a small DPDK program.
+const PAGES: u64 = 64;
+
+pub(super) fn near(examined: &Examined<'_>) -> Findings {
+    let mut wanted: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let inventory = examined.inventory;
+    let nics = inventory
+        .nics
+        .iter()
+        .filter(|_| inventory.tcpdirect.is_some());
+    for nic in nics {
+        if let Some(node) = nic.numa_node {
+            wanted.entry(node).or_default().push(nic.device.clone());
+        }
+    }
+    for device in inventory.vfio.iter().filter(|device| device.viable) {
+        if let Some(node) = device.numa_node {
+            let name = device.pci_address.to_string();
+            wanted.entry(node).or_default().push(name);
+        }
+    }
+    let is_without =
+        |node: &&u32| pages_on(examined, **node) == 0 && !is_configured(examined, **node);
+    // It stands with the first of these nodes.
+    let mut line = Some(line(examined, wanted.keys().filter(is_without)));
+    let findings = wanted.iter().map(|(node, devices)| {
+        let node = *node;
+        let pages = pages_on(examined, node);
+        let device = first_and_more(devices);
+        let finding = match pages {
+            0 => {
+                let text = format!("node {node} has no huge pages of 2 MiB or more for {device}");
+                if is_configured(examined, node) {
+                    Finding::warn(text, Remedy::run("onload-ctk host apply"))
+                } else {
+                    let finding = Finding::warn(
+                        text,
+                        Remedy::run(format!(
+                            "echo {PAGES} > {NODES}/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
+                        )),
+                    );
+                    line.take().into_iter().fold(finding, Finding::then)
+                }
+            }
+            pages => {
+                let pages = counted(pages, "huge page", "huge pages");
+                Finding::pass(format!("node {node} has {pages} for {device}"))
+            }
+        };
+        let finding = finding.at(format!("{NODES}/node{node}/hugepages"));
+        finding.of(format!("node {node}"))
+    });
+    Ok(findings.collect())
+}
+
+/// Whether the configuration sets aside large pages there.
+fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
+    let sizes = examined.config.host.hugepages.iter();
+    let large = sizes.filter(|(size, _)| size.kib() >= TCPDIRECT_KIB);
+    large
+        .flat_map(|(_, nodes)| nodes.keys())
+        .any(|one| one.0 == node)
+}
+
+/// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
+fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
+    let mut pages = examined.config.host.hugepages.clone();
+    let size = pages.entry(PageSize::of_kib(TCPDIRECT_KIB)).or_default();
+    size.extend(nodes.map(|node| (NumaNode(*node), PAGES)));
+    let sizes = pages.iter().map(|(size, nodes)| {
+        let nodes = nodes
+            .iter()
+            .map(|(node, count)| format!("{} = {count}", node.0));
+        format!("{size} = {{ {} }}", nodes.collect::<Vec<_>>().join(", "))
+    });
+    let line = format!("hugepages = {{ {} }}", sizes.collect::<Vec<_>>().join(", "));
+    Remedy::write_under(CONFIG_PATH, "[host]", line)
+}
+
+/// Pages of 2 MiB and more on a node.
+fn pages_on(examined: &Examined<'_>, node: u32) -> u64 {
+    let sizes = examined.inventory.hugepages.iter();
+    let large = sizes.filter(|size| size.size_kib >= TCPDIRECT_KIB);
+    let nodes = large.flat_map(|size| &size.nodes);
+    let here = nodes.filter(|pages| pages.node == node);
+    here.map(|pages| pages.total).sum()
+}
+
+/// One name stands for all: a host may have thousands.
+fn first_and_more(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
+}

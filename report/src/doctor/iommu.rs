@@ -1,0 +1,121 @@
+//! The IOMMU, without which no function goes to vfio, and its groups.
+
+use onload_host::discover::pci::{DEVICES, PciFunction};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::counted;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use super::kernel_line;
+
+/// Drivers that do no DMA for the kernel, so that vfio takes a group with them (drivers/vfio/group.c).
+const HARMLESS: [&str; 2] = ["pci-stub", "pcieport"];
+
+const DRIVERCTL: &str = "driverctl";
+
+fn is_vfio(function: &PciFunction) -> bool {
+    let driver = function.driver.as_deref();
+    driver.is_some_and(|driver| driver.contains("vfio"))
+}
+
+pub(super) fn on(examined: &Examined<'_>) -> Findings {
+    let functions = || examined.inventory.functions.iter();
+    let vfio = functions().filter(|function| is_vfio(function)).count();
+    let virtual_functions = functions()
+        .filter(|f| f.physical_function.is_some())
+        .count();
+    if vfio == 0 && virtual_functions == 0 && examined.config.sriov.is_empty() {
+        return Ok(Vec::new());
+    }
+    let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
+    if grouped > 0 {
+        let one = "function is in an IOMMU group";
+        let text = counted(grouped, one, "functions are in IOMMU groups");
+        return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
+    }
+    let text = "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel";
+    let first = kernel_line::write(examined, "intel_iommu=on iommu=pt")?;
+    let finding = match vfio {
+        0 => Finding::warn(text, first),
+        _ => Finding::fail(text, first),
+    };
+    let finding = kernel_line::then_reboot(examined, finding)?;
+    Ok(vec![finding.at("/sys/kernel/iommu_groups")])
+}
+
+pub(super) fn groups(examined: &Examined<'_>) -> Findings {
+    let vfio = &examined.inventory.vfio;
+    let good = vfio.iter().filter(|device| device.viable).count();
+    let mut findings: Vec<Finding> = Vec::new();
+    for device in vfio.iter().filter(|device| !device.viable) {
+        let blockers = blockers(examined, &device.group_members);
+        let Some((first, rest)) = blockers.split_first() else {
+            continue;
+        };
+        let unbind = |address: &PciAddress| {
+            Remedy::run(format!("{DRIVERCTL} set-override {address} vfio-pci"))
+        };
+        let group = device.iommu_group;
+        let names: Vec<String> = blockers.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "IOMMU group {group} also holds {}, which another driver has",
+            names.join(", ")
+        );
+        let finding = Finding::fail(text, unbind(first)).of(device.pci_address.to_string());
+        let finding = rest.iter().map(unbind).fold(finding, Finding::then);
+        let finding = finding.after(examined.program(DRIVERCTL)?);
+        findings.push(finding.at(format!("/sys/kernel/iommu_groups/{group}/devices")));
+    }
+    if findings.is_empty() && good > 0 {
+        let one = "device is in a group that vfio takes";
+        let text = counted(good, one, "devices are in groups that vfio takes");
+        findings.push(Finding::pass(text).at("/sys/kernel/iommu_groups"));
+    }
+    Ok(findings)
+}
+
+fn blockers(examined: &Examined<'_>, members: &[PciAddress]) -> Vec<PciAddress> {
+    let functions = members
+        .iter()
+        .filter_map(|member| examined.inventory.functions.get(*member));
+    let blocks = |function: &&PciFunction| {
+        let driver = function.driver.as_deref();
+        driver.is_some_and(|driver| !HARMLESS.contains(&driver)) && !is_vfio(function)
+    };
+    functions
+        .filter(blocks)
+        .map(|function| function.address)
+        .collect()
+}
+
+/// Whether physical functions are bound to the kernel's driver where they have virtual functions: else
+/// nobody can set these up.
+pub(super) fn parents(examined: &Examined<'_>) -> Findings {
+    let functions = examined.inventory.functions.iter();
+    let parents = functions.filter(|function| !function.virtual_functions.is_empty());
+    let install = examined.program(DRIVERCTL)?;
+    let finding = |parent: &PciFunction| {
+        let address = parent.address;
+        let count = parent.virtual_functions.len();
+        let functions = counted(count, "virtual function", "virtual functions");
+        let finding = match parent.driver.as_deref() {
+            Some(driver) if !driver.contains("vfio") => {
+                Finding::pass(format!("{driver} drives its {functions}"))
+            }
+            driver => {
+                let driver = driver.unwrap_or("no driver");
+                let text = format!(
+                    "it has {functions} and is bound to {driver}: their MAC, VLAN and link cannot be set"
+                );
+                Finding::warn(
+                    text,
+                    Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
+                )
+                .after(install.clone())
+            }
+        };
+        let finding = finding.at(format!("{DEVICES}/{address}/driver"));
+        finding.of(address.to_string())
+    };
+    Ok(parents.map(finding).collect())
+}

@@ -1,0 +1,50 @@
+//! How a word comes onto the kernel's command line, on Debian's and on Red Hat's systems.
+
+use onload_host::host::HostError;
+
+use super::check::{Finding, Remedy};
+use super::examined::Examined;
+
+/// Edits the entries of the boot loader, where Red Hat's are.
+const GRUBBY: &str = "/usr/sbin/grubby";
+const GRUB: &str = "/etc/default/grub";
+pub(super) const SHOWN: &str = "/proc/cmdline";
+
+pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
+    Ok(if examined.is_file(GRUBBY)? {
+        Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
+    } else {
+        let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
+        Remedy::write(GRUB, line)
+    })
+}
+
+/// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
+/// other characters than settings have is none that a command could name.
+pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String>, HostError> {
+    let line = examined.attribute(SHOWN)?.unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
+    let words = line.split_ascii_whitespace();
+    let mut words = words.take_while(|word| *word != "--");
+    let word = words.find(|word| word.starts_with(start) && word.chars().all(is_plain));
+    Ok(word.map(str::to_owned))
+}
+
+/// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
+pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
+    Ok(Remedy::run(if examined.is_file(GRUBBY)? {
+        format!("grubby --update-kernel=ALL --remove-args={old} --args={new}")
+    } else {
+        format!("sed -i 's|{old}|{new}|' {GRUB}")
+    }))
+}
+
+/// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
+pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
+    let finding = if examined.is_file(GRUBBY)? {
+        finding
+    } else {
+        finding.then(Remedy::run("update-grub"))
+    };
+    Ok(finding.then(Remedy::run("systemctl reboot")))
+}

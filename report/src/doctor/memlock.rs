@@ -1,0 +1,71 @@
+//! How much memory containers may lock: RDMA and vfio pin what they use, and engines start containers with
+//! 8 MiB unless told otherwise.
+
+use std::path::PathBuf;
+
+use onload_core::config::{CONFIG_PATH, Memlock};
+use onload_core::policy::LEAST_MEMLOCK;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+fn is_needed(examined: &Examined<'_>) -> bool {
+    let inventory = examined.inventory;
+    let vfio = inventory.vfio.iter().any(|device| device.viable);
+    vfio || !inventory.rdma.is_empty()
+}
+
+pub(super) fn hook(examined: &Examined<'_>) -> Findings {
+    if !is_needed(examined) {
+        return Ok(Vec::new());
+    }
+    let path = &examined.config.cdi.hook_path;
+    let finding = if examined.is_file(path)? {
+        Finding::pass(format!("{} is there", path.display()))
+    } else {
+        Finding::fail(
+            format!(
+                "{} is not there: containers keep the engine's memory lock limit, and nothing checks their nodes",
+                path.display()
+            ),
+            match found(examined)? {
+                Some(found) => Remedy::write_under(
+                    CONFIG_PATH,
+                    "[cdi]",
+                    format!("hook-path = {:?}", found.display().to_string()),
+                ),
+                None => examined.reinstall()?,
+            },
+        )
+    };
+    Ok(vec![finding.at(path)])
+}
+
+fn found(examined: &Examined<'_>) -> Result<Option<PathBuf>, onload_host::host::HostError> {
+    for directory in ["/usr/bin", "/usr/local/bin", "/opt/onload-ctk/bin"] {
+        let path = PathBuf::from(directory).join("onload-hook");
+        if examined.is_file(&path)? {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn limit(examined: &Examined<'_>) -> Findings {
+    if !is_needed(examined) {
+        return Ok(Vec::new());
+    }
+    let finding = match examined.config.cdi.memlock {
+        Memlock::Unlimited => Finding::pass("containers may lock all the memory that they have"),
+        Memlock::Bytes(bytes) if bytes >= LEAST_MEMLOCK => {
+            Finding::pass(format!("containers may lock {} MiB", bytes / 1024 / 1024))
+        }
+        Memlock::Bytes(bytes) => Finding::warn(
+            format!(
+                "memlock is {bytes}, so that containers may lock that many bytes: too few to register buffers"
+            ),
+            Remedy::write_under(CONFIG_PATH, "[cdi]", "memlock = \"unlimited\""),
+        ),
+    };
+    Ok(vec![finding.at(CONFIG_PATH)])
+}

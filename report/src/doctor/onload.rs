@@ -1,0 +1,207 @@
+//! Onload: its modules, the library that goes with them, and interfaces.
+
+use onload_core::config::CONFIG_PATH;
+use onload_host::devices::{HELD, RETURNING};
+use onload_host::discover::af_xdp::{PARAMETER, SWITCH_OFF, Trouble};
+use onload_host::discover::nic::Datapath;
+use onload_host::host::HostError;
+use onload_host::netlink::abilities::{Abilities, FlowFilters};
+use onload_sys::text::shell_word;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+/// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
+/// programs of TCPDirect and ef_vi find no node.
+const MODULES: [&str; 2] = ["onload", "sfc_char"];
+const EXPLAIN: &str = "onload-ctk discover --explain";
+
+pub(super) fn modules(examined: &Examined<'_>) -> Findings {
+    if examined.inventory.onload.is_none() {
+        let finding = Finding::pass("Onload is not installed on this host");
+        return Ok(vec![finding.at("/sys/module/onload")]);
+    }
+    let mut missing = Vec::new();
+    for module in MODULES {
+        if !examined.exists(format!("/sys/class/{module}/{module}"))? {
+            missing.push(module);
+        }
+    }
+    let finding = match missing.as_slice() {
+        [] => Finding::pass(format!("{} are loaded", MODULES.join(" and "))),
+        missing => {
+            let load = Remedy::run(format!("modprobe --all {}", missing.join(" ")));
+            let finding = Finding::fail(format!("not loaded: {}", missing.join(", ")), load);
+            settings_again(examined)?
+                .into_iter()
+                .fold(finding, Finding::then)
+        }
+    };
+    Ok(vec![
+        finding.at("/sys/class/onload").at("/sys/class/sfc_char"),
+    ])
+}
+
+pub(super) fn library(examined: &Examined<'_>) -> Findings {
+    let Some(onload) = &examined.inventory.onload else {
+        return Ok(Vec::new());
+    };
+    let Some(installation) = &onload.installation else {
+        let finding = "the driver is there, and libonload.so is in none of the library directories: install the user space of the same Onload, as its driver was installed, or name the directory in which it is found";
+        let search = Remedy::run("find / -xdev -name libonload.so");
+        let line = "host-library-dirs = [\"DIRECTORY\"]";
+        return Ok(vec![
+            Finding::fail(finding, search)
+                .then(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
+                .at("/usr/lib64/libonload.so"),
+        ]);
+    };
+    // A build from git may have no version.
+    let named = |what: &str, version: &Option<String>| match version {
+        Some(version) => format!("{what} {version}"),
+        None => what.to_owned(),
+    };
+    let library = named("the library", &onload.library_version);
+    let driver = named("driver", &onload.version);
+    let finding = match onload.library_matches {
+        Some(true) => Finding::pass(format!("{library} was built for this driver")),
+        Some(false) => reload(
+            examined,
+            format!(
+                "{library} was built for another driver than the loaded {driver}: programs with the preload stay on the kernel's sockets"
+            ),
+        )?,
+        // Without a loaded driver there is nothing to compare, and `modules` says so.
+        None if onload.version.is_none() && onload.interface_checksum.is_none() => {
+            return Ok(Vec::new());
+        }
+        None => Finding::unknown(
+            format!("whether {library} was built for the loaded {driver} cannot be told"),
+            Remedy::run(EXPLAIN),
+        ),
+    };
+    let library = installation.library_dir.join("libonload.so");
+    Ok(vec![finding.at("/proc/driver/onload/version").at(library)])
+}
+
+/// What is wrong with the loaded driver, and how it is loaded anew, which helps where the modules on disk are those of the
+/// library. That ends the registrations for AF_XDP.
+fn reload(examined: &Examined<'_>, text: String) -> Result<Finding, HostError> {
+    let reload = Remedy::run("onload_tool reload");
+    let install = Remedy::install(
+        "the modules and the library of one Onload",
+        "its release, if the reload does not help",
+    );
+    let again = settings_again(examined)?;
+    let text = match again {
+        None => text,
+        Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
+    };
+    let finding = Finding::fail(text, reload);
+    Ok(again.into_iter().fold(finding, Finding::then).then(install))
+}
+
+/// What sets again what the configuration says of modules that have been loaded anew, if it says anything: the unit that
+/// does so at boot.
+fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> {
+    let host = &examined.config.host;
+    if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Remedy::run(if examined.has_package()? {
+        "systemctl restart onload-host.service"
+    } else {
+        "onload-ctk host apply"
+    })))
+}
+
+pub(super) fn interface(examined: &Examined<'_>) -> Findings {
+    let inventory = examined.inventory;
+    let is_offered = |onload: &onload_host::discover::onload::Onload| onload.obstacle.is_none();
+    if !inventory.onload.as_ref().is_some_and(is_offered) {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&str> = inventory
+        .nics
+        .iter()
+        .map(|nic| nic.device.as_str())
+        .collect();
+    let finding = if names.is_empty() {
+        let explain = Remedy::run(EXPLAIN);
+        let text = "Onload works, and no interface is accelerated";
+        match settings_again(examined)? {
+            Some(again) => Finding::warn(text, again).then(explain),
+            None => Finding::warn(text, explain),
+        }
+    } else {
+        Finding::pass(format!("accelerated: {}", names.join(", ")))
+    };
+    Ok(vec![finding.at("/sys/class/net")])
+}
+
+pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
+    let nics = examined.inventory.nics.iter();
+    let nics: Vec<_> = nics.filter(|nic| nic.datapath == Datapath::AfXdp).collect();
+    if nics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parameter = examined.attribute(PARAMETER)?;
+    let abilities = examined.host.abilities()?;
+    let install = examined.program("ethtool")?;
+    let is_known = |found: Abilities| match parameter.as_deref() {
+        None => found.flow_filters == Some(FlowFilters::On),
+        Some("0") => found.channels.is_some(),
+        Some(_) => found.flow_filters.is_some(),
+    };
+    let findings = nics.into_iter().map(|nic| {
+        let name = &nic.name;
+        let found = abilities.get(name).copied().unwrap_or_default();
+        let finding = match Trouble::of(found, parameter.as_deref()) {
+            Some(trouble) => {
+                let text = trouble.to_string();
+                match trouble.command(name) {
+                    Some(command) => Finding::warn(text, Remedy::run(command)).after(install.clone()),
+                    None => {
+                        let apply = Remedy::run("onload-ctk host apply");
+                        match examined.config.host.af_xdp_flow_filters {
+                            // The file has the line already, and takes no second one.
+                            Some(false) => Finding::fail(text, apply),
+                            _ => {
+                                let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
+                                Finding::fail(text, set).then(apply)
+                            }
+                        }
+                    }
+                }
+            }
+            None if !is_known(found) => {
+                let ask = format!("ethtool -k {}", shell_word(name));
+                let text = "whether its driver has the flow filters and channels that Onload needs is not known";
+                Finding::unknown(text, Remedy::run(ask)).after(install.clone())
+            }
+            None => Finding::pass("flow filters and channels are as Onload needs them"),
+        };
+        finding.at(PARAMETER).of(nic.device.clone())
+    });
+    Ok(findings.collect())
+}
+
+pub(super) fn link(examined: &Examined<'_>) -> Findings {
+    let nics = examined.inventory.nics.iter();
+    let findings = nics.filter_map(|nic| {
+        let state = nic.state.as_deref()?;
+        let name = &nic.name;
+        let finding = match state {
+            "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
+            // It is in a container, where nobody here sees its link.
+            HELD | RETURNING => return None,
+            _ => Finding::warn(
+                format!("{name} is {state}: no packet comes through it"),
+                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+            ),
+        };
+        let finding = finding.at(format!("/sys/class/net/{name}/operstate"));
+        Some(finding.of(nic.device.clone()))
+    });
+    Ok(findings.collect())
+}

@@ -1,0 +1,65 @@
+//! The PCIe link of each card against what the card and its slot give
+//! (`Documentation/ABI/testing/sysfs-bus-pci`, `current_link_speed` and beside).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use onload_host::discover::pci::DEVICES;
+use onload_sys::pci::PciAddress;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use crate::pci_link;
+
+pub(super) fn links(examined: &Examined<'_>) -> Findings {
+    let mut findings = Vec::new();
+    for address in cards(examined) {
+        let directory = Path::new(DEVICES).join(address.to_string());
+        let Some(now) = pci_link::read(examined.host, &directory, "current")? else {
+            continue;
+        };
+        let Some(card) = pci_link::read(examined.host, &directory, "max")? else {
+            continue;
+        };
+        let above = examined.host.resolve(&directory)?;
+        let above = above.as_deref().and_then(Path::parent);
+        let slot = match above {
+            Some(above) => pci_link::read(examined.host, above, "max")?,
+            None => None,
+        };
+        let best = slot.map_or(card, |slot| card.with(slot));
+        let finding = if now.is_below(best) {
+            Finding::warn(
+                format!(
+                    "the link runs at {now}, and card and slot give {best}: seat the card anew"
+                ),
+                Remedy::run(format!(
+                    "lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\""
+                )),
+            )
+            .after(examined.program("lspci")?)
+        } else {
+            Finding::pass(format!("the link runs at {now}"))
+        };
+        let finding = finding.at(directory.join("current_link_speed"));
+        findings.push(finding.of(address.to_string()));
+    }
+    Ok(findings)
+}
+
+/// The physical functions of what is offered; a virtual one has no link of its own.
+fn cards(examined: &Examined<'_>) -> BTreeSet<PciAddress> {
+    let inventory = examined.inventory;
+    let nics = inventory.nics.iter().filter_map(|nic| nic.pci_address);
+    let rdma = inventory
+        .rdma
+        .iter()
+        .filter_map(|device| device.pci_address);
+    let vfio = inventory.vfio.iter().map(|device| device.pci_address);
+    let physical = |address: PciAddress| {
+        let function = inventory.functions.get(address);
+        let parent = function.and_then(|function| function.physical_function);
+        parent.unwrap_or(address)
+    };
+    nics.chain(rdma).chain(vfio).map(physical).collect()
+}

@@ -1,0 +1,79 @@
+//! RDMA: which network namespaces see the devices, the connection manager, and memory of GPUs.
+
+use onload_core::host_settings::RdmaNetns;
+use onload_host::discover::rdma::NetnsMode;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+/// The file that `host apply` names too, where the mode can change at boot alone.
+const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
+
+/// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
+pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
+    let Some(mode) = examined.inventory.rdma_netns_mode else {
+        return Ok(Vec::new());
+    };
+    let wanted = match examined.config.host.rdma_netns {
+        Some(RdmaNetns::Exclusive) => NetnsMode::Exclusive,
+        Some(RdmaNetns::Shared) => NetnsMode::Shared,
+        None => mode,
+    };
+    let finding = match (mode, wanted) {
+        (NetnsMode::Shared, NetnsMode::Shared) => {
+            Finding::pass("every network namespace sees the devices (shared)")
+        }
+        (NetnsMode::Exclusive, NetnsMode::Exclusive) => Finding::pass(
+            "one network namespace has a device (exclusive), and a container's own can be that",
+        ),
+        (NetnsMode::Exclusive, NetnsMode::Shared) => Finding::fail(
+            "one network namespace has a device (exclusive), and [host] rdma-netns is shared; while there are other network namespaces it changes at a boot alone",
+            Remedy::run("onload-ctk host apply"),
+        )
+        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
+        (NetnsMode::Shared, NetnsMode::Exclusive) => Finding::fail(
+            "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive; while there are other network namespaces it changes at a boot alone",
+            Remedy::run("onload-ctk host apply"),
+        )
+        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
+    };
+    Ok(vec![finding.at(MODE)])
+}
+
+/// Without it librdmacm finds no device.
+pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
+    // One that is in a container has nothing here.
+    let mut devices = examined.inventory.rdma.iter();
+    let Some(device) = devices.find(|device| !device.verbs.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let finding = match &device.connection_manager {
+        Some(node) => Finding::pass(format!("{} is there", node.path)),
+        None => Finding::fail(
+            "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
+            Remedy::run("modprobe rdma_ucm"),
+        )
+        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
+    };
+    Ok(vec![finding.at("/sys/class/misc/rdma_cm")])
+}
+
+/// Whether RDMA reaches the memory of NVIDIA's GPUs. The kernel's own way (dma-buf) needs no module, and
+/// cannot be seen from here.
+pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
+    let is_wanted = !examined.inventory.rdma.is_empty() && examined.exists("/sys/module/nvidia")?;
+    if !is_wanted {
+        return Ok(Vec::new());
+    }
+    let finding = if examined.exists("/sys/module/nvidia_peermem")? {
+        Finding::pass("nvidia_peermem is loaded")
+    } else {
+        Finding::warn(
+            "nvidia_peermem is not loaded: programs that register GPU memory without dma-buf copy by the CPU",
+            Remedy::run("modprobe nvidia-peermem"),
+        )
+        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
+    };
+    Ok(vec![finding.at("/sys/module/nvidia_peermem")])
+}

@@ -1,0 +1,206 @@
+//! The specifications on disk: whether they describe the host, and whether engines can read them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use onload_host::drift::{Compared, drift};
+use onload_host::generate::Surroundings;
+use onload_host::host::HostError;
+use onload_host::specdir::{Action, Manifest, OUTPUT_DIR, SpecDir};
+use onload_sys::text::{Chain, counted, shell_word};
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+const OTHERS_READ: u32 = 0o004;
+const OTHERS_SEARCH: u32 = 0o005;
+
+fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
+    Ok(Remedy::run(if examined.has_package()? {
+        "systemctl start onload-cdi.service"
+    } else {
+        "onload-ctk cdi generate"
+    }))
+}
+
+pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
+    let output = Path::new(OUTPUT_DIR);
+    let shown = examined.host.outside_path(output);
+    let again = Remedy::run("onload-ctk cdi check");
+    let directory = examined.host.directory(output)?;
+    let directory = directory.map(|open| SpecDir::new(shown, open));
+    let (existing, manifest) = match directory.as_ref().map(read) {
+        None => Default::default(),
+        Some(Ok(read)) => read,
+        Some(Err(why)) => return Ok(vec![Finding::unknown(why, again).at(OUTPUT_DIR)]),
+    };
+    let compared = drift(Compared {
+        existing: &existing,
+        manifest: manifest.as_ref(),
+        inventory: examined.inventory,
+        pools: examined.pools,
+        config: examined.config,
+        surroundings: Surroundings::of(examined.host, examined.config)?,
+    });
+    let drift = match compared {
+        Ok(drift) => drift,
+        Err(error) => {
+            let why = format!("{error:#}");
+            let generate = Remedy::run("onload-ctk cdi generate");
+            return Ok(vec![Finding::fail(why, generate).at(OUTPUT_DIR)]);
+        }
+    };
+    let steps = drift.plan.steps.iter();
+    let stale: Vec<&str> = steps
+        .clone()
+        .filter(|step| matches!(step.action, Action::Write(_) | Action::Remove))
+        .map(|step| step.name.as_str())
+        .collect();
+    let foreign: Vec<&str> = steps
+        .filter(|step| matches!(step.action, Action::Leave))
+        .map(|step| step.name.as_str())
+        .collect();
+    let finding = match (stale.as_slice(), foreign.as_slice()) {
+        ([], []) if existing.is_empty() => {
+            Finding::pass("nothing is offered, and there are no files")
+        }
+        ([], []) => Finding::pass("the files describe this host"),
+        ([], foreign) => Finding::warn(
+            format!("changed by somebody else: {}", foreign.join(", ")),
+            Remedy::run("onload-ctk cdi generate --force"),
+        ),
+        (stale, _) if existing.is_empty() && manifest.is_none() => Finding::fail(
+            format!("not written yet: {}", stale.join(", ")),
+            write_anew(examined)?,
+        ),
+        (stale, _) => Finding::fail(
+            format!("not as the host is now: {}", stale.join(", ")),
+            write_anew(examined)?,
+        ),
+    };
+    Ok(vec![finding.at(OUTPUT_DIR)])
+}
+
+type Written = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
+
+fn read(directory: &SpecDir) -> Result<Written, String> {
+    let why = |error: anyhow::Error| format!("{error:#}");
+    let existing = directory.existing().map_err(why)?;
+    let manifest = directory.manifest().map_err(why)??;
+    Ok((existing, manifest))
+}
+
+pub(super) fn valid(examined: &Examined<'_>) -> Findings {
+    let conflicts = examined.specs.conflicts();
+    let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));
+    let errors = examined.specs.errors().iter();
+    // Of those there is a check of its own.
+    let errors = errors.filter(|(path, _)| !in_conflict(path));
+    let findings = errors.filter_map(|(path, errors)| {
+        let error = errors.first()?;
+        let validate = Remedy::run(format!("onload-ctk cdi validate {}", shell_word(path)));
+        let text = format!(
+            "engines do not read it: {}; correct it, or put it aside",
+            Chain(error)
+        );
+        let finding = Finding::fail(text, validate).then(Remedy::run(put_aside(path)));
+        let finding = finding.at(path);
+        Some(finding.of(path.display().to_string()))
+    });
+    let mut findings: Vec<Finding> = findings.collect();
+    let files = examined.specs.paths().len();
+    if findings.is_empty() && files > 0 {
+        findings
+            .push(Finding::pass(counted(files, "file is valid", "files are valid")).at(OUTPUT_DIR));
+    }
+    Ok(findings)
+}
+
+/// Whether a device is offered twice, so that engines give nobody either, or by a file that hides another.
+pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
+    let mut findings = Vec::new();
+    let mut files: BTreeSet<Vec<PathBuf>> = BTreeSet::new();
+    for conflict in examined.specs.conflicts() {
+        let Some(last) = conflict
+            .paths
+            .last()
+            .filter(|_| files.insert(conflict.paths.clone()))
+        else {
+            continue;
+        };
+        let text = format!(
+            "{} is in two files, so that no container gets it",
+            conflict.name
+        );
+        let finding = Finding::fail(text, Remedy::run(put_aside(last)));
+        let finding = conflict.paths.iter().fold(finding, Finding::at);
+        findings.push(finding.of(last.display().to_string()));
+    }
+    let mut hidden: BTreeSet<&Path> = BTreeSet::new();
+    for shadowed in examined.specs.shadowed() {
+        if !hidden.insert(&shadowed.path) {
+            continue;
+        }
+        let by = shadowed.by.display();
+        let text = format!("its {} has no effect: {by} goes before it", shadowed.name);
+        let finding = Finding::warn(text, Remedy::run(put_aside(&shadowed.path)));
+        let finding = finding.at(&shadowed.path).at(&shadowed.by);
+        findings.push(finding.of(shadowed.path.display().to_string()));
+    }
+    if findings.is_empty() && examined.specs.devices().next().is_some() {
+        let count = examined.specs.devices().count();
+        let one = "device has a name of its own";
+        let text = counted(count, one, "devices have names of their own");
+        findings.push(Finding::pass(text).at(OUTPUT_DIR));
+    }
+    Ok(findings)
+}
+
+/// No reader takes a file with that ending.
+fn put_aside(path: &Path) -> String {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".off");
+    format!("mv {} {}", shell_word(path), shell_word(aside))
+}
+
+/// Whether users other than root can read the files, as rootless engines do.
+pub(super) fn readable(examined: &Examined<'_>) -> Findings {
+    let paths = examined.specs.paths();
+    let mut places: BTreeSet<(&Path, u32)> = BTreeSet::new();
+    for path in &paths {
+        places.insert((path, OTHERS_READ));
+        places.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH)));
+    }
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let closed = places.into_iter().filter_map(|(path, wanted)| {
+        // A file that has gone meanwhile keeps nobody out.
+        let mode = fs::metadata(path).ok()?.permissions().mode();
+        (mode & wanted != wanted).then_some((path, wanted))
+    });
+    let findings = closed.map(|(path, wanted)| {
+        let change = if wanted == OTHERS_SEARCH {
+            "o+rx"
+        } else {
+            "o+r"
+        };
+        let text = "rootless engines cannot read it";
+        let finding = Finding::warn(
+            text,
+            Remedy::run(format!("chmod {change} {}", shell_word(path))),
+        );
+        finding.at(path).of(path.display().to_string())
+    });
+    let mut findings: Vec<Finding> = findings.collect();
+    if findings.is_empty() {
+        let text = format!(
+            "every user can read {}",
+            counted(paths.len(), "file", "files")
+        );
+        findings.push(Finding::pass(text).at(OUTPUT_DIR));
+    }
+    Ok(findings)
+}

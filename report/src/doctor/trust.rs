@@ -1,0 +1,114 @@
+//! Who could change the files that the hook and the wrapper ask for: they run as root, and refuse a file
+//! that belongs to somebody else or that others may write to.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::DEFAULT_DIRS;
+use onload_core::config::{CONFIG_PATH, Preload};
+use onload_core::onload::PRELOAD_FILE;
+use onload_core::onload::RUNTIMES;
+use onload_host::host::HostError;
+use onload_host::specdir::FILE_PREFIX;
+use onload_sys::fs::trust::TrustError;
+use onload_sys::text::{Chain, counted, shell_word};
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+
+/// Whether root alone could have changed each of them, and every directory above.
+pub(super) fn files(examined: &Examined<'_>) -> Findings {
+    let paths = paths(examined)?;
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let trusted = match examined.host.trusted() {
+        Ok(trusted) => trusted,
+        Err(error) => {
+            let why = Chain(&error).to_string();
+            let again = Remedy::run("sudo onload-ctk doctor");
+            return Ok(vec![Finding::unknown(why, again).at("/")]);
+        }
+    };
+    let mut findings = Vec::new();
+    let mut wrong = BTreeSet::new();
+    for path in &paths {
+        let judged = trusted.check(path);
+        if let Err(error) = judged
+            && !error.is_absent()
+            && let Some(finding) = finding(&error, path, &mut wrong)
+        {
+            findings.push(finding);
+        }
+    }
+    if findings.is_empty() {
+        let text = format!(
+            "root alone can change {}",
+            counted(
+                paths.len(),
+                "file that decides as root",
+                "files that decide as root"
+            )
+        );
+        let finding = Finding::pass(text);
+        findings.push(paths.iter().fold(finding, Finding::at));
+    }
+    Ok(findings)
+}
+
+fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
+    let (place, remedy) = match error {
+        TrustError::Owner { path: place, .. } => (
+            place,
+            Remedy::run(format!("chown root:root {}", shell_word(place))),
+        ),
+        TrustError::Writable { path: place, .. } => (
+            place,
+            Remedy::run(format!("chmod go-w {}", shell_word(place))),
+        ),
+        TrustError::Open {
+            path: place,
+            source,
+        } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            let again = Remedy::run("sudo onload-ctk doctor");
+            let why = Finding::unknown(Chain(error).to_string(), again);
+            return wrong
+                .insert(place.clone())
+                .then(|| why.at(path).of(place.display().to_string()));
+        }
+        _ => return None,
+    };
+    let new = wrong.insert(place.clone());
+    let finding = Finding::fail(Chain(error).to_string(), remedy).at(path);
+    new.then(|| finding.of(place.display().to_string()))
+}
+
+fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
+    let config = examined.config;
+    let mut wanted: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
+    if config.runtime.path.as_os_str().is_empty() {
+        wanted.push(WRAPPER.into());
+        wanted.extend(RUNTIMES.map(PathBuf::from));
+    } else {
+        wanted.extend([WRAPPER.into(), config.runtime.path.clone()]);
+    }
+    if config.cdi.preload == Preload::File {
+        wanted.push(PRELOAD_FILE.into());
+    }
+    for directory in DEFAULT_DIRS.map(Path::new) {
+        let names = examined.host.list(directory)?.names;
+        let names = names
+            .into_iter()
+            .filter(|name| name.starts_with(FILE_PREFIX));
+        wanted.extend(names.map(|name| directory.join(name)));
+    }
+    let mut there = Vec::new();
+    for path in wanted {
+        if examined.is_file(&path)? {
+            there.push(path);
+        }
+    }
+    Ok(there)
+}

@@ -1,0 +1,77 @@
+//! The package's units and rules, which write the specifications at boot and after changes.
+
+use std::path::Path;
+
+use onload_host::host::HostError;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+const INSTALLED: &str = "/usr/lib/systemd/system";
+const CONFIGURED: &str = "/etc/systemd/system";
+const RULES: &str = "90-onload-ctk.rules";
+
+const UNITS: [(&str, &str); 3] = [
+    ("onload-cdi.service", "multi-user.target.wants"),
+    ("onload-cdi.path", "multi-user.target.wants"),
+    ("onload-cdi.timer", "timers.target.wants"),
+];
+const HOST_UNIT: (&str, &str) = ("onload-host.service", "multi-user.target.wants");
+
+pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
+    if !examined.has_package()? {
+        return Ok(Vec::new());
+    }
+    let is_configured = !examined.config.sriov.is_empty()
+        || !examined.config.host.hugepages.is_empty()
+        || !examined.config.host.af_xdp.is_empty()
+        || examined.config.host.af_xdp_flow_filters.is_some()
+        || examined.config.host.rdma_netns.is_some();
+    let host_unit = is_configured.then_some(HOST_UNIT);
+    let mut findings = Vec::new();
+    for (unit, target) in UNITS.into_iter().chain(host_unit) {
+        if examined.is_file(Path::new(INSTALLED).join(unit))? {
+            findings.push(unit_finding(examined, unit, target)?);
+        }
+    }
+    Ok(findings)
+}
+
+fn unit_finding(examined: &Examined<'_>, unit: &str, target: &str) -> Result<Finding, HostError> {
+    let configured = Path::new(CONFIGURED).join(unit);
+    let wanted = Path::new(CONFIGURED).join(target).join(unit);
+    let enable = format!("systemctl enable --now {unit}");
+    let finding = if examined.is_masked(&configured)? {
+        let unmask = Remedy::run(format!("systemctl unmask {unit}"));
+        Finding::fail("masked: it is never started", unmask).then(Remedy::run(enable))
+    } else if examined.host.link(&wanted)?.is_some() {
+        Finding::pass("starts at boot")
+    } else {
+        Finding::fail(
+            "not enabled: it does not start at boot",
+            Remedy::run(enable),
+        )
+    };
+    Ok(finding.at(wanted).of(unit))
+}
+
+/// Whether udev's rules are there, which tell of devices that come and go.
+pub(super) fn rules(examined: &Examined<'_>) -> Findings {
+    if !examined.has_package()? {
+        return Ok(Vec::new());
+    }
+    let installed = format!("/usr/lib/udev/rules.d/{RULES}");
+    let over = format!("/etc/udev/rules.d/{RULES}");
+    let reload = Remedy::run("udevadm control --reload");
+    let finding = if examined.host.link(Path::new(&over))?.is_some() || examined.exists(&over)? {
+        let remove = Remedy::run(format!("rm {over}"));
+        let text = format!("{over} stands in place of the package's rules");
+        Finding::warn(text, remove).then(reload)
+    } else if examined.is_file(&installed)? {
+        Finding::pass("specifications follow devices that come and go")
+    } else {
+        let text = format!("{installed} is not there");
+        Finding::fail(text, examined.reinstall()?).then(reload)
+    };
+    Ok(vec![finding.at(installed)])
+}

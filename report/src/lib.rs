@@ -1,0 +1,10 @@
+//! What explains a host and changes nothing: [`doctor`] says what is wrong with it, [`status`] how its containers do,
+//! [`topology`] where everything is, and [`metrics`] counts it. No hook and no specification depends on it.
+
+pub mod doctor;
+pub mod metrics;
+pub(crate) mod pci_link;
+pub mod status;
+#[cfg(test)]
+mod test_tree;
+pub mod topology;

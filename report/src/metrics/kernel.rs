@@ -1,0 +1,139 @@
+//! What the kernel counts for interfaces and RDMA devices, and Onload for itself. Virtual functions are left
+//! out: a host may have thousands, and each series costs whoever stores it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::netdev::CLASS;
+use onload_host::host::Host;
+use onload_sys::pci::PciAddress;
+
+use super::family::{Family, Kind, Labels, count};
+
+const MOST_INTERFACES: usize = 64;
+const MOST_RDMA: usize = 32;
+/// Counters of one port that are shown; drivers have about thirty.
+const MOST_COUNTERS: usize = 96;
+/// What is counted of an interface (`Documentation/ABI/testing/sysfs-class-net-statistics`).
+const STATISTICS: [&str; 6] = [
+    "rx_dropped",
+    "rx_errors",
+    "rx_missed_errors",
+    "rx_over_errors",
+    "tx_dropped",
+    "tx_errors",
+];
+const STACKS: &str = "/proc/driver/onload/stacks_ul";
+
+fn is_virtual(inventory: &Inventory, address: Option<PciAddress>) -> bool {
+    let function = address.and_then(|address| inventory.functions.get(address));
+    function.is_some_and(|function| function.physical_function.is_some())
+}
+
+/// A metric that is not known is not there.
+fn number(host: &Host, path: &Path) -> Option<f64> {
+    let text = host.attribute(path).ok().flatten()?;
+    text.parse::<f64>().ok()
+}
+
+pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
+    let nics = inventory.nics.iter();
+    let nics = nics.filter(|nic| !is_virtual(inventory, nic.pci_address));
+    let mut names: BTreeSet<&str> = nics.map(|nic| nic.name.as_str()).collect();
+    for device in &inventory.rdma {
+        if !is_virtual(inventory, device.pci_address) {
+            names.extend(device.netdevs.iter().map(String::as_str));
+        }
+    }
+    let (mut up, mut counted) = (Vec::new(), Vec::new());
+    for name in names.into_iter().take(MOST_INTERFACES) {
+        let directory = Path::new(CLASS).join(name);
+        if let Ok(Some(state)) = host.attribute(&directory.join("operstate")) {
+            let is_up = if state == "up" { 1.0 } else { 0.0 };
+            up.push((vec![("interface", name.to_owned())], is_up));
+        }
+        for counter in STATISTICS {
+            let value = number(host, &directory.join("statistics").join(counter));
+            let labels = || {
+                vec![
+                    ("interface", name.to_owned()),
+                    ("counter", counter.to_owned()),
+                ]
+            };
+            counted.extend(value.map(|value| (labels(), value)));
+        }
+    }
+    [
+        Family::new(
+            "interface_up",
+            "Whether the interface is up, by its operstate",
+            Kind::Count,
+            up,
+        ),
+        Family::new(
+            "interface_statistics",
+            "What the kernel counts of an interface since its driver was loaded, by the kernel's name",
+            Kind::Kernels,
+            counted,
+        ),
+    ]
+}
+
+pub(super) fn rdma(host: &Host, inventory: &Inventory) -> Family {
+    let devices = inventory.rdma.iter();
+    let devices = devices.filter(|device| !is_virtual(inventory, device.pci_address));
+    let mut samples = Vec::new();
+    for device in devices.take(MOST_RDMA) {
+        for port in &device.ports {
+            let port_dir = Path::new("/sys/class/infiniband")
+                .join(&device.name)
+                .join("ports")
+                .join(port.port.to_string());
+            samples.extend(port_counters(host, &port_dir, &device.name, port.port));
+        }
+    }
+    Family::new(
+        "rdma_counters",
+        "What an RDMA device counts, by port and the driver's name",
+        Kind::Kernels,
+        samples,
+    )
+}
+
+fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(Labels, f64)> {
+    let mut samples = Vec::new();
+    for source in ["counters", "hw_counters"] {
+        let directory = port_dir.join(source);
+        let names = host.list(&directory).unwrap_or_default().names;
+        // A setting of the kernel beside the counters, in milliseconds.
+        let names = names.into_iter().filter(|name| name != "lifespan");
+        for name in names.take(MOST_COUNTERS) {
+            let Some(value) = number(host, &directory.join(&name)) else {
+                continue;
+            };
+            let labels = vec![
+                ("device", device.to_owned()),
+                ("port", port.to_string()),
+                ("source", source.to_owned()),
+                ("counter", name),
+            ];
+            samples.push((labels, value));
+        }
+    }
+    samples
+}
+
+pub(super) fn stacks(host: &Host) -> Family {
+    let lines = host.lines(Path::new(STACKS), &|line| !line.trim_ascii().is_empty());
+    let count = lines.ok().flatten().map(|lines| {
+        let lines = lines.iter().filter(|byte| **byte == b'\n');
+        count(lines.count())
+    });
+    Family::new(
+        "onload_stacks",
+        "Stacks of Onload that programs hold, in containers and on the host",
+        Kind::Count,
+        count.map(|count| (Vec::new(), count)),
+    )
+}

@@ -1,0 +1,119 @@
+//! What is offered, how well it is, and who holds how much of it, by class.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_core::class::Class;
+use onload_core::lease::Listed;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::not_offered::Subject;
+use onload_host::offers::{Health, Offer};
+
+use super::family::{Family, Kind, count};
+use crate::status::Grantee;
+
+/// Devices whose reason is told. A broken card may take thousands of functions with it.
+const MOST_REASONS: usize = 64;
+/// Characters of a reason, as the value of a label.
+const REASON: usize = 160;
+
+type Counts = BTreeMap<(Class, &'static str), usize>;
+
+pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
+    let mut counts = Counts::new();
+    let mut held: BTreeMap<Class, usize> = BTreeMap::new();
+    let mut reasons = Vec::new();
+    for offer in offers {
+        for health in ["healthy", "unhealthy"] {
+            counts.entry((offer.class, health)).or_default();
+        }
+        let health = match &offer.health {
+            Health::Healthy => "healthy",
+            Health::Unhealthy(reason) => {
+                let labels = vec![
+                    ("class", offer.class.to_string()),
+                    ("device", offer.name.as_str().to_owned()),
+                    ("reason", reason.chars().take(REASON).collect()),
+                ];
+                reasons.push((labels, 1.0));
+                "unhealthy"
+            }
+        };
+        *counts.entry((offer.class, health)).or_default() += 1;
+        *held.entry(offer.class).or_default() += usize::from(!offer.leases.is_empty());
+    }
+    reasons.truncate(MOST_REASONS);
+    let counts = counts.into_iter().map(|((class, health), number)| {
+        let labels = vec![("class", class.to_string()), ("health", health.to_owned())];
+        (labels, count(number))
+    });
+    let held = held
+        .into_iter()
+        .map(|(class, number)| (vec![("class", class.to_string())], count(number)));
+    [
+        Family::new(
+            "devices",
+            "Devices that are offered, by health",
+            Kind::Count,
+            counts,
+        ),
+        Family::new(
+            "devices_held",
+            "Devices that are offered and that a container holds by lease",
+            Kind::Count,
+            held,
+        ),
+        Family::new(
+            "device_unhealthy",
+            "A device that no container can use, with the reason; at most 64 are shown",
+            Kind::Count,
+            reasons,
+        ),
+    ]
+}
+
+pub(super) fn leases(leases: &[Listed]) -> Family {
+    let mut counts: BTreeMap<Class, usize> = BTreeMap::new();
+    for lease in leases.iter().filter(|lease| !lease.is_over) {
+        *counts.entry(lease.device.class).or_default() += 1;
+    }
+    let counts = counts.into_iter();
+    Family::new(
+        "leases",
+        "Leases of containers that live",
+        Kind::Count,
+        counts.map(|(class, number)| (vec![("class", class.to_string())], count(number))),
+    )
+}
+
+/// The containers that were made with a device, by class: a lease is nothing that every class has.
+pub(super) fn containers(grantees: &[Grantee]) -> Family {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for grantee in grantees {
+        let devices = grantee.devices.iter();
+        let classes = devices.filter_map(|device| Some(device.split_once('=')?.0));
+        for class in classes.collect::<BTreeSet<_>>() {
+            *counts.entry(class).or_default() += 1;
+        }
+    }
+    let counts = counts.into_iter();
+    Family::new(
+        "containers",
+        "Containers that were made with a device, as the configurations of root's engines say",
+        Kind::Count,
+        counts.map(|(class, number)| (vec![("class", class.to_owned())], count(number))),
+    )
+}
+
+pub(super) fn not_offered(inventory: &Inventory) -> Family {
+    let mut counts: BTreeMap<Subject, usize> = BTreeMap::new();
+    for entry in &inventory.not_offered {
+        *counts.entry(entry.kind).or_default() += 1;
+    }
+    let counts = counts.into_iter();
+    Family::new(
+        "not_offered",
+        "What was seen and is not offered; onload-ctk discover --explain says why",
+        Kind::Count,
+        counts.map(|(kind, number)| (vec![("class", kind.to_string())], count(number))),
+    )
+}

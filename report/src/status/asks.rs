@@ -1,0 +1,188 @@
+//! What a container was given, and what it asks for: by the configuration that it was made with, or its environment. Whoever
+//! makes containers can write both, so that they say what may be, and decide nothing else.
+
+use std::collections::BTreeMap;
+
+use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
+use onload_host::generate::device_of;
+use onload_sys::text::Quoted;
+use serde::Serialize;
+use strsim::damerau_levenshtein;
+
+use super::names::OciConfig;
+use super::state::{State, Verdict};
+
+const MOST: usize = 64;
+/// Letters of a key that are compared, and how many of them may be wrong.
+const COMPARED: usize = 24;
+const WRONG: usize = 1;
+/// The runtime of ours, by its name in engines and by its file.
+const OURS: [&str; 2] = ["onload", "onload-container-runtime"];
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Grant {
+    /// As CLASS=NAME.
+    pub device: String,
+    pub by: Evidence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    Configuration,
+    /// The environment of its first process, which the process can change.
+    Environment,
+}
+
+pub(super) fn grants<'v>(variables: impl Iterator<Item = &'v str>, by: Evidence) -> Vec<Grant> {
+    let devices = variables.filter_map(device_of).take(MOST);
+    let grants = devices.map(|(class, name)| Grant {
+        device: format!("{class}={name}"),
+        by,
+    });
+    let mut grants: Vec<Grant> = grants.collect();
+    grants.sort();
+    grants.dedup();
+    grants
+}
+
+/// Why a container that asks for something has nothing; none where it asks for nothing. `runtime` is what made it.
+pub(super) fn unanswered(
+    config: &OciConfig,
+    labels: &BTreeMap<String, String>,
+    runtime: Option<&str>,
+) -> Option<Verdict> {
+    if is_sandbox(&config.annotations) {
+        return None;
+    }
+    let nothing =
+        |reason: String, remedy: &str| Some(Verdict::bad(State::NothingGiven, reason, remedy));
+    let is_ours = |key: &&String| *key == DOMAIN || key.starts_with(PREFIX);
+    let variables = || {
+        config
+            .process
+            .env
+            .iter()
+            .filter_map(|variable| variable.split_once('='))
+    };
+    let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
+    let annotation = config.annotations.keys().find(is_ours);
+    // One that is for another container of its pod asks for nothing here.
+    let asks = annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
+    let asks = match (asks, variable) {
+        (Some(key), _) => Some(format!("annotation {}", Quoted(key))),
+        (None, variable) => variable.map(|(name, _)| format!("the variable {name}")),
+    };
+    if let Some(what) = asks {
+        return match runtime {
+            Some(name) if OURS.contains(&name) => nothing(
+                format!("it asks by {what}, its runtime is {name}, and it has nothing of that"),
+                "see why: onload-ctk container explain, and journalctl -t onload-hook",
+            ),
+            Some(name) => nothing(
+                format!("it asks by {what}, but its runtime is {name}, which does not read that"),
+                "start it with the runtime onload (docker run --runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk runtime configure --set-default makes onload the runtime of all",
+            ),
+            None => nothing(
+                format!(
+                    "it asks by {what}, and neither its runtime nor a hook of its engine has read that"
+                ),
+                "start it with the runtime onload (--runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk doctor says what the engine has of ours",
+            ),
+        };
+    }
+    if let Some(key) = labels.keys().find(|key| is_ours(key) || is_near(key)) {
+        let reason = format!(
+            "it has the label {}, and labels ask for nothing",
+            Quoted(key)
+        );
+        return nothing(
+            reason,
+            "write it as an annotation (--annotation), and start it with --runtime onload",
+        );
+    }
+    if let Some(key) = config.annotations.keys().find(|key| is_near(key)) {
+        let reason = format!(
+            "its annotation {} resembles {PREFIX}CLASS, and nothing reads it",
+            Quoted(key)
+        );
+        return nothing(reason, "correct it, and start it with the runtime onload");
+    }
+    let (name, _) = variables().find(|(name, _)| is_near_variable(name))?;
+    let reason = format!(
+        "its variable {} resembles {VARIABLE}, and nothing reads it",
+        Quoted(name)
+    );
+    nothing(reason, "correct it, and start it with the runtime onload")
+}
+
+/// Whether a variable may hold a request, or name a ticket.
+fn is_variable(name: &str) -> bool {
+    let rest = name.strip_prefix(VARIABLE);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+}
+
+/// Whether a key that is not ours resembles one: `onlaod.dev/nic`, `onload/nic`, `onload-dev.nic`, `Onload.dev/nic`.
+fn is_near(key: &str) -> bool {
+    let domain = key.split('/').next().unwrap_or_default();
+    let begin = |most: usize| domain.chars().take(most).collect::<String>().to_lowercase();
+    let own = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
+    let is_ours = key == DOMAIN || key.starts_with(PREFIX);
+    !is_ours && (begin(COMPARED) == "onload" || own(&begin(COMPARED)) || own(&begin(DOMAIN.len())))
+}
+
+fn is_near_variable(name: &str) -> bool {
+    let short: String = name.chars().take(COMPARED).collect();
+    let short = short.to_uppercase();
+    name != VARIABLE
+        && (short == "ONLOAD_REQUEST" || damerau_levenshtein(&short, VARIABLE) <= WRONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_people_write_for_ours_are_near_and_those_of_others_are_not() {
+        for near in [
+            "onlaod.dev/nic",
+            "onload/nic",
+            "onload.dev.nic",
+            "onload-dev/nic",
+            "Onload.dev/nic",
+            "onloaddev/hugepages",
+            "onload.de/nic",
+        ] {
+            assert!(is_near(near), "{near}");
+        }
+        for other in [
+            "onload.dev/nic",
+            "onload.dev",
+            "onload.amd.com/kernel",
+            "reload.dev.example/x",
+            "io.kubernetes.pod.name",
+            "",
+            "/",
+            "org.onload.dev/nic",
+        ] {
+            assert!(!is_near(other), "{other}");
+        }
+        for near in [
+            "ONLOAD_CTK_REQEUST",
+            "onload_ctk_request",
+            "ONLOAD_CTK_REQUESTS",
+            "ONLOAD_REQUEST",
+        ] {
+            assert!(is_near_variable(near), "{near}");
+        }
+        for other in [
+            "ONLOAD_CTK_REQUEST",
+            "ONLOAD_CTK_NIC_ENS1",
+            "ONLOAD_CTK_RDMA_X",
+            "PATH",
+            "",
+        ] {
+            assert!(!is_near_variable(other), "{other}");
+        }
+    }
+}

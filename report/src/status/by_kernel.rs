@@ -1,0 +1,180 @@
+//! The programs of a container that use the kernel's sockets although others, or they themselves, have the library; and
+//! why, as far as that can be found out.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onload_host::host::Host;
+
+use super::container::{ByKernel, Cause, Facts, variable, variables};
+use super::kernel_log::{Failure, failures};
+use super::looked::Looked;
+use super::names::OciConfig;
+use super::patience::{PATIENCE, patiently};
+use super::process::{self, Budget, Preload, Process};
+use super::sockets::of_kernel;
+
+const STAT: &str = "/proc/stat";
+const MOST: usize = 8;
+const SHOWN: usize = 64;
+
+pub(super) struct ByKernelReader<'l> {
+    looked: Looked<'l>,
+    failures: OnceCell<Vec<Failure>>,
+    boot: Option<SystemTime>,
+}
+
+impl<'l> ByKernelReader<'l> {
+    pub(super) fn new(looked: Looked<'l>) -> Self {
+        ByKernelReader {
+            looked,
+            failures: OnceCell::new(),
+            boot: boot(looked.host),
+        }
+    }
+
+    /// `since`: when Onload had its first interface.
+    pub(super) fn read(
+        &self,
+        facts: &mut Facts,
+        config: Option<&OciConfig>,
+        since: Option<SystemTime>,
+        budget: &mut Budget,
+    ) {
+        self.find_sockets(&mut facts.processes, budget);
+        let found = facts.processes.iter();
+        let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
+        let mut by_kernel = Vec::new();
+        for (at, process) in found.enumerate() {
+            let has_library = process
+                .preload
+                .is_some_and(|preload| preload != Preload::No);
+            let is_asked = has_library && at < MOST;
+            by_kernel.push(ByKernel {
+                pid: process.pid,
+                name: process.name.clone(),
+                has_library,
+                cause: if is_asked {
+                    let variables = self.variables(process, config, budget);
+                    self.cause(process, &variables, &facts.accelerated, since)
+                } else {
+                    Cause::Unknown
+                },
+            });
+        }
+        facts.by_kernel = by_kernel;
+    }
+
+    fn find_sockets(&self, processes: &mut [Process], budget: &mut Budget) {
+        let networks: BTreeSet<_> = processes.iter().map(|one| one.network.clone()).collect();
+        for network in networks {
+            let own = processes.iter_mut();
+            let mut own: Vec<_> = own
+                .filter(|one| one.network == network && !one.has_stack && !one.sockets.is_empty())
+                .collect();
+            let Some(pid) = own.first().map(|process| process.pid) else {
+                continue;
+            };
+            let sockets = own
+                .iter()
+                .flat_map(|process| process.sockets.iter().copied());
+            let sockets: BTreeSet<u64> = sockets.collect();
+            let look = move |host: &Host| of_kernel(host, pid, &sockets);
+            let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
+            let found = found.flatten().flatten();
+            for process in &mut own {
+                let has =
+                    |found: &BTreeSet<u64>| process.sockets.iter().any(|one| found.contains(one));
+                process.has_kernel_socket = found.as_ref().map(has);
+            }
+        }
+    }
+
+    /// What a program was started with. One that shows a title of its own (setproctitle, as redis-server does) writes it
+    /// over its variables; those of the container's first program are in its configuration too.
+    fn variables(
+        &self,
+        process: &Process,
+        config: Option<&OciConfig>,
+        budget: &mut Budget,
+    ) -> Vec<u8> {
+        let (host, guarded) = (self.looked.host, self.looked.guarded);
+        let own = budget.wait(|_| variables(host, process.pid, guarded));
+        let own = own.flatten().filter(|all| all.contains(&b'='));
+        let given = config.filter(|_| process.is_init);
+        let given = || given.map(|config| config.process.env.join("\0").into_bytes());
+        own.or_else(given).unwrap_or_default()
+    }
+
+    fn cause(
+        &self,
+        process: &Process,
+        variables: &[u8],
+        accelerated: &[String],
+        since: Option<SystemTime>,
+    ) -> Cause {
+        if let Some(cause) = forbidden(variables, accelerated) {
+            return cause;
+        }
+        let host = self.looked.host;
+        let file = host.link(&process::directory(process.pid).join("exe"));
+        let file = file.ok().flatten();
+        let file = file.as_deref().and_then(Path::file_name);
+        let file = file.map(|name| name.to_string_lossy());
+        let mut failures = self.failures.get_or_init(|| failures(host)).iter();
+        if let Some(failure) = failures.rfind(|one| one.is_of(process, file.as_deref())) {
+            return Cause::Failed(failure.error);
+        }
+        if process.preload == Some(Preload::Foreign)
+            && process.open.is_some()
+            && !process.has_driver()
+        {
+            return Cause::OtherBuild;
+        }
+        let started = self
+            .boot
+            .map(|boot| boot + Duration::from_millis(10 * process.started));
+        match started.zip(since) {
+            Some((started, since)) if started + Duration::from_secs(1) < since => Cause::Early,
+            _ => Cause::Unknown,
+        }
+    }
+}
+
+fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
+    let value = |name| variable(variables, name).filter(|value| !value.is_empty());
+    if value("EF_DONT_ACCELERATE").is_some_and(|value| value != b"0") {
+        return Some(Cause::Forbidden);
+    }
+    let names = |text: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let shown = |text: &[u8]| String::from_utf8_lossy(text).chars().take(SHOWN).collect();
+    let is_listed = |listed: &[String], name: &String| listed.contains(name);
+    if let Some(text) = value("EF_INTERFACE_WHITELIST") {
+        let listed = names(text);
+        if !accelerated.iter().any(|name| is_listed(&listed, name)) {
+            return Some(Cause::Interfaces {
+                variable: "EF_INTERFACE_WHITELIST",
+                value: shown(text),
+            });
+        }
+    }
+    let text = value("EF_INTERFACE_BLACKLIST")?;
+    let listed = names(text);
+    let is_every = accelerated.iter().all(|name| is_listed(&listed, name));
+    is_every.then(|| Cause::Interfaces {
+        variable: "EF_INTERFACE_BLACKLIST",
+        value: shown(text),
+    })
+}
+
+fn boot(host: &Host) -> Option<SystemTime> {
+    let wanted = |line: &[u8]| line.starts_with(b"btime ");
+    let line = host.lines(Path::new(STAT), &wanted).ok()??;
+    let seconds = std::str::from_utf8(&line).ok()?.split_whitespace().nth(1)?;
+    Some(UNIX_EPOCH + Duration::from_secs(seconds.parse().ok()?))
+}

@@ -1,0 +1,362 @@
+//! What is known of one container: its processes, the devices in it, its network, and what it was told.
+
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_host::host::Host;
+use onload_sys::elf::interpreter;
+
+use super::asks::Grant;
+use super::cgroup::Engine;
+use super::inside::{self, Inside};
+use super::kernel_log;
+use super::looked::Guarded;
+use super::network::{Interface, any};
+use super::process::{self, Limit, Preload, Process};
+use super::state::Verdict;
+
+const MOST_NAMES: usize = 4096;
+/// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
+const HEAD: usize = 256 * 1024;
+/// Bytes of the list of a process's interfaces; a line has about 120.
+const TABLE: u64 = 1024 * 1024;
+/// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
+const ENVIRONMENT: usize = 1024 * 1024;
+const VARIABLE: &str = "ONLOAD_CTK_NIC_";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) engine: Engine,
+    pub(super) id: String,
+    pub(super) name: Option<String>,
+    pub(super) user: Option<u32>,
+    /// The first of its pid namespace comes first.
+    pub(super) processes: Vec<Process>,
+    pub(super) is_seen: bool,
+    pub(super) is_stuck: bool,
+    pub(super) within: Within,
+    /// Whether its cgroup names it. Sandboxes of programs have none of their own.
+    pub(super) is_named: bool,
+    /// None where that is not known.
+    pub(super) has_host_network: Option<bool>,
+    /// Without the loopback; none where they are not known.
+    pub(super) interfaces: Option<Vec<Interface>>,
+    /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
+    pub(super) accelerated: Vec<String>,
+    pub(super) by_kernel: Vec<ByKernel>,
+    pub(super) start: Start,
+    pub(super) leases: Vec<(Class, String)>,
+    pub(super) grants: Vec<Grant>,
+    pub(super) unanswered: Option<Verdict>,
+}
+
+/// A program that uses sockets of the kernel, and has no stack of Onload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ByKernel {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    pub(super) has_library: bool,
+    pub(super) cause: Cause,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Cause {
+    Forbidden,
+    /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
+    Interfaces {
+        variable: &'static str,
+        value: String,
+    },
+    /// Onload failed, and said so in the kernel's log.
+    Failed(kernel_log::Error),
+    /// Its library is not the host's, and the driver has not taken it.
+    OtherBuild,
+    /// It was started before Onload had any interface.
+    Early,
+    #[default]
+    Unknown,
+}
+
+/// How the program was started that was to have the library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) program: Program,
+    pub(super) environment: Environment,
+    pub(super) is_secure: bool,
+    /// Whether its environment, or that of a program before it, has words of ours.
+    pub(super) is_told: bool,
+    /// None where that is not known.
+    pub(super) was_given: Option<bool>,
+    /// Whether /etc/ld.so.preload names the library for it.
+    pub(super) has_preload_file: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeFact {
+    pub(super) path: String,
+    pub(super) state: NodeState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeState {
+    Good,
+    Gone,
+    /// The device has this number now, and the node another.
+    Renumbered {
+        was: (u32, u32),
+        now: (u32, u32),
+    },
+}
+
+/// A program of a container, as its loader goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Program {
+    Glibc,
+    Musl,
+    Static,
+    #[default]
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Environment {
+    Ours,
+    /// LD_PRELOAD is there and does not name it.
+    Other {
+        is_nic: bool,
+    },
+    None {
+        is_nic: bool,
+    },
+    #[default]
+    Unknown,
+}
+
+impl Environment {
+    pub(super) fn is_ours(self) -> bool {
+        match self {
+            Environment::Ours => true,
+            Environment::Other { is_nic } | Environment::None { is_nic } => is_nic,
+            Environment::Unknown => false,
+        }
+    }
+}
+
+/// Where a device of ours is in a container, and where the kernel says its number.
+fn number_of(path: &str) -> Option<PathBuf> {
+    let name = path.strip_prefix("/dev/")?;
+    let class = match name.split_once('/') {
+        None => match name {
+            "onload" | "onload_epoll" | "sfc_char" => name,
+            _ if name.starts_with("ptp") => "ptp",
+            _ => "pps",
+        },
+        Some(("infiniband", "rdma_cm")) => "misc",
+        Some(("infiniband", name)) if name.starts_with("uverbs") => "infiniband_verbs",
+        Some(("infiniband", _)) => "infiniband_mad",
+        Some(("vfio", "vfio")) => "misc",
+        Some(("vfio", _)) => "vfio",
+        Some(_) => return None,
+    };
+    let entry = name.rsplit('/').next()?;
+    Some(Path::new("/sys/class").join(class).join(entry).join("dev"))
+}
+
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    let number = name.strip_prefix(prefix);
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn nodes(host: &Host, inside: &Inside<'_>) -> Vec<NodeFact> {
+    let listed = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let names = inside.names(Path::new(directory), MOST_NAMES).into_iter();
+        let names = names.filter(|name| is_ours(name));
+        names.map(|name| format!("{directory}/{name}")).collect()
+    };
+    let mut paths = listed("/dev", &|name| {
+        ["onload", "onload_epoll", "sfc_char"].contains(&name)
+            || is_numbered(name, "ptp")
+            || is_numbered(name, "pps")
+    });
+    paths.extend(listed("/dev/infiniband", &|name| {
+        let is_one = |prefix| is_numbered(name, prefix);
+        name == "rdma_cm" || ["uverbs", "umad", "issm"].into_iter().any(is_one)
+    }));
+    paths.extend(listed("/dev/vfio", &|name| {
+        name == "vfio" || is_numbered(name, "") || is_numbered(name, "noiommu-")
+    }));
+    let facts = paths.into_iter().filter_map(|path| {
+        let was = inside.node(Path::new(&path))?;
+        let state = state(host, &path, was)?;
+        Some(NodeFact { path, state })
+    });
+    facts.collect()
+}
+
+/// None where that cannot be read.
+fn state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
+    let text = host.attribute(&number_of(path)?).ok()?;
+    let Some(text) = text else {
+        return Some(NodeState::Gone);
+    };
+    let (major, minor) = text.split_once(':')?;
+    let now = (major.parse().ok()?, minor.parse().ok()?);
+    Some(if now == was {
+        NodeState::Good
+    } else {
+        NodeState::Renumbered { was, now }
+    })
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Within {
+    pub(super) nodes: Vec<NodeFact>,
+    /// None where that is not known.
+    pub(super) has_rdma: Option<bool>,
+    pub(super) has_own_devices: bool,
+}
+
+/// Looks into the root directory of a process; none where it has ended, or it is not ours to see.
+pub(super) fn within(host: &Host, pid: u32) -> Option<Within> {
+    let directory = process::directory(pid);
+    let inside = inside::open(host, directory.join("root"))?;
+    let table = host.bytes(&directory.join("net/dev"), TABLE).ok().flatten();
+    let shows_network = table.is_some_and(|table| inside.shows(&table, MOST_NAMES));
+    let rdma = Path::new("/sys/class/infiniband");
+    Some(Within {
+        nodes: nodes(host, &inside),
+        has_rdma: shows_network.then(|| !inside.names(rdma, MOST_NAMES).is_empty()),
+        has_own_devices: inside.has_own_devices(),
+    })
+}
+
+pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
+    let path = process::directory(pid).join("exe");
+    let head = guarded(&host.outside_path(&path), HEAD);
+    match head.as_deref().map(interpreter) {
+        Some(Ok(None)) => Program::Static,
+        Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => Program::Musl,
+        Some(Ok(Some(_))) => Program::Glibc,
+        Some(Err(_)) | None => Program::Unknown,
+    }
+}
+
+/// None where they are not known.
+pub(super) fn variables(host: &Host, pid: u32, guarded: Guarded<'_>) -> Option<Vec<u8>> {
+    let path = process::directory(pid).join("environ");
+    guarded(&host.outside_path(&path), ENVIRONMENT)
+}
+
+pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
+    let mut all = variables.split(|byte| *byte == 0);
+    all.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+impl Environment {
+    pub(super) fn of(variables: &[u8]) -> Environment {
+        let mut all = variables.split(|byte| *byte == 0);
+        let is_nic = all.any(|variable| {
+            let name = variable.strip_prefix(VARIABLE.as_bytes());
+            name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
+        });
+        match variable(variables, "LD_PRELOAD") {
+            Some(value) if memchr::memmem::find(value, b"libonload.so").is_some() => {
+                Environment::Ours
+            }
+            Some(_) => Environment::Other { is_nic },
+            None => Environment::None { is_nic },
+        }
+    }
+}
+
+impl Facts {
+    pub(super) fn is_of_interest(&self) -> bool {
+        let is_in_use = self.maps() || self.has_open("/dev/onload") || !self.leases.is_empty();
+        // A sandbox of some program shows the host's /dev.
+        let is_container = self.is_named || self.within.has_own_devices;
+        is_in_use
+            || self.has_open("/dev/infiniband")
+            || self.has_open("/dev/vfio")
+            || is_container && !self.within.nodes.is_empty()
+            || !self.grants.is_empty()
+    }
+
+    pub(super) fn maps(&self) -> bool {
+        let preloads = self.processes.iter().filter_map(|process| process.preload);
+        preloads.into_iter().any(|preload| preload != Preload::No)
+    }
+
+    /// How many processes map the library, of whatever build.
+    pub(super) fn preloading(&self) -> usize {
+        self.mapping(Preload::Yes) + self.mapping(Preload::Foreign)
+    }
+
+    /// How many processes map the library so.
+    pub(super) fn mapping(&self, preload: Preload) -> usize {
+        let preloads = self.processes.iter().map(|process| process.preload);
+        preloads.filter(|found| *found == Some(preload)).count()
+    }
+
+    /// Descriptors of all processes that lead below a path.
+    pub(super) fn descriptors(&self, path: &str) -> usize {
+        let open = self
+            .processes
+            .iter()
+            .filter_map(|process| process.open.as_ref());
+        let open = open.flatten();
+        open.filter(|target| {
+            let below = target.strip_prefix(path);
+            below.is_some_and(|below| below.is_empty() || below.starts_with(['/', '_']))
+        })
+        .count()
+    }
+
+    pub(super) fn stacks(&self) -> usize {
+        let processes = self.processes.iter();
+        processes.filter(|process| process.has_stack).count()
+    }
+
+    pub(super) fn has_accelerated(&self) -> Option<bool> {
+        let interfaces = self.interfaces.iter().flatten();
+        self.interfaces.as_ref()?;
+        any(interfaces.map(|interface| interface.is_accelerated))
+    }
+
+    fn has_open(&self, path: &str) -> bool {
+        self.descriptors(path) > 0
+    }
+
+    pub(super) fn has_node(&self, start: &str) -> bool {
+        self.within
+            .nodes
+            .iter()
+            .any(|node| node.path.starts_with(start))
+    }
+
+    /// The smallest limit of the processes that have a device open that pins memory, or else that of the first process.
+    pub(super) fn memlock(&self) -> Option<Limit> {
+        let pins = |process: &&Process| {
+            let mut open = process.open.iter().flatten();
+            open.any(|path| {
+                path.starts_with("/dev/infiniband/uverbs") || path.starts_with("/dev/vfio/")
+            })
+        };
+        let first = self.processes.first();
+        let pinning = self.processes.iter().filter(pins);
+        let limit = |process: &Process| process.memlock;
+        let smallest = pinning.filter_map(limit).min_by_key(|limit| match limit {
+            Limit::Bytes(bytes) => *bytes,
+            Limit::Unlimited => u64::MAX,
+        });
+        smallest.or(first.and_then(limit))
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.processes.iter().any(|process| process.is_cut)
+    }
+
+    pub(super) fn is_partly_unseen(&self) -> bool {
+        let unseen = |process: &Process| process.open.is_none() || process.preload.is_none();
+        !self.is_seen || self.processes.iter().any(unseen)
+    }
+}

@@ -1,0 +1,125 @@
+//! Which processes are of one container.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use onload_core::class::Class;
+use onload_core::lease::{Holder, Lease, Listed};
+use onload_host::host::{Host, HostError};
+
+use super::cgroup::{self, Engine};
+use super::process;
+use super::tasks::Tasks;
+
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) engine: Engine,
+    pub(super) id: String,
+    pub(super) user: Option<u32>,
+    pub(super) is_named: bool,
+    pub(super) pids: Vec<u32>,
+}
+
+impl Group {
+    /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
+    pub(super) fn is_of_root(&self) -> bool {
+        self.is_named && self.user.is_none()
+    }
+}
+
+/// With how many are unknown.
+pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usize), HostError> {
+    let names = host.list(Path::new("/proc"))?.names;
+    let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
+    let own = process::own_namespace(host, "pid");
+    let holders = holders(leases);
+    let tasks = Tasks::of(host);
+    let (mut groups, mut unseen) = (BTreeMap::<String, Group>::new(), 0);
+    for pid in pids {
+        let Some(table) = process::cgroup(host, pid) else {
+            continue;
+        };
+        if let Some(named) = cgroup::named(&table, &|namespace, id| tasks.has(namespace, id)) {
+            let group = groups.entry(named.path).or_insert_with(|| Group {
+                engine: named.engine,
+                id: named.id,
+                user: named.user,
+                is_named: true,
+                pids: Vec::new(),
+            });
+            group.pids.push(pid);
+            continue;
+        }
+        match (process::namespace(host, pid, "pid"), &own) {
+            (Some(namespace), Some(own)) if namespace != *own => {
+                let lease = holders.get(&pid);
+                let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
+                unnamed(&mut groups, id, lease.is_some()).pids.push(pid);
+            }
+            // It may have ended since it was listed.
+            (None, _) | (_, None) if process::cgroup(host, pid).is_some() => unseen += 1,
+            _ => {}
+        }
+    }
+    merge(&mut groups, host, &holders);
+    Ok((groups.into_values().collect(), unseen))
+}
+
+/// The group of a container that no cgroup names. No path is called as an id is.
+fn unnamed(groups: &mut BTreeMap<String, Group>, id: String, is_leased: bool) -> &mut Group {
+    groups.entry(id.clone()).or_insert_with(|| Group {
+        engine: Engine::Unknown,
+        id,
+        user: None,
+        is_named: is_leased,
+        pids: Vec::new(),
+    })
+}
+
+/// `pid:[4026532222]` as a word that people can type.
+fn namespace_id(namespace: &Path) -> String {
+    let digits = namespace.to_string_lossy();
+    let digits = digits.chars().filter(char::is_ascii_digit);
+    format!("pidns-{}", digits.collect::<String>())
+}
+
+fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
+    let live = leases.iter().filter(|listed| !listed.is_over);
+    let live = live.filter_map(|listed| listed.lease.as_ref().ok());
+    let holder = |lease: &Lease| match &lease.holder {
+        Holder::Init { process, .. } => Some((process.pid, lease.container.to_string())),
+        Holder::Reservation { .. } => None,
+    };
+    live.filter_map(holder).collect()
+}
+
+/// Puts the other processes of a pid namespace to its first one, which has the name of a lease.
+fn merge(groups: &mut BTreeMap<String, Group>, host: &Host, holders: &BTreeMap<u32, String>) {
+    for (pid, id) in holders {
+        let Some(namespace) = process::namespace(host, *pid, "pid") else {
+            continue;
+        };
+        if let Some(rest) = groups.remove(&namespace_id(&namespace)) {
+            unnamed(groups, id.clone(), true).pids.extend(rest.pids);
+        }
+    }
+}
+
+/// The leases of a container: by one of its processes, or by the id of one that root's engines make.
+pub(super) fn leases_of(leases: &[Listed], group: &Group) -> Vec<(Class, String)> {
+    let live = leases.iter().filter(|listed| !listed.is_over);
+    let own = live.filter(|listed| {
+        let lease = listed.lease.as_ref().ok();
+        lease.is_some_and(|lease| match &lease.holder {
+            Holder::Init { process, .. } => group.pids.contains(&process.pid),
+            Holder::Reservation { .. } => {
+                group.is_of_root() && lease.container.as_str() == group.id
+            }
+        })
+    });
+    let names = own.map(|listed| (listed.device.class, listed.device.name.as_str().to_owned()));
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names.dedup();
+    names
+}

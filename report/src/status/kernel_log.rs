@@ -1,0 +1,132 @@
+//! What the kernel's log has of programs that Onload gave no stack. The library writes it there through the driver, and
+//! so can any program that has the node: it explains, and decides nothing.
+
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use onload_host::host::Host;
+
+use super::process::Process;
+
+const LOG: &str = "/dev/kmsg";
+/// Bytes that are read; the kernel keeps 128 KiB to 16 MiB.
+const LIMIT: usize = 32 * 1024 * 1024;
+/// Bytes of one record at most (`CONSOLE_EXT_LOG_MAX`, and some).
+const RECORD: usize = 16 * 1024;
+/// Characters of a program's name that its library writes; the kernel keeps 15 of the same.
+const NAME: usize = 15;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Hundredths of a second since boot.
+    at: u64,
+    /// Its number in its own pid namespace.
+    pid: u32,
+    name: String,
+    pub(super) error: Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Error {
+    /// The driver's error, `rc` of "Failed to allocate stack (rc=-16)".
+    Refused(i32),
+    /// No interface was there that it might use.
+    NoInterface,
+}
+
+impl Failure {
+    /// Whether that is a program's, as it runs now. The library writes the name of its file where a link led there, as
+    /// `redis-check-rdb` for Debian's `redis-server`.
+    pub(super) fn is_of(&self, process: &Process, file: Option<&str>) -> bool {
+        let short = |name: &str| name.chars().take(NAME).collect::<String>();
+        let mut names = [Some(process.name.as_str()), file].into_iter().flatten();
+        Some(self.pid) == process.own_pid
+            && self.at >= process.started
+            && names.any(|name| short(&self.name) == short(name))
+    }
+}
+
+/// The programs that got none, the latest last; empty where the log is not there or not ours to read.
+pub(super) fn failures(host: &Host) -> Vec<Failure> {
+    let Ok(Some(mut file)) = host.file(Path::new(LOG)) else {
+        return Vec::new();
+    };
+    let (mut record, mut all) = (vec![0; RECORD], Vec::new());
+    while all.len() < LIMIT {
+        match file.read(&mut record) {
+            Ok(0) => break,
+            Ok(length) => all.extend(record.iter().take(length)),
+            // It has been overwritten meanwhile: the next one is still there.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            Err(_) => break,
+        }
+    }
+    let lines = all.split(|byte| *byte == b'\n');
+    lines.filter_map(failure).collect()
+}
+
+/// `3,1042,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)`
+/// (Documentation/ABI/testing/dev-kmsg; Onload, `citp_setup_logging_prefix` and `lib/transport/ip/netif_init.c`).
+fn failure(line: &[u8]) -> Option<Failure> {
+    let (head, text) = std::str::from_utf8(line).ok()?.split_once(';')?;
+    let microseconds: u64 = head.split(',').nth(2)?.parse().ok()?;
+    let (_, text) = text.split_once("oo:")?;
+    let (name, text) = text.split_once('[')?;
+    let (pid, text) = text.split_once("]: ")?;
+    let error = match text.split_once("Failed to allocate stack (rc=") {
+        Some((_, rc)) => Error::Refused(rc.split(')').next()?.parse().ok()?),
+        None if text.contains(": ENODEV.") => Error::NoInterface,
+        None => return None,
+    };
+    Some(Failure {
+        at: microseconds / 10_000,
+        pid: pid.parse().ok()?,
+        name: name.to_owned(),
+        error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_log_names_the_program_that_got_no_stack() {
+        let line = |text: &str| failure(format!("3,1042,93274651,-;{text}").as_bytes());
+        let found = line(
+            "[onload] oo:redis-server[7]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)",
+        );
+        let found = found.unwrap();
+        assert_eq!(
+            (found.at, found.pid, found.error),
+            (9327, 7, Error::Refused(-16))
+        );
+        let mut process = Process {
+            own_pid: Some(7),
+            started: 9000,
+            name: "redis-server".to_owned(),
+            ..Process::default()
+        };
+        assert!(found.is_of(&process, None));
+        // Another one that has had its number before.
+        process.started = 9400;
+        assert!(!found.is_of(&process, None));
+        process.started = 9000;
+        process.name = "main".to_owned();
+        assert!(found.is_of(&process, Some("redis-server")));
+        assert!(!found.is_of(&process, Some("redis-check-rdb")));
+        let text = "oo:redis[7]: netif_tcp_helper_alloc_u: ENODEV.\\x0aThis error can occur if:";
+        let found = line(text).unwrap();
+        assert_eq!(found.error, Error::NoInterface);
+        for other in [
+            "oo:redis[7]: Using Onload",
+            "oo:redis[x]: Failed to allocate stack (rc=-16)",
+            "oo:redis[7]: Failed to allocate stack (rc=many)",
+            "Failed to allocate stack (rc=-16)",
+        ] {
+            assert_eq!(line(other), None, "{other}");
+        }
+        assert_eq!(failure(b"\xff"), None);
+        assert_eq!(failure(b" SUBSYSTEM=x"), None);
+    }
+}

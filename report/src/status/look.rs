@@ -1,0 +1,278 @@
+//! The look at one container. What it has mounted, and what its programs are, may make who looks wait: each such
+//! thing is asked for by itself, no longer than a moment, and only where it decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use onload_core::run_dir::RUN_DIR;
+use onload_host::host::Host;
+
+use super::asks::{Evidence, Grant, grants, unanswered};
+use super::by_kernel::ByKernelReader;
+use super::cgroup::{self, Engine};
+use super::container::{self, Environment, Facts, Program, Start, Within};
+use super::groups::{Group, leases_of};
+use super::looked::Looked;
+use super::mounts::Mounts;
+use super::names::{Names, OciConfig};
+use super::network::{Accelerators, Interface};
+use super::patience::{PATIENCE, patiently};
+use super::process::{self, Budget, Process, Reader};
+use super::state::{HostFacts, Verdict};
+
+const LIBRARY: &str = "libonload.so";
+/// The stacks that programs have, and who made each (Onload, `efab_stacks_seq_show`).
+const STACKS: &str = "/proc/driver/onload/stacks";
+
+pub(super) struct Look<'l> {
+    looked: Looked<'l>,
+    reader: Reader<'l>,
+    names: Names<'l>,
+    mounts: Mounts<'l>,
+    own_network: Option<PathBuf>,
+    accelerators: Accelerators<'l>,
+    /// The interfaces of a network namespace; none where they are not known. A pod has one for its containers.
+    networks: BTreeMap<PathBuf, Option<Vec<Interface>>>,
+    /// The processes that have made a stack of Onload. A stack may have none left, and another process its number.
+    with_stacks: BTreeSet<u32>,
+    by_kernel: ByKernelReader<'l>,
+}
+
+impl<'l> Look<'l> {
+    pub(super) fn new(looked: Looked<'l>, host_facts: HostFacts) -> Self {
+        let host = looked.host;
+        let onload = looked.inventory.onload.as_ref();
+        let library = onload.and_then(|onload| onload.library_dir());
+        let library = library.map(|directory| host.outside_path(&directory.join(LIBRARY)));
+        let library = library.and_then(|path| rustix::fs::stat(path).ok());
+        Look {
+            looked,
+            reader: Reader::new(host, library.map(|stat| stat.st_ino)),
+            names: Names::new(host),
+            mounts: Mounts::of(host),
+            own_network: process::own_namespace(host, "net"),
+            accelerators: Accelerators::of(&looked, host_facts.accelerates_veth),
+            networks: BTreeMap::new(),
+            with_stacks: with_stacks(host),
+            by_kernel: ByKernelReader::new(looked),
+        }
+    }
+
+    /// What is known of a container, and how many of its processes are not ours to see. None where all of them have
+    /// ended, and where nothing of it is of interest.
+    pub(super) fn facts(&mut self, group: Group, budget: &mut Budget) -> (Option<Facts>, usize) {
+        let mut processes = self.processes(&group, budget);
+        // The first of its pid namespace comes first.
+        processes.sort_by_key(|process| !process.is_init);
+        let unseen = processes.iter().filter(|one| one.open.is_none()).count();
+        let Some(first) = processes.first() else {
+            return (None, 0);
+        };
+        let network = processes.iter().find_map(|process| process.network.clone());
+        let leases = leases_of(self.looked.leases.unwrap_or_default(), &group);
+        let (within, is_stuck) = self.within(&processes, budget);
+        // Below their own slice users call cgroups after containers of root.
+        let config = || self.names.config(group.engine, &group.id);
+        let config = group.is_of_root().then(config).flatten();
+        let grants = self.grants(&group, config.as_ref(), first, budget);
+        let name = match group.engine {
+            Engine::Unknown => {
+                process::cgroup(self.looked.host, first.pid).and_then(|table| cgroup::leaf(&table))
+            }
+            engine => {
+                let config = config.as_ref();
+                self.names.of(engine, &group.id, group.user, config)
+            }
+        };
+        let has_host_network = network.zip(self.own_network.as_ref());
+        let mut facts = Facts {
+            engine: group.engine,
+            name,
+            id: group.id,
+            user: group.user,
+            is_named: group.is_named,
+            is_seen: within.is_some(),
+            is_stuck,
+            within: within.unwrap_or_default(),
+            has_host_network: has_host_network.map(|(its, own)| its == *own),
+            interfaces: None,
+            accelerated: Vec::new(),
+            by_kernel: Vec::new(),
+            start: Start::default(),
+            leases,
+            grants,
+            unanswered: None,
+            processes,
+        };
+        if !facts.is_of_interest() {
+            facts.unanswered = config.and_then(|config| self.unanswered(&facts, &config));
+            return (facts.unanswered.is_some().then_some(facts), unseen);
+        }
+        if facts.has_host_network == Some(false) {
+            facts.interfaces = self.interfaces(&facts.processes, budget);
+        }
+        facts.accelerated = self.accelerated(&facts);
+        if facts.maps() {
+            let since = self.accelerators.since();
+            self.by_kernel
+                .read(&mut facts, config.as_ref(), since, budget);
+        } else if facts.has_node("/dev/onload") {
+            facts.start = self.start(&facts, config.as_ref(), budget);
+        }
+        (Some(facts), unseen)
+    }
+
+    /// The devices that it was given: as its bundle says or, where nobody but its user has that, its environment.
+    fn grants(
+        &self,
+        group: &Group,
+        config: Option<&OciConfig>,
+        first: &Process,
+        budget: &mut Budget,
+    ) -> Vec<Grant> {
+        if let Some(config) = config {
+            let variables = config.process.env.iter().map(String::as_str);
+            return grants(variables, Evidence::Configuration);
+        }
+        if !group.is_named || first.open.is_none() {
+            return Vec::new();
+        }
+        let (host, guarded) = (self.looked.host, self.looked.guarded);
+        let read = budget.wait(|_| container::variables(host, first.pid, guarded));
+        let bytes = read.flatten().unwrap_or_default();
+        let variables = bytes.split(|byte| *byte == 0);
+        let variables = variables.filter_map(|variable| std::str::from_utf8(variable).ok());
+        grants(variables, Evidence::Environment)
+    }
+
+    /// Why a container that has nothing of ours asks for something. What was given to a running container is in no
+    /// configuration, and its directory is there.
+    fn unanswered(&self, facts: &Facts, config: &OciConfig) -> Option<Verdict> {
+        let given = Path::new(RUN_DIR).join(&facts.id);
+        if !matches!(self.looked.host.entry(&given), Ok(None)) {
+            return None;
+        }
+        let labels = self.names.labels(facts.engine, &facts.id);
+        let runtime = self.names.runtime(facts.engine, &facts.id, config);
+        unanswered(config, &labels, runtime.as_deref())
+    }
+
+    fn processes(&self, group: &Group, budget: &mut Budget) -> Vec<Process> {
+        let pids: BTreeSet<u32> = group.pids.iter().copied().collect();
+        let read = pids.iter().filter_map(|pid| self.reader.read(*pid, budget));
+        let with_stack = read.map(|process| Process {
+            has_stack: process.stack(self.with_stacks.contains(&process.pid)),
+            ..process
+        });
+        with_stack.collect()
+    }
+
+    /// The interfaces of the network that the processes are in.
+    fn interfaces(&mut self, processes: &[Process], budget: &mut Budget) -> Option<Vec<Interface>> {
+        let mut found = processes.iter();
+        let (pid, namespace) = found.find_map(|one| Some((one.pid, one.network.clone()?)))?;
+        if let Some(known) = self.networks.get(&namespace) {
+            return known.clone();
+        }
+        let network = budget.wait(|_| (self.looked.networks)(pid)).flatten();
+        let interfaces = network.and_then(|network| self.accelerators.interfaces(&network));
+        self.networks.insert(namespace, interfaces.clone());
+        interfaces
+    }
+
+    fn accelerated(&self, facts: &Facts) -> Vec<String> {
+        let own = facts.interfaces.iter().flatten();
+        let own = own.filter(|interface| interface.is_accelerated == Some(true));
+        let hosts = self.looked.inventory.nics.iter();
+        match facts.has_host_network {
+            Some(true) => hosts.map(|nic| nic.name.clone()).collect(),
+            _ => own.map(|interface| interface.name.clone()).collect(),
+        }
+    }
+
+    /// What is in the root of a container, as the first of its processes sees it that lives; and whether that does not
+    /// answer.
+    fn within(&mut self, processes: &[Process], budget: &mut Budget) -> (Option<Within>, bool) {
+        for process in processes {
+            let mounted = budget.wait(|_| self.mounts.of_process(process));
+            match mounted {
+                // It has ended, or it is not ours to see.
+                Some(None) => continue,
+                Some(Some(mounted)) if mounted.may_look => {}
+                _ => return (None, true),
+            }
+            let pid = process.pid;
+            let look = move |host: &Host| container::within(host, pid);
+            let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
+            match found.flatten() {
+                Some(Some(within)) => return (Some(within), false),
+                Some(None) => {}
+                None => return (None, true),
+            }
+        }
+        (None, false)
+    }
+
+    fn start(&mut self, facts: &Facts, config: Option<&OciConfig>, budget: &mut Budget) -> Start {
+        let mut processes = facts.processes.iter();
+        let mut has_file = |process| {
+            let mounted = budget.wait(|_| self.mounts.of_process(process));
+            mounted
+                .flatten()
+                .is_some_and(|mounted| mounted.has_preload_file)
+        };
+        let has_preload_file = processes.any(&mut has_file);
+        Start {
+            was_given: config.map(OciConfig::preloads),
+            has_preload_file,
+            ..self.judged(&facts.processes, budget)
+        }
+    }
+
+    /// The program that was to have the library: the first one, but for a static one that starts others
+    /// (`docker run --init`).
+    fn judged(&self, processes: &[Process], budget: &mut Budget) -> Start {
+        let mut found: Option<Start> = None;
+        for process in processes {
+            let Some(start) = budget.wait(|_| self.start_of(process)) else {
+                break;
+            };
+            let was_told = found.is_some_and(|before| before.is_told);
+            match (start.program, found) {
+                (Program::Static, None) => found = Some(start),
+                (Program::Static, Some(_)) => {}
+                _ => {
+                    let is_told = was_told || start.is_told;
+                    return Start { is_told, ..start };
+                }
+            }
+        }
+        found.unwrap_or_default()
+    }
+
+    fn start_of(&self, process: &Process) -> Start {
+        let (host, guarded) = (self.looked.host, self.looked.guarded);
+        let variables = container::variables(host, process.pid, guarded);
+        let environment = variables
+            .as_deref()
+            .map_or(Environment::Unknown, Environment::of);
+        Start {
+            program: container::program(host, process.pid, guarded),
+            environment,
+            is_secure: process.is_secure,
+            is_told: environment.is_ours(),
+            ..Start::default()
+        }
+    }
+}
+
+fn with_stacks(host: &Host) -> BTreeSet<u32> {
+    let lines = host.lines(Path::new(STACKS), &|_| true).ok().flatten();
+    let lines = lines.unwrap_or_default();
+    let text = String::from_utf8_lossy(&lines);
+    let pids = text.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.split_whitespace().next()?.parse().ok()
+    });
+    pids.collect()
+}

@@ -1,0 +1,24 @@
+//! What a look at a host is made with.
+
+use std::path::Path;
+
+use onload_core::lease::Listed;
+use onload_host::devices::inventory::Inventory;
+use onload_host::host::Host;
+use onload_host::netlink::namespace::Elsewhere as Network;
+
+/// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
+/// known.
+pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
+
+pub type Networks<'n> = &'n dyn Fn(u32) -> Option<Network>;
+
+#[derive(Clone, Copy)]
+pub struct Looked<'l> {
+    pub host: &'l Host,
+    pub inventory: &'l Inventory,
+    /// Its leases; none where they are not ours to see.
+    pub leases: Option<&'l [Listed]>,
+    pub guarded: Guarded<'l>,
+    pub networks: Networks<'l>,
+}

@@ -1,0 +1,195 @@
+//! How containers do with the devices that they were given. They are found without asking an engine: by the
+//! cgroups of processes, by their namespaces, and by leases. What a container, or a user's engine, says of
+//! itself is shown and decides nothing.
+
+mod asks;
+mod by_kernel;
+mod cgroup;
+mod container;
+mod groups;
+mod inside;
+mod kernel_log;
+mod look;
+mod looked;
+mod mounts;
+mod names;
+mod network;
+mod onload;
+mod patience;
+mod process;
+mod sockets;
+mod state;
+mod tasks;
+mod verdict;
+
+#[cfg(test)]
+mod test_asks;
+#[cfg(test)]
+mod test_host;
+#[cfg(test)]
+mod test_mounts;
+#[cfg(test)]
+mod test_onload;
+#[cfg(test)]
+mod test_strangers;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use asks::grants;
+pub use asks::{Evidence, Grant};
+pub use cgroup::Engine;
+use container::Facts;
+use groups::{Group, groups};
+use look::Look;
+pub use looked::{Guarded, Looked, Networks};
+use names::Names;
+pub use network::network;
+use onload_host::discover::rdma::NetnsMode;
+use onload_host::host::{Host, HostError};
+use process::Budget;
+use state::HostFacts;
+pub use state::{State, Verdict};
+use verdict::decide;
+
+pub use onload_host::netlink::namespace::Elsewhere as Network;
+
+const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Those that hold a device of ours, map the library, or ask for something and have nothing, sorted by engine and
+    /// name.
+    pub containers: Vec<Container>,
+    pub unseen: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Container {
+    pub engine: Engine,
+    pub name: Option<String>,
+    /// Its id; of a container that no engine names, that of its lease or its pid namespace.
+    pub id: String,
+    /// None for root's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
+    /// The worst first.
+    pub verdicts: Vec<Verdict>,
+    pub nodes: Vec<String>,
+    /// As CLASS=NAME.
+    pub leases: Vec<String>,
+    pub devices: Vec<Grant>,
+    pub processes: Vec<(u32, String)>,
+}
+
+impl Container {
+    pub fn state(&self) -> State {
+        self.verdicts
+            .first()
+            .map_or(State::Ready, |verdict| verdict.state)
+    }
+
+    /// Whether people may mean it by that word: its name, or the beginning of its id.
+    pub fn is_called(&self, word: &str) -> bool {
+        self.name.as_deref() == Some(word) || self.id.starts_with(word)
+    }
+}
+
+pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
+    let (groups, mut unseen) = groups(looked.host, looked.leases.unwrap_or_default())?;
+    let host_facts = host_facts(&looked);
+    let mut look = Look::new(looked, host_facts);
+    let mut of_strangers = Budget::WHOLE;
+    let mut containers = Vec::new();
+    for group in groups {
+        let mut own = Budget::WHOLE;
+        let budget = if group.is_of_root() {
+            &mut own
+        } else {
+            &mut of_strangers
+        };
+        let (facts, missed) = look.facts(group, budget);
+        unseen += missed;
+        if let Some(facts) = facts {
+            containers.push(container(&facts, host_facts));
+        }
+    }
+    containers.sort();
+    Ok(Status { containers, unseen })
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Grantee {
+    /// Its name or, without one, its id.
+    pub container: String,
+    /// The devices, as CLASS=NAME.
+    pub devices: Vec<String>,
+}
+
+/// As their configurations say, so that those are among them that leave no node and no lease, such as huge pages. No
+/// process is looked into.
+pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
+    let (groups, _) = groups(host, &[])?;
+    let mut names = Names::new(host);
+    let mut grantees = Vec::new();
+    for group in groups.into_iter().filter(Group::is_of_root) {
+        let Some(config) = names.config(group.engine, &group.id) else {
+            continue;
+        };
+        let variables = config.process.env.iter().map(String::as_str);
+        let devices = grants(variables, Evidence::Configuration);
+        if !devices.is_empty() {
+            let name = names.of(group.engine, &group.id, None, Some(&config));
+            grantees.push(Grantee {
+                container: name.unwrap_or(group.id),
+                devices: devices.into_iter().map(|grant| grant.device).collect(),
+            });
+        }
+    }
+    grantees.sort();
+    Ok(grantees)
+}
+
+fn container(facts: &Facts, host: HostFacts) -> Container {
+    Container {
+        engine: facts.engine,
+        name: facts.name.clone(),
+        id: facts.id.clone(),
+        user: facts.user,
+        verdicts: decide(facts, host),
+        nodes: facts
+            .within
+            .nodes
+            .iter()
+            .map(|node| node.path.clone())
+            .collect(),
+        leases: facts
+            .leases
+            .iter()
+            .map(|(class, name)| format!("{class}={name}"))
+            .collect(),
+        devices: facts.grants.clone(),
+        processes: facts
+            .processes
+            .iter()
+            .map(|process| (process.pid, process.name.clone()))
+            .collect(),
+    }
+}
+
+fn host_facts(looked: &Looked<'_>) -> HostFacts {
+    let inventory = looked.inventory;
+    let veth = looked.host.attribute(Path::new(VETH)).ok().flatten();
+    HostFacts {
+        has_nic: !inventory.nics.is_empty(),
+        library_matches: inventory
+            .onload
+            .as_ref()
+            .and_then(|onload| onload.library_matches),
+        is_rdma_exclusive: inventory.rdma_netns_mode == Some(NetnsMode::Exclusive),
+        accelerates_veth: matches!(veth.as_deref(), Some("Y" | "1")),
+    }
+}

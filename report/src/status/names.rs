@@ -1,0 +1,273 @@
+//! Names of containers, from what their engines keep on disk. It is read and not trusted: a name is shown, and
+//! decides nothing. Below the home of a user every file is the user's own, so no link in it is followed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use onload_host::bundles;
+use onload_host::bundles::DOCKER;
+use onload_host::host::Host;
+use onload_sys::fs::open::open_in_root;
+use rustix::fs::{FileType, OFlags, ResolveFlags};
+use serde::Deserialize;
+
+use super::cgroup::Engine;
+use super::mounts::Mounts;
+use super::patience::{PATIENCE, patiently};
+
+/// Bytes of a file that are read; podman has all containers of a user in one.
+const LIMIT: u64 = 16 * 1024 * 1024;
+/// Characters of a name that are shown; engines allow fewer.
+const NAME: usize = 128;
+/// What podman calls the directory of its containers' list, by storage driver.
+const PODMAN: [&str; 4] = [
+    "containers/storage/overlay-containers/containers.json",
+    "containers/storage/vfs-containers/containers.json",
+    "containers/storage/btrfs-containers/containers.json",
+    "containers/storage/zfs-containers/containers.json",
+];
+const SHARE: &str = ".local/share";
+
+pub(super) struct Names<'h> {
+    host: &'h Host,
+    podman: HashMap<Option<u32>, HashMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    #[serde(rename = "Name", default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct DockerHostConfig {
+    #[serde(rename = "Runtime", default)]
+    runtime: String,
+}
+
+#[derive(Default, Deserialize)]
+struct DockerLabels {
+    #[serde(rename = "Config", default)]
+    config: DockerImageConfig,
+}
+
+#[derive(Default, Deserialize)]
+struct DockerImageConfig {
+    #[serde(rename = "Labels", default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct OciConfig {
+    #[serde(default)]
+    pub(super) annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) process: OciProcess,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct OciProcess {
+    #[serde(default)]
+    pub(super) env: Vec<String>,
+}
+
+impl<'h> Names<'h> {
+    pub(super) fn new(host: &'h Host) -> Self {
+        Names {
+            host,
+            podman: HashMap::new(),
+        }
+    }
+
+    /// None where its engine's files do not say, or are not ours to read.
+    pub(super) fn of(
+        &mut self,
+        engine: Engine,
+        id: &str,
+        user: Option<u32>,
+        config: Option<&OciConfig>,
+    ) -> Option<String> {
+        let name = match engine {
+            Engine::Docker if user.is_none() => {
+                let path = Path::new(DOCKER).join(id).join("config.v2.json");
+                let config: DockerConfig = self.json(&path)?;
+                config.name.trim_start_matches('/').to_owned()
+            }
+            Engine::Podman => {
+                let host = self.host;
+                let known = self.podman.entry(user);
+                let known = known.or_insert_with(|| podman(host, user).unwrap_or_default());
+                known.get(id)?.clone()
+            }
+            Engine::Containerd => pod(config?)?,
+            Engine::Crio => {
+                let config = config?;
+                let name = config.annotations.get("io.kubernetes.cri-o.Name");
+                pod(config).or_else(|| name.cloned())?
+            }
+            Engine::Docker | Engine::Unknown => return None,
+        };
+        let name: String = name.chars().take(NAME).collect();
+        (!name.is_empty()).then_some(name)
+    }
+
+    pub(super) fn labels(&self, engine: Engine, id: &str) -> BTreeMap<String, String> {
+        let path = Path::new(DOCKER).join(id).join("config.v2.json");
+        let config = || self.json::<DockerLabels>(&path);
+        let config = (engine == Engine::Docker).then(config).flatten();
+        config
+            .and_then(|config| config.config.labels)
+            .unwrap_or_default()
+    }
+
+    /// None where that is not known.
+    pub(super) fn runtime(&self, engine: Engine, id: &str, config: &OciConfig) -> Option<String> {
+        let runtime = match engine {
+            Engine::Docker => {
+                let path = Path::new(DOCKER).join(id).join("hostconfig.json");
+                self.json::<DockerHostConfig>(&path)?.runtime
+            }
+            // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
+            Engine::Containerd => {
+                let mut files = self.bundles(engine, id).into_iter();
+                let read = |bundle: PathBuf| self.host.text(&bundle.join("runtime")).ok()?;
+                let path = files.find_map(read)?;
+                let name = Path::new(path.trim()).file_name().unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            }
+            Engine::Crio => {
+                let handler = config.annotations.get("io.kubernetes.cri-o.RuntimeHandler");
+                handler.cloned().unwrap_or_default()
+            }
+            Engine::Podman | Engine::Unknown => return None,
+        };
+        let runtime: String = runtime.chars().take(NAME).collect();
+        Some(if runtime.is_empty() {
+            "the engine's default".to_owned()
+        } else {
+            runtime
+        })
+    }
+
+    fn bundles(&self, engine: Engine, id: &str) -> Vec<PathBuf> {
+        // What cannot be read is not known.
+        let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
+        match engine {
+            Engine::Docker | Engine::Containerd => {
+                let namespaces = bundles::of_containerd(list).into_iter();
+                namespaces.map(|namespace| namespace.join(id)).collect()
+            }
+            Engine::Podman | Engine::Crio => {
+                let drivers = bundles::of_storage(list).into_iter();
+                drivers
+                    .map(|driver| driver.join(id).join("userdata"))
+                    .collect()
+            }
+            Engine::Unknown => Vec::new(),
+        }
+    }
+
+    pub(super) fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
+        let bundles = self.bundles(engine, id).into_iter();
+        let mut configs = bundles.map(|bundle| bundle.join("config.json"));
+        configs.find_map(|path| self.json::<OciConfig>(&path))
+    }
+
+    fn json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
+        let bytes = self.host.bytes(path, LIMIT).ok()??;
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
+impl OciConfig {
+    /// Whether it has the library in LD_PRELOAD. It tells an environment that was cleared from one that never had it.
+    pub(super) fn preloads(&self) -> bool {
+        let mut variables = self.process.env.iter();
+        variables.any(|variable| {
+            let value = variable.strip_prefix("LD_PRELOAD=");
+            value.is_some_and(|value| value.contains("libonload.so"))
+        })
+    }
+}
+
+/// Pod and container, as containerd's CRI and CRI-O annotate them; nerdctl's own name.
+fn pod(config: &OciConfig) -> Option<String> {
+    let text = |keys: [&str; 2]| {
+        let mut values = keys.iter().filter_map(|key| config.annotations.get(*key));
+        values.next()
+    };
+    let container = text([
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.container.name",
+    ]);
+    let pod = text(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
+    match (pod, container) {
+        (Some(pod), Some(container)) => Some(format!("{pod}/{container}")),
+        (Some(pod), None) => Some(pod.clone()),
+        (None, _) => config.annotations.get("nerdctl/name").cloned(),
+    }
+}
+
+fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
+    let home = match user {
+        Some(user) => Some(home(host, user)?),
+        None => None,
+    };
+    let lists: Vec<Vec<u8>> = match home {
+        None => {
+            let of_root = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
+            PODMAN.into_iter().filter_map(of_root).collect()
+        }
+        Some(home) => {
+            let home = host.resolve(&home).ok()??;
+            let mounts = Mounts::of(host);
+            let file = |list: &&str| home.join(SHARE).join(list);
+            let lists = PODMAN
+                .into_iter()
+                .filter(|list| mounts.answers(&file(list)));
+            let lists: Vec<&str> = lists.collect();
+            // It may be slow all the same.
+            patiently(host, PATIENCE, move |host| {
+                let of_user = |list| of_home(host, &home, list);
+                lists.into_iter().filter_map(of_user).collect()
+            })?
+        }
+    };
+    let lists = lists.into_iter();
+    let stored = lists.filter_map(|bytes| serde_json::from_slice::<Vec<Stored>>(&bytes).ok());
+    let named = stored
+        .flatten()
+        .filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
+    Some(named.collect())
+}
+
+fn home(host: &Host, user: u32) -> Option<PathBuf> {
+    let text = host.text(Path::new("/etc/passwd")).ok()??;
+    let mut lines = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    lines.find_map(|fields| match fields[..] {
+        [_, _, id, _, _, home, ..] if id.parse() == Ok(user) => Some(PathBuf::from(home)),
+        _ => None,
+    })
+}
+
+fn of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
+    let directory = host.directory(home).ok()??;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let path = Path::new(SHARE).join(list);
+    let found = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
+    let stat = rustix::fs::fstat(&found).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let mut bytes = Vec::new();
+    let file = is_file.then(|| File::from(found))?;
+    file.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}

@@ -1,0 +1,394 @@
+//! What the kernel tells of one process. It may end at any moment: what is gone then is not known.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::str::SplitWhitespace;
+use std::time::{Duration, Instant};
+
+use onload_host::host::{Host, HostError};
+use onload_sys::processes::{is_zombie, start_time};
+use rustix::io::Errno;
+
+/// How the library's file is called; a version may stand behind it.
+const LIBRARY: &[u8] = b"libonload.so";
+/// Bytes of the small files of a process.
+const SMALL: u64 = 64 * 1024;
+/// CAP_IPC_LOCK, of whose holder the kernel locks any amount of memory (capabilities(7)).
+const IPC_LOCK: u32 = 14;
+/// What the kernel says to the loader of a program with more rights than who started it (getauxval(3)).
+const AT_SECURE: u64 = 23;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// Its number in its own pid namespace, by which its library names it.
+    pub(super) own_pid: Option<u32>,
+    /// When it started, in hundredths of a second since boot.
+    pub(super) started: u64,
+    /// Its name, which it chooses itself.
+    pub(super) name: String,
+    /// Whether it is the first of its pid namespace.
+    pub(super) is_init: bool,
+    /// Whether it runs with other rights than who started it: the loader ignores LD_PRELOAD then
+    /// (ld.so(8), "secure-execution mode").
+    pub(super) is_secure: bool,
+    /// Whether it maps the library; none where that is not ours to see.
+    pub(super) preload: Option<Preload>,
+    /// What its descriptors lead to, of our devices and of Onload; none where that is not ours to see.
+    pub(super) open: Option<Vec<String>>,
+    pub(super) sockets: Vec<u64>,
+    /// Whether a socket of it is of the kernel's TCP or UDP; none where that was not asked, or is not known.
+    pub(super) has_kernel_socket: Option<bool>,
+    pub(super) has_stack: bool,
+    pub(super) is_cut: bool,
+    pub(super) memlock: Option<Limit>,
+    /// Its network namespace, as the kernel names it.
+    pub(super) network: Option<PathBuf>,
+    pub(super) mounts: Option<PathBuf>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    ours: Vec<String>,
+    sockets: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Preload {
+    No,
+    Yes,
+    /// It maps a file that has been removed or replaced since.
+    Replaced,
+    /// It maps one that is not this host's.
+    Foreign,
+}
+
+/// In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    Unlimited,
+    Bytes(u64),
+}
+
+pub(super) fn directory(pid: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// None where it has ended.
+pub(super) fn cgroup(host: &Host, pid: u32) -> Option<Vec<u8>> {
+    host.bytes(&directory(pid).join("cgroup"), SMALL).ok()?
+}
+
+/// A namespace of it, as the kernel names it: `pid:[4026531836]`.
+pub(super) fn namespace(host: &Host, pid: u32, kind: &str) -> Option<PathBuf> {
+    host.link(&directory(pid).join("ns").join(kind)).ok()?
+}
+
+/// The namespace of the host itself: that of its first process, or else of this one, where the first one is
+/// not ours to see.
+pub(super) fn own_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
+    let this = Path::new("/proc/self/ns").join(kind);
+    namespace(host, 1, kind).or_else(|| host.link(&this).ok()?)
+}
+
+/// How much is looked at: a process may have a million of descriptors and of mappings, and share them with as many
+/// others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub(super) descriptors: usize,
+    /// Lines of `maps`.
+    pub(super) mappings: usize,
+    /// For files and mounts that answer late or never.
+    pub(super) waiting: Duration,
+}
+
+impl Budget {
+    /// What one container may have, or all together that their users alone vouch for.
+    pub(super) const WHOLE: Budget = Budget {
+        descriptors: 1 << 18,
+        mappings: 1 << 22,
+        waiting: Duration::from_secs(5),
+    };
+
+    /// Looks at something that may not answer at once, as long as there is patience left, and takes from that what it
+    /// took. None where there is none left.
+    pub(super) fn wait<T>(&mut self, look: impl FnOnce(Duration) -> T) -> Option<T> {
+        if self.waiting.is_zero() {
+            return None;
+        }
+        let begin = Instant::now();
+        let found = look(self.waiting);
+        self.waiting = self.waiting.saturating_sub(begin.elapsed());
+        Some(found)
+    }
+}
+
+pub(super) struct Reader<'h> {
+    host: &'h Host,
+    /// The user namespace in which a capability counts for the whole host.
+    user_namespace: Option<PathBuf>,
+    /// The inode of the host's own library.
+    library: Option<u64>,
+}
+
+struct Ended;
+
+impl<'h> Reader<'h> {
+    pub(super) fn new(host: &'h Host, library: Option<u64>) -> Self {
+        Reader {
+            host,
+            user_namespace: own_namespace(host, "user"),
+            library,
+        }
+    }
+
+    /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
+    pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<Process> {
+        let started = self.start_time(pid)?;
+        let process = self.look(pid, budget).ok()?;
+        (self.start_time(pid) == Some(started)).then_some(Process { started, ..process })
+    }
+
+    /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
+    fn start_time(&self, pid: u32) -> Option<u64> {
+        let stat = self
+            .host
+            .bytes(&directory(pid).join("stat"), SMALL)
+            .ok()??;
+        (!is_zombie(&stat)).then(|| start_time(&stat)).flatten()
+    }
+
+    fn look(&self, pid: u32, budget: &mut Budget) -> Result<Process, Ended> {
+        let directory = directory(pid);
+        let small = |name: &str| seen(self.host.bytes(&directory.join(name), SMALL));
+        let status = small("status")?.unwrap_or_default();
+        let status = Status(String::from_utf8_lossy(&status));
+        let limits = small("limits")?.unwrap_or_default();
+        let auxiliary = small("auxv")?.unwrap_or_default();
+        let (preload, are_all_mapped) = self.preload(&directory, budget)?;
+        let (open, are_all_open) = self.open(&directory, budget)?;
+        let (ours, sockets) =
+            open.map_or((None, Vec::new()), |open| (Some(open.ours), open.sockets));
+        let own_pid = status.words("NSpid").next_back();
+        Ok(Process {
+            pid,
+            own_pid: own_pid.and_then(|own| own.parse().ok()),
+            name: status.field("Name").unwrap_or_default().to_owned(),
+            is_init: own_pid == Some("1"),
+            is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
+            preload,
+            open: ours,
+            sockets,
+            is_cut: !(are_all_mapped && are_all_open),
+            memlock: if self.locks_any_amount(pid, &status) {
+                Some(Limit::Unlimited)
+            } else {
+                parse_memlock(&String::from_utf8_lossy(&limits))
+            },
+            network: namespace(self.host, pid, "net"),
+            mounts: namespace(self.host, pid, "mnt"),
+            ..Process::default()
+        })
+    }
+
+    /// Whether the limit does not count for it: `can_do_mlock` asks for the capability in the host's user namespace.
+    fn locks_any_amount(&self, pid: u32, status: &Status<'_>) -> bool {
+        let capabilities = status.field("CapEff").unwrap_or_default();
+        let capabilities = u64::from_str_radix(capabilities, 16).unwrap_or_default();
+        let has = capabilities & (1 << IPC_LOCK) != 0;
+        let own = self.user_namespace.as_ref();
+        has && own.is_some_and(|own| namespace(self.host, pid, "user").as_ref() == Some(own))
+    }
+
+    fn preload(
+        &self,
+        directory: &Path,
+        budget: &mut Budget,
+    ) -> Result<(Option<Preload>, bool), Ended> {
+        if budget.mappings == 0 {
+            return Ok((Some(Preload::No), false));
+        }
+        let read = Cell::new(0);
+        let wanted = |line: &[u8]| {
+            read.set(read.get() + 1);
+            is_library(line)
+        };
+        let lines = seen(self.host.lines(&directory.join("maps"), &wanted))?;
+        budget.mappings = budget.mappings.saturating_sub(read.get());
+        let Some(lines) = lines else {
+            return Ok((None, true));
+        };
+        let lines = || {
+            let lines = lines.split(|byte| *byte == b'\n');
+            lines.filter(|line| !line.is_empty())
+        };
+        let is_foreign = |line: &[u8]| {
+            let inodes = inode(line).zip(self.library);
+            inodes.is_some_and(|(mapped, own)| mapped != own)
+        };
+        let preload = if lines().any(|line| line.ends_with(DELETED)) {
+            Preload::Replaced
+        } else if lines().any(is_foreign) {
+            Preload::Foreign
+        } else if lines().next().is_some() {
+            Preload::Yes
+        } else {
+            Preload::No
+        };
+        Ok((Some(preload), true))
+    }
+
+    fn open(&self, directory: &Path, budget: &mut Budget) -> Result<(Option<Open>, bool), Ended> {
+        if budget.descriptors == 0 {
+            return Ok((Some(Open::default()), false));
+        }
+        let directory = directory.join("fd");
+        let Some(listed) = seen(self.host.list(&directory).map(Some))? else {
+            return Ok((None, true));
+        };
+        let most = budget.descriptors;
+        budget.descriptors = most.saturating_sub(listed.names.len());
+        let mut open = Open::default();
+        for name in listed.names.iter().take(most) {
+            let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
+                continue;
+            };
+            let Some(target) = target.to_str() else {
+                continue;
+            };
+            if target.starts_with("/dev/")
+                || target.starts_with("anon_inode:[vfio")
+                || is_onloads(target)
+            {
+                open.ours.push(target.to_owned());
+            }
+            open.sockets.extend(socket(target));
+        }
+        Ok((Some(open), listed.names.len() <= most))
+    }
+}
+
+/// Whether a descriptor is one of Onload's file system: `onload:[tcpl:0:2047]` (Onload, `onloadfs_dname`), or an anonymous
+/// one of that name. No file of a container's own is called so: their names begin with `/`.
+fn is_onloads(target: &str) -> bool {
+    let name = target.strip_prefix("anon_inode:").unwrap_or(target);
+    name.starts_with("onload:[")
+}
+
+/// The inode of a socket: `socket:[1234]`.
+fn socket(target: &str) -> Option<u64> {
+    let inode = target.strip_prefix("socket:[")?.strip_suffix(']')?;
+    inode.parse().ok()
+}
+
+impl Process {
+    /// Whether it has a stack of Onload, its own or one that it inherited. A program that Onload gave none keeps one
+    /// descriptor of the device, so that one says nothing. `is_listed`: whether the driver lists a stack of its.
+    pub(super) fn stack(&self, is_listed: bool) -> bool {
+        let open = || self.open.iter().flatten();
+        let devices = open().filter(|target| *target == "/dev/onload").count();
+        devices >= 2 && (is_listed || open().any(|target| is_onloads(target)))
+    }
+
+    /// Whether the driver has given it a descriptor, as it does for a library of its own build alone.
+    pub(super) fn has_driver(&self) -> bool {
+        let mut open = self.open.iter().flatten();
+        open.any(|target| target == "/dev/onload")
+    }
+}
+
+fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {
+    match read {
+        Ok(Some(content)) => Ok(Some(content)),
+        Ok(None) => Err(Ended),
+        Err(HostError::Read { source, .. })
+            if matches!(
+                Errno::from_io_error(&source),
+                Some(Errno::NOENT | Errno::SRCH)
+            ) =>
+        {
+            Err(Ended)
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+struct Status<'s>(Cow<'s, str>);
+
+impl Status<'_> {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(value.trim())
+    }
+
+    fn words(&self, name: &str) -> SplitWhitespace<'_> {
+        self.field(name).unwrap_or_default().split_whitespace()
+    }
+
+    /// Whether it runs as another user or group than who started it.
+    fn has_other_user(&self) -> bool {
+        ["Uid", "Gid"].into_iter().any(|name| {
+            let mut words = self.words(name);
+            words.next() != words.next()
+        })
+    }
+}
+
+/// Whether the loader was told so; none where the list does not say.
+fn is_secure(auxiliary: &[u8]) -> Option<bool> {
+    let mut entries = auxiliary.chunks_exact(16).filter_map(|entry| {
+        let (kind, value) = entry.split_at(8);
+        let word = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
+        Some((word(kind)?, word(value)?))
+    });
+    let (_, value) = entries.find(|(kind, _)| *kind == AT_SECURE)?;
+    Some(value != 0)
+}
+
+/// What stands behind the path of a file that has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Whether a line of `maps` is of a file that is called as the library is.
+fn is_library(line: &[u8]) -> bool {
+    let path = line.strip_suffix(DELETED).unwrap_or(line);
+    let name = path.rsplit(|byte| *byte == b'/').next();
+    let version = name.and_then(|name| name.strip_prefix(LIBRARY));
+    version.is_some_and(|version| version.is_empty() || version.starts_with(b"."))
+}
+
+/// The inode in a line of `maps`: range, rights, offset, device, inode, path.
+fn inode(line: &[u8]) -> Option<u64> {
+    let words = line.split(|byte| *byte == b' ');
+    let word = words.filter(|word| !word.is_empty()).nth(4)?;
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+fn parse_memlock(text: &str) -> Option<Limit> {
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(Limit::Unlimited),
+        number => number.parse().ok().map(Limit::Bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_read_from_its_column() {
+        let line = |soft: &str| {
+            format!("Limit  Soft Limit\nMax locked memory         {soft}    67108864   bytes\n")
+        };
+        assert_eq!(
+            parse_memlock(&line("8388608")),
+            Some(Limit::Bytes(8_388_608))
+        );
+        assert_eq!(parse_memlock(&line("unlimited")), Some(Limit::Unlimited));
+        assert_eq!(parse_memlock("Max locked memory\n"), None);
+        assert_eq!(parse_memlock(""), None);
+    }
+}

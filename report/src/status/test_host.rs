@@ -1,0 +1,407 @@
+//! Made-up hosts with a container.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::test_tree::{AsHost, Tree};
+use onload_core::config::Config;
+use onload_core::lease::{Device, Holder, Lease, Listed};
+use onload_host::devices::discover;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::nic::{Datapath, Nic};
+use onload_sys::netlink::link::Link;
+use onload_sys::processes::Process as Holding;
+
+use super::groups::Group;
+use super::process::Budget;
+use super::*;
+
+pub(super) const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
+pub(super) const HOST_NET: &str = "net:[1]";
+pub(super) const OWN_NET: &str = "net:[77]";
+pub(super) const GLIBC: Option<&str> = Some("/lib64/ld-linux-x86-64.so.2");
+pub(super) const MUSL: Option<&str> = Some("/lib/ld-musl-x86_64.so.1");
+pub(super) const STATIC: Option<&str> = None;
+pub(super) const CAPABILITIES: &str = "00000000a80425fb";
+pub(super) const WITH_IPC_LOCK: &str = "00000000a80465fb";
+pub(super) const HOST_USERS: &str = "user:[1]";
+pub(super) const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1=ens1\0";
+
+/// A made-up host with one docker container, whose process is 77.
+pub(super) struct Made {
+    pub(super) tree: Tree,
+    pub(super) leases: Vec<Listed>,
+    pub(super) nics: Vec<Nic>,
+    /// The container's network, of which the host's is number 0.
+    pub(super) network: Option<Network>,
+}
+
+pub(super) const ROOT: &str = "20 1 8:1 / / rw - ext4 /dev/sda rw\n";
+
+/// An interface in a container that is set up and has a link.
+pub(super) fn link(name: &str, kind: &str) -> Link {
+    Link {
+        index: 2,
+        flags: 0x1_1003,
+        name: name.into(),
+        kind: kind.into(),
+        ..Link::default()
+    }
+}
+
+/// One that is on an interface of the host.
+pub(super) fn on_host(name: &str, kind: &str, lower: u32) -> Link {
+    Link {
+        lower: Some(lower),
+        lower_namespace: Some(0),
+        ..link(name, kind)
+    }
+}
+
+/// One of a PCI function.
+pub(super) fn of_function(name: &str, function: &str) -> Link {
+    Link {
+        function: Some(function.parse().unwrap()),
+        ..link(name, "")
+    }
+}
+
+impl Made {
+    pub(super) fn new() -> Made {
+        let made = Made {
+            tree: Tree::new(),
+            leases: Vec::new(),
+            nics: vec![Nic {
+                name: "ens1".to_owned(),
+                device: "ens1".to_owned(),
+                pci_address: None,
+                numa_node: None,
+                driver: None,
+                datapath: Datapath::Ef10,
+                speed_mbps: None,
+                state: None,
+                virtual_functions: Vec::new(),
+            }],
+            network: Some(Network {
+                links: vec![Link {
+                    flags: 0x1_0049,
+                    ..link("lo", "")
+                }],
+                own: Some(0),
+            }),
+        };
+        made.file("/sys/class/net/ens1/ifindex", "5\n");
+        made.process(1, "0::/init.scope\n", "systemd", HOST_NET, "pid:[1]");
+        made.process(
+            77,
+            &format!("0::/system.slice/docker-{ID}.scope\n"),
+            "redis",
+            OWN_NET,
+            "pid:[7]",
+        );
+        made
+    }
+
+    pub(super) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Made {
+        self.tree.file(path, content);
+        self
+    }
+
+    pub(super) fn link(&self, path: &str, target: &str) -> &Made {
+        self.tree.link(path, target);
+        self
+    }
+
+    pub(super) fn process(
+        &self,
+        pid: u32,
+        cgroup: &str,
+        name: &str,
+        net: &str,
+        pidns: &str,
+    ) -> &Made {
+        let dir = format!("/proc/{pid}");
+        self.file(&format!("{dir}/cgroup"), cgroup);
+        self.runs(pid, "S", 1);
+        self.is_at(pid, name, CAPABILITIES);
+        self.file(&format!("{dir}/auxv"), auxiliary(0));
+        let heads = "Inter-|   Receive\n face |bytes\n    lo:       0\n";
+        self.file(&format!("{dir}/net/dev"), heads);
+        self.file(
+            &format!("{dir}/root/sys/class/net/lo/operstate"),
+            "unknown\n",
+        );
+        self.link(&format!("{dir}/ns/user"), HOST_USERS);
+        self.file(&format!("{dir}/maps"), "");
+        self.file(&format!("{dir}/mountinfo"), ROOT);
+        let limits = "Max locked memory         unlimited            unlimited            bytes\n";
+        self.file(&format!("{dir}/limits"), limits);
+        self.tree.directory(&format!("{dir}/fd"));
+        self.tree.directory(&format!("{dir}/root/dev"));
+        self.link(&format!("{dir}/ns/net"), net);
+        self.link(&format!("{dir}/ns/pid"), pidns)
+    }
+
+    /// What the kernel says in `stat`: the state, and the number of threads.
+    pub(super) fn runs(&self, pid: u32, state: &str, threads: u32) -> &Made {
+        let head = "0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0";
+        let stat = format!("{pid} (x) {state} 1 {head} {threads} 0 700 0\n");
+        self.file(&format!("/proc/{pid}/stat"), stat)
+    }
+
+    pub(super) fn is_at(&self, pid: u32, name: &str, capabilities: &str) -> &Made {
+        let place = if pid == 77 { 1 } else { pid };
+        let status = format!(
+            "Name:\t{name}\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nNSpid:\t{pid}\t{place}\nCapEff:\t{capabilities}\n"
+        );
+        self.file(&format!("/proc/{pid}/status"), status)
+    }
+
+    /// A node of the container, and the number that the host says.
+    pub(super) fn node(
+        &mut self,
+        path: &str,
+        number: (u32, u32),
+        class: &str,
+        now: Option<(u32, u32)>,
+    ) -> &mut Made {
+        let (major, minor) = number;
+        self.tree
+            .node(&format!("/proc/77/root{path}"), major, minor);
+        if let Some((major, minor)) = now {
+            let name = path.rsplit('/').next().unwrap();
+            let file = format!("/sys/class/{class}/{name}/dev");
+            self.file(&file, format!("{major}:{minor}\n"));
+        }
+        self
+    }
+
+    pub(super) fn onload(&mut self) -> &mut Made {
+        self.node("/dev/onload", (243, 0), "onload", Some((243, 0)))
+    }
+
+    pub(super) fn maps(&self, line: &str) -> &Made {
+        self.file(
+            "/proc/77/maps",
+            format!("7f00-7f01 r-xp 0 08:01 5 {line}\n"),
+        )
+    }
+
+    pub(super) fn program(&self, loader: Option<&str>, environment: &str) -> &Made {
+        self.file("/proc/77/exe", program(loader, 200));
+        self.file("/proc/77/environ", environment)
+    }
+
+    /// An interface of its network.
+    pub(super) fn interface(&mut self, link: Link) -> &mut Made {
+        let network = self.network.as_mut().unwrap();
+        network.links.push(link);
+        self
+    }
+
+    /// A PCI function of the host.
+    pub(super) fn function(&self, address: &str, vendor: &str, device: &str) -> &Made {
+        let directory = format!("/sys/bus/pci/devices/{address}");
+        self.file(&format!("{directory}/vendor"), format!("{vendor}\n"));
+        self.file(&format!("{directory}/device"), format!("{device}\n"));
+        self.file(&format!("{directory}/class"), "0x020000\n")
+    }
+
+    /// What the first process of the container has open with a stack of Onload (facts of a real one).
+    pub(super) fn stack(&self) -> &Made {
+        self.open(3, "/dev/onload").open(4, "/dev/onload");
+        self.open(5, "onload:[tcpl:0:2047]")
+    }
+
+    /// A socket of the kernel that listens.
+    pub(super) fn listens(&self, pid: u32, inode: u64) -> &Made {
+        self.link(&format!("/proc/{pid}/fd/9"), &format!("socket:[{inode}]"));
+        let heads = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+        let line = format!(
+            "   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0\n"
+        );
+        self.file(&format!("/proc/{pid}/net/tcp"), heads.to_owned() + &line)
+    }
+
+    pub(super) fn open(&self, number: u32, target: &str) -> &Made {
+        self.link(&format!("/proc/77/fd/{number}"), target)
+    }
+
+    pub(super) fn lease(&mut self, device: &str, container: &str, pid: u32) -> &mut Made {
+        let process = Holding {
+            pid,
+            start_time: 7,
+            pid_namespace: 7,
+        };
+        let lease = Lease {
+            boot: "b".to_owned(),
+            container: container.parse().unwrap(),
+            bundle: "/bundles/web".into(),
+            holder: Holder::Init {
+                process,
+                cgroup: None,
+            },
+            entry_point: "createRuntime".to_owned(),
+            since: 1_700_000_000,
+            facts: BTreeMap::new(),
+            claim: None,
+            ticket: None,
+            moved: None,
+        };
+        self.leases.push(Listed {
+            device: device.parse::<Device>().unwrap(),
+            slot: 0,
+            lease: Ok(lease),
+            is_over: false,
+            is_returning: false,
+        });
+        self
+    }
+
+    pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> Status {
+        let host = self.tree.host();
+        let mut inventory = discover(&host, &Config::default());
+        inventory.nics.clone_from(&self.nics);
+        change(&mut inventory);
+        status(Looked {
+            host: &host,
+            inventory: &inventory,
+            leases: Some(&self.leases),
+            guarded: &|path: &Path, _| fs::read(path).ok(),
+            networks: &|_| self.network.clone(),
+        })
+        .unwrap()
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status_with(|_| ())
+    }
+
+    /// The verdicts of the one container.
+    #[track_caller]
+    pub(super) fn verdicts(&self) -> Vec<Verdict> {
+        let mut containers = self.status().containers;
+        assert_eq!(containers.len(), 1, "{containers:#?}");
+        containers.remove(0).verdicts
+    }
+
+    #[track_caller]
+    pub(super) fn assert_is(&self, state: State, reason: &str, remedy: &str) {
+        let verdicts = self.verdicts();
+        let found = verdicts.iter().find(|verdict| verdict.state == state);
+        let found = found.unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
+        assert!(found.reason.contains(reason), "{reason:?} in {found:?}");
+        let said = found.remedy.clone().unwrap_or_default();
+        assert!(said.contains(remedy), "{remedy:?} in {found:?}");
+        assert_eq!(state.is_good(), found.remedy.is_none(), "{found:?}");
+        assert_eq!(
+            verdicts[0].state,
+            verdicts.iter().map(|v| v.state).max().unwrap()
+        );
+    }
+}
+
+/// The list that the kernel gives a program (getauxval(3)): AT_PAGESZ, AT_SECURE and the end.
+pub(super) fn auxiliary(secure: u64) -> Vec<u8> {
+    let words = [6, 4096, 23, secure, 0, 0_u64];
+    words.into_iter().flat_map(u64::to_ne_bytes).collect()
+}
+
+/// A program of 64 bits whose loader's path stands at a place in it.
+pub(super) fn program(loader: Option<&str>, at: u64) -> Vec<u8> {
+    let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+    bytes.resize(16, 0);
+    let mut put = |size: usize, value: u64| bytes.extend_from_slice(&value.to_le_bytes()[..size]);
+    // e_type, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, and no sections
+    let count = u64::from(loader.is_some());
+    let header = [
+        (2, 2),
+        (2, 62),
+        (4, 1),
+        (8, 0),
+        (8, 64),
+        (8, 0),
+        (4, 0),
+        (2, 64),
+        (2, 56),
+        (2, count),
+        (6, 0),
+    ];
+    for (size, value) in header {
+        put(size, value);
+    }
+    let Some(loader) = loader else {
+        return bytes;
+    };
+    let length = loader.len() as u64 + 1;
+    // PT_INTERP: type, flags, offset, two addresses, two sizes, alignment
+    for (size, value) in [
+        (4, 3),
+        (4, 4),
+        (8, at),
+        (8, 0),
+        (8, 0),
+        (8, length),
+        (8, length),
+        (8, 1),
+    ] {
+        put(size, value);
+    }
+    bytes.resize(usize::try_from(at).unwrap(), 0);
+    bytes.extend_from_slice(loader.as_bytes());
+    bytes.push(0);
+    bytes
+}
+
+/// A container that has the nodes and the library.
+pub(super) fn preloaded() -> Made {
+    let mut made = Made::new();
+    made.onload();
+    made.maps("/usr/lib64/libonload.so");
+    made.program(GLIBC, PRELOADED);
+    made
+}
+
+/// A container that was given the library and has none of it.
+pub(super) fn lost(program: Option<&str>, environment: &str) -> Made {
+    let mut made = Made::new();
+    made.onload();
+    made.program(program, environment);
+    made
+}
+
+/// What is known of the container.
+pub(super) fn facts_of(made: &Made) -> Facts {
+    facts_within(made, Budget::WHOLE).0
+}
+
+/// The same of which no more is looked at, and what is known of its host.
+pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts) {
+    let host = made.tree.host();
+    let mut inventory = discover(&host, &Config::default());
+    inventory.nics.clone_from(&made.nics);
+    let looked = Looked {
+        host: &host,
+        inventory: &inventory,
+        leases: Some(&made.leases),
+        guarded: &|path: &Path, _| fs::read(path).ok(),
+        networks: &|_| made.network.clone(),
+    };
+    let group = Group {
+        engine: Engine::Docker,
+        id: ID.to_owned(),
+        user: None,
+        is_named: true,
+        pids: vec![77],
+    };
+    let host_facts = host_facts(&looked);
+    let (facts, _) = Look::new(looked, host_facts).facts(group, &mut budget);
+    (facts.unwrap(), host_facts)
+}
+
+/// What the bundle of the container says of its environment.
+pub(super) fn made_with(made: &Made, variables: &str) {
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{ID}/config.json");
+    made.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));
+}

@@ -1,0 +1,514 @@
+//! Containers of made-up hosts: every verdict, and what must not lead to one.
+
+use onload_host::bundles;
+use onload_host::devices::inventory::Inventory;
+use onload_sys::netlink::link::Link;
+
+use super::test_host::*;
+use super::*;
+
+#[test]
+fn the_hosts_network_without_an_accelerated_interface_is_not() {
+    let mut made = preloaded();
+    made.nics.clear();
+    made.link("/proc/77/ns/net", HOST_NET);
+    made.assert_is(
+        State::NoInterface,
+        "the host has no accelerated interface",
+        "discover --explain",
+    );
+}
+
+#[test]
+fn a_static_program_loses_the_preload() {
+    lost(STATIC, PRELOADED).assert_is(State::PreloadLost, "its program is static", "glibc");
+}
+
+#[test]
+fn a_program_of_musl_loses_the_preload() {
+    lost(MUSL, PRELOADED).assert_is(State::PreloadLost, "musl", "use an image with glibc");
+}
+
+#[test]
+fn a_set_user_id_program_loses_the_preload() {
+    let made = lost(GLIBC, PRELOADED);
+    made.file("/proc/77/auxv", auxiliary(1));
+    made.assert_is(
+        State::PreloadLost,
+        "set-user-ID",
+        "without the set-user-ID bit",
+    );
+}
+
+#[test]
+fn an_environment_without_the_preload_loses_it() {
+    let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0PATH=/bin\0");
+    made.assert_is(
+        State::PreloadLost,
+        "taken out of its environment",
+        "preload = \"file\"",
+    );
+}
+
+#[test]
+fn an_environment_that_was_cleared_is_told_from_one_that_never_had_the_preload() {
+    let made = lost(GLIBC, "PATH=/bin\0");
+    made.assert_is(
+        State::Plain,
+        "or its first program cleared its environment",
+        "",
+    );
+    made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
+    made.assert_is(
+        State::PreloadLost,
+        "or all of that was cleared",
+        "preload = \"file\"",
+    );
+    // Without a preload as the operator or the container wants it.
+    let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0");
+    made_with(&made, r#""PATH=/bin","ONLOAD_CTK_NIC_ENS1=ens1""#);
+    made.assert_is(State::Plain, "no preload", "");
+}
+
+#[test]
+fn a_preload_that_the_user_set_to_something_else_loses_it() {
+    for value in ["", "libjemalloc.so"] {
+        let made = lost(
+            GLIBC,
+            &format!("LD_PRELOAD={value}\0ONLOAD_CTK_NIC_ENS1=ens1\0"),
+        );
+        made.assert_is(
+            State::PreloadLost,
+            "set to something else",
+            "LD_PRELOAD=libonload.so",
+        );
+    }
+}
+
+#[test]
+fn a_library_that_the_loader_could_not_load_is_lost() {
+    let wanted = "the loader could not load libonload.so";
+    lost(GLIBC, PRELOADED).assert_is(State::PreloadLost, wanted, "cannot be preloaded");
+    // The file is read whatever the environment is.
+    let made = lost(GLIBC, "PATH=/bin\0");
+    made.file(
+        "/proc/77/mountinfo",
+        format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n"),
+    );
+    made.assert_is(State::PreloadLost, wanted, "");
+}
+
+#[test]
+fn nodes_without_a_preload_are_as_asked_for() {
+    for environment in [
+        "PATH=/bin\0",
+        "ONLOAD_CTK_NIC_PLAIN_ENS1=ens1\0",
+        "ONLOAD_CTK_ZF_ENS1=ens1\0",
+    ] {
+        lost(GLIBC, environment).assert_is(State::Plain, "no preload", "");
+    }
+}
+
+#[test]
+fn a_program_and_environment_that_cannot_be_read_give_no_bad_verdict() {
+    let mut made = Made::new();
+    made.onload();
+    let verdicts = made.verdicts();
+    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| verdict.state != State::PreloadLost)
+    );
+}
+
+#[test]
+fn a_library_that_was_replaced_by_an_upgrade_is_told() {
+    let made = preloaded();
+    made.maps("/usr/lib64/libonload.so (deleted)");
+    made.link("/proc/77/ns/net", HOST_NET);
+    made.assert_is(
+        State::OtherLibrary,
+        "Onload was upgraded",
+        "start the container again",
+    );
+    // One that has a stack keeps it, as beside a real Onload.
+    made.stack();
+    made.assert_is(
+        State::Accelerated,
+        "with a stack of Onload: 1 of 1; the host's libonload.so was replaced since: start it again",
+        "",
+    );
+}
+
+#[test]
+fn a_library_of_another_build_than_the_driver_is_told() {
+    let host = HostFacts {
+        has_nic: true,
+        library_matches: Some(false),
+        is_rdma_exclusive: false,
+        accelerates_veth: false,
+    };
+    let made = preloaded();
+    let (status, facts) = (made.status(), facts_of(&made));
+    assert_eq!(status.containers.len(), 1);
+    let verdicts = decide(&facts, host);
+    assert_eq!(verdicts[0].state, State::OtherLibrary, "{verdicts:?}");
+    // A program that was started before keeps its stack, though discovery offers no interface meanwhile.
+    let mut before = facts.clone();
+    before.processes[0].has_stack = true;
+    before.has_host_network = Some(true);
+    let without = HostFacts {
+        has_nic: false,
+        ..host
+    };
+    let verdicts = decide(&before, without);
+    assert_eq!(verdicts[0].state, State::Accelerated, "{verdicts:?}");
+    let verdicts = decide(
+        &facts,
+        HostFacts {
+            library_matches: Some(true),
+            ..host
+        },
+    );
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| verdict.state != State::OtherLibrary)
+    );
+}
+
+#[test]
+fn a_device_that_is_gone_is_told_and_nothing_else_of_it() {
+    let mut made = Made::new();
+    made.node("/dev/onload", (243, 0), "onload", None);
+    made.program(GLIBC, PRELOADED);
+    made.assert_is(
+        State::DeviceGone,
+        "/dev/onload leads to a device",
+        "load its driver again",
+    );
+    assert_eq!(made.verdicts().len(), 1, "{:?}", made.verdicts());
+}
+
+#[test]
+fn a_device_that_has_another_number_now_is_told() {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 193)),
+    );
+    made.assert_is(
+        State::DeviceRenumbered,
+        "/dev/infiniband/uverbs0 is 231:192, and the device is 231:193 now",
+        "systemctl start onload-cdi.service",
+    );
+}
+
+#[test]
+fn every_kind_of_node_is_compared_with_its_own_class() {
+    for (path, class) in [
+        ("/dev/onload_epoll", "onload_epoll"),
+        ("/dev/sfc_char", "sfc_char"),
+        ("/dev/infiniband/rdma_cm", "misc"),
+        ("/dev/infiniband/umad3", "infiniband_mad"),
+        ("/dev/vfio/vfio", "misc"),
+        ("/dev/vfio/15", "vfio"),
+        ("/dev/ptp0", "ptp"),
+        ("/dev/pps1", "pps"),
+    ] {
+        let mut made = Made::new();
+        made.program(GLIBC, "PATH=/bin\0");
+        made.node(path, (10, 3), class, Some((10, 3)));
+        let status = made.status();
+        assert_eq!(status.containers[0].nodes, [path]);
+        assert!(status.containers[0].state().is_good(), "{path}: {status:?}");
+        let mut made = Made::new();
+        made.node(path, (10, 3), class, None);
+        assert_eq!(made.verdicts()[0].state, State::DeviceGone, "{path}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_too_small_for_rdma_is_told() {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 192)),
+    );
+    let limits = "Max locked memory         8388608              8388608              bytes\n";
+    made.file("/proc/77/limits", limits);
+    made.assert_is(State::Memlock, "8388608 bytes", "--ulimit memlock=-1");
+    // Onload pins nothing of the process.
+    let mut made = Made::new();
+    made.onload().file("/proc/77/limits", limits);
+    assert!(
+        made.verdicts()
+            .iter()
+            .all(|verdict| verdict.state != State::Memlock)
+    );
+}
+
+#[test]
+fn an_rdma_device_of_another_namespace_is_told() {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 192)),
+    );
+    let exclusive =
+        |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+    let status = made.status_with(exclusive);
+    assert_eq!(
+        status.containers[0].state(),
+        State::RdmaNamespace,
+        "{status:?}"
+    );
+    // One that is in the container's namespace is its own.
+    made.file(
+        "/proc/77/root/sys/class/infiniband/mlx5_0/node_type",
+        "1: CA\n",
+    );
+    let status = made.status_with(exclusive);
+    assert!(status.containers[0].state().is_good(), "{status:?}");
+    assert!(made.status().containers[0].state().is_good());
+}
+
+#[test]
+fn a_function_that_is_held_and_not_used_is_told() {
+    let mut made = Made::new();
+    made.lease("vfio:0000:81:10.0", ID, 77);
+    made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
+    made.assert_is(
+        State::Unused,
+        "it holds vfio 0000:81:10.0",
+        "stop the container",
+    );
+    made.open(3, "/dev/vfio/vfio");
+    made.assert_is(State::Unused, "", "");
+    made.open(4, "/dev/vfio/15");
+    made.assert_is(State::Ready, "its programs use vfio 0000:81:10.0", "");
+}
+
+#[test]
+fn an_interface_that_was_moved_in_and_is_down_is_told() {
+    let down = |flags: u32| Link {
+        flags,
+        ..of_function("ens2", "0000:05:00.0")
+    };
+    let mut made = preloaded();
+    made.interface(down(0x1002));
+    made.assert_is(
+        State::InterfaceDown,
+        "ens2 is in its network and down",
+        "nsenter --net=/proc/77/ns/net",
+    );
+    // One that is set up and has no link is another matter.
+    let mut made = preloaded();
+    made.interface(down(0x1003));
+    made.assert_is(
+        State::InterfaceDown,
+        "ens2 is in its network and set up, and has no link",
+        "look at its cable",
+    );
+    // One of software is nobody's device.
+    let mut made = preloaded();
+    made.interface(Link {
+        flags: 0x1002,
+        ..link("eth0", "veth")
+    });
+    assert!(
+        made.verdicts()
+            .iter()
+            .all(|verdict| verdict.state != State::InterfaceDown)
+    );
+}
+
+#[test]
+fn a_container_with_nothing_of_ours_is_not_shown() {
+    assert_eq!(Made::new().status().containers, []);
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_looked_at_is_nobody() {
+    let made = preloaded();
+    made.tree.remove("/proc/77/status");
+    assert_eq!(made.status().containers, []);
+    let made = preloaded();
+    made.tree.remove("/proc/77/cgroup");
+    made.link("/proc/77/ns/pid", "pid:[1]");
+    assert_eq!(made.status().containers, []);
+}
+
+#[test]
+fn what_is_not_ours_to_see_is_counted_and_judged_by_nothing() {
+    let mut made = Made::new();
+    made.lease("vfio:0000:81:10.0", ID, 77);
+    // A file in place of a directory cannot be listed, as another user's cannot.
+    made.tree.remove("/proc/77/fd");
+    made.file("/proc/77/fd", "");
+    made.tree.remove("/proc/77/root");
+    let status = made.status();
+    assert_eq!(status.unseen, 1);
+    let verdicts = &status.containers[0].verdicts;
+    assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, State::Unknown);
+}
+
+#[test]
+fn a_container_that_no_engine_names_has_the_name_of_its_lease() {
+    let mut made = Made::new();
+    made.process(80, "0::/user.slice\n", "sh", OWN_NET, "pid:[8]");
+    made.process(81, "0::/user.slice\n", "dpdk", OWN_NET, "pid:[8]");
+    made.lease("vfio:0000:81:10.0", "web", 80);
+    let status = made.status();
+    assert_eq!(status.containers.len(), 1, "{status:#?}");
+    let container = &status.containers[0];
+    assert_eq!(
+        (container.engine, container.id.as_str()),
+        (Engine::Unknown, "web")
+    );
+    let pids: Vec<u32> = container.processes.iter().map(|(pid, _)| *pid).collect();
+    assert_eq!(pids, [80, 81]);
+    assert_eq!(container.leases, ["vfio=0000:81:10.0"]);
+}
+
+#[test]
+fn a_sandbox_of_the_host_with_a_dev_of_its_own_is_no_container() {
+    let made = Made::new();
+    made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
+    made.tree.node("/proc/90/root/dev/onload", 243, 0);
+    assert_eq!(made.status().containers, []);
+    made.file(
+        "/proc/90/maps",
+        "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n",
+    );
+    assert_eq!(made.status().containers[0].id, "pidns-9");
+}
+
+#[test]
+fn names_come_from_what_engines_keep() {
+    let mut made = preloaded();
+    let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
+    made.file(&docker, r#"{"ID":"x","Name":"/redis"}"#);
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
+    made.file(&docker, "{");
+    assert_eq!(made.status().containers[0].name, None);
+
+    let list = format!(r#"[{{"id":"{ID}","names":["web"]}},{{"id":"00"}}]"#);
+    let podman = "containers/storage/overlay-containers/containers.json";
+    made.file(&format!("/var/lib/{podman}"), &list);
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/machine.slice/libpod-{ID}.scope/container\n"),
+    );
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("web"));
+
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json");
+    made.file(&bundle, r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#);
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
+    );
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("pod/app"));
+
+    let bundle =
+        format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json");
+    made.file(
+        &bundle,
+        r#"{"annotations":{"io.kubernetes.cri-o.Name":"k8s_app"}}"#,
+    );
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/kubepods.slice/crio-{ID}.scope\n"),
+    );
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("k8s_app"));
+    made.leases.clear();
+}
+
+#[test]
+fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing() {
+    let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
+    for state in bundles::CONTAINERD {
+        let made = preloaded();
+        made.file(
+            "/proc/77/cgroup",
+            format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
+        );
+        let other = ID.replace('3', "4");
+        let tasks = format!("{state}/{}/k8s.io", bundles::TASKS);
+        made.file(&format!("{tasks}/{other}/config.json"), annotations);
+        assert_eq!(made.status().containers[0].name, None, "{state}");
+        made.file(&format!("{tasks}/{ID}/config.json"), annotations);
+        let status = made.status();
+        let name = status.containers[0].name.as_deref();
+        assert_eq!(name, Some("pod/app"), "{state}");
+    }
+}
+
+#[test]
+fn a_users_podman_is_named_from_the_users_home_and_no_link_in_it_is_followed() {
+    let made = preloaded();
+    made.file(
+        "/etc/passwd",
+        "root:x:0:0::/root:/bin/sh\nu:x:1000:1000::/home/u:/bin/sh\n",
+    );
+    let cgroup = format!("0::/user.slice/user-1000.slice/user@1000.service/libpod-{ID}.scope\n");
+    made.file("/proc/77/cgroup", cgroup);
+    let list = format!(r#"[{{"id":"{ID}","names":["mine"]}}]"#);
+    let stored = "containers/storage/overlay-containers/containers.json";
+    made.file(&format!("/home/u/.local/share/{stored}"), &list);
+    let status = made.status();
+    assert_eq!(status.containers[0].name.as_deref(), Some("mine"));
+    assert_eq!(status.containers[0].user, Some(1000));
+    // A file system of the user's own may never answer.
+    let mount = |kind: &str| format!("{ROOT}30 20 0:70 / /home/u rw - {kind} x rw\n");
+    made.file("/proc/1/mountinfo", mount("fuse.sshfs"));
+    assert_eq!(made.status().containers[0].name, None);
+    made.file("/proc/1/mountinfo", mount("ext4"));
+    assert!(made.status().containers[0].name.is_some());
+    // The file of another, by a link.
+    made.file("/srv/secret.json", &list);
+    made.link(
+        &format!("/home/u/.local/share/{stored}"),
+        "/srv/secret.json",
+    );
+    assert_eq!(made.status().containers[0].name, None);
+}
+
+#[test]
+fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
+    let mut made = Made::new();
+    made.onload();
+    // The container's own sysfs is a link to a path that only the host has.
+    made.file("/elsewhere/class/net/lo/operstate", "up\n");
+    made.program(GLIBC, "PATH=/bin\0");
+    assert_eq!(facts_of(&made).within.has_rdma, Some(false));
+    made.tree.remove("/proc/77/root/sys");
+    for target in ["/elsewhere", "../../../elsewhere", "elsewhere"] {
+        made.file("/proc/77/root/elsewhere/class/net/lo/operstate", "up\n");
+        made.link("/proc/77/root/sys", target);
+        assert_eq!(facts_of(&made).within.has_rdma, None, "{target}");
+    }
+}
+
+#[test]
+fn a_container_is_called_by_its_name_or_the_beginning_of_its_id() {
+    let made = preloaded();
+    let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
+    made.file(&docker, r#"{"Name":"/redis"}"#);
+    let status = made.status();
+    let container = &status.containers[0];
+    for word in ["redis", "3f2a", ID] {
+        assert!(container.is_called(word), "{word}");
+    }
+    for word in ["red", "a3f2", "/redis"] {
+        assert!(!container.is_called(word), "{word}");
+    }
+}

@@ -1,0 +1,246 @@
+//! What discovery and the leases say of each PCI function.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_core::lease::Listed;
+use onload_core::pool::ANY;
+use onload_host::devices::Device as Offered;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::not_offered::Subject;
+use onload_host::discover::pci::PciFunction;
+use onload_sys::pci::PciAddress;
+
+use super::model::{Device, Function, Interface, State};
+use super::seen::Seen;
+
+pub(super) struct Places<'s> {
+    inventory: &'s Inventory,
+    interfaces: BTreeMap<PciAddress, Vec<Interface>>,
+    devices: BTreeMap<PciAddress, Vec<Device>>,
+    indexes: BTreeMap<PciAddress, u32>,
+    /// Devices on no function, with their nodes.
+    pub(super) elsewhere: Vec<(Option<u32>, Device)>,
+}
+
+impl<'s> Places<'s> {
+    pub(super) fn of(seen: &Seen<'s>) -> Places<'s> {
+        let inventory = seen.inventory;
+        let indexes = inventory.functions.iter().flat_map(|parent| {
+            let children = parent.virtual_functions.iter();
+            children.map(|(index, child)| (*child, *index))
+        });
+        let mut places = Places {
+            inventory,
+            interfaces: interfaces(inventory),
+            devices: BTreeMap::new(),
+            indexes: indexes.collect(),
+            elsewhere: Vec::new(),
+        };
+        let mut holders = Holders::of(seen);
+        for offered in inventory
+            .devices
+            .iter()
+            .filter(|device| is_shown(device, inventory))
+        {
+            let name = offered.name.as_str();
+            let device = holders.device(offered.class, name.to_owned());
+            let numa_node = offered.numa_node;
+            offered
+                .aliases
+                .iter()
+                .for_each(|alias| places.put(Some(*alias), numa_node, device.clone()));
+            places.put(offered.pci, numa_node, device);
+        }
+        for (class, name, holders) in holders.left() {
+            let address = name.parse().ok();
+            let device = Device {
+                state: State::Held,
+                holders,
+                ..device(class, name)
+            };
+            let known = address.filter(|address| inventory.functions.get(*address).is_some());
+            places.put(known, None, device);
+        }
+        places.put_not_offered();
+        places
+    }
+
+    fn put(&mut self, pci: Option<PciAddress>, numa_node: Option<u32>, device: Device) {
+        match pci {
+            Some(pci) => self.devices.entry(pci).or_default().push(device),
+            None => self.elsewhere.push((numa_node, device)),
+        }
+    }
+
+    /// What is not offered: on its function where that is known, else where no node is.
+    fn put_not_offered(&mut self) {
+        let mut by_name: BTreeMap<&str, PciAddress> = BTreeMap::new();
+        for interface in &self.inventory.interfaces {
+            by_name.extend(interface.pci.map(|pci| (interface.name.as_str(), pci)));
+        }
+        for entry in &self.inventory.not_offered {
+            let Subject::Device(class) = entry.kind else {
+                continue;
+            };
+            let name = entry.name.as_str();
+            let named = name.parse().ok().or(by_name.get(name).copied());
+            let address = entry.pci.or(named);
+            let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
+            // What could not be read has its path for a name.
+            let is_device = match class {
+                Class::Rdma => !name.starts_with("umad") && !name.starts_with("issm"),
+                Class::Ptp | Class::Pps | Class::Hugepages => true,
+                _ => false,
+            };
+            if address.is_some() || (is_device && !name.starts_with('/')) {
+                let device = Device {
+                    state: State::NotOffered,
+                    reason: Some(entry.reason.clone()),
+                    ..device(class, name.to_owned())
+                };
+                self.put(address, None, device);
+            }
+        }
+    }
+
+    /// Whether a function is shown: it is of a network, or something stands on it.
+    pub(super) fn is_shown(&self, function: &PciFunction) -> bool {
+        function.is_network()
+            || self.interfaces.contains_key(&function.address)
+            || self.devices.contains_key(&function.address)
+    }
+
+    /// A function without its link and its virtual functions.
+    pub(super) fn function(&self, function: &PciFunction) -> Function {
+        let address = function.address;
+        let mut devices = self.devices.get(&address).cloned().unwrap_or_default();
+        devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+        Function {
+            address,
+            id: function.id.to_string(),
+            driver: function.driver.clone(),
+            link: None,
+            index: self.indexes.get(&address).copied(),
+            interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
+            devices,
+            virtual_functions: Vec::new(),
+        }
+    }
+
+    pub(super) fn parent(&self, function: &PciFunction) -> Option<PciAddress> {
+        let parent = function.physical_function?;
+        self.inventory
+            .functions
+            .get(parent)
+            .map(|parent| parent.address)
+    }
+}
+
+fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
+    let mut found: BTreeMap<PciAddress, Vec<(u32, Interface)>> = BTreeMap::new();
+    for interface in &inventory.interfaces {
+        let Some(pci) = interface.pci else { continue };
+        let shown = Interface {
+            name: interface.name.clone(),
+            state: interface.state.clone(),
+            speed_mbps: interface.speed_mbps,
+        };
+        let of_function = found.entry(pci).or_default();
+        of_function.push((interface.port.unwrap_or(0), shown));
+    }
+    let sorted = found.into_iter().map(|(pci, mut interfaces)| {
+        interfaces.sort_by_key(|(port, _)| *port);
+        let interfaces = interfaces.into_iter().map(|(_, interface)| interface);
+        (pci, interfaces.collect())
+    });
+    sorted.collect()
+}
+
+fn is_shown(device: &Offered, inventory: &Inventory) -> bool {
+    // Pages that are set aside stand on their nodes.
+    let mut sizes = inventory.hugepages.iter();
+    let is_overcommit = device.class == Class::Hugepages
+        && sizes.any(|size| size.total == 0 && size.name == device.name.as_str());
+    (device.class.is_drawn() && !device.is_loopback()) || is_overcommit
+}
+
+fn device(class: Class, name: String) -> Device {
+    Device {
+        class,
+        name,
+        state: State::Free,
+        reason: None,
+        holders: Vec::new(),
+    }
+}
+
+/// The containers of leases that are not over, by device, and how many may have each.
+struct Holders<'s> {
+    by_device: BTreeMap<(Class, String), Vec<String>>,
+    found: Vec<(Class, String)>,
+    seen: Seen<'s>,
+}
+
+impl<'s> Holders<'s> {
+    fn of(seen: &Seen<'s>) -> Holders<'s> {
+        let mut by_device: BTreeMap<(Class, String), Vec<String>> = BTreeMap::new();
+        let leases = seen.leases.unwrap_or_default().iter();
+        for listed in leases.filter(|listed| !listed.is_over) {
+            let key = (listed.device.class, listed.device.name.to_string());
+            by_device.entry(key).or_default().push(container(listed));
+        }
+        Holders {
+            by_device,
+            found: Vec::new(),
+            seen: *seen,
+        }
+    }
+
+    fn device(&mut self, class: Class, name: String) -> Device {
+        let key = (class, name.clone());
+        let holders = self.by_device.get(&key).cloned().unwrap_or_default();
+        let most = self.most(class, &name);
+        let most = most.and_then(|most| usize::try_from(most).ok());
+        let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
+        self.found.push(key);
+        Device {
+            state: if is_held { State::Held } else { State::Free },
+            holders,
+            ..device(class, name)
+        }
+    }
+
+    /// How many containers may have a device at once; `None` if nobody counts.
+    fn most(&self, class: Class, name: &str) -> Option<u32> {
+        let pools = self.seen.pools;
+        let of_class = pools.shares.share(class);
+        let is_alone = class == Class::Rdma && self.seen.inventory.is_rdma_exclusive();
+        let named = pools.offered.iter().filter(|pool| {
+            let mut members = pool.pool.members.iter();
+            pool.class == class
+                && pool.name.as_str() != ANY
+                && members.any(|member| member.name.as_str() == name)
+        });
+        let shares = named.map(|pool| pool.pool.share);
+        let all = shares.chain(of_class).chain(is_alone.then_some(1));
+        all.min()
+    }
+
+    /// The devices that are held and were not asked for: their holders took them away.
+    fn left(mut self) -> Vec<(Class, String, Vec<String>)> {
+        for key in &self.found {
+            self.by_device.remove(key);
+        }
+        let left = self.by_device.into_iter();
+        left.map(|((class, name), holders)| (class, name, holders))
+            .collect()
+    }
+}
+
+fn container(listed: &Listed) -> String {
+    match &listed.lease {
+        Ok(lease) => lease.container.to_string(),
+        Err(_) => "an unknown container".to_owned(),
+    }
+}

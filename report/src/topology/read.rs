@@ -1,0 +1,139 @@
+//! Puts together what discovery, the leases and sysfs say.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::pci::{DEVICES, PciFunction};
+use onload_host::host::{Host, HostError};
+use onload_sys::pci::PciAddress;
+
+use super::model::{Bridge, Bus, Function, NumaNode, Root, Topology};
+use super::node_facts;
+use super::places::Places;
+use super::seen::Seen;
+use crate::pci_link;
+
+pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
+    let mut places = Places::of(&seen);
+    let mut nodes = node_facts::read(seen.host, seen.inventory)?;
+    let mut tree = Tree::of(seen.host, seen.inventory);
+    let mut children: BTreeMap<PciAddress, Vec<Function>> = BTreeMap::new();
+    let functions = seen.inventory.functions.iter();
+    let (parents, virtual_ones): (Vec<_>, Vec<_>) =
+        functions.partition(|function| places.parent(function).is_none());
+    for function in virtual_ones {
+        if let Some(parent) = places.parent(function) {
+            let shown = children.entry(parent).or_default();
+            shown.push(places.function(function));
+        }
+    }
+    for function in parents {
+        let mut below = children.remove(&function.address).unwrap_or_default();
+        if below.is_empty() && !places.is_shown(function) {
+            continue;
+        }
+        below.sort_by_key(|child| (child.index, child.address));
+        let shown = Function {
+            link: tree.link(function.address)?,
+            virtual_functions: below,
+            ..places.function(function)
+        };
+        tree.put(node(&mut nodes, function.numa_node), function, shown)?;
+    }
+    for pages in node_facts::without_node(seen.inventory) {
+        node(&mut nodes, None).hugepages.push(pages);
+    }
+    for (number, device) in std::mem::take(&mut places.elsewhere) {
+        node(&mut nodes, number).devices.push(device);
+    }
+    nodes.sort_by_key(|node| (node.number.is_none(), node.number));
+    Ok(Topology {
+        holders_known: seen.leases.is_some(),
+        nodes,
+        containers: seen.grantees.to_vec(),
+    })
+}
+
+fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
+    let at = nodes.iter().position(|node| node.number == number);
+    let at = at.unwrap_or(nodes.len());
+    if at == nodes.len() {
+        nodes.push(NumaNode {
+            number,
+            ..NumaNode::default()
+        });
+    }
+    &mut nodes[at]
+}
+
+struct Tree<'s> {
+    host: &'s Host,
+    inventory: &'s Inventory,
+    /// The bridges above each bus, from the root on.
+    above: BTreeMap<String, Vec<PciAddress>>,
+}
+
+impl<'s> Tree<'s> {
+    fn of(host: &'s Host, inventory: &'s Inventory) -> Tree<'s> {
+        Tree {
+            host,
+            inventory,
+            above: BTreeMap::new(),
+        }
+    }
+
+    fn link(&self, address: PciAddress) -> Result<Option<String>, HostError> {
+        let directory = Path::new(DEVICES).join(address.to_string());
+        let link = pci_link::read(self.host, &directory, "current")?;
+        Ok(link.map(|link| link.to_string()))
+    }
+
+    /// The bridges above a function, from the root on: the functions in its path in sysfs.
+    fn bridges(&mut self, address: PciAddress) -> Result<Vec<PciAddress>, HostError> {
+        let text = address.to_string();
+        let bus = text.rsplit_once(':').map_or(text.as_str(), |(bus, _)| bus);
+        if let Some(known) = self.above.get(bus) {
+            return Ok(known.clone());
+        }
+        let path = self.host.resolve(&Path::new(DEVICES).join(&text))?;
+        let names = path.iter().flat_map(|path| path.iter());
+        let names = names.filter_map(|name| name.to_str()?.parse().ok());
+        let bridges: Vec<PciAddress> = names.filter(|bridge| *bridge != address).collect();
+        self.above.insert(bus.to_owned(), bridges.clone());
+        Ok(bridges)
+    }
+
+    fn put(
+        &mut self,
+        node: &mut NumaNode,
+        function: &PciFunction,
+        shown: Function,
+    ) -> Result<(), HostError> {
+        let root = self.inventory.functions.root(function.address);
+        let root = root.unwrap_or("PCI");
+        let at = node.roots.iter().position(|known| known.name == root);
+        let at = at.unwrap_or(node.roots.len());
+        if at == node.roots.len() {
+            node.roots.push(Root {
+                name: root.to_owned(),
+                ..Root::default()
+            });
+        }
+        let mut bus = &mut node.roots[at].bus;
+        for bridge in self.bridges(function.address)? {
+            let at = bus.bridges.iter().position(|known| known.address == bridge);
+            let at = at.unwrap_or(bus.bridges.len());
+            if at == bus.bridges.len() {
+                bus.bridges.push(Bridge {
+                    address: bridge,
+                    link: self.link(bridge)?,
+                    bus: Bus::default(),
+                });
+            }
+            bus = &mut bus.bridges[at].bus;
+        }
+        bus.functions.push(shown);
+        Ok(())
+    }
+}
