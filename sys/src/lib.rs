@@ -1,13 +1,18 @@
 //! The kernel as we speak to it: files opened with care ([`fs`]), processes and their cgroups ([`processes`]), mounts
-//! ([`mountinfo`]), netlink ([`netlink`]), PCI addresses ([`pci`]) and device numbers ([`numbers`]), ELF files ([`elf`]); and
-//! how a failure is said ([`error`]).
+//! ([`mountinfo`], [`mount_api`]), network interfaces and their namespaces ([`netlink`], [`ethtool`], [`netns`]), programs that
+//! the kernel runs ([`bpf`]), PCI addresses ([`pci`]) and device numbers ([`numbers`]), ELF files ([`elf`]); and how a failure
+//! is said ([`error`]).
 
+pub mod bpf;
 pub mod cpu_list;
 pub mod elf;
 pub mod error;
+pub mod ethtool;
 pub mod fs;
+pub mod mount_api;
 pub mod mountinfo;
 pub mod netlink;
+pub mod netns;
 pub mod numbers;
 pub mod pci;
 pub mod processes;

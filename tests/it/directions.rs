@@ -13,7 +13,7 @@ use crate::common::package;
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
 const ORDERS: [&str; 11] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
-    "sys/src: text error numbers pci cpu_list elf mountinfo netlink fs processes",
+    "sys/src: text error numbers pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs processes",
     "core/src: timestamp onload wanted class bundle expect container_id run_dir pool lease host_settings select
         netdev kubernetes_settings config hook_arguments request policy ticket",
     "host/src: netlink host bundles settings discover leases devices pools spec_name generate specdir drift boot
@@ -27,11 +27,10 @@ const ORDERS: [&str; 11] = [
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
     "src: exit rights printer layout config_file engine files capture cli commands",
 ];
-/// The only files with unsafe code: system calls that no library has, and what begins and ends a program.
+/// The only files with unsafe code: what begins and ends a program, and system calls that no library has.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
-    hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/live/mount_api.rs
-    hooks/src/moves/bpf.rs hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs
-    hooks/src/moves/netns/owner.rs";
+    hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
+    sys/src/bpf/call.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str =
     "onload-cdi onload-sys onload-core onload-hooks onload-host onload-report onload-nri";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
+use onload_sys::mount_api;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, major, minor, mknodat,
 };
@@ -13,13 +14,13 @@ use rustix::io::Errno;
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::devices;
 use super::identity::FileSystemUser;
 use super::inspect::Inspection;
 use super::limits;
 use super::plan::{Asker, Bind, VARIABLES};
 use super::target::Targets;
 use super::undo::Done;
-use super::{devices, mount_api};
 use crate::decide::host::ThisHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::sysfs::Numbers;

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
+use onload_sys::bpf::cgroup::{self as bpf, Attached, Program};
 use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::bpf::{self, Attached, Program};
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
 use super::systemd::{self, Systemd};

@@ -6,13 +6,11 @@
 //! fails undoes all before it.
 
 mod apply;
-pub mod bpf;
 pub mod cgroup;
 pub mod devices;
 pub(crate) mod identity;
 mod inspect;
 pub(crate) mod limits;
-pub(crate) mod mount_api;
 pub(crate) mod plan;
 pub mod program;
 pub(crate) mod reapply;

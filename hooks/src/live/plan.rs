@@ -17,8 +17,8 @@ use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
+use onload_sys::mount_api::attr;
 
-use super::mount_api::attr;
 use crate::decide::cpuset;
 use crate::decide::device::{Access, Device, Rule};
 use crate::decide::host::{HostView, Privilege, Settings};

@@ -2,7 +2,8 @@
 //! the original. Nothing in that has to change: its jumps are relative, register 1 still holds its
 //! context, and it cannot rely on any other register (kernel/bpf/verifier.c, `init_func_state`).
 
-use super::bpf::Insn;
+use onload_sys::bpf::cgroup::Insn;
+
 use crate::decide::device::{Access, Rule};
 
 /// `BPF_DEVCG_DEV_CHAR`.

@@ -1,10 +1,8 @@
 //! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
 //! netns mode exclusive. What happens to one, and in which order, is [`journey`]; here are its doors.
 
-pub(crate) mod bpf;
 mod interface;
 mod journey;
-mod netlink;
 mod netns;
 mod passing;
 mod rdma;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onload_hooks::decide::device::Rule;
-use onload_hooks::live::bpf::{self, Program};
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes};
 use onload_hooks::live::program::{answer, extend};
+use onload_sys::bpf::cgroup::{self as bpf, Program};
 use onload_sys::mountinfo;
 use onload_test_needs as needs;
 use walkdir::WalkDir;

@@ -1,6 +1,6 @@
 //! RDMA devices that move into containers and come back. No machine at hand has one that can move; the node of a stand-in
 //! is one of the sandbox's. What the kernel is told over its socket is tested beside, by messages written down
-//! (`sys/tests/nldev-exchange.txt`).
+//! (`tests/tree/nldev-exchange.txt`).
 
 #![allow(
     clippy::unwrap_used,

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::io;
 
 use onload_core::host_settings::{MacAddress, RdmaNetns};
-use onload_sys::netlink::message::{ACKNOWLEDGE, REQUEST, attribute, attributes, u32_at};
+use onload_sys::netlink::message::{attribute, attributes, u32_at};
 use onload_sys::netlink::nldev::{self, NetnsMode};
+use onload_sys::netlink::socket::Socket;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::netlink;
 
 use super::kernel::{VfChange, VfSettings};
-use crate::netlink::socket::Socket;
 
 // include/uapi/linux/rtnetlink.h and if_link.h
 const GET_LINK: u16 = 18;
@@ -42,19 +42,17 @@ impl Netlink {
     }
 
     pub(super) fn vf_settings(&self, interface: &str) -> io::Result<BTreeMap<u32, VfSettings>> {
-        let index = name_to_index(self.0.descriptor(), interface)?;
+        let index = name_to_index(&self.0, interface)?;
         let mask = attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
         let payload = [link_header(index), mask].concat();
-        let answer = self.0.ask(GET_LINK, REQUEST, &payload)?;
-        Ok(parse_link(&answer).unwrap_or_default())
+        let found = self.0.ask(GET_LINK, &payload, &parse_link)?;
+        Ok(found.unwrap_or_default())
     }
 
     pub(super) fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> io::Result<()> {
-        let index = name_to_index(self.0.descriptor(), interface)?;
+        let index = name_to_index(&self.0, interface)?;
         let payload = [link_header(index), vf_list(vf, change)].concat();
-        self.0
-            .ask(SET_LINK, REQUEST | ACKNOWLEDGE, &payload)
-            .map(drop)
+        self.0.tell(SET_LINK, 0, &payload)
     }
 
     pub(super) fn set_rdma_netns(&self, mode: RdmaNetns) -> io::Result<()> {
@@ -62,9 +60,7 @@ impl Netlink {
             RdmaNetns::Shared => NetnsMode::Shared,
             RdmaNetns::Exclusive => NetnsMode::Exclusive,
         });
-        self.0
-            .ask(nldev::SYS_SET, REQUEST | ACKNOWLEDGE, &payload)
-            .map(drop)
+        self.0.tell(nldev::SYS_SET, 0, &payload)
     }
 }
 

@@ -8,12 +8,10 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use onload_sys::netlink::message::{
-    ACKNOWLEDGE, Message, REQUEST, attribute, attributes, nest, text, u16_at, u32_at, u64_at,
-    until_null,
+    attribute, attributes, nest, text, u16_at, u32_at, u64_at, until_null,
 };
+use onload_sys::netlink::socket::Socket;
 use rustix::net::netlink::GENERIC;
-
-use super::socket::Socket;
 
 const HEADER: usize = 4;
 // `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY` and attributes (include/uapi/linux/genetlink.h).
@@ -151,13 +149,7 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, Abilities>> {
     let every = nest(INTERFACE, &[]);
     let ask = |command: u8| {
         let payload = [header(command).to_vec(), every.clone()].concat();
-        socket.dump(
-            ethtool,
-            &payload,
-            &|all: &mut Vec<_>, message: Message<'_>| {
-                all.extend(parse_ethtool(command, message.payload));
-            },
-        )
+        socket.list(ethtool, &payload, &|answer| parse_ethtool(command, answer))
     };
     for (index, name, found) in ask(FEATURES_GET)?.into_iter().chain(ask(CHANNELS_GET)?) {
         let (_, known) = by_index
@@ -167,8 +159,7 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, Abilities>> {
         known.channels = known.channels.or(found.channels);
     }
     if let Some(netdev) = family(&socket, NETDEV)? {
-        let add = |all: &mut Vec<_>, message: Message<'_>| all.extend(parse_xdp(message.payload));
-        for (index, xdp) in socket.dump(netdev, &header(DEV_GET), &add)? {
+        for (index, xdp) in socket.list(netdev, &header(DEV_GET), &parse_xdp)? {
             if let Some((_, known)) = by_index.get_mut(&index) {
                 known.xdp = Some(xdp);
             }
@@ -185,17 +176,14 @@ pub(crate) fn set_one_channel(interface: &str) -> io::Result<()> {
     };
     let interface = nest(INTERFACE, &text(DEV_NAME, interface.as_bytes()));
     let ask = [header(CHANNELS_GET).to_vec(), interface.clone()].concat();
-    let now = socket.ask(ethtool, REQUEST, &ask)?;
-    let combined = value(&now, COMBINED_COUNT).and_then(|count| u32_at(count, 0));
+    let combined = socket.ask(ethtool, &ask, &|now| u32_at(value(now, COMBINED_COUNT)?, 0))?;
     let kind = match combined {
         None | Some(0) => RX_COUNT,
         Some(_) => COMBINED_COUNT,
     };
     let one = attribute(kind, &1_u32.to_ne_bytes());
     let payload = [header(CHANNELS_SET).to_vec(), interface, one].concat();
-    socket
-        .ask(ethtool, REQUEST | ACKNOWLEDGE, &payload)
-        .map(drop)
+    socket.tell(ethtool, 0, &payload)
 }
 
 fn header(command: u8) -> [u8; HEADER] {
@@ -207,10 +195,10 @@ fn family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
         header(GET_FAMILY).to_vec(),
         text(FAMILY_NAME, name.as_bytes()),
     ];
-    match socket.ask(CONTROL, REQUEST, &payload.concat()) {
-        Ok(answer) => Ok(value(&answer, FAMILY_ID).and_then(|id| u16_at(id, 0))),
+    let number = |answer: &[u8]| u16_at(value(answer, FAMILY_ID)?, 0);
+    match socket.ask(CONTROL, &payload.concat(), &number) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        number => number,
     }
 }
 

@@ -7,13 +7,10 @@ use std::path::Path;
 use std::thread;
 
 use onload_core::netdev::usage::{Link, LinkRoute, Namespace};
-use onload_sys::netlink::address::Address;
-use onload_sys::netlink::message::{Message, REQUEST};
+use onload_sys::netlink::socket::Socket;
 use onload_sys::netlink::{address, link, route};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use super::socket::Socket;
 
 const STACK: usize = 256 * 1024;
 const OWN: &str = "/proc/self/ns/net";
@@ -35,15 +32,10 @@ pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
     let look = || {
         move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
         let socket = Socket::open(None)?;
-        let add = |all: &mut Vec<link::Link>, message: Message<'_>| {
-            let payload = (message.kind == link::NEW).then_some(message.payload);
-            all.extend(payload.and_then(link::parse));
-        };
         // The kernel numbers the namespaces below interfaces when it lists these.
-        let links = socket.dump(link::GET, &link::all(), &add)?;
+        let links = socket.list(link::GET, &link::all(), &link::parse)?;
         let number = link::namespace_number(own.as_fd());
-        let answer = socket.ask(link::GET_NAMESPACE, REQUEST, &number)?;
-        let own = link::parse_namespace_number(&answer);
+        let own = socket.ask(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
         Ok(Elsewhere { links, own })
     };
     thread::scope(|scope| {
@@ -56,54 +48,29 @@ pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
 
 pub(crate) fn read() -> io::Result<Namespace> {
     let socket = Socket::open(None)?;
-    let add_link = |all: &mut Vec<Link>, message: Message<'_>| all.extend(one_link(message));
-    let add_address =
-        |all: &mut Vec<Address>, message: Message<'_>| all.extend(one_address(message));
-    let add_route = |all: &mut Vec<LinkRoute>, message: Message<'_>| {
-        all.extend(routes(message).into_iter().flatten());
-    };
     Ok(Namespace {
-        links: socket.dump(link::GET, &link::all(), &add_link)?,
-        addresses: socket.dump(address::GET, &address::all(), &add_address)?,
-        routes: socket.dump(route::GET, &route::all(), &add_route)?,
+        links: socket.list(link::GET, &link::all(), &one_link)?,
+        addresses: socket.list(address::GET, &address::all(), &address::parse)?,
+        routes: socket.list(route::GET, &route::all(), &routes)?,
     })
 }
 
-fn one_link(message: Message<'_>) -> Option<Link> {
-    let payload = (message.kind == link::NEW).then_some(message.payload)?;
+/// None without a name.
+fn one_link(payload: &[u8]) -> Option<Link> {
     let found = Link::from(&link::parse(payload)?);
     (!found.name.is_empty()).then_some(found)
 }
 
-fn one_address(message: Message<'_>) -> Option<Address> {
-    let payload = (message.kind == address::NEW).then_some(message.payload)?;
-    address::parse(payload)
-}
-
 /// The route over each interface that it leads through. Those of other families than IP are none.
-fn routes(message: Message<'_>) -> Option<Vec<LinkRoute>> {
-    let payload = (message.kind == route::NEW).then_some(message.payload)?;
-    Some(LinkRoute::each(route::parse(payload)?).collect())
-}
-
-#[cfg(any(test, fuzzing))]
-fn of(kind: u16, payload: &[u8]) -> Message<'_> {
-    Message {
-        kind,
-        flags: 0,
-        sequence: 1,
-        payload,
-    }
+fn routes(payload: &[u8]) -> Vec<LinkRoute> {
+    let routes = route::parse(payload).into_iter();
+    routes.flat_map(LinkRoute::each).collect()
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    for kind in [link::NEW, address::NEW, route::NEW] {
-        let message = of(kind, bytes);
-        let _ = one_address(message);
-        assert!(one_link(message).is_none_or(|link| !link.name.is_empty()));
-        assert!(routes(message).is_none_or(|routes| routes.len() <= bytes.len()));
-    }
+    assert!(one_link(bytes).is_none_or(|link| !link.name.is_empty()));
+    assert!(routes(bytes).len() <= bytes.len());
 }
 
 #[cfg(test)]
@@ -112,31 +79,18 @@ mod tests {
 
     /// What the bytes of such a message are is tested where they are read.
     #[test]
-    fn a_message_of_another_kind_or_without_a_name_is_nothing() {
+    fn an_interface_without_a_name_is_none_and_a_route_is_one_for_each_interface() {
         let mut nameless = vec![0; 16];
         nameless[4] = 1;
-        for kind in [link::NEW, address::NEW, route::NEW, 99] {
-            let message = of(kind, &nameless);
-            assert_eq!(one_link(message), None, "{kind}");
-        }
-        let new = Address {
-            index: 3,
-            address: "192.0.2.10".parse().unwrap(),
-            prefix: 24,
-        };
-        let bytes = address::payload(new);
-        let found = one_address(of(address::NEW, &bytes)).unwrap();
-        assert_eq!((found.index, found.prefix), (3, 24));
-        assert_eq!(one_address(of(link::NEW, &bytes)), None);
+        assert_eq!(one_link(&nameless), None);
+        assert_eq!(routes(&nameless), []);
         let new = route::New {
             index: 5,
             network: ("198.51.100.0".parse().unwrap(), 24),
             via: None,
         };
-        let bytes = route::payload(new);
-        let found = routes(of(route::NEW, &bytes)).unwrap();
+        let found = routes(&route::payload(new));
         assert_eq!((found.len(), found[0].index, found[0].prefix), (1, 5, 24));
-        assert_eq!(routes(of(address::NEW, &bytes)), None);
     }
 
     /// The own one is another one's too, and has no number of its own unless somebody asked for one.

@@ -7,7 +7,6 @@ mod changes;
 mod directories;
 mod link;
 mod namespaces;
-mod socket;
 mod uevent;
 mod watcher;
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::run_dir::{LEASES, RUN_DIR};
+use onload_sys::netlink::socket::Listener;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::netlink;
@@ -13,7 +14,6 @@ use rustix::net::netlink;
 use super::burst::{Burst, Damping};
 use super::changes::Changes;
 use super::directories::Directories;
-use super::socket::Socket;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
 
@@ -54,8 +54,8 @@ impl Sources {
 
 pub struct Watcher {
     directories: Option<Directories>,
-    uevents: Option<Socket>,
-    links: Option<Socket>,
+    uevents: Option<Listener>,
+    links: Option<Listener>,
     waker: Waker,
     interval: Duration,
     damping: Damping,
@@ -109,9 +109,9 @@ impl Watcher {
         let directories = Directories::watch(sources.directories);
         watcher.directories = watcher.or_without("watching directories", directories);
         if sources.kernel {
-            let uevents = Socket::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
+            let uevents = Listener::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
             watcher.uevents = watcher.or_without("hearing of devices", uevents);
-            let links = Socket::open(None, link::GROUP);
+            let links = Listener::open(None, link::GROUP);
             watcher.links = watcher.or_without("hearing of interfaces", links);
             watcher.without.extend(namespaces::why_not_all());
         }
@@ -225,7 +225,8 @@ fn after(now: Instant, time: Duration) -> Instant {
 mod tests {
     use std::{fs, thread};
 
-    use super::super::socket::tests::{fed, feed};
+    use onload_test_tree::netlink::{fed as fed_socket, feed};
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(3600);
@@ -240,6 +241,12 @@ mod tests {
                 longest: LONG,
             },
         }
+    }
+
+    /// A listener and what feeds it, which is taken for the kernel.
+    fn fed() -> (Listener, OwnedFd) {
+        let (reader, feeder) = fed_socket();
+        (Listener::with(reader, |_| true), feeder)
     }
 
     fn watcher() -> Watcher {

@@ -1,16 +1,18 @@
 //! What messages of netlink are made of (include/uapi/linux/netlink.h). Numbers are of the host's byte order.
 
+use std::io;
+
 use rustix::io::Errno;
 
-pub const HEADER: usize = 16; // struct nlmsghdr
+const HEADER: usize = 16; // struct nlmsghdr
 const ATTRIBUTE_HEADER: usize = 4; // struct nlattr
 /// The upper two bits of an attribute's type are flags.
 const TYPE_MASK: u16 = 0x3fff;
 const NESTED: u16 = 0x8000; // NLA_F_NESTED
-pub const ERROR: u16 = 2; // NLMSG_ERROR
-pub const DONE: u16 = 3; // NLMSG_DONE
+const ERROR: u16 = 2; // NLMSG_ERROR
+const DONE: u16 = 3; // NLMSG_DONE
 /// `NLM_F_DUMP_INTR`: the list changed while it was read.
-pub const INTERRUPTED: u16 = 0x10;
+const INTERRUPTED: u16 = 0x10;
 pub const REQUEST: u16 = 0x1; // NLM_F_REQUEST
 pub const ACKNOWLEDGE: u16 = 0x4; // NLM_F_ACK
 pub const DUMP: u16 = 0x300; // NLM_F_ROOT | NLM_F_MATCH: all there are
@@ -86,21 +88,21 @@ pub(super) fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     Some(all.find(|(kind, _)| *kind == wanted)?.1)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+#[derive(Clone, Copy)]
+struct Message<'a> {
     /// `nlmsg_type`.
-    pub kind: u16,
+    kind: u16,
     /// `nlmsg_flags`.
-    pub flags: u16,
+    flags: u16,
     /// `nlmsg_seq`, that of the request.
-    pub sequence: u32,
-    pub payload: &'a [u8],
+    sequence: u32,
+    payload: &'a [u8],
 }
 
 impl Message<'_> {
     /// What an `NLMSG_ERROR` or `NLMSG_DONE` says: the end of a list may carry an error too. `None` where it says
     /// nothing that Linux does.
-    pub fn result(&self) -> Option<Result<(), Errno>> {
+    fn result(&self) -> Option<Result<(), Errno>> {
         // A negative number, and 0 for none.
         let error = u32_at(self.payload, 0)?.cast_signed();
         match error.checked_neg()? {
@@ -113,7 +115,7 @@ impl Message<'_> {
 }
 
 /// The messages of a datagram; `None` for one that is cut short, behind which there is none.
-pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
@@ -135,36 +137,41 @@ fn first(bytes: &[u8]) -> Option<Message<'_>> {
     })
 }
 
-/// One message of an answer.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// What was asked for, or a part of it.
-    Part(&'a [u8]),
-    End,
-    Changed,
-    Failed(Errno),
+/// What a datagram says of the answer that it belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub is_complete: bool,
+    /// The kernel marks the first message of a datagram, which is as true as the others (`nl_dump_check_consistent` in
+    /// include/net/netlink.h).
+    pub has_changed: bool,
 }
 
-/// The messages of a datagram that answer a request. What answers another is left out; none stands behind one that
-/// is cut short.
-pub fn answers(bytes: &[u8], sequence: u32) -> impl Iterator<Item = Answer<'_>> {
-    let whole = messages(bytes).map_while(|message| message);
-    let ours = whole.filter(move |message| message.sequence == sequence);
-    ours.map_while(said).flatten().flatten()
+/// Reads a datagram, and gives `part` the payload of each message that answers a request. What answers another is left
+/// out. The error is the kernel's own, or says that a message is cut short.
+pub fn read_datagram(
+    bytes: &[u8],
+    sequence: u32,
+    part: &mut dyn FnMut(&[u8]),
+) -> io::Result<Progress> {
+    let mut progress = Progress::default();
+    for message in messages(bytes) {
+        let message = message.ok_or_else(cut_short)?;
+        if message.sequence != sequence {
+            continue;
+        }
+        progress.has_changed |= message.flags & INTERRUPTED != 0;
+        if matches!(message.kind, ERROR | DONE) {
+            message.result().ok_or_else(cut_short)??;
+            progress.is_complete = true;
+            break;
+        }
+        part(message.payload);
+    }
+    Ok(progress)
 }
 
-/// What one message says: that the list changed, beside a part or its end. The kernel marks the first message of a
-/// datagram, which is as true as the others (`nl_dump_check_consistent` in include/net/netlink.h).
-fn said(message: Message<'_>) -> Option<[Option<Answer<'_>>; 2]> {
-    let changed = (message.flags & INTERRUPTED != 0).then_some(Answer::Changed);
-    let said = match message.kind {
-        ERROR | DONE => Some(match message.result()? {
-            Ok(()) => Answer::End,
-            Err(error) => Answer::Failed(error),
-        }),
-        _ => Some(Answer::Part(message.payload)),
-    };
-    Some([changed, said])
+pub(super) fn cut_short() -> io::Error {
+    io::Error::other("the kernel's answer is cut short")
 }
 
 /// Properties that hold for all bytes.
@@ -172,61 +179,95 @@ fn said(message: Message<'_>) -> Option<[Option<Answer<'_>>; 2]> {
 pub fn fuzz(bytes: &[u8]) {
     let values: usize = attributes(bytes).map(|(_, value)| value.len() + 4).sum();
     assert!(values <= bytes.len());
-    // A part or an end may say beside itself that the list changed.
-    let said = answers(bytes, 1).filter(|answer| *answer != Answer::Changed);
-    assert!(said.count() <= bytes.len() / HEADER);
+    let mut seen = 0;
+    let _ = read_datagram(bytes, 1, &mut |payload| seen += HEADER + payload.len());
+    assert!(seen <= bytes.len());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Vec<Answer<'_>> {
-        answers(bytes, 7).collect()
+    const CHANGED: Progress = Progress {
+        is_complete: false,
+        has_changed: true,
+    };
+
+    fn read(messages: &[Vec<u8>]) -> (io::Result<Progress>, Vec<Vec<u8>>) {
+        let mut parts = Vec::new();
+        let progress = read_datagram(&messages.concat(), 7, &mut |part| parts.push(part.to_vec()));
+        (progress, parts)
+    }
+
+    fn part(flags: u16, payload: &[u8]) -> Vec<u8> {
+        message(16, flags, 7, payload)
+    }
+
+    fn end(kind: u16, flags: u16, number: i32) -> Vec<u8> {
+        message(kind, flags, 7, &number.to_ne_bytes())
     }
 
     #[test]
     fn an_answer_is_a_list_with_an_end_an_acknowledgement_or_an_error() {
-        let error = |number: i32| message(ERROR, 0, 7, &number.to_ne_bytes());
-        assert_eq!(read(&error(0)), [Answer::End]);
-        let busy = Errno::BUSY.raw_os_error();
-        assert_eq!(read(&error(-busy)), [Answer::Failed(Errno::BUSY)]);
-        for no_error in [i32::MIN, -4096, 1] {
-            assert_eq!(read(&error(no_error)), []);
+        let complete = Progress {
+            is_complete: true,
+            has_changed: false,
+        };
+        let (progress, parts) = read(&[end(ERROR, 0, 0)]);
+        assert_eq!((progress.unwrap(), parts.len()), (complete, 0));
+        let list = [part(2, b"abcd"), part(2, b"efgh"), end(DONE, 2, 0)];
+        let (progress, parts) = read(&list);
+        assert_eq!(progress.unwrap(), complete);
+        assert_eq!(parts, [b"abcd", b"efgh"]);
+        let (progress, parts) = read(&list[..2]);
+        assert_eq!((progress.unwrap(), parts.len()), (Progress::default(), 2));
+        let (progress, parts) = read(&[end(DONE, 2, 0), part(2, b"none")]);
+        assert_eq!((progress.unwrap(), parts.len()), (complete, 0));
+        for kind in [ERROR, DONE] {
+            let (progress, _) = read(&[end(kind, 0, -Errno::BUSY.raw_os_error())]);
+            let error = Errno::from_io_error(&progress.unwrap_err());
+            assert_eq!(error, Some(Errno::BUSY));
+            for no_error in [i32::MIN, -4096, 1] {
+                let error = read(&[end(kind, 0, no_error)]).0.unwrap_err();
+                assert_eq!(error.to_string(), "the kernel's answer is cut short");
+            }
         }
-        let list = [
-            message(16, 2, 7, b"abcd"),
-            message(16, 2, 7, b"efgh"),
-            message(DONE, 2, 7, &[0; 4]),
-        ];
-        let (one, two) = (Answer::Part(b"abcd"), Answer::Part(b"efgh"));
-        assert_eq!(read(&list.concat()), [one, two, Answer::End]);
     }
 
     #[test]
     fn a_list_that_changed_says_so_on_a_part_which_counts_all_the_same() {
-        let part = message(16, INTERRUPTED, 7, b"abcd");
-        assert_eq!(read(&part), [Answer::Changed, Answer::Part(b"abcd")]);
+        let (progress, parts) = read(&[part(INTERRUPTED, b"abcd"), part(0, b"efgh")]);
+        assert_eq!((progress.unwrap(), parts.len()), (CHANGED, 2));
     }
 
     #[test]
     fn a_list_that_changed_before_its_end_has_one_all_the_same() {
-        let end = message(DONE, INTERRUPTED, 7, &[0; 4]);
-        assert_eq!(read(&end), [Answer::Changed, Answer::End]);
+        let (progress, _) = read(&[part(0, b"abcd"), end(DONE, INTERRUPTED, 0)]);
+        let is_complete = true;
+        let wanted = Progress {
+            is_complete,
+            ..CHANGED
+        };
+        assert_eq!(progress.unwrap(), wanted);
     }
 
     #[test]
     fn an_answer_to_another_request_is_left_out() {
-        let both = [message(16, 0, 6, b"abcd"), message(16, 0, 7, b"efgh")].concat();
-        assert_eq!(read(&both), [Answer::Part(b"efgh")]);
+        let of_other = message(ERROR, INTERRUPTED, 6, &(-1_i32).to_ne_bytes());
+        let (progress, parts) = read(&[of_other, part(0, b"efgh")]);
+        assert_eq!(progress.unwrap(), Progress::default());
+        assert_eq!(parts, [b"efgh"]);
     }
 
     #[test]
-    fn what_is_cut_short_is_left_out() {
-        let whole = message(16, 0, 7, &attribute(1, b"abcdef"));
-        for end in 0..whole.len() {
-            assert_eq!(read(&whole[..end]), [], "{end}");
+    fn what_is_cut_short_is_an_error_and_an_attribute_that_is_left_out() {
+        let whole = part(0, &attribute(1, b"abcdef"));
+        for end in 1..whole.len() {
+            let (progress, parts) = read(&[whole[..end].to_vec()]);
+            assert!(progress.is_err() && parts.is_empty(), "{end}");
         }
+        assert!(read(&[vec![0; 16]]).0.is_err());
+        assert!(read(&[vec![0xff; 16]]).0.is_err());
         for bytes in [&[0, 0, 1, 0][..], &[3, 0, 1, 0], &[255, 255, 1, 0]] {
             assert_eq!(attributes(bytes).count(), 0);
         }

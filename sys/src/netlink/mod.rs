@@ -1,12 +1,13 @@
 //! Netlink: what the kernel is asked and told about network interfaces (rtnetlink(7)) and RDMA devices. Messages are
-//! made and read by pure functions over bytes, one file for each family. Whoever asks the kernel has a socket of its
-//! own. Numbers are of the host's byte order.
+//! made and read by pure functions over bytes, one file for each family; [`socket`] does the I/O. Numbers are of the
+//! host's byte order.
 
 pub mod address;
 pub mod link;
 pub mod message;
 pub mod nldev;
 pub mod route;
+pub mod socket;
 
 /// Gives the readers of answers something foreign.
 ///

@@ -132,24 +132,11 @@ pub fn fuzz(bytes: &[u8]) {
 mod tests {
     use std::os::fd::AsFd;
 
+    use onload_test_tree::netlink::{SEQUENCE, exchange as bytes};
     use rustix::io::Errno;
 
-    use super::super::message::{ACKNOWLEDGE, Answer, DUMP, REQUEST, answers, message};
+    use super::super::message::{ACKNOWLEDGE, DUMP, REQUEST, message, read_datagram};
     use super::*;
-
-    /// What went over the socket and came back, written down by the kernel's source and not recorded from a machine:
-    /// see its head.
-    const EXCHANGE: &str = include_str!("../../tests/nldev-exchange.txt");
-    const SEQUENCE: u32 = 7;
-
-    /// The bytes of one line of the exchange.
-    fn bytes(name: &str) -> Vec<u8> {
-        let mut lines = EXCHANGE.lines().filter(|line| !line.starts_with('#'));
-        let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let digits: String = line.unwrap().split_whitespace().collect();
-        let pair = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        (0..digits.len()).step_by(2).map(pair).collect()
-    }
 
     fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
         message(kind, flags | REQUEST, SEQUENCE, payload)
@@ -157,17 +144,13 @@ mod tests {
 
     /// What a name of the exchange answers.
     fn told<T>(name: &str, read: &dyn Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Errno> {
-        let bytes = bytes(name);
         let mut all = Vec::new();
-        for answer in answers(&bytes, SEQUENCE) {
-            match answer {
-                Answer::Part(payload) => all.extend(read(payload)),
-                Answer::End => return Ok(all),
-                Answer::Changed => return Err(Errno::AGAIN),
-                Answer::Failed(error) => return Err(error),
-            }
-        }
-        panic!("{name} has no end");
+        let progress = read_datagram(&bytes(name), SEQUENCE, &mut |payload| {
+            all.extend(read(payload));
+        });
+        let progress = progress.map_err(|error| Errno::from_io_error(&error).unwrap())?;
+        assert!(progress.is_complete && !progress.has_changed, "{name}");
+        Ok(all)
     }
 
     #[test]

@@ -5,6 +5,8 @@
 mod agent;
 mod files;
 mod log;
+pub mod netlink;
+pub mod network;
 mod onload;
 pub mod sample;
 mod sysfs;

@@ -3,7 +3,7 @@
 use onload_core::lease::InterfaceFacts;
 use onload_sys::pci::PciAddress;
 
-use crate::moves::netlink::link::{CHOSEN_FLAGS, Change, Link, UP, address_bytes, address_text};
+use onload_sys::netlink::link::{CHOSEN_FLAGS, Change, Link, UP, address_bytes, address_text};
 
 /// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
 pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    use crate::moves::netlink::link::Xdp;
+    use onload_sys::netlink::link::Xdp;
 
     fn link() -> Link {
         Link {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use onload_sys::bail;
 use onload_sys::error::Result;
+use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 
 use crate::moves::journey;
-use crate::moves::netlink::link::Link;
 use crate::moves::netns::Netns;
 
 pub(super) type Home<'a> = journey::Home<'a, Identity>;

@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::address::Address;
+use onload_sys::netlink::link::{Change, Link, UP};
+use onload_sys::netlink::route::New;
 use rustix::io::Errno;
 
 use crate::moves::journey::Request;
-use crate::moves::netlink::address::Address;
-use crate::moves::netlink::link::{Change, Link, UP};
-use crate::moves::netlink::route::New;
 use crate::moves::netns::Netns;
 
 pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {

@@ -5,12 +5,12 @@
 use std::io;
 use std::time::Duration;
 
+use onload_sys::bpf;
 use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::netlink::link::Link;
 use onload_sys::text::Quoted;
 use rustix::io::Errno;
 
-use super::programs;
-use crate::moves::netlink::link::Link;
 use crate::moves::netns::{self, Depth, Netns, Unseen};
 
 /// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
@@ -133,7 +133,7 @@ pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
 
 /// Detaches the programs that a container left on an interface of the host.
 pub(super) fn detach_programs(link: &Link) -> Result<()> {
-    programs::clear(link).with_context(|| {
+    bpf::interface::clear(link).with_context(|| {
         let name = link.shown();
         format!("removing BPF programs from interface {name}; `bpftool net` shows them")
     })
@@ -143,12 +143,14 @@ pub(super) fn detach_programs(link: &Link) -> Result<()> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+    use onload_test_tree::network::{self, Child};
+
     use super::*;
-    use crate::moves::netns::test_namespace::{self, Child};
+    use crate::moves::netns::test_namespace::netns;
 
     #[test]
     fn what_the_host_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {
-        if !test_namespace::can_be("moving interfaces") {
+        if !network::can_be("moving interfaces") {
             return;
         }
         let Some(_stranger) = Child::of_user() else {
@@ -158,7 +160,7 @@ mod tests {
         base.ip("link add d0 type veth peer name d1");
         base.ip("link add link d0 name mac0 type macvlan");
         base.ip(&format!("link set mac0 netns {}", two.pid()));
-        let netns = base.netns();
+        let netns = netns(&base);
         let mut links = netns.links().unwrap().into_iter();
         let link = links.find(|link| link.name == b"d0").unwrap();
         let find = || {
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn nothing_hides_in_a_namespace_whose_interfaces_come_and_go() {
-        if !test_namespace::can_be("moving interfaces") {
+        if !network::can_be("moving interfaces") {
             return;
         }
         let (one, two) = (Child::new(), Child::new());
@@ -189,13 +191,13 @@ mod tests {
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let (one, two) = (one.netns(), two.netns());
+                let (one, two) = (netns(&one), netns(&two));
                 while !is_done.load(Relaxed) {
                     one.give(7, &two, None).unwrap();
                     two.give(7, &one, None).unwrap();
                 }
             });
-            let netns = one.netns();
+            let netns = netns(&one);
             let fewer = (0..20).find_map(|_| {
                 let (links, _) = netns.look().unwrap();
                 let bridges = links.iter().filter(|link| link.kind == b"bridge");

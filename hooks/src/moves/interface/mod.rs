@@ -1,13 +1,11 @@
 //! What an interface does on its [journey](super::journey): what is looked at before it moves, what it has in the
 //! container, and in [`take`] and [`restore`] how it comes back.
 
-mod ethtool;
 mod facts;
 mod identity;
 mod inside;
 mod leftovers;
 mod onload;
-mod programs;
 mod queues;
 mod rebind;
 mod restore;
@@ -20,6 +18,7 @@ use onload_core::class::Class;
 use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::{Lock, START_PATIENCE};
+use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
@@ -28,7 +27,6 @@ pub use identity::Identity;
 use rebind::Function;
 
 use super::journey::{Arrival, Departure, Home, Kind, MOVING_PATIENCE, NotBack, Request, Way};
-use super::netlink::link::Link;
 use super::netns::{Depth, Netns};
 
 /// What engines call the interface that they give a container themselves.

@@ -16,11 +16,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use onload_core::lease::{InterfaceFacts, Registration};
-use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::{bail, bpf};
 use rustix::io::Errno;
 
-use super::programs;
 use crate::moves::netns::Netns;
 
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
@@ -64,7 +63,7 @@ pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<R
         // The kernel takes one write as one value.
         file.write_all(format!("{}\n", facts.name).as_bytes())
     };
-    let before = programs::named(PROGRAM);
+    let before = bpf::interface::named(PROGRAM);
     match netns.inside(write) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
             return Ok(registration(facts));
@@ -79,7 +78,7 @@ pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<R
     let own = own.ok_or_else(|| Error::new(failed()))?;
     Ok(Some(Registration {
         since: own.since,
-        program: one_more(&before, &programs::named(PROGRAM)),
+        program: one_more(&before, &bpf::interface::named(PROGRAM)),
     }))
 }
 
@@ -93,7 +92,7 @@ pub(super) fn registration(facts: &InterfaceFacts) -> Option<Registration> {
     let own = listed.iter().find(|one| one.is(facts))?;
     Some(Registration {
         since: own.since,
-        program: program_of(own, &listed, &programs::named(PROGRAM)),
+        program: program_of(own, &listed, &bpf::interface::named(PROGRAM)),
     })
 }
 
@@ -116,7 +115,7 @@ pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
     match listed.iter().find(|one| one.is(facts)) {
         // A registration ends with the module.
         None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
-        Some(now) if is_missing(kept, now.since, &programs::named(PROGRAM)) => {
+        Some(now) if is_missing(kept, now.since, &bpf::interface::named(PROGRAM)) => {
             bail!(
                 "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
                 facts.name,
@@ -157,9 +156,10 @@ fn listed_in(dir: &Path) -> Option<Vec<Listed>> {
 
 #[cfg(test)]
 mod tests {
+    use onload_sys::netlink::link::Link;
+
     use super::*;
     use crate::moves::interface::facts;
-    use crate::moves::netlink::link::Link;
 
     fn listed(name: &str, address: &str, since: u64) -> Listed {
         let (name, address) = (name.to_owned(), address.to_owned());

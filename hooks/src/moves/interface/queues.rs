@@ -11,10 +11,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use onload_core::lease::{InterfaceFacts, Queues, Spread};
+use onload_sys::ethtool::{self, Ethtool};
+use onload_sys::netlink::link::Link;
 use rustix::io::Errno;
 
-use super::ethtool::{self, Ethtool};
-use crate::moves::netlink::link::Link;
 use crate::moves::netns::Netns;
 
 const CLASS: &str = "/sys/class/net";
@@ -250,9 +250,9 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use onload_test_tree::Tree;
+    use onload_test_tree::network::{self, Child};
 
     use super::*;
-    use crate::moves::netns::test_namespace::{self, Child};
 
     fn tree(files: &[(&str, &str)]) -> Tree {
         let tree = Tree::new();
@@ -317,12 +317,12 @@ mod tests {
     /// A pair has channels, and neither RSS nor rules.
     #[test]
     fn channels_are_restored_and_what_a_driver_does_not_have_is_not_looked_for() {
-        if !test_namespace::can_be("changing interfaces") {
+        if !network::can_be("changing interfaces") {
             return;
         }
         let child = Child::new();
         child.ip("link add d0 numrxqueues 4 numtxqueues 4 type veth peer name d1");
-        child.within(|_| {
+        child.within(|| {
             let place = Place {
                 dir: PathBuf::new(),
                 ethtool: Ethtool::open(b"d0").unwrap(),

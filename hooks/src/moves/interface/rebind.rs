@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use onload_core::class::Class;
 use onload_core::lease::{InterfaceFacts, Lease, Listed};
 use onload_sys::error::Result;
+use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 
 use super::identity::Home;
 use super::usage::names;
 use crate::moves::journey::PAUSE;
-use crate::moves::netlink::link::Link;
 
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";

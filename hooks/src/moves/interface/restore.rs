@@ -5,13 +5,13 @@ use std::io;
 use onload_core::lease::InterfaceFacts;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::link::{Change, Link, PROMISCUOUS, UP};
 
 use super::facts::{self, Step};
 use super::identity::{Home, Identity};
 use super::rebind::{Function, wait_for};
 use super::{leftovers, onload, queues};
 use crate::moves::journey::{NotBack, Return};
-use crate::moves::netlink::link::{Change, Link, PROMISCUOUS, UP};
 use crate::moves::netns::Depth;
 use crate::moves::passing::{is_passing, passing};
 
@@ -208,11 +208,12 @@ mod tests {
     use onload_sys::fs::lock::START_PATIENCE;
     use onload_sys::pci::PciAddress;
     use onload_sys::processes::Processes;
+    use onload_test_tree::network::{self, Child};
 
     use super::*;
     use crate::moves::interface::take::{sweep, take};
     use crate::moves::netns::Netns;
-    use crate::moves::netns::test_namespace::{self, Child};
+    use crate::moves::netns::test_namespace::netns;
 
     /// A host where an interface of a virtual function may be.
     struct Host {
@@ -223,7 +224,7 @@ mod tests {
     impl Host {
         /// None where namespaces cannot be made here.
         fn new() -> Option<Self> {
-            test_namespace::can_be("moving interfaces").then(|| Host {
+            network::can_be("moving interfaces").then(|| Host {
                 child: Child::new(),
                 identity: Identity::with_stand_ins([(51, pci())].into()),
             })
@@ -248,7 +249,7 @@ mod tests {
 
         fn home(&self) -> Home<'_> {
             Home {
-                netns: self.child.netns(),
+                netns: netns(&self.child),
                 kind: &self.identity,
             }
         }
@@ -294,7 +295,7 @@ mod tests {
             if let Some(other) = other {
                 container.ip(&format!("link property add dev {came_as} altname {other}"));
             }
-            let from = container.netns();
+            let from = netns(&container);
             let told = take(&from, &seen, &home, &facts).unwrap_err();
             let told = told.to_string();
             let is_known = told.contains("was replaced by another one")
@@ -315,7 +316,7 @@ mod tests {
         container.ip("link add eth7 index 77 type veth");
         let seen = seen();
         let facts = facts::of(&seen, pci());
-        take(&container.netns(), &seen, &home, &facts).unwrap();
+        take(&netns(&container), &seen, &home, &facts).unwrap();
         assert_eq!(names(&home.netns), ["lo", "eth3", "end"]);
     }
 

@@ -4,10 +4,10 @@
 use onload_core::lease::InterfaceFacts;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::link::{Change, Link, UP};
 
 use super::identity::Home;
 use super::leftovers::{self, moving};
-use crate::moves::netlink::link::{Change, Link, UP};
 use crate::moves::netns::{Depth, Netns};
 use crate::moves::passing::{is_passing, passing};
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use onload_core::netdev::usage::{Beside, Link as Used, LinkRoute, Namespace, Use};
-use onload_sys::bail;
 use onload_sys::error::Result;
+use onload_sys::netlink::link::Link;
+use onload_sys::{bail, bpf};
 
-use super::{leftovers, programs};
-use crate::moves::netlink::link::Link;
+use super::leftovers;
 use crate::moves::netns::{Depth, Netns};
 
 /// RDMA devices; one in software names the interface below it.
@@ -20,7 +20,7 @@ pub(super) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<S
     let soft_rdma = soft_rdma_on(&name);
     let beside = Beside {
         soft_rdma: soft_rdma.as_deref(),
-        has_tcx: programs::has_tcx(link),
+        has_tcx: bpf::interface::has_tcx(link),
         ..Beside::default()
     };
     let mut uses = namespace(netns)?.uses(&Used::from(link), beside);

@@ -2,7 +2,6 @@
 //! thread enters the other one, opens a socket there and ends; the socket stays in the namespace that it was made in
 //! (net_namespaces(7)).
 
-mod cookie;
 mod namespace;
 mod owner;
 mod search;

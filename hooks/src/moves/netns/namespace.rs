@@ -7,15 +7,15 @@ use std::path::Path;
 use std::thread;
 
 use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::address::{self, Address};
+use onload_sys::netlink::link::{self, Change, Link};
+use onload_sys::netlink::message::{CREATE, EXCLUSIVE};
+use onload_sys::netlink::route::{self, Route};
+use onload_sys::netlink::socket::Socket;
+use onload_sys::netns;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::cookie;
-use crate::moves::netlink::address::{self, Address};
-use crate::moves::netlink::link::{self, Change, Link};
-use crate::moves::netlink::message::{CREATE, EXCLUSIVE};
-use crate::moves::netlink::route::{self, Route};
-use crate::moves::netlink::socket::Socket;
 use crate::record::init::Init;
 
 const STACK: usize = 128 * 1024;
@@ -58,8 +58,8 @@ impl Netns {
 
     fn of(file: File) -> io::Result<Self> {
         let (socket, cookie) = in_thread(file.as_fd(), || {
-            let socket = Socket::route()?;
-            let cookie = cookie::of_socket(socket.fd())?;
+            let socket = Socket::open(None)?.impatient();
+            let cookie = netns::cookie(socket.as_fd())?;
             Ok((socket, cookie))
         })?;
         Ok(Netns {

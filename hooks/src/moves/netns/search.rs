@@ -328,8 +328,10 @@ fn keeper(path: &Path) -> String {
 mod tests {
     use std::process::{self, Command, Stdio};
 
+    use onload_test_tree::network::Child;
+
     use super::*;
-    use crate::moves::netns::test_namespace::Child;
+    use crate::moves::netns::test_namespace::netns;
 
     /// A process of a user that makes so many network namespaces, each with a user namespace as anybody may make it, keeps
     /// them open, and ends with this.
@@ -421,7 +423,7 @@ mod tests {
         let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
         // Its number in /proc is above all of the others'.
         let child = Child::new();
-        let (own, here) = (child.netns(), Netns::own().unwrap());
+        let (own, here) = (netns(&child), Netns::own().unwrap());
         let cookies = |depth, patience| {
             let mut end = None;
             let found = others(&here, depth, patience).filter_map(|found| match found {
@@ -466,7 +468,7 @@ mod tests {
             return;
         }
         let child = Child::new();
-        let own = child.netns();
+        let own = netns(&child);
         let found = find(own.cookie(), None).unwrap();
         assert!(found.is_some());
         assert!(find(u64::MAX, None).unwrap().is_none());

@@ -7,13 +7,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_sys::fs::detached;
+use onload_sys::netlink::link::{Change, Link};
 use onload_sys::netlink::nldev::{Character, NetnsMode};
+use onload_sys::netlink::socket::Socket;
 use onload_sys::pci::PciAddress;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::netlink::RDMA;
 
 use super::kernel;
-use crate::moves::netlink::socket::Socket;
 use crate::moves::netns::Netns;
 
 /// Where the kernel lists the devices, below the root of sysfs.
@@ -111,7 +113,7 @@ impl Devices {
         if self.stand_ins.is_empty() {
             return kernel::rename(&socket_in(netns)?, index, name);
         }
-        let change = crate::moves::netlink::link::Change::Name(name.as_bytes());
+        let change = Change::Name(name.as_bytes());
         netns.change(self.link_of(netns, index)?, &change)
     }
 
@@ -164,16 +166,14 @@ impl Devices {
     /// The number that a stand-in has as an interface.
     fn link_of(&self, netns: &Netns, index: u32) -> io::Result<u32> {
         let links = netns.links().map_err(io::Error::other)?;
-        let is_it = |link: &&crate::moves::netlink::link::Link| {
-            link.kind == b"veth" && link.lower == Some(index)
-        };
+        let is_it = |link: &&Link| link.kind == b"veth" && link.lower == Some(index);
         let found = links.iter().find(is_it).map(|link| link.index);
         found.ok_or_else(|| Errno::INVAL.into())
     }
 }
 
 fn socket_in(netns: &Netns) -> io::Result<Socket> {
-    netns.inside(Socket::rdma)
+    netns.inside(|| Socket::open(Some(RDMA)))
 }
 
 /// The root of sysfs as a namespace sees it.

@@ -3,11 +3,10 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use onload_sys::netlink::message::{ACKNOWLEDGE, DUMP};
 use onload_sys::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
+use onload_sys::netlink::socket::Socket;
 use rustix::io::Errno;
-
-use crate::moves::netlink::message::{ACKNOWLEDGE, DUMP};
-use crate::moves::netlink::socket::Socket;
 
 /// Asks the kernel, and reads the payloads of the answers to their end.
 pub(super) trait Exchange {
@@ -16,7 +15,7 @@ pub(super) trait Exchange {
 
 impl Exchange for Socket {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.payloads(kind, flags, payload)
+        self.answers(kind, flags, payload, &|answer| Some(answer.to_vec()))
     }
 }
 
@@ -72,21 +71,10 @@ mod tests {
     use std::cell::RefCell;
     use std::os::fd::AsFd;
 
-    use onload_sys::netlink::message::{Answer, REQUEST, answers, message};
+    use onload_sys::netlink::message::{REQUEST, message, read_datagram};
+    use onload_test_tree::netlink::{SEQUENCE, exchange as bytes};
 
     use super::*;
-
-    /// See the head of the file for where it comes from.
-    const EXCHANGE: &str = include_str!("../../../../sys/tests/nldev-exchange.txt");
-    const SEQUENCE: u32 = 7;
-
-    fn bytes(name: &str) -> Vec<u8> {
-        let mut lines = EXCHANGE.lines().filter(|line| !line.starts_with('#'));
-        let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let digits: String = line.unwrap().split_whitespace().collect();
-        let pair = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        (0..digits.len()).step_by(2).map(pair).collect()
-    }
 
     /// Answers a list of requests, each with what was written down, in that order and no others.
     struct Replay(RefCell<Vec<(&'static str, &'static str)>>);
@@ -117,15 +105,11 @@ mod tests {
             }
             assert_eq!(made, wanted, "{request}");
             let mut parts = Vec::new();
-            for answer in answers(&bytes(answer), SEQUENCE) {
-                match answer {
-                    Answer::Part(payload) => parts.push(payload.to_vec()),
-                    Answer::End => return Ok(parts),
-                    Answer::Changed => panic!("torn"),
-                    Answer::Failed(error) => return Err(error.into()),
-                }
-            }
-            panic!("{request} has no end");
+            let progress = read_datagram(&bytes(answer), SEQUENCE, &mut |payload| {
+                parts.push(payload.to_vec());
+            })?;
+            assert!(progress.is_complete && !progress.has_changed, "{answer}");
+            Ok(parts)
         }
     }
 

@@ -1,19 +1,17 @@
 //! BPF programs on an interface that netlink does not take away: those of tcx stay on it through a move (net/core/dev.c,
 //! `__dev_change_net_namespace`), and an XDP program that a link holds goes with the link alone.
-//!
-//! Numbers and layouts are those of include/uapi/linux/bpf.h.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::moves::bpf::{
+use super::call::{
     Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
     descriptor, number,
 };
-use crate::moves::netlink::link::Link;
-use crate::moves::netlink::message::until_null;
+use crate::netlink::link::Link;
+use crate::netlink::message::until_null;
 
 const PROG_GET_NEXT_ID: libc::c_long = 11;
 const LINK_GET_FD_BY_ID: libc::c_long = 30;
@@ -96,13 +94,13 @@ struct Attached {
 }
 
 /// Whether programs of tcx are on an interface of this process's own network namespace.
-pub(super) fn has_tcx(link: &Link) -> bool {
+pub fn has_tcx(link: &Link) -> bool {
     let mut places = PLACES.into_iter();
     places.any(|place| attached(link.index, place).is_ok_and(|found| !found.is_empty()))
 }
 
 /// Takes what netlink does not take from an interface of this process's own network namespace.
-pub(super) fn clear(link: &Link) -> Result<(), Errno> {
+pub fn clear(link: &Link) -> Result<(), Errno> {
     if !link.xdp_programs.is_empty() {
         detach_xdp_links(link)?;
     }
@@ -119,7 +117,7 @@ pub(super) fn clear(link: &Link) -> Result<(), Errno> {
 }
 
 /// The numbers of the machine's XDP programs of a name; those that cannot be looked at are none.
-pub(super) fn named(name: &[u8]) -> BTreeSet<u32> {
+pub fn named(name: &[u8]) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut last = 0;
     for _ in 0..MAX_LOOKS {
@@ -222,8 +220,11 @@ fn word(word: u32) -> Words {
 
 #[cfg(test)]
 mod tests {
+    use onload_test_tree::network::{self, Child};
+
     use super::*;
-    use crate::moves::netns::test_namespace::{self, Child};
+    use crate::netlink::link;
+    use crate::netlink::socket::Socket;
 
     const PROG_LOAD: libc::c_long = 5;
     const PROG_ATTACH: libc::c_long = 8;
@@ -247,6 +248,12 @@ mod tests {
         place: u32,
     }
     impl Attr for Load {}
+
+    fn named_link(name: &[u8]) -> Link {
+        let socket = Socket::open(None).unwrap();
+        let links = socket.list(link::GET, &link::all(), &link::parse).unwrap();
+        links.into_iter().find(|link| link.name == name).unwrap()
+    }
 
     /// A program of two instructions, that returns a number.
     fn load(kind: u32, number: u32, place: u32) -> OwnedFd {
@@ -273,20 +280,13 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn programs_of_tcx_are_seen_and_taken_away_however_they_were_put_there() {
-        if !test_namespace::can_be("BPF programs on interfaces") {
+        if !network::can_be("BPF programs on interfaces") {
             return;
         }
         let child = Child::new();
         child.ip("link add d0 type veth peer name d1");
-        child.within(|netns| {
-            let link = || {
-                netns
-                    .links()
-                    .unwrap()
-                    .into_iter()
-                    .find(|one| one.name == b"d0")
-            };
-            let link = link().unwrap();
+        child.within(|| {
+            let link = named_link(b"d0");
             assert!(!has_tcx(&link));
             clear(&link).unwrap();
             let plain = load(SCHED_CLS, 0, 0);
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn programs_of_xdp_are_found_by_their_name_while_somebody_holds_them() {
-        if !test_namespace::can_be("BPF programs") {
+        if !network::can_be("BPF programs") {
             return;
         }
         let name = format!("ctk{}", std::process::id());
@@ -329,26 +329,25 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_program_of_xdp_goes_with_the_link_that_holds_it_and_no_other_does() {
-        if !test_namespace::can_be("BPF programs on interfaces") {
+        if !network::can_be("BPF programs on interfaces") {
             return;
         }
         let child = Child::new();
         child.ip("link add d0 type veth peer name d1");
-        child.within(|netns| {
-            let link = |name: &[u8]| {
-                let mut links = netns.links().unwrap().into_iter();
-                links.find(|one| one.name == name).unwrap()
-            };
+        child.within(|| {
             let kept = [b"d0", b"d1"].map(|name| {
                 let program = load(XDP, 2, XDP_PLACE);
                 // `XDP_FLAGS_SKB_MODE`.
-                let index = link(name).index;
+                let index = named_link(name).index;
                 let mut attr = Words([number(program.as_fd()), index, XDP_PLACE, 2, 0, 0]);
                 descriptor(call(LINK_CREATE, &mut attr).unwrap())
             });
-            assert!(link(b"d0").xdp.is_some());
-            clear(&link(b"d0")).unwrap();
-            assert_eq!((link(b"d0").xdp, link(b"d1").xdp.is_some()), (None, true));
+            assert!(named_link(b"d0").xdp.is_some());
+            clear(&named_link(b"d0")).unwrap();
+            assert_eq!(
+                (named_link(b"d0").xdp, named_link(b"d1").xdp.is_some()),
+                (None, true)
+            );
             drop(kept);
         });
     }

@@ -40,19 +40,19 @@ const MAX_KEY: u32 = 256;
 
 /// An interface of this process's own network namespace.
 #[derive(Debug)]
-pub(crate) struct Ethtool {
+pub struct Ethtool {
     socket: OwnedFd,
     name: [u8; libc::IFNAMSIZ],
 }
 
 /// How packets are spread over queues (RSS).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spread {
+pub struct Spread {
     /// A queue for each value of the hash.
-    pub(crate) table: Vec<u32>,
-    pub(crate) key: Vec<u8>,
+    pub table: Vec<u32>,
+    pub key: Vec<u8>,
     /// The hash function, and what is done with the addresses before.
-    pub(crate) hash: [u8; 2],
+    pub hash: [u8; 2],
 }
 
 /// The attribute of the ioctl (`struct ifreq`).
@@ -65,7 +65,7 @@ struct Request {
 
 impl Ethtool {
     /// An interface by its name; none for a name that none has.
-    pub(crate) fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
+    pub fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
         let mut own = [0; libc::IFNAMSIZ];
         // Room for the null byte at its end stays.
         let Some(place) = own[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
@@ -78,14 +78,14 @@ impl Ethtool {
         Ok(Some(Ethtool { socket, name: own }))
     }
 
-    pub(crate) fn channels(&self) -> Result<[u32; 4], Errno> {
+    pub fn channels(&self) -> Result<[u32; 4], Errno> {
         let mut buffer = command(GET_CHANNELS, CHANNELS);
         self.call(&mut buffer)?;
         let counts = words(buffer.get(CHANNEL_COUNTS..).unwrap_or_default());
         counts.try_into().map_err(|_| Errno::IO)
     }
 
-    pub(crate) fn set_channels(&self, counts: [u32; 4]) -> Result<(), Errno> {
+    pub fn set_channels(&self, counts: [u32; 4]) -> Result<(), Errno> {
         let mut buffer = command(GET_CHANNELS, CHANNELS);
         self.call(&mut buffer)?;
         put(&mut buffer, 0, SET_CHANNELS);
@@ -95,7 +95,7 @@ impl Ethtool {
         self.call(&mut buffer)
     }
 
-    pub(crate) fn spread(&self) -> Result<Spread, Errno> {
+    pub fn spread(&self) -> Result<Spread, Errno> {
         let mut header = command(GET_SPREAD, SPREAD);
         self.call(&mut header)?;
         let (table, key) = (word(&header, TABLE_LENGTH), word(&header, KEY_LENGTH));
@@ -120,7 +120,7 @@ impl Ethtool {
         })
     }
 
-    pub(crate) fn set_spread(&self, spread: &Spread) -> Result<(), Errno> {
+    pub fn set_spread(&self, spread: &Spread) -> Result<(), Errno> {
         let count = |length: usize| u32::try_from(length).map_err(|_| Errno::TOOBIG);
         let mut buffer = command(SET_SPREAD, SPREAD);
         put(&mut buffer, TABLE_LENGTH, count(spread.table.len())?);
@@ -134,7 +134,7 @@ impl Ethtool {
     }
 
     /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; E2BIG for more than `most`.
-    pub(crate) fn rules(&self, most: u32) -> Result<Vec<Vec<u8>>, Errno> {
+    pub fn rules(&self, most: u32) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = command(GET_RULE_COUNT, RULES + PADDING);
         self.call(&mut buffer)?;
         let count = word(&buffer, COUNT);
@@ -156,11 +156,11 @@ impl Ethtool {
         Ok(rules)
     }
 
-    pub(crate) fn insert(&self, rule: &[u8]) -> Result<(), Errno> {
+    pub fn insert(&self, rule: &[u8]) -> Result<(), Errno> {
         self.with_rule(INSERT_RULE, rule)
     }
 
-    pub(crate) fn delete(&self, rule: &[u8]) -> Result<(), Errno> {
+    pub fn delete(&self, rule: &[u8]) -> Result<(), Errno> {
         self.with_rule(DELETE_RULE, rule)
     }
 

@@ -1,13 +1,11 @@
-//! Device programs of cgroups, by bpf(2).
-//!
-//! Numbers and layouts are those of include/uapi/linux/bpf.h. The kernel accepts a shorter `union
-//! bpf_attr` in place of one that ends in zeros (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
+//! Device programs of cgroups. The kernel accepts a shorter `union bpf_attr` in place of one that ends in zeros
+//! (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::moves::bpf::{
+use super::call::{
     Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
     descriptor, number,
 };
@@ -21,7 +19,7 @@ const TYPE_DEVICE: u32 = 15;
 const ATTACH_DEVICE: u32 = 6;
 
 /// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all of them must allow the access.
-pub(crate) const ALLOW_MULTI: u32 = 2;
+pub const ALLOW_MULTI: u32 = 2;
 /// `BPF_F_REPLACE`: replaces one of them.
 const REPLACE: u32 = 4;
 
@@ -31,7 +29,7 @@ const MAX_ATTACHED: usize = 64;
 const MAX_INSNS: usize = 1 << 16;
 
 /// An instruction, `struct bpf_insn`, in the machine's byte order.
-pub(crate) type Insn = u64;
+pub type Insn = u64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attached {
@@ -160,7 +158,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
 }
 
 /// ENOENT if the program is gone.
-pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
+pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     let mut attr = IdAttr {
         prog_id: id,
         ..IdAttr::default()
@@ -169,7 +167,7 @@ pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
 }
 
 /// E2BIG for a program that no runtime would write.
-pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
+pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
     let bytes = usize::try_from(info.xlated_prog_len).unwrap_or(usize::MAX);
@@ -228,7 +226,7 @@ pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
 
 /// Replaces an attached program with another in one step, so the cgroup is never without a program.
 /// `flags` are those that [`query`] returned.
-pub(crate) fn replace(
+pub fn replace(
     cgroup: BorrowedFd<'_>,
     flags: u32,
     new: &OwnedFd,
@@ -255,7 +253,7 @@ pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     call(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
-pub(crate) fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
+pub fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     call(PROG_DETACH, &mut AttachAttr::of(cgroup, program)).map(|_| ())
 }
 

@@ -18,11 +18,11 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 const STACK: usize = 64 * 1024;
 
 /// `MOUNT_ATTR_…` of include/uapi/linux/mount.h.
-pub(crate) mod attr {
-    pub(crate) const RDONLY: u64 = 0x1;
-    pub(crate) const NOSUID: u64 = 0x2;
-    pub(crate) const NODEV: u64 = 0x4;
-    pub(crate) const NOEXEC: u64 = 0x8;
+pub mod attr {
+    pub const RDONLY: u64 = 0x1;
+    pub const NOSUID: u64 = 0x2;
+    pub const NODEV: u64 = 0x4;
+    pub const NOEXEC: u64 = 0x8;
 }
 
 /// `struct mount_attr` of include/uapi/linux/mount.h in its first version (`MOUNT_ATTR_SIZE_VER0`).
@@ -35,11 +35,7 @@ struct MountAttr {
 }
 
 /// A detached copy of a mount. Dropping it removes it.
-pub(crate) fn clone_tree(
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    is_recursive: bool,
-) -> Result<OwnedFd, Errno> {
+pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, is_recursive: bool) -> Result<OwnedFd, Errno> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if is_recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
@@ -51,11 +47,7 @@ pub(crate) fn clone_tree(
 /// propagates what is mounted on it in the container to the host, and the other way round. ENOSYS
 /// before Linux 5.12.
 #[expect(unsafe_code, reason = "the library has no mount_setattr(2)")]
-pub(crate) fn set_private(
-    tree: &OwnedFd,
-    attributes: u64,
-    is_recursive: bool,
-) -> Result<(), Errno> {
+pub fn set_private(tree: &OwnedFd, attributes: u64, is_recursive: bool) -> Result<(), Errno> {
     let attr = MountAttr {
         attr_set: attributes,
         attr_clr: 0,
@@ -83,14 +75,14 @@ pub(crate) fn set_private(
 }
 
 /// Mounts a copy onto a file or directory.
-pub(crate) fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
+pub fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, "", target, "", flags)
 }
 
 /// A tmpfs that is mounted nowhere, with a label of SELinux for what is in it. It goes with its last
 /// descriptor and its last copy.
-pub(crate) fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
+pub fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
     let options = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(label) = label {
         // Without SELinux the kernel has no such option, and runtimes pass over the label too.
@@ -104,7 +96,7 @@ pub(crate) fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
 /// A detached copy of a file of a mount that is attached nowhere. Before Linux 6.15 only an attached
 /// mount can be copied (fs/namespace.c, `__do_loopback`), so it is attached in a mount namespace that
 /// ends with its thread, and from which nothing propagates to another one.
-pub(crate) fn clone_of_detached(mount: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
+pub fn clone_of_detached(mount: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     let clone = || {
         own_mount_namespace()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,0 +1,445 @@
+//! Sockets of netlink(7), each of the network namespace that it was made in: one to ask the kernel on, and one to hear what it
+//! tells a group. In a container's network namespace a process with CAP_NET_ADMIN can send messages to them too
+//! (net/netlink/af_netlink.c, `netlink_allowed`): only the kernel's own are read.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, bind,
+    connect, recvfrom, send, socket_with,
+};
+
+use super::message::{ACKNOWLEDGE, DUMP, REQUEST, cut_short, message, read_datagram};
+
+/// Bytes of one datagram of an answer. The kernel makes none larger of a list, and one interface has less: the list of its
+/// virtual functions is an attribute, whose length has 16 bits.
+const DATAGRAM: usize = 128 * 1024;
+/// Bytes of a whole list: a router has a million routes.
+const LIST: usize = 256 * 1024 * 1024;
+/// How often a list is read that changes while it is read.
+const ATTEMPTS: u32 = 8;
+/// How long one list may take that others may fill.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of a message to a group: a uevent has up to 2 KiB (`UEVENT_BUFFER_SIZE`), an interface with many virtual
+/// functions more.
+const TOLD: usize = 64 * 1024;
+/// Bytes that the kernel keeps until they are read. Thousands of virtual functions that are made at once are
+/// told one by one; what does not fit is lost, and the kernel says so.
+const KEPT: usize = 1024 * 1024;
+const MOST_AT_ONCE: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It is one state of the kernel.
+    Whole,
+    /// It has its end, and changed meanwhile.
+    Changed,
+    /// There is no time for the rest.
+    Late,
+}
+
+/// A question at a time, and its answer.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    is_impatient: bool,
+    sequence: AtomicU32,
+}
+
+impl Socket {
+    /// In the namespace of the calling thread. Without a protocol, it is one of rtnetlink(7).
+    pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
+        let fd = open(protocol, SocketFlags::empty())?;
+        // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
+        // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
+        connect(&fd, &SocketAddrNetlink::new(0, 0))?;
+        Ok(Socket {
+            fd,
+            is_impatient: false,
+            // 0 is the kernel's own.
+            sequence: AtomicU32::new(1),
+        })
+    }
+
+    /// Gives up a list after two seconds: who is in a network namespace may fill it with interfaces.
+    #[must_use]
+    pub fn impatient(self) -> Self {
+        Socket {
+            is_impatient: true,
+            ..self
+        }
+    }
+
+    pub fn tell(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+        let flags = flags | ACKNOWLEDGE;
+        self.answers(kind, flags, payload, &|_| None::<()>)
+            .map(drop)
+    }
+
+    /// Reads an answer that is no list; `part` is called for its message.
+    pub fn ask<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Option<T>> {
+        let mut found = self.answers(kind, ACKNOWLEDGE, payload, part)?;
+        Ok(found.pop())
+    }
+
+    /// Reads a whole list; `part` is called for each message of it.
+    pub fn list<P: IntoIterator>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> P,
+    ) -> io::Result<Vec<P::Item>> {
+        self.answers(kind, DUMP, payload, part)
+    }
+
+    /// Sends a request, whose flags say how the answer ends. What changed while it was read is asked for again.
+    pub fn answers<P: IntoIterator>(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> P,
+    ) -> io::Result<Vec<P::Item>> {
+        let until = self.until();
+        for _ in 0..ATTEMPTS {
+            match self.attempt(kind, flags, payload, part, until)? {
+                (found, End::Whole) => return Ok(found),
+                (_, End::Changed) => {}
+                (_, End::Late) => return Err(too_long()),
+            }
+        }
+        Err(io::Error::other(
+            "what the kernel lists does not stand still",
+        ))
+    }
+
+    /// Reads a list, and says whether it is one state of the kernel. If others change it all the time, it is what any
+    /// attempt saw, each `key` once and as it was seen last.
+    pub fn look<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> Option<T>,
+        key: &dyn Fn(&T) -> u32,
+    ) -> io::Result<(Vec<T>, bool)> {
+        let until = self.until();
+        gather(&mut || self.attempt(kind, DUMP, payload, part, until), key)
+    }
+
+    fn until(&self) -> Option<Instant> {
+        self.is_impatient.then(|| Instant::now() + PATIENCE)
+    }
+
+    fn attempt<P: IntoIterator>(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> P,
+        until: Option<Instant>,
+    ) -> io::Result<(Vec<P::Item>, End)> {
+        let mut found = Vec::new();
+        let end = self.exchange(kind, flags, payload, until, &mut |bytes| {
+            found.extend(part(bytes));
+        })?;
+        Ok((found, end))
+    }
+
+    /// Sends a request and reads the answer to its end, or for as long as there is time.
+    fn exchange(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        until: Option<Instant>,
+        part: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<End> {
+        // Answers to an earlier request that was given up may still come.
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let request = message(kind, flags | REQUEST, sequence, payload);
+        send(&self.fd, &request, SendFlags::empty())?;
+        let mut bytes = vec![0; DATAGRAM];
+        let (mut received, mut has_changed) = (0, false);
+        loop {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(End::Late);
+            }
+            // The kernel answers while it is asked, so nothing is waited for.
+            let (length, sender) = receive(&self.fd, &mut bytes)?;
+            if !sender.is_some_and(|sender| is_kernel(&sender)) {
+                continue;
+            }
+            received += length;
+            if received > LIST {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            let datagram = bytes.get(..length).ok_or_else(cut_short)?;
+            let progress = read_datagram(datagram, sequence, part)?;
+            has_changed |= progress.has_changed;
+            match (progress.is_complete, has_changed) {
+                (false, _) => {}
+                (true, false) => return Ok(End::Whole),
+                (true, true) => return Ok(End::Changed),
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Hears what the kernel tells groups of listeners. Connected or not, it hears what programs tell them too.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    is_kernel: fn(&SocketAddrAny) -> bool,
+    buffer: Vec<u8>,
+}
+
+impl Listener {
+    /// In the namespace of the calling thread. `groups` has a bit for each group.
+    pub fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
+        let fd = open(protocol, SocketFlags::NONBLOCK)?;
+        // With the usual size more is lost, and nothing else.
+        let _ = set_socket_recv_buffer_size(&fd, KEPT);
+        bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Listener::with(fd, is_kernel))
+    }
+
+    /// One whose kernel is somebody else: no test can make the kernel say something.
+    #[must_use]
+    pub fn with(fd: OwnedFd, is_kernel: fn(&SocketAddrAny) -> bool) -> Self {
+        Listener {
+            fd,
+            is_kernel,
+            buffer: vec![0; TOLD],
+        }
+    }
+
+    /// Reads what has come; whether some of it was lost.
+    pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+        let mut is_lost = false;
+        for _ in 0..MOST_AT_ONCE {
+            match receive(&self.fd, &mut self.buffer) {
+                Ok((length, sender)) => {
+                    if !sender.is_some_and(|sender| (self.is_kernel)(&sender)) {
+                        continue;
+                    }
+                    match self.buffer.get(..length) {
+                        Some(message) => each(message),
+                        None => is_lost = true,
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => is_lost = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(is_lost)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn open(protocol: Option<Protocol>, flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    Ok(socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        flags,
+        protocol,
+    )?)
+}
+
+/// The next datagram and its sender. The length is above that of the buffer where it is cut short.
+fn receive(fd: &OwnedFd, bytes: &mut [u8]) -> Result<(usize, Option<SocketAddrAny>), Errno> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    let (_, length, sender) = recvfrom(fd, bytes, flags)?;
+    Ok((length, sender))
+}
+
+/// The kernel has number 0 on netlink, and no program gets it (netlink(7)).
+fn is_kernel(sender: &SocketAddrAny) -> bool {
+    let sender = SocketAddrNetlink::try_from(sender.clone());
+    sender.is_ok_and(|sender| sender.pid() == 0)
+}
+
+/// What [`Socket::look`] makes of its attempts.
+fn gather<T>(
+    attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, End)>,
+    key: &dyn Fn(&T) -> u32,
+) -> io::Result<(Vec<T>, bool)> {
+    let mut seen = BTreeMap::new();
+    for number in 0..ATTEMPTS {
+        let (found, end) = attempt()?;
+        match end {
+            End::Whole => return Ok((found, true)),
+            // Whoever changes it all the time must not make what was seen of it useless.
+            End::Late if number == 0 => return Err(too_long()),
+            End::Changed | End::Late => {
+                seen.extend(found.into_iter().map(|one| (key(&one), one)));
+            }
+        }
+        if end == End::Late {
+            break;
+        }
+    }
+    Ok((seen.into_values().collect(), false))
+}
+
+fn too_long() -> io::Error {
+    let seconds = PATIENCE.as_secs();
+    io::Error::other(format!(
+        "the kernel's list has no end within {seconds} seconds"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_test_tree::netlink::{fed, feed};
+    use rustix::net::netlink::{RDMA, USERSOCK};
+    use rustix::net::{getsockname, sendto};
+
+    use super::super::link;
+    use super::*;
+
+    fn address(socket: &OwnedFd) -> SocketAddrNetlink {
+        let name = getsockname(socket).unwrap();
+        SocketAddrNetlink::try_from(name).unwrap()
+    }
+
+    /// Everybody may send to a socket of USERSOCK; to one of the others, root may.
+    #[test]
+    fn nobody_but_the_kernel_writes_into_a_socket() {
+        let is_root = onload_test_needs::root("writing into another's netlink socket");
+        let of_root = [None, Some(RDMA)].into_iter().filter(|_| is_root);
+        for protocol in of_root.chain([Some(USERSOCK)]) {
+            let socket = match Socket::open(protocol) {
+                // Kernels without RDMA have no such sockets.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => {
+                    assert_eq!(protocol, Some(RDMA));
+                    continue;
+                }
+                socket => socket.unwrap(),
+            };
+            let stranger = open(protocol, SocketFlags::empty()).unwrap();
+            let bytes = message(16, 0, 1, b"abcd");
+            let sent = sendto(&stranger, &bytes, SendFlags::empty(), &address(&socket.fd));
+            assert_eq!(sent, Err(Errno::CONNREFUSED), "{protocol:?}");
+        }
+    }
+
+    /// Every machine has a loopback interface.
+    #[test]
+    fn one_socket_is_asked_and_refuses_again_and_again() {
+        let socket = Socket::open(None).unwrap().impatient();
+        for _ in 0..3 {
+            let links = socket.list(link::GET, &link::all(), &link::parse).unwrap();
+            assert!(links.iter().any(|link| link.is_called(b"lo")));
+            // It names none.
+            let refused = socket.tell(link::GET, 0, &link::all()).unwrap_err();
+            assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL));
+        }
+    }
+
+    /// What comes of attempts, each of which saw these and ended so.
+    fn gathered(attempts: &[(&[(u32, char)], End)]) -> io::Result<(Vec<(u32, char)>, bool)> {
+        let mut attempts = attempts.iter().map(|(seen, end)| (seen.to_vec(), *end));
+        let gathered = gather(&mut || Ok(attempts.next().unwrap()), &|(key, _)| *key);
+        assert_eq!(attempts.next(), None, "looked too few times");
+        gathered
+    }
+
+    #[test]
+    fn what_any_look_at_a_list_saw_that_never_stands_still_is_kept_as_it_was_last() {
+        let torn: &[(u32, char)] = &[(1, 'a'), (2, 'b')];
+        let later: &[(u32, char)] = &[(2, 'c'), (3, 'd')];
+        let mut attempts = vec![(torn, End::Changed); 7];
+        attempts.push((later, End::Changed));
+        let (seen, is_whole) = gathered(&attempts).unwrap();
+        assert_eq!(seen, [(1, 'a'), (2, 'c'), (3, 'd')]);
+        assert!(!is_whole);
+        let whole = gathered(&[(torn, End::Changed), (later, End::Whole)]).unwrap();
+        assert_eq!(whole, (later.to_vec(), true));
+    }
+
+    #[test]
+    fn a_list_that_had_an_end_once_is_of_use_when_there_is_no_more_time() {
+        let torn: &[(u32, char)] = &[(1, 'a'), (2, 'b')];
+        let late: &[(u32, char)] = &[(3, 'd')];
+        let (seen, is_whole) = gathered(&[(torn, End::Changed), (late, End::Late)]).unwrap();
+        assert_eq!(seen, [(1, 'a'), (2, 'b'), (3, 'd')]);
+        assert!(!is_whole);
+        let none = gathered(&[(late, End::Late)]).unwrap_err().to_string();
+        assert_eq!(none, "the kernel's list has no end within 2 seconds");
+    }
+
+    fn heard(listener: &mut Listener) -> (Vec<Vec<u8>>, bool) {
+        let mut messages = Vec::new();
+        let is_lost = listener
+            .read(|bytes| messages.push(bytes.to_vec()))
+            .unwrap();
+        (messages, is_lost)
+    }
+
+    #[test]
+    fn messages_are_heard_until_there_is_none() {
+        let (reader, feeder) = fed();
+        let mut listener = Listener::with(reader, |_| true);
+        assert_eq!(heard(&mut listener), (vec![], false));
+        feed(&feeder, b"one");
+        feed(&feeder, b"two");
+        let both = vec![b"one".to_vec(), b"two".to_vec()];
+        assert_eq!(heard(&mut listener), (both, false));
+        assert_eq!(heard(&mut listener), (vec![], false));
+    }
+
+    #[test]
+    fn a_message_that_is_cut_short_counts_as_lost() {
+        let (reader, feeder) = fed();
+        let mut listener = Listener::with(reader, |_| true);
+        feed(&feeder, &[b'a'; TOLD + 1]);
+        feed(&feeder, b"whole");
+        assert_eq!(heard(&mut listener), (vec![b"whole".to_vec()], true));
+    }
+
+    #[test]
+    fn what_the_kernel_did_not_send_is_passed_over() {
+        let (reader, feeder) = fed();
+        let mut listener = Listener::with(reader, is_kernel);
+        feed(&feeder, b"a program's");
+        assert_eq!(heard(&mut listener), (vec![], false));
+    }
+
+    /// Every program may send to another's netlink socket of this family: to oneself works without rights.
+    #[test]
+    fn a_program_on_netlink_is_not_the_kernel() {
+        let mut listener = Listener::open(Some(USERSOCK), 0).unwrap();
+        let own = address(&listener.fd);
+        assert_ne!(own.pid(), 0);
+        let sent = sendto(&listener.fd, b"add@/x", SendFlags::empty(), &own);
+        assert_eq!(sent, Ok(6));
+        assert_eq!(heard(&mut listener), (vec![], false));
+    }
+}
