@@ -35,9 +35,9 @@ pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// What to do; none shows where this host stands.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 impl Cli {
@@ -65,7 +65,7 @@ fn generate_of(command: &mut clap::Command) -> Option<&mut clap::Command> {
 
 /// Decides what needs to know whether a value was typed or comes from a variable.
 fn settled(mut cli: Cli, matches: &ArgMatches) -> Result<Cli, clap::Error> {
-    if let Command::Cdi(Cdi::Generate(generate)) = &mut cli.command {
+    if let Some(Command::Cdi(Cdi::Generate(generate))) = &mut cli.command {
         let below = matches.subcommand_matches("cdi");
         let below = below.and_then(|matches| matches.subcommand_matches("generate"));
         below.map_or(Ok(()), |matches| generate.settle_output(matches))?;

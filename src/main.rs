@@ -35,7 +35,10 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
     let global = &cli.global;
-    match &cli.command {
+    let Some(command) = &cli.command else {
+        return commands::overview::run(global, printer);
+    };
+    match command {
         Command::Discover(args) => commands::discover::run(global, args, printer),
         Command::Metrics(args) => commands::metrics::run(global, args, printer),
         Command::Status(args) => commands::status::run(global, args, printer),

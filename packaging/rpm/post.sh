@@ -22,4 +22,7 @@ if [ -d /run/systemd/system ]; then
     fi
 fi
 onload_ctk_restart_nri systemctl
+if [ "$1" = 1 ]; then
+    onload_ctk_say_next
+fi
 exit 0

@@ -13,6 +13,11 @@ onload_ctk_restart_nri() {
     fi
 }
 
+# The last line of a first installation.
+onload_ctk_say_next() {
+    echo "onload-ctk: run \"onload-ctk\" to see what this host offers and what to do next"
+}
+
 # The OCI runtime that the containers of ours were made with, from the first step of a removal to the
 # last one, when onload-ctk is gone.
 onload_ctk_behind=/run/onload-ctk-behind

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anstyle::Style;
 use onload_cdi::Registry;
+use onload_host::devices::inventory::Inventory;
 use onload_host::pools::survey;
 use onload_host::settings;
 use onload_report::doctor::{Check, Examined, Family, Verdict, examine};
@@ -19,6 +20,30 @@ const HANGING: &str = "           ";
 const WORD: usize = 7;
 
 pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (_, checks) = examined(global, printer)?;
+    match args.format {
+        Listing::Json => {
+            let object = json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "verdict": overall(&checks),
+                "checks": checks,
+            });
+            printer.print(format_args!("{object:#}\n"))?;
+        }
+        Listing::Table => print(&checks, global.verbose, printer)?,
+    }
+    Ok(match overall(&checks) {
+        Verdict::Fail => Answer::No,
+        Verdict::Unknown => Answer::Unknown,
+        Verdict::Pass | Verdict::Warn => Answer::Yes,
+    })
+}
+
+/// What the host has, and what every check found.
+pub(super) fn examined(
+    global: &Global,
+    printer: &mut Printer,
+) -> anyhow::Result<(Inventory, Vec<Check>)> {
     let host = watched_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     printer.progress("looking at this host");
@@ -39,22 +64,7 @@ pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Res
         printer.progress(format_args!("checking {name}"));
     });
     printer.end_progress();
-    match args.format {
-        Listing::Json => {
-            let object = json!({
-                "version": env!("CARGO_PKG_VERSION"),
-                "verdict": overall(&checks),
-                "checks": checks,
-            });
-            printer.print(format_args!("{object:#}\n"))?;
-        }
-        Listing::Table => print(&checks, global.verbose, printer)?,
-    }
-    Ok(match overall(&checks) {
-        Verdict::Fail => Answer::No,
-        Verdict::Unknown => Answer::Unknown,
-        Verdict::Pass | Verdict::Warn => Answer::Yes,
-    })
+    Ok((inventory, checks))
 }
 
 /// A failed check decides, then one whose result is unknown.

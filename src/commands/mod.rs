@@ -16,6 +16,7 @@ pub mod lease;
 pub mod list;
 pub mod man;
 pub mod metrics;
+pub mod overview;
 mod pools;
 mod process;
 mod program_version;

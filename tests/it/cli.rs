@@ -30,7 +30,6 @@ fn a_line_that_is_not_understood_ends_with_2_and_help_with_0() {
         ],
         &["cdi", "inject"],
         &["cdi"],
-        &[],
         &["completion", "csh"],
         &["--color", "sometimes", "discover"],
     ] {
@@ -588,7 +587,8 @@ fn the_synopsis_of_a_page_names_the_values_of_options() {
             "[--host-root DIR] [--config FILE] [-v|--verbose]",
         ),
         ("onload-ctk.1", "[--color WHEN]"),
-        ("onload-ctk.1", " COMMAND"),
+        ("onload-ctk.1", " [COMMAND]"),
+        ("onload-ctk-cdi.1", " COMMAND"),
         (
             "onload-ctk-cdi-generate.1",
             "onload-ctk cdi generate [--output-dir DIR] [--output FILE] [--kind KIND,...]",

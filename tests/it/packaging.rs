@@ -910,6 +910,29 @@ fn an_rpm_starts_the_units_that_are_enabled_and_no_other() {
 }
 
 #[test]
+fn a_first_installation_ends_with_the_next_command_and_an_upgrade_says_nothing() {
+    let scripts = Scripts::new();
+    for program in ["systemctl", "deb-systemd-helper", "deb-systemd-invoke"] {
+        scripts.program(&format!("stand-ins/{program}"), "exit 0");
+    }
+    let next = "onload-ctk: run \"onload-ctk\" to see what this host offers and what to do next\n";
+    for (script, arguments, said) in [
+        ("deb/postinst", &["configure", ""][..], next),
+        ("deb/postinst", &["configure"], next),
+        ("deb/postinst", &["configure", "0.1.0-1"], ""),
+        ("deb/postinst", &["abort-upgrade", "0.1.0-1"], ""),
+        ("deb/postinst", &["abort-remove"], ""),
+        ("rpm/post.sh", &["1"], next),
+        ("rpm/post.sh", &["2"], ""),
+    ] {
+        let output = scripts.sh(&read(script), arguments);
+        assert!(output.status.success(), "{script} {arguments:?}");
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(stdout, said, "{script} {arguments:?}");
+    }
+}
+
+#[test]
 fn no_removal_takes_the_lease_of_a_container_that_may_run() {
     const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:81:10.0#0";
     for (script, argument) in [

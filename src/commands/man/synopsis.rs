@@ -24,8 +24,10 @@ pub(super) fn render(roff: &mut Roff, command: &Command) {
         line.push(roman(" "));
         line.extend(enclosed(argument, vec![value(argument)]));
     }
-    if command.has_subcommands() {
+    if command.is_subcommand_required_set() {
         line.extend([roman(" "), italic("COMMAND")]);
+    } else if command.has_subcommands() {
+        line.extend([roman(" ["), italic("COMMAND"), roman("]")]);
     }
     roff.text(line);
 }

@@ -1,0 +1,161 @@
+//! `onload-ctk` alone: what is here, what is offered, and what to do next.
+
+use onload_core::class::Class;
+use onload_host::devices::Device;
+use onload_host::devices::inventory::Inventory;
+use onload_host::doctor::{Check, Remedy, Verdict};
+use onload_sys::text::{counted, shell_word};
+
+use super::advise;
+use super::doctor::examined;
+use crate::cli::Global;
+use crate::exit::Answer;
+use crate::layout::{in_a_line, paragraph};
+use crate::printer::{HEADING, Printer};
+
+const LABEL: usize = 11;
+/// A device of each stands for all others.
+const SHOWN: [Class; 6] = [
+    Class::Nic,
+    Class::Zf,
+    Class::Rdma,
+    Class::Vfio,
+    Class::Netdev,
+    Class::Hugepages,
+];
+/// The engines whose containers ask by `--device`.
+const TRIED: [&str; 2] = ["docker", "podman"];
+
+pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (inventory, checks) = examined(global, printer)?;
+    let lines = [
+        ("here", here(&inventory)),
+        ("offered", offered(&inventory)),
+        ("written", written(&checks)),
+        ("engines", engines(&checks)),
+        ("next", next(&inventory, &checks)),
+    ];
+    for (label, text) in lines {
+        let gap = " ".repeat(LABEL - label.len());
+        let first = format!("{HEADING}{label}{HEADING:#}{gap}");
+        let text = in_a_line(&text);
+        let line = paragraph(&first, &" ".repeat(LABEL), &text, printer.columns());
+        printer.print(line)?;
+    }
+    advise(&inventory, printer);
+    Ok(Answer::Yes)
+}
+
+fn here(inventory: &Inventory) -> String {
+    let onload = inventory.onload.as_ref().map_or_else(
+        || "no Onload".to_owned(),
+        |onload| match (&onload.obstacle, &onload.version) {
+            (Some(_), _) => "Onload, which is not offered".to_owned(),
+            (None, Some(version)) => format!("Onload {version}"),
+            (None, None) => "Onload".to_owned(),
+        },
+    );
+    let tcpdirect = inventory.tcpdirect.as_ref().map(|_| "TCPDirect".to_owned());
+    let families = [
+        (
+            inventory.nics.len(),
+            "accelerated interface",
+            "accelerated interfaces",
+        ),
+        (inventory.rdma.len(), "RDMA device", "RDMA devices"),
+        (inventory.vfio.len(), "vfio function", "vfio functions"),
+    ];
+    let families = families.into_iter().filter(|(number, ..)| *number > 0);
+    let families = families.map(|(number, one, many)| counted(number, one, many));
+    let all = [onload].into_iter().chain(tcpdirect).chain(families);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn offered(inventory: &Inventory) -> String {
+    let number = inventory.devices.len();
+    if number == 0 {
+        return "nothing".to_owned();
+    }
+    let shown = SHOWN
+        .into_iter()
+        .filter_map(|class| one_of(inventory, class));
+    let shown: Vec<String> = shown.map(name).collect();
+    let number = counted(number, "device", "devices");
+    if shown.is_empty() {
+        return number;
+    }
+    format!("{number}, such as {}", shown.join(", "))
+}
+
+fn one_of(inventory: &Inventory, class: Class) -> Option<&Device> {
+    let mut devices = inventory.devices.iter();
+    devices.find(|device| device.class == class && !device.is_loopback())
+}
+
+fn name(device: &Device) -> String {
+    format!("{}={}", device.class.as_str(), device.name)
+}
+
+fn of<'c>(checks: &'c [Check], name: &'static str) -> impl Iterator<Item = &'c Check> {
+    checks.iter().filter(move |check| check.name == name)
+}
+
+fn written(checks: &[Check]) -> String {
+    let findings = of(checks, "specs-fresh").map(|check| check.finding.finding.as_str());
+    findings.collect::<Vec<_>>().join("; ")
+}
+
+/// What keeps containers of an engine from asking for devices.
+fn obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
+    let versions = of(checks, "engine-version").chain(of(checks, "engine-cdi"));
+    let mut own = versions.filter(|check| check.finding.subject == engine.finding.subject);
+    own.find(|check| check.finding.verdict != Verdict::Pass)
+}
+
+fn engines(checks: &[Check]) -> String {
+    let engines = of(checks, "engine").map(|engine| {
+        let finding = &engine.finding;
+        let Some(name) = &finding.subject else {
+            return finding.finding.clone();
+        };
+        let why = obstacle(checks, engine).map(|check| &check.finding.finding);
+        let why = why.or((finding.verdict != Verdict::Pass).then_some(&finding.finding));
+        why.map_or_else(|| name.clone(), |why| format!("{name} ({why})"))
+    });
+    engines.collect::<Vec<_>>().join(", ")
+}
+
+fn next(inventory: &Inventory, checks: &[Check]) -> String {
+    if inventory.devices.is_empty() {
+        return "onload-ctk discover --explain says why".to_owned();
+    }
+    let remedy = of(checks, "specs-fresh").find_map(|check| check.finding.remedy.first());
+    if let Some(remedy) = remedy {
+        return remedy.to_string();
+    }
+    let is_good = |engine: &&Check| {
+        engine.finding.verdict == Verdict::Pass && obstacle(checks, engine).is_none()
+    };
+    let mut names = of(checks, "engine")
+        .filter(is_good)
+        .filter_map(|engine| engine.finding.subject.as_deref());
+    let engine = names.find(|name| TRIED.contains(name));
+    let tried = SHOWN.into_iter().filter(|class| *class != Class::Zf);
+    let mut tried = tried.filter_map(|class| one_of(inventory, class));
+    match (engine, tried.next()) {
+        (Some(engine), Some(device)) => {
+            let device = shell_word(name(device));
+            format!("run: {engine} run --device onload.dev/{device} …")
+        }
+        _ => engine_remedy(checks)
+            .map_or_else(|| "run: onload-ctk doctor".to_owned(), ToString::to_string),
+    }
+}
+
+fn engine_remedy(checks: &[Check]) -> Option<&Remedy> {
+    let mut engines = of(checks, "engine");
+    engines.find_map(|engine| {
+        let of_obstacle = obstacle(checks, engine).and_then(|check| check.finding.remedy.first());
+        of_obstacle.or_else(|| engine.finding.remedy.first())
+    })
+}
