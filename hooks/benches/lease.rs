@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{Device, Holder, LeaseError, Leases, Numa, Taking, Token, Wish};
+use onload_core::lease::{Claim, Device, Holder, LeaseError, Leases, Numa, Token, Wish};
 use onload_core::pool::{Member, Pool};
 use onload_core::run_dir::{LEASES, RunDir};
 use onload_sys::processes::Processes;
@@ -54,15 +54,17 @@ impl Bench {
     }
 
     fn take(&self, holder: Holder, wish: &Wish) -> Result<Vec<Device>, LeaseError> {
-        let taking = Taking {
+        let claim = Claim {
             wishes: std::slice::from_ref(wish),
             numa: Numa::Any,
             container: &"0123456789abcdef".repeat(4).parse().unwrap(),
             bundle: Path::new("/run/containerd/io.containerd.runtime.v2.task/moby/0123456789ab"),
             holder,
+            token: None,
+            claim: None,
             entry_point: "onload-container-runtime",
         };
-        self.leases.take(&taking, &|_| None, PATIENCE)
+        self.leases.claim(&claim, &|_| None, PATIENCE)
     }
 
     /// The first members of a pool are held by a process that lives: this one.
@@ -95,15 +97,9 @@ fn wish(count: u32, members: u32) -> Wish {
         let numa_node = Some(number % 2);
         Member { name, numa_node }
     };
-    Wish {
-        class: Class::Vfio,
-        name: "any".try_into().unwrap(),
-        count,
-        pool: Pool {
-            members: (0..members).map(member).collect(),
-            share: 1,
-        },
-    }
+    let members = (0..members).map(member).collect();
+    let name = "any".try_into().unwrap();
+    Wish::of_pool(Class::Vfio, name, count, Pool { members, share: 1 })
 }
 
 /// Choosing and claiming one, and the listing.

@@ -1,10 +1,8 @@
 //! Which of a device's slots a container gets. Nothing is read or written here.
 
-use std::path::Path;
-
-use super::file::{ClaimUid, Holder, Lease, Token};
+use super::file::{ClaimUid, Holder, Lease};
 use super::moved::{Facts, Moved};
-use crate::container_id::ContainerId;
+use super::wish::{Claim, Wish};
 use onload_sys::error::{Error, Result, error};
 
 /// The reservation that a container was made with is gone.
@@ -36,41 +34,6 @@ pub(crate) struct Slot {
     /// Its number, from 0.
     pub(crate) number: u32,
     pub(crate) state: State,
-}
-
-/// Who wants the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Applicant<'a> {
-    pub(crate) container: &'a ContainerId,
-    /// Its bundle, without symbolic links.
-    pub(crate) bundle: &'a Path,
-    pub(crate) holder: &'a Holder,
-    /// What an earlier reservation of it was given.
-    pub(crate) token: Option<&'a Token>,
-    /// The claim that it is for. All containers of a claim are one holder.
-    pub(crate) claim: Option<&'a ClaimUid>,
-    /// The network namespace that the device moves to. All containers of it are one holder.
-    pub(crate) namespace: Option<u64>,
-}
-
-impl Applicant<'_> {
-    /// Whether a lease is of the same container, be it of an earlier start.
-    pub(crate) fn is_same_container(&self, lease: &Lease) -> bool {
-        lease.container == *self.container && lease.bundle == self.bundle
-    }
-
-    /// Whether a lease is this one's already: no annotation says so, only what the runtime and the
-    /// kernel know.
-    pub(crate) fn holds(&self, lease: &Lease) -> bool {
-        lease.is_for(self.container, self.bundle)
-            && match (&lease.holder, self.holder, self.token) {
-                (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
-                (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {
-                    process == own
-                }
-                _ => false,
-            }
-    }
 }
 
 /// Where a lease is written.
@@ -167,25 +130,26 @@ pub fn held(holders: &[String]) -> Error {
     error!("it is held by {holders}; \"onload-ctk lease list\" shows all")
 }
 
-/// Chooses a slot among those with a file, of a device that `most` containers may have at once.
-pub(crate) fn choose(found: &[Slot], applicant: Applicant<'_>, most: u32) -> Result<Choice> {
+/// Chooses a slot of a device that is wished for, among those with a file.
+pub(crate) fn choose(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> Result<Choice> {
+    let most = wish.pool.share;
+    let namespace = wish.moved.as_ref().map(|moved| moved.namespace);
     let is_own = |slot: &&Slot| match &slot.state {
-        State::Over(lease) | State::Held(lease) => applicant.holds(lease),
+        State::Over(lease) | State::Held(lease) => claim.holds(lease),
         // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
-        State::Remains(lease) => applicant.is_same_container(lease),
+        State::Remains(lease) => claim.is_same_container(lease),
         State::Returning(_) | State::Unreadable { .. } => false,
     };
     if let Some(own) = found.iter().find(is_own) {
         return Ok(Choice::Kept(own.number));
     }
-    if applicant.token.is_some() {
+    if claim.token.is_some() {
         return Err(Error::new(EXPIRED));
     }
-    let has_fellow = |claim: &ClaimUid| found.iter().any(|slot| slot.is_held_for(claim));
+    let has_fellow = |of: &ClaimUid| found.iter().any(|slot| slot.is_held_for(of));
     let moved_to = |namespace: u64| found.iter().any(|slot| slot.moved_to(namespace).is_some());
-    let joins =
-        applicant.claim.is_some_and(has_fellow) || applicant.namespace.is_some_and(moved_to);
-    let holders = holders_beside(found, applicant.claim, applicant.namespace);
+    let joins = claim.claim.is_some_and(has_fellow) || namespace.is_some_and(moved_to);
+    let holders = holders_beside(found, claim.claim, namespace);
     // Slots above the last may be left from when more containers were allowed.
     if !joins && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         return Err(held(&holders));
@@ -216,6 +180,10 @@ pub(crate) fn leftover(found: &[Slot], most: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::file::Token;
+    use super::super::wish::Numa;
     use super::*;
     use onload_sys::processes::Process;
 
@@ -260,6 +228,27 @@ mod tests {
         Slot { number, state }
     }
 
+    fn chosen_of(
+        found: &[Slot],
+        (id, holder): (&str, &Holder),
+        (token, of): (Option<&Token>, Option<&ClaimUid>),
+        most: u32,
+    ) -> Result<Choice> {
+        let wish = Wish::of_device("vfio:a".parse().unwrap(), most);
+        let bundle = format!("/bundles/{id}");
+        let claim = Claim {
+            wishes: std::slice::from_ref(&wish),
+            numa: Numa::Any,
+            container: &id.parse().unwrap(),
+            bundle: Path::new(&bundle),
+            holder: holder.clone(),
+            token,
+            claim: of,
+            entry_point: "createRuntime",
+        };
+        choose(found, &claim, &wish)
+    }
+
     /// What container `id`, with this holder and token, is given.
     fn chosen(
         found: &[Slot],
@@ -268,30 +257,13 @@ mod tests {
         token: Option<&Token>,
         most: u32,
     ) -> Result<Choice> {
-        let bundle = format!("/bundles/{id}");
-        let applicant = Applicant {
-            container: &id.parse().unwrap(),
-            bundle: Path::new(&bundle),
-            holder,
-            token,
-            claim: None,
-            namespace: None,
-        };
-        choose(found, applicant, most)
+        chosen_of(found, (id, holder), (token, None), most)
     }
 
     /// What a container of a claim is given.
     fn chosen_for(found: &[Slot], id: &str, claim: &str, most: u32) -> Result<Choice> {
-        let bundle = format!("/bundles/{id}");
-        let applicant = Applicant {
-            container: &id.parse().unwrap(),
-            bundle: Path::new(&bundle),
-            holder: &init(99),
-            token: None,
-            claim: Some(&claim.parse().unwrap()),
-            namespace: None,
-        };
-        choose(found, applicant, most)
+        let of = claim.parse().unwrap();
+        chosen_of(found, (id, &init(99)), (None, Some(&of)), most)
     }
 
     fn lease_for(container: &str, pid: u32, claim: &str) -> Lease {

@@ -1,236 +1,129 @@
-//! Devices for one container, by their names, claimed under one lock.
+//! Devices for one container, members of pools and devices by their names alike, claimed under one lock.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::rc::Rc;
 use std::time::Duration;
 
-use super::choice::{Applicant, Choice, Slot, choose, held, holders_beside, leftover};
-use super::file::{ClaimUid, Device, Holder, Lease, Token};
+use onload_cdi::DeviceName;
+
+use super::choice::{Choice, Slot, choose, held, holders_beside, leftover};
+use super::file::{ClaimUid, Device, Lease};
 use super::moved::{Facts, Moved};
-use super::store::Leases;
-use crate::container_id::ContainerId;
+use super::store::{LeaseError, Leases};
+use super::wish::{Candidate, Claim, Numa, Wish, none_free, pick, pools};
 use crate::timestamp;
-use onload_sys::error::{Context as _, Error, Result, bail, error};
+use onload_sys::error::{Context as _, Error, Result, bail};
+use onload_sys::fs::atomic::{self, is_temporary_name};
 
-/// What a container claims.
-#[derive(Clone, Debug)]
-pub struct Claim<'a> {
-    pub devices: &'a [Claimed],
-    pub container: &'a ContainerId,
-    /// Its bundle, without symbolic links.
-    pub bundle: &'a Path,
-    pub holder: Holder,
-    /// The token of an earlier reservation that becomes a lease now.
-    pub token: Option<&'a Token>,
-    /// The claim of a cluster engine that the container is for; all containers of it are one holder.
-    pub claim: Option<&'a ClaimUid>,
-    pub entry_point: &'a str,
-}
+/// Tells who uses a device without a lease.
+type User<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
-/// One device of a claim.
-#[derive(Clone, Debug)]
-pub struct Claimed {
-    pub device: Device,
-    /// How many containers may have it at once.
-    pub most: u32,
-    /// Other names under which it may have been leased: those of the functions in its IOMMU group.
-    pub aliases: Vec<Device>,
-    /// What discovery knows of it.
-    pub facts: BTreeMap<String, String>,
-    /// The ticket that gives it to the container. What an earlier reservation says of it stays.
-    pub ticket: Option<Token>,
-    /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
-    pub moved: Option<Moved<Facts>>,
-}
+/// Who uses which members of pools without a lease.
+type Used = BTreeMap<Device, String>;
 
-/// Who uses each device of a claim without a lease; none where nobody has asked yet.
-type Users = Vec<Option<Option<String>>>;
-
-struct Write<'a> {
-    claimed: &'a Claimed,
+/// What a container gets.
+struct Grant<'a> {
+    wish: &'a Wish,
+    device: Device,
     choice: Choice,
-    /// What stands there is replaced, and was this container's.
-    is_own: bool,
-    ticket: Option<Token>,
-    moved: Option<Moved<Facts>>,
+    /// The lease that stands there and is this container's.
+    own: Option<Lease>,
+    /// What is written there; none where it stands there already.
+    lease: Option<Lease>,
+    /// Whether it is asked who uses the device without a lease.
+    is_asked: bool,
     /// Slots that nobody uses any more.
     leftover: Vec<u32>,
 }
 
 impl Leases {
-    /// Gives a container all of the devices, or none and says who has one. What it holds already it
-    /// keeps. `user` tells who uses a device without a lease; it is asked without the lock, since the answer may take its
-    /// time, and not before the leases allow the device: it may open the device, which its holder would notice.
+    /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
+    /// lock, since the answer may take its time, and not before the device is this container's: it may open the device,
+    /// which another holder would notice. A member that is in use is given back, and another taken.
     pub fn claim(
         &self,
         claim: &Claim<'_>,
-        user: &dyn Fn(&Device) -> Option<String>,
+        user: User<'_>,
         patience: Duration,
-    ) -> Result<()> {
-        let boot = self.processes.boot_id()?;
-        let mut users: Users = vec![None; claim.devices.len()];
-        let (_lock, writes) = loop {
+    ) -> Result<Vec<Device>, LeaseError> {
+        let mut used = Used::new();
+        loop {
             let lock = self.lock(patience)?;
-            let (writes, unasked) = self.choose_all(claim, &users)?;
-            if unasked.is_empty() {
-                break (lock, writes);
-            }
+            let holders = Holders::read(self, claim.wishes)?;
+            let grants = holders.grants(claim, &used)?;
+            holders.sweep();
+            self.publish_all(&grants)?;
             drop(lock);
-            for (one, answer) in claim.devices.iter().zip(&mut users) {
-                if unasked.contains(&&one.device) {
-                    *answer = Some(user(&one.device));
+            let Some((grant, by)) = first_used(&grants, user) else {
+                return Ok(devices(grants));
+            };
+            let _lock = self.lock(patience)?;
+            self.undo(&grants);
+            grant.pass_over(by, &mut used)?;
+        }
+    }
+
+    /// What [`Leases::claim`] would give now; nothing is written. A device by its name that the container holds itself, be
+    /// it by another reservation, is among it.
+    pub fn would_claim(&self, claim: &Claim<'_>, user: User<'_>) -> Result<Vec<Device>> {
+        let holders = Holders::read(self, claim.wishes)?;
+        let is_own = |wish: &&Wish| {
+            let is_its = |slot: &Slot| slot.lease().is_some_and(|own| claim.is_same_container(own));
+            let mut devices = wish.candidates().map(Candidate::device);
+            wish.is_device() && devices.any(|device| holders.slots(&device).iter().any(is_its))
+        };
+        let (own, asked): (Vec<&Wish>, Vec<&Wish>) = claim.wishes.iter().partition(is_own);
+        let own = own.into_iter().flat_map(Wish::candidates);
+        let asked: Vec<Wish> = asked.into_iter().cloned().collect();
+        let claim = Claim {
+            wishes: &asked,
+            ..claim.clone()
+        };
+        let mut used = Used::new();
+        loop {
+            let grants = holders.grants(&claim, &used)?;
+            match first_used(&grants, user) {
+                Some((grant, by)) => grant.pass_over(by, &mut used)?,
+                None => {
+                    let given = devices(grants).into_iter();
+                    return Ok(given.chain(own.map(Candidate::device)).collect());
                 }
             }
-        };
-        for write in &writes {
-            self.check_addresses(write.claimed)?;
         }
-        for (at, write) in writes.iter().enumerate() {
-            let lease = lease(claim, write, &boot);
-            if let Err(error) = self.publish(&write.claimed.device, write.choice, &lease) {
-                for undo in writes.iter().take(at).filter(|undo| !undo.is_own) {
-                    // Where that fails too, the lease ends with its holder.
-                    let _ = self.remove(&undo.claimed.device, undo.choice.slot());
-                }
+    }
+
+    fn publish_all(&self, grants: &[Grant<'_>]) -> Result<()> {
+        for (at, grant) in grants.iter().enumerate() {
+            let Some(lease) = &grant.lease else { continue };
+            if let Err(error) = self.publish(&grant.device, grant.choice, lease) {
+                self.undo(grants.split_at(at).0);
                 return Err(error);
             }
         }
-        for write in &writes {
-            for slot in &write.leftover {
+        for grant in grants {
+            for slot in &grant.leftover {
                 // It is in nobody's way.
-                let _ = self.remove(&write.claimed.device, *slot);
+                let _ = self.remove(&grant.device, *slot);
             }
         }
         Ok(())
     }
 
-    /// That no other interface that a container has carries an address that this one is to have. Containers of the same
-    /// network namespace share the interface, and with it the address.
-    fn check_addresses(&self, claimed: &Claimed) -> Result<()> {
-        let wanted = claimed.moved.as_ref().map(|moved| &moved.addresses);
-        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
-            return Ok(());
-        };
-        let device = &claimed.device;
-        let others = self.slots_of(&|other| other.class == device.class && other != device)?;
-        for (other, slot) in others {
-            let mut given = slot.given().into_iter().flat_map(|given| &given.addresses);
-            if let Some(address) = given.find(|given| wanted.contains(given)) {
-                bail!(
-                    "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
-                    slot.holder().unwrap_or_default()
-                );
+    /// Has the leases as they were before; the lock is held. Who was stopped meanwhile may find another's in its slot.
+    fn undo(&self, grants: &[Grant<'_>]) {
+        for grant in grants {
+            let slot = grant.choice.slot();
+            if grant.lease.is_none() || self.lease_in(&grant.device, slot) != grant.lease {
+                continue;
             }
-        }
-        Ok(())
-    }
-
-    /// What is written for all devices, and of which it is not known yet who uses them.
-    fn choose_all<'a>(
-        &self,
-        claim: &Claim<'a>,
-        users: &Users,
-    ) -> Result<(Vec<Write<'a>>, Vec<&'a Device>)> {
-        let (mut writes, mut unasked) = (Vec::new(), Vec::new());
-        for (claimed, known) in claim.devices.iter().zip(users) {
-            let is_asked = Cell::new(false);
-            let user = || {
-                is_asked.set(true);
-                known.clone().flatten()
+            // Where that fails, the lease ends with its holder.
+            let _ = match &grant.own {
+                Some(own) => self.publish(&grant.device, grant.choice, own),
+                None => self.remove(&grant.device, slot).map(drop),
             };
-            writes.extend(self.choose_one(claim, claimed, &user)?);
-            if is_asked.get() && known.is_none() {
-                unasked.push(&claimed.device);
-            }
         }
-        Ok((writes, unasked))
-    }
-
-    /// Why a container would not get devices by their names now; nothing is written. What it holds itself is no reason.
-    pub fn would_claim(
-        &self,
-        claim: &Claim<'_>,
-        user: &dyn Fn(&Device) -> Option<String>,
-    ) -> Result<()> {
-        for claimed in claim.devices {
-            let slots = self.slots(&claimed.device)?;
-            let mut leases = slots.iter().filter_map(Slot::lease);
-            let is_its =
-                |lease: &Lease| lease.container == *claim.container && lease.bundle == claim.bundle;
-            if !leases.any(is_its) {
-                self.choose_one(claim, claimed, &|| user(&claimed.device))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Where the lease of one device is written; none where it stands there already. `user` is asked last.
-    fn choose_one<'a>(
-        &self,
-        claim: &Claim<'_>,
-        claimed: &'a Claimed,
-        user: &dyn Fn() -> Option<String>,
-    ) -> Result<Option<Write<'a>>> {
-        let applicant = Applicant {
-            container: claim.container,
-            bundle: claim.bundle,
-            holder: &claim.holder,
-            token: claim.token,
-            claim: claim.claim,
-            namespace: claimed.moved.as_ref().map(|moved| moved.namespace),
-        };
-        let refused = || claimed.device.to_string();
-        let found = self.slots(&claimed.device)?;
-        let choice = choose(&found, applicant, claimed.most).with_context(refused)?;
-        let is_own = matches!(choice, Choice::Kept(_));
-        let own = found.iter().find(|slot| slot.number == choice.slot());
-        let own = own.and_then(Slot::lease).filter(|_| is_own);
-        // The hook of a claim comes first and the device's own after it, which names no claim.
-        let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
-        let is_shared = is_shared(&found, choice.slot(), of);
-        let user = || if is_shared { None } else { user() };
-        // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
-        // start left.
-        let namespace = |moved: &Moved<Facts>| moved.namespace;
-        let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
-        let is_new = claimed.moved.is_some() && claimed.moved.as_ref().map(namespace) != had;
-        if let Some(own) = own.filter(|own| own.holder == claim.holder)
-            && of == own.claim.as_ref()
-            && !is_new
-        {
-            // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
-            // uses them comes out with the device's own.
-            let user = own.claim.as_ref().and_then(|_| user());
-            return user.map_or(Ok(None), |user| Err(taken(claimed, &user)));
-        }
-        let aliases = claimed.aliases.iter();
-        for alias in aliases.filter(|alias| **alias != claimed.device) {
-            let is_other = |slot: &&Slot| {
-                !slot
-                    .lease()
-                    .is_some_and(|lease| is_fellow(applicant, lease))
-            };
-            let slots = self.slots(alias)?;
-            if let Some(holder) = slots.iter().filter(is_other).find_map(Slot::holder) {
-                let holder = format!("{holder} as {alias}");
-                return Err(held(&[holder])).with_context(refused);
-            }
-        }
-        if let Some(user) = user() {
-            return Err(taken(claimed, &user));
-        }
-        Ok(Some(Write {
-            claimed,
-            choice,
-            is_own,
-            ticket: own.and_then(|own| own.ticket.clone()),
-            moved: own.and_then(|own| own.moved.clone()),
-            leftover: leftover(&found, claimed.most)
-                .into_iter()
-                .filter(|number| *number != choice.slot())
-                .collect(),
-        }))
     }
 
     /// Why the containers of a claim would not get devices now, each of which so many may have at once, and which
@@ -253,8 +146,290 @@ impl Leases {
     }
 }
 
-fn taken(claimed: &Claimed, user: &str) -> Error {
-    error!("{} is in use by {user}; stop that first", claimed.device)
+impl Grant<'_> {
+    /// Has another member taken in the place of one that is in use. A device by its name is a pool of one.
+    fn pass_over(&self, by: String, used: &mut Used) -> Result<()> {
+        if self.wish.is_device() {
+            bail!("{} is in use by {by}; stop that first", self.device);
+        }
+        used.insert(self.device.clone(), by);
+        Ok(())
+    }
+}
+
+fn first_used<'g, 'w>(grants: &'g [Grant<'w>], user: User<'_>) -> Option<(&'g Grant<'w>, String)> {
+    let mut asked = grants.iter().filter(|grant| grant.is_asked);
+    asked.find_map(|grant| Some((grant, user(&grant.device)?)))
+}
+
+fn devices(grants: Vec<Grant<'_>>) -> Vec<Device> {
+    grants.into_iter().map(|grant| grant.device).collect()
+}
+
+/// The members that a container would get if nobody held a lease: for a user who cannot see leases.
+pub fn take_unleased(
+    wishes: &[Wish],
+    numa: Numa,
+    user: &dyn Fn(&Device) -> Option<String>,
+) -> Result<Vec<Device>> {
+    let picked = pick(wishes, numa, &mut |one| user(&one.device()).is_none());
+    let Some(picked) = picked else {
+        let wanted = wishes.iter();
+        let wanted = wanted.map(|wish| wish.about("too few that are not in use"));
+        return Err(none_free(&wanted.collect::<Vec<_>>(), numa, &[]));
+    };
+    Ok(picked.into_iter().map(Candidate::device).collect())
+}
+
+/// Who holds what, of the classes that a container asks for. The directory is listed and the boot's id read once.
+struct Holders<'a> {
+    leases: &'a Leases,
+    boot: String,
+    /// The slots with a file.
+    numbers: BTreeMap<Device, Vec<u32>>,
+    /// What stands in the slots of those that had to be looked at.
+    judged: RefCell<BTreeMap<Device, Rc<[Slot]>>>,
+    /// What a killed process left half written.
+    half_written: Vec<String>,
+}
+
+impl<'a> Holders<'a> {
+    fn read(leases: &'a Leases, wishes: &[Wish]) -> Result<Self> {
+        let boot = leases.processes.boot_id()?;
+        let mut numbers: BTreeMap<Device, Vec<u32>> = BTreeMap::new();
+        let mut half_written = Vec::new();
+        for name in leases.names()? {
+            match Device::of_file_name(&name) {
+                Some((device, slot)) if wishes.iter().any(|wish| wish.class == device.class) => {
+                    numbers.entry(device).or_default().push(slot);
+                }
+                None if is_temporary_name(OsStr::new(&name)) => half_written.push(name),
+                _ => {}
+            }
+        }
+        Ok(Holders {
+            leases,
+            boot,
+            numbers,
+            judged: RefCell::default(),
+            half_written,
+        })
+    }
+
+    /// Removes what is half written; the lock is held.
+    fn sweep(&self) {
+        for name in &self.half_written {
+            // It is in nobody's way.
+            let _ = atomic::remove(&self.leases.dir, OsStr::new(name));
+        }
+    }
+
+    /// What a container gets of all that it asks for.
+    fn grants<'w>(&self, claim: &Claim<'w>, used: &Used) -> Result<Vec<Grant<'w>>, LeaseError> {
+        let mut grants = self.members(claim, used)?;
+        for wish in claim.wishes.iter().filter(|wish| wish.is_device()) {
+            for candidate in wish.candidates() {
+                grants.push(self.grant(claim, candidate)?);
+            }
+        }
+        Ok(grants)
+    }
+
+    /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them.
+    fn members<'w>(&self, claim: &Claim<'w>, used: &Used) -> Result<Vec<Grant<'w>>, LeaseError> {
+        let (wishes, numa) = (claim.wishes, claim.numa);
+        let unused = |one: Candidate<'_>| used.is_empty() || !used.contains_key(&one.device());
+        let picked =
+            pick(wishes, numa, &mut |one| self.has_slot(one) && unused(one)).or_else(|| {
+                pick(wishes, numa, &mut |one| {
+                    self.is_free(claim, one) && unused(one)
+                })
+            });
+        let Some(picked) = picked else {
+            return Err(LeaseError::NoneFree(self.none_free(claim, used)));
+        };
+        let mut grants = Vec::new();
+        for one in picked {
+            grants.push(self.grant(claim, one)?);
+        }
+        Ok(grants)
+    }
+
+    fn numbers(&self, device: &Device) -> &[u32] {
+        self.numbers.get(device).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a candidate has a slot without a file.
+    fn has_slot(&self, one: Candidate<'_>) -> bool {
+        let share = usize::try_from(one.wish.pool.share).unwrap_or(usize::MAX);
+        self.numbers(&one.device()).len() < share
+    }
+
+    fn is_free(&self, claim: &Claim<'_>, one: Candidate<'_>) -> bool {
+        self.has_slot(one) || choose(&self.slots(&one.device()), claim, one.wish).is_ok()
+    }
+
+    /// What stands in the slots of a device.
+    fn slots(&self, device: &Device) -> Rc<[Slot]> {
+        if let Some(judged) = self.judged.borrow().get(device) {
+            return Rc::clone(judged);
+        }
+        let mut slots = Vec::new();
+        for number in self.numbers(device) {
+            let state = self.leases.state(&device.file_name(*number), &self.boot);
+            slots.extend(state.map(|state| Slot {
+                number: *number,
+                state,
+            }));
+        }
+        slots.sort_by_key(|slot| slot.number);
+        let slots: Rc<[Slot]> = slots.into();
+        let kept = Rc::clone(&slots);
+        self.judged.borrow_mut().insert(device.clone(), kept);
+        slots
+    }
+
+    /// What a container gets of one candidate, or who holds that.
+    fn grant<'w>(&self, claim: &Claim<'w>, one: Candidate<'w>) -> Result<Grant<'w>> {
+        let (wish, device) = (one.wish, one.device());
+        if self.has_slot(one) && !wish.is_device() {
+            let numbers = self.numbers(&device);
+            let new = (0..wish.pool.share).find(|number| !numbers.contains(number));
+            let choice = Choice::New(new.unwrap_or_default());
+            return Ok(self.new_grant(claim, wish, device, choice));
+        }
+        let found = self.slots(&device);
+        let choice = choose(&found, claim, wish).with_context(|| device.to_string())?;
+        let own = found
+            .iter()
+            .find(|slot| choice == Choice::Kept(slot.number));
+        let own = own.and_then(Slot::lease);
+        // The hook of a claim comes first and the device's own after it, which names no claim.
+        let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
+        // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
+        // start left.
+        let namespace = |moved: &Moved<Facts>| moved.namespace;
+        let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
+        let moves = wish.moved.is_some() && wish.moved.as_ref().map(namespace) != had;
+        let stands = |own: &Lease| own.holder == claim.holder && own.claim.as_ref() == of;
+        let is_asked = !is_shared(&found, choice.slot(), of);
+        if let Some(own) = own.filter(|own| stands(own) && !moves) {
+            return Ok(Grant {
+                // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
+                // uses them comes out with the device's own.
+                is_asked: is_asked && own.claim.is_some(),
+                lease: None,
+                ..self.new_grant(claim, wish, device, choice)
+            });
+        }
+        self.check_aliases(claim, wish, &device)?;
+        self.check_addresses(wish, &device)?;
+        let mut leftover = leftover(&found, wish.pool.share);
+        leftover.retain(|number| *number != choice.slot());
+        Ok(Grant {
+            lease: Some(self.lease(claim, wish, own)),
+            own: own.cloned(),
+            is_asked,
+            leftover,
+            ..self.new_grant(claim, wish, device, choice)
+        })
+    }
+
+    /// Of a slot in which nothing of the container stands.
+    fn new_grant<'w>(
+        &self,
+        claim: &Claim<'_>,
+        wish: &'w Wish,
+        device: Device,
+        choice: Choice,
+    ) -> Grant<'w> {
+        Grant {
+            lease: Some(self.lease(claim, wish, None)),
+            wish,
+            device,
+            choice,
+            own: None,
+            is_asked: true,
+            leftover: Vec::new(),
+        }
+    }
+
+    fn lease(&self, claim: &Claim<'_>, wish: &Wish, own: Option<&Lease>) -> Lease {
+        let ticket = own.and_then(|own| own.ticket.as_ref());
+        Lease {
+            boot: self.boot.clone(),
+            container: claim.container.clone(),
+            bundle: claim.bundle.to_owned(),
+            holder: claim.holder.clone(),
+            claim: claim.claim.cloned(),
+            entry_point: claim.entry_point.to_owned(),
+            since: timestamp::now(),
+            facts: wish.facts.clone(),
+            ticket: wish.ticket.as_ref().or(ticket).cloned(),
+            moved: moved(own.and_then(|own| own.moved.as_ref()), wish.moved.as_ref()),
+        }
+    }
+
+    /// That nobody else holds a device by another of its names.
+    fn check_aliases(&self, claim: &Claim<'_>, wish: &Wish, device: &Device) -> Result<()> {
+        for alias in wish.aliases.iter().filter(|alias| *alias != device) {
+            for slot in self.slots(alias).iter() {
+                let is_its = slot.lease().is_some_and(|lease| is_fellow(claim, lease));
+                if let Some(holder) = slot.holder().filter(|_| !is_its) {
+                    let holder = format!("{holder} as {alias}");
+                    return Err(held(&[holder])).with_context(|| device.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// That no other interface that a container has carries an address that this one is to have. Containers of the same
+    /// network namespace share the interface, and with it the address.
+    fn check_addresses(&self, wish: &Wish, device: &Device) -> Result<()> {
+        let wanted = wish.moved.as_ref().map(|moved| &moved.addresses);
+        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+            return Ok(());
+        };
+        let is_other = |other: &&Device| other.class == device.class && *other != device;
+        for other in self.numbers.keys().filter(is_other) {
+            for slot in self.slots(other).iter() {
+                let mut given = slot.given().into_iter().flat_map(|given| &given.addresses);
+                if let Some(address) = given.find(|given| wanted.contains(given)) {
+                    bail!(
+                        "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
+                        slot.holder().unwrap_or_default()
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn none_free(&self, claim: &Claim<'_>, used: &Used) -> Error {
+        let mut holders = BTreeMap::new();
+        let mut wanted = Vec::new();
+        for wish in pools(claim.wishes) {
+            let is_free = |one: &Candidate<'_>| {
+                !used.contains_key(&one.device()) && self.is_free(claim, *one)
+            };
+            let free = wish.candidates().filter(is_free).count();
+            wanted.push(wish.about(&format!("{free} free of {}", wish.pool.members.len())));
+            holders.extend(wish.candidates().filter_map(|one| self.holder(one, used)));
+        }
+        let holders = holders.iter().map(|(name, by)| format!("{name} {by}"));
+        none_free(&wanted, claim.numa, &holders.collect::<Vec<_>>())
+    }
+
+    /// Who has a member, for people.
+    fn holder(&self, one: Candidate<'_>, used: &Used) -> Option<(DeviceName, String)> {
+        let name = one.member.name.clone();
+        if let Some(user) = used.get(&one.device()) {
+            return Some((name, format!("is in use by {user}")));
+        }
+        let by = self.slots(&one.device()).iter().find_map(Slot::holder)?;
+        Some((name, format!("is held by {by}")))
+    }
 }
 
 /// Whether another container of a claim has the device too: then that one may use it.
@@ -264,27 +439,10 @@ fn is_shared(found: &[Slot], own: u32, claim: Option<&ClaimUid>) -> bool {
     found.iter().any(is_fellow)
 }
 
-/// Whether a lease under another name is the applicant's, or of its claim.
-fn is_fellow(applicant: Applicant<'_>, lease: &Lease) -> bool {
-    let is_of_claim = applicant.claim.is_some() && applicant.claim == lease.claim.as_ref();
-    is_of_claim || applicant.is_same_container(lease) || applicant.holds(lease)
-}
-
-fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
-    Lease {
-        boot: boot.to_owned(),
-        container: claim.container.clone(),
-        bundle: claim.bundle.to_owned(),
-        holder: claim.holder.clone(),
-        claim: claim.claim.cloned(),
-        entry_point: claim.entry_point.to_owned(),
-        since: timestamp::now(),
-        facts: write.claimed.facts.clone(),
-        ticket: (write.claimed.ticket.as_ref())
-            .or(write.ticket.as_ref())
-            .cloned(),
-        moved: moved(write.moved.as_ref(), write.claimed.moved.as_ref()),
-    }
+/// Whether a lease under another name is this container's, or of its claim.
+fn is_fellow(claim: &Claim<'_>, lease: &Lease) -> bool {
+    let is_of_claim = claim.claim.is_some() && claim.claim == lease.claim.as_ref();
+    is_of_claim || claim.is_same_container(lease) || claim.holds(lease)
 }
 
 /// Where a device is that an earlier start of the container may have had, which was not brought back: it was then what it
@@ -301,8 +459,13 @@ fn moved(earlier: Option<&Moved<Facts>>, now: Option<&Moved<Facts>>) -> Option<M
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use super::super::file::{Holder, Token};
     use super::super::test_host::{Host, PATIENCE, bundle, claimed, vfio};
     use super::*;
+    use crate::class::Class;
+    use crate::pool::{Member, Pool};
 
     /// What the two hooks of a device of a claim do, one after the other: the claim's, which knows no node, and
     /// the device's own, which knows who uses it.
@@ -311,7 +474,8 @@ mod tests {
         for (claim, user) in [(Some(of), None), (None, user)] {
             let uid = claim.map(|uid| uid.parse().unwrap());
             let claim = Claim {
-                devices: &[claimed(vfio())],
+                wishes: &[claimed(vfio())],
+                numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
                 holder: holder.clone(),
@@ -399,10 +563,11 @@ mod tests {
     fn whoever_is_refused_never_looks_at_the_device_that_another_has() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        let ask = |id: &str, devices: &[Claimed]| {
+        let ask = |id: &str, devices: &[Wish]| {
             let asked = Cell::new(0);
             let claim = Claim {
-                devices,
+                wishes: devices,
+                numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
                 holder: host.start(2, 20),
@@ -421,7 +586,7 @@ mod tests {
         assert_eq!(ask("two", &[claimed(vfio())]), (false, 0));
         assert_eq!(ask("two", &[free(), claimed(vfio())]), (false, 0));
         // Nor by the name of another function of its group.
-        let of_its_group = Claimed {
+        let of_its_group = Wish {
             aliases: vec![vfio()],
             ..free()
         };
@@ -434,7 +599,8 @@ mod tests {
         let host = Host::new();
         let would = |id: &str, user: Option<&str>| {
             let claim = Claim {
-                devices: &[claimed(vfio())],
+                wishes: &[claimed(vfio())],
+                numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
                 holder: Holder::reserved_by([0; 16].into(), None),
@@ -444,7 +610,7 @@ mod tests {
             };
             let user = |_: &Device| user.map(str::to_owned);
             let would = host.leases.would_claim(&claim, &user);
-            would.map_err(|error| format!("{error:#}"))
+            would.map(drop).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(would("one", None), Ok(()));
         assert!(would("one", Some("process 7")).is_err());
@@ -476,5 +642,296 @@ mod tests {
         assert_eq!(host.files().len(), 1);
         host.end(1);
         assert_eq!(held("u2", 1), None);
+    }
+
+    /// `count` members of the pool `fast` of class vfio.
+    fn wish(count: u32, members: &[&str], share: u32) -> Wish {
+        let member = |name: &&str| Member {
+            name: (*name).try_into().unwrap(),
+            numa_node: None,
+        };
+        let members = members.iter().map(member).collect();
+        let name = "fast".try_into().unwrap();
+        Wish::of_pool(Class::Vfio, name, count, Pool { members, share })
+    }
+
+    fn take(host: &Host, id: &str, holder: Holder, wish: Wish) -> Result<Vec<String>, String> {
+        take_beside(host, id, holder, wish, &|_| None)
+    }
+
+    /// As [`take`], where some devices are used without a lease.
+    fn take_beside(
+        host: &Host,
+        id: &str,
+        holder: Holder,
+        wish: Wish,
+        user: &dyn Fn(&Device) -> Option<String>,
+    ) -> Result<Vec<String>, String> {
+        let claim = Claim {
+            wishes: &[wish],
+            numa: Numa::Any,
+            container: &id.parse().unwrap(),
+            bundle: &bundle(id),
+            holder,
+            token: None,
+            claim: None,
+            entry_point: "onload-container-runtime",
+        };
+        let would = host.leases.would_claim(&claim, user);
+        let taken = host.leases.claim(&claim, user, PATIENCE);
+        let text = |result: Result<Vec<Device>>| {
+            let names = |devices: Vec<Device>| devices.iter().map(ToString::to_string).collect();
+            result.map(names).map_err(|error| format!("{error:#}"))
+        };
+        let taken = text(taken.map_err(Error::from));
+        assert_eq!(text(would), taken);
+        taken
+    }
+
+    #[test]
+    fn a_container_gets_members_that_are_free() {
+        let host = Host::new();
+        let holder = |pid| host.start(pid, 10);
+        let two = wish(2, &["a", "b", "c"], 1);
+        let taken = take(&host, "one", holder(1), two.clone()).unwrap();
+        assert_eq!(taken, ["vfio:a", "vfio:b"]);
+        let line = take(&host, "two", holder(2), two).unwrap_err();
+        for part in [
+            "2 wanted of pool vfio=fast, which has 1 free of 3; a is held by container one (process 1, ",
+            "; b is held by container one (",
+            "; \"onload-ctk lease list\" shows all",
+        ] {
+            assert!(line.contains(part), "{line}");
+        }
+        assert_eq!(
+            host.files(),
+            ["vfio=a#0", "vfio=b#0"],
+            "nothing of the second"
+        );
+        let one = wish(1, &["a", "b", "c"], 1);
+        assert_eq!(take(&host, "two", holder(2), one).unwrap(), ["vfio:c"]);
+    }
+
+    #[test]
+    fn members_of_holders_that_ended_are_taken_over_when_no_other_is_left() {
+        let host = Host::new();
+        let one = || wish(1, &["a", "b"], 1);
+        assert_eq!(
+            take(&host, "one", host.start(1, 10), one()).unwrap(),
+            ["vfio:a"]
+        );
+        host.end(1);
+        assert_eq!(
+            take(&host, "two", host.start(2, 10), one()).unwrap(),
+            ["vfio:b"]
+        );
+        assert_eq!(
+            take(&host, "three", host.start(3, 10), one()).unwrap(),
+            ["vfio:a"]
+        );
+        assert!(take(&host, "four", host.start(4, 10), one()).is_err());
+        assert_eq!(host.files().len(), 2);
+    }
+
+    #[test]
+    fn a_shared_member_is_given_as_often_as_its_pool_says() {
+        let host = Host::new();
+        let one = || wish(1, &["a", "b"], 2);
+        let taken: Vec<String> = (1..=4)
+            .map(|pid| take(&host, &format!("c{pid}"), host.start(pid, 10), one()).unwrap())
+            .map(|taken| taken[0].clone())
+            .collect();
+        assert_eq!(taken, ["vfio:a", "vfio:a", "vfio:b", "vfio:b"]);
+        assert!(take(&host, "c5", host.start(5, 10), one()).is_err());
+        host.end(2);
+        assert_eq!(
+            take(&host, "c5", host.start(5, 10), one()).unwrap(),
+            ["vfio:a"]
+        );
+        assert_eq!(
+            host.files(),
+            ["vfio=a#0", "vfio=a#1", "vfio=b#0", "vfio=b#1"]
+        );
+    }
+
+    #[test]
+    fn a_slot_from_when_more_were_allowed_is_not_used_again() {
+        let host = Host::new();
+        let holder = host.start(1, 10);
+        for id in ["one", "two", "three"] {
+            take(&host, id, holder.clone(), wish(1, &["a"], 3)).unwrap();
+        }
+        host.end(1);
+        let taken = take(&host, "four", host.start(2, 10), wish(1, &["a"], 1));
+        assert_eq!(taken.unwrap(), ["vfio:a"]);
+        assert!(take(&host, "five", host.start(3, 10), wish(1, &["a"], 1)).is_err());
+    }
+
+    #[test]
+    fn a_member_that_somebody_uses_without_a_lease_is_passed_over() {
+        let host = Host::new();
+        let user = |device: &Device| {
+            let is_used = device.name.as_str() != "c";
+            is_used.then(|| "process 7 (\"qemu\")".to_owned())
+        };
+        let take = |id: &str, pid| {
+            let one = wish(1, &["a", "b", "c"], 1);
+            take_beside(&host, id, host.start(pid, 10), one, &user)
+        };
+        assert_eq!(take("one", 1).unwrap(), ["vfio:c"]);
+        let line = take("two", 2).unwrap_err();
+        assert!(
+            line.contains("has 0 free of 3; a is in use by process 7 (\"qemu\"); b is in use"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_lease_that_is_not_understood_counts_as_held() {
+        let host = Host::new();
+        host.file("run/@leases/vfio=a#0", "{");
+        let taken = take(&host, "one", host.start(1, 10), wish(1, &["a", "b"], 1));
+        assert_eq!(taken.unwrap(), ["vfio:b"]);
+        let line = take(&host, "two", host.start(2, 10), wish(1, &["a", "b"], 1)).unwrap_err();
+        assert!(line.contains("a is held by an unknown container"), "{line}");
+    }
+
+    #[test]
+    fn of_a_long_list_of_holders_a_few_are_named() {
+        let host = Host::new();
+        let members = ["a", "b", "c", "d", "e"];
+        take(&host, "one", host.start(1, 10), wish(5, &members, 1)).unwrap();
+        let line = take(&host, "two", host.start(2, 10), wish(1, &members, 1)).unwrap_err();
+        assert!(line.contains("; c is held by container one"), "{line}");
+        assert!(
+            line.contains("; 2 more are held; \"onload-ctk lease list\""),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn members_and_devices_by_name_are_given_together_or_not_at_all() {
+        let host = Host::new();
+        let wishes = [wish(1, &["a", "b"], 1), claimed(vfio())];
+        let ask = |id: &str, pid: u32| host.claim_all(id, host.start(pid, 10), None, &wishes);
+        ask("one", 1).unwrap();
+        assert_eq!(host.files(), ["vfio=0000:81:10.0#0", "vfio=a#0"]);
+        let line = ask("two", 2).unwrap_err();
+        assert!(
+            line.starts_with("vfio:0000:81:10.0: it is held by"),
+            "{line}"
+        );
+        assert_eq!(host.files().len(), 2, "nothing of the second");
+    }
+
+    #[test]
+    fn a_device_is_the_container_s_before_it_is_asked_who_uses_it() {
+        let host = Host::new();
+        let found = std::cell::RefCell::new(Vec::new());
+        let user = |device: &Device| {
+            let taken = host.claim_all("two", host.start(2, 20), None, &[claimed(device.clone())]);
+            found.borrow_mut().push(taken.unwrap_err());
+            None
+        };
+        take_once(&host, "one", &[claimed(vfio())], &user).unwrap();
+        take_once(&host, "one", &[wish(1, &["a"], 1)], &user).unwrap();
+        let found = found.into_inner();
+        assert_eq!(found.len(), 2);
+        assert!(
+            found
+                .iter()
+                .all(|line| line.contains("it is held by container one ")),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_reservation_stays_as_it_was_where_its_device_turns_out_to_be_in_use() {
+        let host = Host::new();
+        let token: Token = [5; 16].into();
+        let reservation = Holder::reserved_by(token.clone(), None);
+        host.claim_by("one", reservation.clone(), None).unwrap();
+        let claim = Claim {
+            token: Some(&token),
+            wishes: &[claimed(vfio())],
+            numa: Numa::Any,
+            container: &"one".parse().unwrap(),
+            bundle: &bundle("one"),
+            holder: host.start(1, 10),
+            claim: None,
+            entry_point: "createRuntime",
+        };
+        let busy = |_: &Device| Some("process 7".to_owned());
+        assert!(host.leases.claim(&claim, &busy, PATIENCE).is_err());
+        let kept = host.leases.list().unwrap().remove(0).lease.unwrap();
+        assert_eq!(kept.holder, reservation);
+        host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+    }
+
+    #[test]
+    fn what_another_took_meanwhile_is_not_given_back() {
+        let host = Host::new();
+        let user = |device: &Device| {
+            // As if the first had been stopped until its reservation expired.
+            host.leases.release_all(device, PATIENCE).unwrap();
+            host.claim("two", &host.start(2, 20)).unwrap();
+            Some("process 7".to_owned())
+        };
+        let line = take_once(&host, "one", &[claimed(vfio())], &user).unwrap_err();
+        assert!(line.contains("is in use by process 7"), "{line}");
+        assert_eq!(host.holder().as_deref(), Some("two"));
+    }
+
+    /// What a reservation for a container gives, without asking first what it would.
+    fn take_once(host: &Host, id: &str, wishes: &[Wish], user: User<'_>) -> Result<(), String> {
+        let claim = Claim {
+            wishes,
+            numa: Numa::Any,
+            container: &id.parse().unwrap(),
+            bundle: &bundle(id),
+            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            token: None,
+            claim: None,
+            entry_point: "onload-container-runtime",
+        };
+        let taken = host.leases.claim(&claim, user, PATIENCE);
+        taken.map(drop).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn containers_that_take_at_once_share_no_member() {
+        let host = Host::new();
+        let members: Vec<String> = (0..16).map(|number| format!("m{number}")).collect();
+        let members: Vec<&str> = members.iter().map(String::as_str).collect();
+        let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
+        let taken: Vec<Result<Vec<Device>, LeaseError>> = std::thread::scope(|scope| {
+            let tries = holders.iter().enumerate().map(|(index, holder)| {
+                let (host, wish) = (&host, wish(1, &members, 1));
+                scope.spawn(move || {
+                    let id = format!("c{index}");
+                    let claim = Claim {
+                        wishes: &[wish],
+                        numa: Numa::Any,
+                        container: &id.parse().unwrap(),
+                        bundle: &bundle(&id),
+                        holder: holder.clone(),
+                        token: None,
+                        claim: None,
+                        entry_point: "onload-container-runtime",
+                    };
+                    host.leases.claim(&claim, &|_| None, PATIENCE)
+                })
+            });
+            let tries: Vec<_> = tries.collect();
+            tries.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let (given, refused): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
+        let mut given: Vec<Device> = given.into_iter().flat_map(Result::unwrap).collect();
+        given.sort();
+        given.dedup();
+        assert_eq!((given.len(), refused.len()), (16, 24));
+        let is_none_free =
+            |result: &Result<_, LeaseError>| matches!(result, Err(LeaseError::NoneFree(_)));
+        assert!(refused.iter().all(is_none_free));
     }
 }

@@ -8,22 +8,20 @@ mod choice;
 mod claim;
 mod file;
 mod moved;
-mod pick;
 mod returning;
 mod store;
-mod take;
 #[cfg(test)]
 mod test_host;
+mod wish;
 
 pub use choice::held;
-pub use claim::{Claim, Claimed};
+pub use claim::take_unleased;
 pub(crate) use file::parse_versioned;
 pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
 pub use moved::{Facts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, Spread};
-pub use pick::{Numa, Wish};
 pub use returning::Left;
 pub use store::{LeaseError, Leases, Listed};
-pub use take::{Taking, take_unleased};
+pub use wish::{Claim, Numa, Wish};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a
 /// fuzzer sees them.

@@ -267,7 +267,7 @@ mod tests {
     use super::super::moved::RdmaFacts;
     use super::*;
     use crate::lease::test_host::{Host, PATIENCE, bundle, claimed};
-    use crate::lease::{Claimed, Listed};
+    use crate::lease::{Listed, Wish};
 
     const NAMESPACE: u64 = 4711;
 
@@ -303,7 +303,7 @@ mod tests {
 
     /// A container takes the interface to a namespace.
     fn take(host: &Host, id: &str, pid: u32, namespace: u64) -> Result<(), String> {
-        let device = Claimed {
+        let device = Wish {
             moved: Some(moved(namespace).kept()),
             ..claimed(vf())
         };
@@ -452,13 +452,13 @@ mod tests {
     #[test]
     fn what_did_not_move_for_a_container_is_given_up_at_once() {
         let host = Host::new();
-        let abandon = |id: &str, device: Claimed| {
+        let abandon = |id: &str, device: Wish| {
+            let (class, name) = (device.class, device.name.clone());
+            let of = Device { class, name };
             host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device))
                 .unwrap();
             let container = id.parse().unwrap();
-            let given_up = host
-                .leases
-                .abandon(&device.device, &container, &bundle(id), PATIENCE);
+            let given_up = host.leases.abandon(&of, &container, &bundle(id), PATIENCE);
             given_up.unwrap();
             assert!(host.files().is_empty(), "{:?}", host.files());
         };
@@ -477,7 +477,7 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let by_other = Claimed {
+        let by_other = Wish {
             moved: Some(moved),
             ..claimed("rdma:mlx5_0".parse().unwrap())
         };
@@ -503,7 +503,7 @@ mod tests {
         let with = |mtu: u32| {
             let mut moved = moved(NAMESPACE);
             moved.facts.mtu = mtu;
-            Claimed {
+            Wish {
                 moved: Some(moved.kept()),
                 ..claimed(vf())
             }
@@ -526,7 +526,7 @@ mod tests {
             let mut moved = moved(namespace);
             moved.facts.mtu = mtu;
             moved.addresses = vec![address.parse().unwrap()];
-            Claimed {
+            Wish {
                 moved: Some(moved.kept()),
                 ..claimed(vf())
             }
@@ -535,7 +535,7 @@ mod tests {
             let found = host.leases.moved_to(&vf(), namespace, PATIENCE);
             found.unwrap()
         };
-        let start = |pid, devices: &[Claimed]| {
+        let start = |pid, devices: &[Wish]| {
             host.claim_all("one", host.start(pid, 10), None, devices)
                 .unwrap();
         };
@@ -585,7 +585,7 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let device = Claimed {
+        let device = Wish {
             moved: Some(moved.kept()),
             ..claimed(ibdev())
         };
@@ -637,7 +637,7 @@ mod tests {
             ..moved(u64::from(pid))
         };
         let device: Device = format!("netdev:{name}").parse().unwrap();
-        let device = Claimed {
+        let device = Wish {
             moved: Some(moved.kept()),
             ..claimed(device)
         };

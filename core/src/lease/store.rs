@@ -16,7 +16,7 @@ use crate::container_id::ContainerId;
 use crate::run_dir::{LEASES, RunDir, open_private, text_names};
 use crate::timestamp::since_boot_ms;
 use onload_sys::error::{Context as _, Error, Result, Typed, bail, error};
-use onload_sys::fs::atomic::{self, TempFile, is_temporary_name};
+use onload_sys::fs::atomic::{self, TempFile};
 use onload_sys::fs::lock::{Lock, LockMode};
 use onload_sys::processes::{Cgroup, Process, Processes};
 
@@ -117,10 +117,6 @@ impl Leases {
             path,
             processes,
         }))
-    }
-
-    pub(super) fn boot(&self) -> Result<String> {
-        Ok(self.processes.boot_id()?)
     }
 
     /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
@@ -312,6 +308,12 @@ impl Leases {
         Ok(Some(bytes))
     }
 
+    /// The lease in a slot, whoever's it is; none where none is understood.
+    pub(super) fn lease_in(&self, device: &Device, slot: u32) -> Option<Lease> {
+        let bytes = self.read(&device.file_name(slot)).ok()??;
+        Lease::parse(&bytes).ok()
+    }
+
     /// Whether a holder has ended. What cannot be looked at may live.
     fn is_over(&self, of: &str, holder: &Holder, boot: &str) -> bool {
         if of != boot {
@@ -339,18 +341,7 @@ impl Leases {
         self.processes.has_ended(process).ok().flatten() == Some(false)
     }
 
-    /// Removes what a killed process left half written; the lock is held.
-    fn sweep(&self) -> Result<()> {
-        let names = self.names()?.into_iter();
-        for name in names.filter(|name| is_temporary_name(OsStr::new(name))) {
-            // It is in nobody's way.
-            let _ = atomic::remove(&self.dir, OsStr::new(&name));
-        }
-        Ok(())
-    }
-
     pub(super) fn publish(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<()> {
-        self.sweep()?;
         let written = self.write(device, choice, lease);
         written.with_context(|| self.writing(device))
     }
@@ -385,7 +376,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::lease::test_host::{Host, PATIENCE, bundle, claimed, vfio};
-    use crate::lease::{Claim, Claimed};
+    use crate::lease::{Claim, Numa, Wish};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -520,7 +511,7 @@ mod tests {
         let device = |name: &str| format!("vfio:{name}").parse::<Device>().unwrap();
         host.claim_all("one", host.start(1, 10), None, &[claimed(device("10.1"))])
             .unwrap();
-        let group = Claimed {
+        let group = Wish {
             aliases: vec![device("10.0"), device("10.1")],
             ..claimed(device("10.0"))
         };
@@ -621,12 +612,13 @@ mod tests {
         let host = Host::new();
         let token: Token = [5; 16].into();
         let ticket: Token = [6; 16].into();
-        let given = Claimed {
+        let given = Wish {
             ticket: Some(ticket.clone()),
             ..claimed(vfio())
         };
         let claim = Claim {
-            devices: &[given],
+            wishes: &[given],
+            numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: &bundle("one"),
             holder: Holder::reserved_by(token.clone(), None),
@@ -652,7 +644,8 @@ mod tests {
         let token = Token::new().unwrap();
         let reserve = || {
             let claim = Claim {
-                devices: &[claimed(vfio())],
+                wishes: &[claimed(vfio())],
+                numa: Numa::Any,
                 container: &"one".parse().unwrap(),
                 bundle: Path::new(""),
                 holder: Holder::reserved_by(token.clone(), None),
@@ -765,7 +758,8 @@ mod tests {
         let host = Host::new();
         let claim = |user: &dyn Fn(&Device) -> Option<String>| {
             let claim = Claim {
-                devices: &[claimed(vfio())],
+                wishes: &[claimed(vfio())],
+                numa: Numa::Any,
                 container: &"one".parse().unwrap(),
                 bundle: &bundle("one"),
                 holder: host.start(1, 10),
@@ -873,12 +867,10 @@ mod tests {
                 let (leases, device) = (&host.leases, &device);
                 scope.spawn(move || {
                     let id = format!("c{index}");
-                    let shared = Claimed {
-                        most: 16,
-                        ..claimed(device.clone())
-                    };
+                    let shared = Wish::of_device(device.clone(), 16);
                     let claim = Claim {
-                        devices: &[shared],
+                        wishes: &[shared],
+                        numa: Numa::Any,
                         container: &id.parse().unwrap(),
                         bundle: &bundle(&id),
                         holder: holder.clone(),
@@ -887,7 +879,7 @@ mod tests {
                         entry_point: "createRuntime",
                     };
                     match leases.claim(&claim, &|_| None, PATIENCE) {
-                        Ok(()) => 1,
+                        Ok(_) => 1,
                         Err(error) if format!("{error:#}").contains("it is held by") => 0,
                         Err(error) => panic!("{error:#}"),
                     }

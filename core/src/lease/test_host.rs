@@ -1,6 +1,5 @@
 //! A host for the tests of leases: some processes, their cgroups, and the leases.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
@@ -9,9 +8,9 @@ use std::time::Duration;
 
 use onload_test_tree::Tree;
 
-use super::claim::{Claim, Claimed};
 use super::file::{Device, Holder, Token};
 use super::store::Leases;
+use super::wish::{Claim, Numa, Wish};
 use crate::run_dir::RunDir;
 use onload_sys::processes::{Cgroup, Processes};
 
@@ -88,10 +87,11 @@ impl Host {
         id: &str,
         holder: Holder,
         token: Option<&Token>,
-        devices: &[Claimed],
+        wishes: &[Wish],
     ) -> Result<(), String> {
         let claim = Claim {
-            devices,
+            wishes,
+            numa: Numa::Any,
             container: &id.parse().unwrap(),
             bundle: &bundle(id),
             holder,
@@ -100,7 +100,7 @@ impl Host {
             entry_point: "createRuntime",
         };
         let claimed = self.leases.claim(&claim, &|_| None, PATIENCE);
-        claimed.map_err(|error| format!("{error:#}"))
+        claimed.map(drop).map_err(|error| format!("{error:#}"))
     }
 
     pub(super) fn claim(&self, id: &str, holder: &Holder) -> Result<(), String> {
@@ -143,13 +143,6 @@ pub(super) fn bundle(id: &str) -> PathBuf {
 }
 
 /// A device that one container may have.
-pub(super) fn claimed(device: Device) -> Claimed {
-    Claimed {
-        device,
-        most: 1,
-        aliases: Vec::new(),
-        facts: BTreeMap::new(),
-        ticket: None,
-        moved: None,
-    }
+pub(super) fn claimed(device: Device) -> Wish {
+    Wish::of_device(device, 1)
 }

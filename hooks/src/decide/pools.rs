@@ -250,12 +250,8 @@ fn wish(
             "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
         )
     })?;
-    let wish = Wish {
-        class,
-        name: found.name.device().clone(),
-        count: wanted.count.unwrap_or(1),
-        pool,
-    };
+    let (name, count) = (found.name.device().clone(), wanted.count.unwrap_or(1));
+    let wish = Wish::of_pool(class, name, count, pool);
     Ok(Some((wish, hook.clone())))
 }
 
@@ -403,15 +399,11 @@ mod tests {
             ),
         ]);
         let request = Request::parse(&annotations).unwrap().unwrap();
-        let wish = Wish {
-            class: Class::Netdev,
-            name: "fast".parse().unwrap(),
-            count: 2,
-            pool: Pool {
-                members: Vec::new(),
-                share: 1,
-            },
+        let pool = Pool {
+            members: Vec::new(),
+            share: 1,
         };
+        let wish = Wish::of_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
         let members = ["ens1v3", "ens1v1"].map(|name| LeasedDevice {
             class: Class::Netdev,
             name: name.parse().unwrap(),

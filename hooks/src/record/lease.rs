@@ -9,7 +9,7 @@ use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::lease::{
-    Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, POD, Taking, Token,
+    Claim, ClaimUid, Device, Facts, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Wish,
     take_unleased,
 };
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -130,90 +130,59 @@ impl<'a> Keeper<'a> {
         } else {
             None
         };
-        let taking = Taking {
-            wishes: wanted.wishes,
+        let shares = || Ok(self.host.settings()?.config.leases);
+        let wishes = all_wishes(wanted, &shares)?;
+        let claim = Claim {
+            wishes: &wishes,
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
             holder: Holder::reserved_by(token.clone(), maker),
+            token: None,
+            claim: None,
             entry_point: self.entry_point,
         };
-        let mut devices = match wanted.wishes {
-            [] => Vec::new(),
-            _ => self.take_members(&leases, &taking, &user)?,
-        };
-        if !wanted.named.is_empty() {
-            let shares = self.host.settings().map(|settings| settings.config.leases);
-            let kept = shares.and_then(|shares| {
-                claim_named(wanted, &taking, taking.bundle, &shares, &|claim| {
-                    leases.claim(claim, &user, START_PATIENCE)
-                })
-            });
-            kept.inspect_err(|_| {
-                let _ = leases.give_back(&devices, token, START_PATIENCE);
-            })?;
-            devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
-        }
-        Ok(devices)
-    }
-
-    /// Where none is free, one that an ended container has left may come back now.
-    fn take_members(
-        &self,
-        leases: &Leases,
-        taking: &Taking<'_>,
-        user: &dyn Fn(&Device) -> Option<String>,
-    ) -> Result<Vec<Device>, LeaseError> {
-        let taken = leases.take(taking, user, START_PATIENCE);
+        let taken = leases.claim(&claim, &user, START_PATIENCE);
         let (Err(LeaseError::NoneFree(_)), Some(fetch)) = (&taken, self.fetch) else {
-            return taken;
+            return Ok(taken?);
         };
-        let is_wanted = |device: &Device| {
-            let mut wishes = taking.wishes.iter();
+        // One that an ended container has left may come back now.
+        fetch(&leases, &|device| {
+            let mut wishes = wanted.wishes.iter();
             wishes.any(|wish| {
                 let mut members = wish.pool.members.iter();
                 wish.class == device.class && members.any(|member| member.name == device.name)
             })
-        };
-        fetch(leases, &is_wanted);
-        leases.take(taking, user, START_PATIENCE)
+        });
+        Ok(leases.claim(&claim, &user, START_PATIENCE)?)
     }
 }
 
-/// Claims the devices that a ticket names, with what the members of pools are reserved. `claim` writes that down, or only
-/// says whether it could.
-fn claim_named(
+/// The members of pools and the devices that tickets name; `shares` says how many containers may have one of a class.
+fn all_wishes(
     wanted: PoolRequest<'_>,
-    taking: &Taking<'_>,
-    bundle: &Path,
-    shares: &onload_core::config::Leases,
-    claim: &dyn Fn(&Claim<'_>) -> Result<()>,
-) -> Result<()> {
-    let named = wanted.named.iter();
-    let devices = named.map(|(device, ticket)| Claimed {
-        ticket: Some(ticket.clone()),
-        ..claimed(device, shares)
-    });
-    claim(&Claim {
-        devices: &devices.collect::<Vec<Claimed>>(),
-        container: taking.container,
-        bundle,
-        holder: taking.holder.clone(),
-        token: None,
-        claim: None,
-        entry_point: taking.entry_point,
-    })
+    shares: &dyn Fn() -> Result<onload_core::config::Leases>,
+) -> Result<Vec<Wish>> {
+    let mut wishes = wanted.wishes.to_vec();
+    if !wanted.named.is_empty() {
+        let shares = shares()?;
+        let named = wanted.named.iter();
+        wishes.extend(named.map(|(device, ticket)| Wish {
+            ticket: Some(ticket.clone()),
+            ..wish(device, &shares)
+        }));
+    }
+    Ok(wishes)
 }
 
-fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
-    Claimed {
-        // The specification may be older than the configuration.
-        most: shares.share(device.class).unwrap_or(u32::MAX),
+/// A device by its name.
+fn wish(device: &Device, shares: &onload_core::config::Leases) -> Wish {
+    // The specification may be older than the configuration.
+    let most = shares.share(device.class).unwrap_or(u32::MAX);
+    Wish {
         aliases: group_members(device),
         facts: facts(device),
-        device: device.clone(),
-        ticket: None,
-        moved: None,
+        ..Wish::of_device(device.clone(), most)
     }
 }
 
@@ -282,26 +251,22 @@ impl Pools for Viewer {
         let token = Token::from([0; 16]);
         let until = Instant::now() + OPENERS;
         let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
-        let mut devices = match &self.leases {
-            None => take_unleased(wanted.wishes, wanted.numa, &user)?,
-            Some(leases) => {
-                let taking = Taking {
-                    wishes: wanted.wishes,
-                    numa: wanted.numa,
-                    container: wanted.id,
-                    bundle: wanted.bundle,
-                    holder: Holder::reserved_by(token.clone(), None),
-                    entry_point: "container explain",
-                };
-                let devices = leases.would_take(&taking, &user)?;
-                let bundle = canonical(wanted.bundle)?;
-                claim_named(wanted, &taking, &bundle, &self.shares, &|claim| {
-                    leases.would_claim(claim, &user)
-                })?;
-                devices
-            }
+        let Some(leases) = &self.leases else {
+            let mut devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
+            devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
+            return Ok(Reserved { token, devices });
         };
-        devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
+        let claim = Claim {
+            wishes: &all_wishes(wanted, &|| Ok(self.shares.clone()))?,
+            numa: wanted.numa,
+            container: wanted.id,
+            bundle: &canonical(wanted.bundle)?,
+            holder: Holder::reserved_by(token.clone(), None),
+            token: None,
+            claim: None,
+            entry_point: "container explain",
+        };
+        let devices = leases.would_claim(&claim, &user)?;
         Ok(Reserved { token, devices })
     }
 
@@ -386,18 +351,18 @@ fn claim_for(
     let process = processes.find(init)?.ok_or_else(|| ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
-    let devices = wanted.devices.iter();
-    let mut devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
+    let wishes = wanted.devices.iter();
+    let mut wishes: Vec<Wish> = wishes.map(|device| wish(device, &shares)).collect();
     let pod = pod::of(container.bundle);
-    for device in &mut devices {
-        device
-            .facts
+    for wish in &mut wishes {
+        wish.facts
             .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
-        device.moved = wanted.moved.cloned();
-        device.most = most.unwrap_or(device.most);
+        wish.moved = wanted.moved.cloned();
+        wish.pool.share = most.unwrap_or(wish.pool.share);
     }
     let claim = Claim {
-        devices: &devices,
+        wishes: &wishes,
+        numa: Numa::Any,
         container: container.id,
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },

@@ -199,10 +199,9 @@ fn not_restored(facts: &InterfaceFacts, left: &str, why: &str) -> NotBack {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::path::Path;
 
-    use onload_core::lease::{Claim, Claimed, Device, Holder, Leases, Moved, Token};
+    use onload_core::lease::{Claim, Device, Holder, Leases, Moved, Numa, Token, Wish};
     use onload_core::run_dir::RunDir;
     use onload_sys::error::Error;
     use onload_sys::fs::lock::START_PATIENCE;
@@ -436,16 +435,13 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let claimed = Claimed {
-            device: device.clone(),
-            most: 1,
-            aliases: Vec::new(),
-            facts: BTreeMap::new(),
-            ticket: None,
+        let wish = Wish {
             moved: Some(moved.kept()),
+            ..Wish::of_device(device.clone(), 1)
         };
         let claim = Claim {
-            devices: &[claimed],
+            wishes: &[wish],
+            numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
             holder: Holder::reserved_by(Token::new().unwrap(), None),

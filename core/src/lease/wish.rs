@@ -1,24 +1,53 @@
-//! Which members of pools a container gets. Nothing is read or written here.
+//! What a container asks for, and which members of pools serve it. Nothing is read or written here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use onload_cdi::DeviceName;
 
-use super::file::Device;
+use super::file::{ClaimUid, Device, Holder, Lease, Token};
+use super::moved::{Facts, Moved};
 use crate::class::Class;
+use crate::container_id::ContainerId;
 use crate::pool::{Member, Pool};
 use onload_sys::error::{Error, error};
 
-/// What a container wants of one pool.
+/// What a container asks for.
+#[derive(Clone, Debug)]
+pub struct Claim<'a> {
+    pub wishes: &'a [Wish],
+    /// The NUMA node that all members of pools come from.
+    pub numa: Numa,
+    pub container: &'a ContainerId,
+    /// Its bundle, without symbolic links.
+    pub bundle: &'a Path,
+    pub holder: Holder,
+    /// The token of an earlier reservation that becomes a lease now.
+    pub token: Option<&'a Token>,
+    /// The claim of a cluster engine that the container is for; all containers of it are one holder.
+    pub claim: Option<&'a ClaimUid>,
+    pub entry_point: &'a str,
+}
+
+/// Members of a pool, or one device by its name, which is a pool of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The class of the pool.
     pub class: Class,
+    /// That of the device where one is asked for by its name: no pool has the name of a member.
     pub name: DeviceName,
     /// How many members, from 1.
     pub count: u32,
     /// What is in the pool.
     pub pool: Pool,
+    /// Other names under which the device may have been leased: those of the functions in its IOMMU group.
+    pub aliases: Vec<Device>,
+    /// What the lease says of the device.
+    pub facts: BTreeMap<String, String>,
+    /// The ticket that gives it to the container. What an earlier reservation says of it stays.
+    pub ticket: Option<Token>,
+    /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
+    pub moved: Option<Moved<Facts>>,
 }
 
 /// The NUMA node that members are taken from.
@@ -29,6 +58,76 @@ pub enum Numa {
     /// Any, the same for all members.
     Same,
     Node(u32),
+}
+
+impl Claim<'_> {
+    /// Whether a lease is of the same container, be it of an earlier start.
+    pub(super) fn is_same_container(&self, lease: &Lease) -> bool {
+        lease.container == *self.container && lease.bundle == self.bundle
+    }
+
+    /// Whether a lease is this container's already: no annotation says so, only what the runtime and the kernel know.
+    pub(super) fn holds(&self, lease: &Lease) -> bool {
+        lease.is_for(self.container, self.bundle)
+            && match (&lease.holder, &self.holder, self.token) {
+                (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
+                (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {
+                    process == own
+                }
+                _ => false,
+            }
+    }
+}
+
+impl Wish {
+    /// `count` members of a pool.
+    pub fn of_pool(class: Class, name: DeviceName, count: u32, pool: Pool) -> Self {
+        let facts = BTreeMap::from([("pool".to_owned(), name.to_string())]);
+        Wish {
+            class,
+            name,
+            count,
+            pool,
+            aliases: Vec::new(),
+            facts,
+            ticket: None,
+            moved: None,
+        }
+    }
+
+    /// A device by its name, which so many containers may have at once.
+    pub fn of_device(device: Device, most: u32) -> Self {
+        let Device { class, name } = device;
+        let member = Member {
+            name: name.clone(),
+            numa_node: None,
+        };
+        let pool = Pool {
+            members: vec![member],
+            share: most,
+        };
+        Wish {
+            facts: BTreeMap::new(),
+            ..Wish::of_pool(class, name, 1, pool)
+        }
+    }
+
+    /// Whether it is for one device, by its name.
+    pub(super) fn is_device(&self) -> bool {
+        let mut members = self.pool.members.iter();
+        members.next().is_some_and(|first| first.name == self.name)
+    }
+
+    /// What is wanted, beside what there is.
+    pub(super) fn about(&self, there_is: &str) -> String {
+        let (count, class, name) = (self.count, self.class, &self.name);
+        format!("{count} wanted of pool {class}={name}, which has {there_is}")
+    }
+
+    pub(super) fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
+        let members = self.pool.members.iter();
+        members.map(|member| Candidate { wish: self, member })
+    }
 }
 
 /// That too few members of pools are free: for each pool, what is wanted of it and what is free, and who holds members.
@@ -54,14 +153,6 @@ fn held(holders: &[String]) -> String {
     shown.chain(more).collect()
 }
 
-impl Wish {
-    /// What is wanted, beside what there is.
-    pub(super) fn about(&self, there_is: &str) -> String {
-        let (count, class, name) = (self.count, self.class, &self.name);
-        format!("{count} wanted of pool {class}={name}, which has {there_is}")
-    }
-}
-
 /// A member of a pool that may be chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
@@ -77,6 +168,11 @@ impl Candidate<'_> {
             name: self.member.name.clone(),
         }
     }
+}
+
+/// The wishes that leave a choice.
+pub(super) fn pools(wishes: &[Wish]) -> impl Iterator<Item = &Wish> {
+    wishes.iter().filter(|wish| !wish.is_device())
 }
 
 /// Chooses among the free members of pools: the first ones, in the order of the pools. Of two pools
@@ -98,7 +194,7 @@ pub(crate) fn pick<'a>(
 /// The nodes of all members, the lowest first; those without one are on a node of their own, since
 /// nothing says that they are near another.
 fn nodes(wishes: &[Wish]) -> Vec<Option<u32>> {
-    let members = wishes.iter().flat_map(|wish| &wish.pool.members);
+    let members = pools(wishes).flat_map(|wish| &wish.pool.members);
     let nodes: BTreeSet<Option<u32>> = members.map(|member| member.numa_node).collect();
     let (without, with): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
     [with, without].concat()
@@ -110,13 +206,13 @@ fn pick_where<'a>(
     is_free: &mut dyn FnMut(Candidate<'a>) -> bool,
 ) -> Option<Vec<Candidate<'a>>> {
     let mut picked: Vec<Candidate<'a>> = Vec::new();
-    for wish in wishes {
+    for wish in pools(wishes) {
         let mut missing = wish.count;
-        for member in &wish.pool.members {
+        for candidate in wish.candidates() {
             if missing == 0 {
                 break;
             }
-            let candidate = Candidate { wish, member };
+            let member = candidate.member;
             let is_picked = |other: &Candidate<'_>| {
                 other.wish.class == wish.class && other.member.name == member.name
             };
@@ -147,15 +243,10 @@ mod tests {
                 numa_node: node,
             }
         };
-        Wish {
-            class: Class::Vfio,
-            name: pool.try_into().unwrap(),
-            count,
-            pool: Pool {
-                members: members.iter().map(member).collect(),
-                share: 1,
-            },
-        }
+        let members = members.iter().map(member).collect();
+        let share = 1;
+        let name = pool.try_into().unwrap();
+        Wish::of_pool(Class::Vfio, name, count, Pool { members, share })
     }
 
     /// The names of what is picked where these are not free.
