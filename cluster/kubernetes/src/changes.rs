@@ -15,12 +15,12 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
         tracing::info!(resource = %name, devices = now.devices.len(), healthy, unhealthy, "resource");
     }
     let lines = lines(before, now);
-    for line in lines.iter().take(TOLD) {
-        match &line.reason {
+    for (device, reason) in lines.iter().take(TOLD) {
+        match reason {
             Some(reason) => {
-                tracing::warn!(resource = %name, device = line.device, %reason, "device unhealthy");
+                tracing::warn!(resource = %name, device, %reason, "device unhealthy");
             }
-            None => tracing::info!(resource = %name, device = line.device, "device healthy"),
+            None => tracing::info!(resource = %name, device, "device healthy"),
         }
     }
     for device in now.devices.iter().take(TOLD) {
@@ -44,15 +44,9 @@ fn is_same(one: &Device, other: &Device) -> bool {
     (one.class, &one.name) == (other.class, &other.name)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Line<'a> {
-    device: &'a str,
-    reason: Option<&'a str>,
-}
-
 /// The devices that became healthy or unhealthy, or are so for another reason. A new one is healthy unless it
 /// is told.
-fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<Line<'a>> {
+fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<(&'a str, Option<&'a str>)> {
     let before = before.into_iter().flat_map(|before| &before.devices);
     let before: BTreeMap<_, &Health> = before
         .map(|device| ((device.class, &device.name), &device.health))
@@ -61,12 +55,9 @@ fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<Line<'a>> {
         let before = before.get(&(device.class, &device.name));
         *before.unwrap_or(&&Health::Healthy) != &device.health
     });
-    let lines = changed.map(|device| Line {
-        device: &device.name,
-        reason: match &device.health {
-            Health::Healthy => None,
-            Health::Unhealthy(reason) => Some(reason),
-        },
+    let lines = changed.map(|device| match &device.health {
+        Health::Healthy => (device.name.as_str(), None),
+        Health::Unhealthy(reason) => (device.name.as_str(), Some(reason.as_str())),
     });
     lines.collect()
 }
@@ -101,16 +92,15 @@ mod tests {
     #[test]
     fn a_device_is_told_when_its_health_or_its_reason_changes() {
         let first = with(&[("a", None), ("b", Some("held"))]);
-        let line = |device, reason| Line { device, reason };
-        assert_eq!(lines(None, &first), [line("b", Some("held"))]);
+        assert_eq!(lines(None, &first), [("b", Some("held"))]);
         assert_eq!(lines(Some(&first), &first), []);
         let second = with(&[("a", Some("gone")), ("b", None), ("c", None)]);
-        let told = [line("a", Some("gone")), line("b", None)];
+        let told = [("a", Some("gone")), ("b", None)];
         assert_eq!(lines(Some(&first), &second), told);
         let third = with(&[("a", Some("no specification"))]);
         assert_eq!(
             lines(Some(&second), &third),
-            [line("a", Some("no specification"))]
+            [("a", Some("no specification"))]
         );
     }
 }

@@ -5,7 +5,6 @@
 //! kubelet's directory, in the words of [`wire`]; [`dra`] puts devices into ResourceSlices instead. [`install`] puts the hook on the host, and [`spec_writer`]
 //! the specifications, where the package does not.
 
-mod accept;
 mod changes;
 pub mod cli;
 pub mod dra;
@@ -15,6 +14,7 @@ pub mod observe;
 pub mod plugin;
 pub mod resources;
 pub mod run;
+mod serve;
 pub mod socket;
 pub mod spec_writer;
 pub mod surveyor;

@@ -23,13 +23,11 @@ use crate::dra::api::Api;
 use crate::dra::driver::Driver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
-use crate::dra::start::start;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::health::Offered;
-use crate::observe::http::SetBy;
 use crate::observe::metrics::Metrics;
 use crate::observe::{health, http, log};
-use crate::plugin::{Kubelet, Offering, offer, watch as watch_directory};
+use crate::plugin::{Kubelet, Node, Offering, offer, watch as watch_directory};
 use crate::resources::Resource;
 use crate::spec_writer::{Keeper, claim_offering};
 use crate::surveyor::Surveyor;
@@ -55,13 +53,16 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         .is_empty()
         .then(|| Keeper::new(global.hook_dir.clone()));
     let named = global.config.clone();
-    let mut surveyor = Surveyor::new(host, named, &specs, keeper, &metrics)?;
+    let is_listen_set = args.listen.is_some();
+    let mut surveyor = Surveyor::new(host, named, &specs, keeper, &metrics, is_listen_set)?;
     log::init(surveyor.config().log.level);
     let listen = match &args.listen {
-        Some(listen) => (listen.clone(), SetBy::Argument),
-        None => (surveyor.config().kubernetes.listen.clone(), SetBy::File),
+        Some(listen) => (listen.clone(), "--listen or ONLOAD_KUBERNETES_LISTEN"),
+        None => {
+            let listen = &surveyor.config().kubernetes.listen;
+            (listen.clone(), "[kubernetes] listen")
+        }
     };
-    surveyor.listens_by(listen.1);
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
     let settings = &surveyor.config().kubernetes;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,7 +73,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
     let within = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
     let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
-    let dra = start(settings, node, kubeconfig, has_claims, &metrics)?.map(|(node, api)| {
+    let dra = node::find(settings, node, kubeconfig, has_claims, &metrics)?.map(|(node, api)| {
         let driver = Driver {
             node,
             kubelet_dir: args.kubelet_dir.clone(),
@@ -111,7 +112,8 @@ struct Daemon {
     /// The lock of the instance that offers by the device plugin, and the host that has it.
     alone: (Host, Option<Lock>),
     dra: Option<(Driver, Api)>,
-    listen: (Listen, SetBy),
+    /// Where metrics are served, and what sets that.
+    listen: (Listen, &'static str),
     health_socket: Option<PathBuf>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     specs: Arc<SpecNames>,
@@ -137,9 +139,18 @@ impl Daemon {
         if let Some(path) = self.health_socket {
             tokio::spawn(health::serve(path, Arc::clone(&self.metrics), offered));
         }
-        let shared = (self.snapshots, self.specs, Arc::clone(&self.metrics));
+        let node = Node {
+            host: self.snapshots,
+            specs: self.specs,
+            metrics: Arc::clone(&self.metrics),
+        };
         let mut resources = Resources {
-            offering: Offering::new(self.directory.clone(), kubelet, shared, stopped),
+            offering: Offering {
+                directory: self.directory.clone(),
+                node: Arc::new(node),
+                kubelet,
+                stop: stopped,
+            },
             metrics: self.metrics,
             senders: BTreeMap::new(),
             left_out: BTreeSet::new(),
@@ -263,8 +274,11 @@ impl Resources {
     fn begin(&mut self, resource: &Arc<Resource>) {
         changes::log(None, resource);
         let (sender, receiver) = watch::channel(Arc::clone(resource));
-        let (end, ended) = watch::channel(false);
-        let offering = self.offering.until(ended);
+        let (end, stop) = watch::channel(false);
+        let offering = Offering {
+            stop,
+            ..self.offering.clone()
+        };
         let sender = Sender {
             resource: sender,
             _end: end,

@@ -49,12 +49,6 @@ impl From<&Metadata> for Identity {
     }
 }
 
-#[derive(Debug)]
-pub struct Bound {
-    listener: UnixListener,
-    place: Place,
-}
-
 /// Where a socket was made. It is removed when this goes, if it is still that one.
 #[derive(Debug)]
 pub struct Place {
@@ -68,6 +62,11 @@ impl Place {
     pub fn is_there(&self) -> bool {
         self.identity.is_some() && Identity::of(&self.path) == self.identity
     }
+
+    /// Lets the socket stay when the program ends.
+    pub fn leave(mut self) {
+        self.identity = None;
+    }
 }
 
 impl Drop for Place {
@@ -79,27 +78,9 @@ impl Drop for Place {
     }
 }
 
-impl Bound {
-    #[must_use]
-    pub fn into_parts(self) -> (UnixListener, Place) {
-        (self.listener, self.place)
-    }
-
-    /// The listener, whose socket stays when the program ends.
-    #[must_use]
-    pub fn into_listener(self) -> UnixListener {
-        let Bound {
-            listener,
-            mut place,
-        } = self;
-        place.identity = None;
-        listener
-    }
-}
-
 /// Makes a socket that its owner alone can connect to. One of this user's own that a killed process left is
 /// replaced; whatever else has the name stays.
-pub fn bind(path: &Path) -> Result<Bound> {
+pub fn bind(path: &Path) -> Result<(UnixListener, Place)> {
     let shown = path.display();
     let making = || format!("making socket {shown}");
     match fs::symlink_metadata(path) {
@@ -118,7 +99,7 @@ pub fn bind(path: &Path) -> Result<Bound> {
         path: path.to_owned(),
         identity: Identity::of(path),
     };
-    Ok(Bound { listener, place })
+    Ok((listener, place))
 }
 
 /// Whether a socket of this user's own stands there at which nobody listens: a killed process left it.
@@ -157,7 +138,7 @@ mod tests {
     async fn a_socket_is_for_its_owner_and_goes_with_its_program() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
-        let (_listener, place) = bind(&path).unwrap().into_parts();
+        let (_listener, place) = bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert!(place.is_there());
         drop(place);
@@ -229,7 +210,7 @@ mod tests {
     async fn a_socket_that_took_the_place_of_ours_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
-        let (_listener, place) = bind(&path).unwrap().into_parts();
+        let (_listener, place) = bind(&path).unwrap();
         fs::remove_file(&path).unwrap();
         let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(!place.is_there());

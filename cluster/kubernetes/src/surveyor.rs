@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
+use onload_agent::Said;
 use onload_agent::survey::{self, Watch};
 use onload_cdi::Registry;
 use onload_core::config::Config;
@@ -18,8 +19,6 @@ use onload_report::metrics::{Measured, openmetrics};
 use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::http::SetBy;
-use crate::observe::log::Said;
 use crate::observe::metrics::Metrics;
 use crate::resources::WrittenBy;
 use crate::spec_writer::{Keeper, Kept};
@@ -44,8 +43,8 @@ pub struct Surveyor {
     metrics: Arc<Metrics>,
     /// Who writes the specifications, if that is the daemon's work at all.
     keeper: Option<Keeper>,
-    /// What says where metrics are served.
-    listen_by: SetBy,
+    /// Whether the command line says where metrics are served: what the file says of it matters only if not.
+    is_listen_set: bool,
     /// What was said last of the configuration, the host, its specifications and its metrics, so that it is not
     /// said twice.
     said: [Said; 4],
@@ -58,6 +57,7 @@ impl Surveyor {
         specs: &Arc<SpecNames>,
         keeper: Option<Keeper>,
         metrics: &Arc<Metrics>,
+        is_listen_set: bool,
     ) -> Result<Self> {
         let config = settings::load(&host, named.as_deref())?;
         Ok(Surveyor {
@@ -67,14 +67,9 @@ impl Surveyor {
             config,
             metrics: Arc::clone(metrics),
             keeper,
-            listen_by: SetBy::File,
+            is_listen_set,
             said: Default::default(),
         })
-    }
-
-    /// Who said where metrics are served: what the file says of it matters only if that is the file.
-    pub fn listens_by(&mut self, by: SetBy) {
-        self.listen_by = by;
     }
 
     #[must_use]
@@ -208,7 +203,7 @@ impl Surveyor {
                 }
                 let listen = &config.kubernetes.listen;
                 let has_changed = *listen != self.config.kubernetes.listen;
-                if has_changed && self.listen_by == SetBy::File {
+                if has_changed && !self.is_listen_set {
                     tracing::warn!(%listen, "[kubernetes] listen has changed; restart this daemon to serve there");
                 }
                 tracing::info!("the configuration has changed");

@@ -162,24 +162,29 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
 
     fn call(&mut self, message: &Message, came: Instant) -> Result<()> {
         let request = Request::decode(&*message.body).context("reading a call of the runtime")?;
-        if request.service != PLUGIN_SERVICE {
-            return self.unknown(message.stream, &request.service);
-        }
-        let response = match request.method.as_str() {
-            "CreateContainer" => return self.create(message.stream, &request, came),
-            "Configure" => self.configure(&request.payload),
-            "Synchronize" => self.synchronize(&request.payload),
+        let response = match (request.service.as_str(), request.method.as_str()) {
+            (PLUGIN_SERVICE, "CreateContainer") => {
+                return self.create(message.stream, &request, came);
+            }
+            (PLUGIN_SERVICE, "Configure") => self.configure(&request.payload),
+            (PLUGIN_SERVICE, "Synchronize") => self.synchronize(&request.payload),
             // It will close the connection.
-            "Shutdown" => Response::done(Vec::new()),
-            method => return self.unknown(message.stream, method),
+            (PLUGIN_SERVICE, "Shutdown") => Response::done(Vec::new()),
+            (PLUGIN_SERVICE, what) | (what, _) => {
+                let text = format!("onload-nri has no {}", one_line(what));
+                Response::refused(ttrpc::UNIMPLEMENTED, text)
+            }
         };
-        self.mux.send(PLUGIN, &response.to_message(message.stream))
+        self.answer(message.stream, &response)
     }
 
-    fn unknown(&mut self, stream: u32, what: &str) -> Result<()> {
-        let text = format!("onload-nri has no {}", one_line(what));
-        let response = Response::refused(ttrpc::UNIMPLEMENTED, text);
+    fn answer(&mut self, stream: u32, response: &Response) -> Result<()> {
         self.mux.send(PLUGIN, &response.to_message(stream))
+    }
+
+    /// Refuses a container, which is not created then.
+    fn refuse(&mut self, stream: u32, text: String) -> Result<()> {
+        self.answer(stream, &Response::refused(ttrpc::FAILED_PRECONDITION, text))
     }
 
     fn configure(&mut self, payload: &[u8]) -> Response {
@@ -195,10 +200,7 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         };
         self.journal
             .say(Severity::Info, &format!("registered with {runtime}; {how}"));
-        let told = u64::try_from(said.request_timeout)
-            .ok()
-            .filter(|ms| *ms > 0);
-        self.answer_in = told.map_or(ANSWER_IN, Duration::from_millis);
+        self.answer_in = positive(said.request_timeout).map_or(ANSWER_IN, Duration::from_millis);
         self.runtime = Some(runtime);
         Response::done(ConfigureResponse { events: EVENTS }.encode_to_vec())
     }
@@ -225,23 +227,17 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
     fn create(&mut self, stream: u32, request: &Request, came: Instant) -> Result<()> {
         let Some(runtime) = &self.runtime else {
             let text = "onload-nri was asked of a container before Configure".to_owned();
-            let response = Response::refused(ttrpc::FAILED_PRECONDITION, text);
-            return self.mux.send(PLUGIN, &response.to_message(stream));
+            return self.refuse(stream, text);
         };
-        let decided = self.decider.create(&request.payload, runtime);
-        let wait = u64::try_from(request.timeout_nano)
-            .ok()
-            .filter(|wait| *wait > 0);
-        let wait = wait.map_or(self.answer_in, Duration::from_nanos);
-        let mut created = match decided {
+        let mut created = match self.decider.create(&request.payload, runtime) {
             Ok(created) => created,
             Err(Failure { of, error }) => {
                 self.journal
                     .say(Severity::Error, &format!("{of}: {error:#}"));
-                let response = Response::refused(ttrpc::FAILED_PRECONDITION, line(&error));
-                return self.mux.send(PLUGIN, &response.to_message(stream));
+                return self.refuse(stream, line(&error));
             }
         };
+        let wait = positive(request.timeout_nano).map_or(self.answer_in, Duration::from_nanos);
         if came.elapsed() >= wait {
             // The runtime has created the container without us, and closes the connection.
             self.decider.give_back(&created);
@@ -252,11 +248,16 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         }
         let response = Response::done(std::mem::take(&mut created.payload));
         let message = response.to_message(stream);
-        if message.body.len() > MAX_MESSAGE {
+        let length = message.body.len();
+        if length > MAX_MESSAGE {
             // A container's own LD_PRELOAD comes back in an answer. No pod may end the connection by that:
             // others would go without until the next one.
             self.decider.give_back(&created);
-            return self.too_long(stream, message.body.len());
+            let text = format!(
+                "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
+            );
+            self.journal.say(Severity::Error, &text);
+            return self.refuse(stream, text);
         }
         let sent = self.mux.send(PLUGIN, &message);
         match sent {
@@ -266,28 +267,21 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         sent
     }
 
-    fn too_long(&mut self, stream: u32, length: usize) -> Result<()> {
-        let text = format!(
-            "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
-        );
-        self.journal.say(Severity::Error, &text);
-        let response = Response::refused(ttrpc::FAILED_PRECONDITION, text);
-        self.mux.send(PLUGIN, &response.to_message(stream))
-    }
-
     fn log(&self, created: &Created) {
-        let Some(given) = &created.given else {
-            return;
-        };
-        let say = |severity, text: &String| self.journal.say(severity, text);
-        for line in &created.warnings {
-            say(Severity::Warning, line);
-        }
-        say(Severity::Info, given);
-        for line in &created.reasons {
-            say(Severity::Debug, line);
+        let warnings = created
+            .warnings
+            .iter()
+            .map(|line| (Severity::Warning, line));
+        let given = created.given.iter().map(|line| (Severity::Info, line));
+        let reasons = created.reasons.iter().map(|line| (Severity::Debug, line));
+        for (severity, line) in warnings.chain(given).chain(reasons) {
+            self.journal.say(severity, line);
         }
     }
+}
+
+fn positive(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| *number > 0)
 }
 
 fn unreadable(error: &prost::DecodeError) -> Response {

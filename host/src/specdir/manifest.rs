@@ -94,7 +94,9 @@ impl Manifest {
     }
 }
 
-pub(super) fn sha256(content: &[u8]) -> String {
+/// The sha256 of a content in hexadecimal.
+#[must_use]
+pub fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,6 +10,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onload_agent::Backoff;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use tokio::sync::watch;
@@ -21,7 +22,6 @@ use super::classes::send;
 use super::names::NodeName;
 use super::own_resources::beside;
 use crate::host_state::Snapshot;
-use crate::plugin::Backoff;
 
 /// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
 /// when it has reached the API server, and then every ten seconds.
@@ -69,12 +69,12 @@ impl Amounts {
             sleep(pause).await;
             loop {
                 let wait = match self.left(classes).await {
-                    Ok(left) if left.is_empty() => {
-                        tell(left, none);
-                        break;
-                    }
                     Ok(left) => {
+                        let is_done = left.is_empty();
                         tell(left, none);
+                        if is_done {
+                            break;
+                        }
                         AGAIN
                     }
                     // Who publishes the slices reads the Node too, and says what is wrong.

@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use k8s_openapi::api::resource::v1::DeviceClass;
 use kube_client::core::WatchEvent;
+use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
 use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::DRIVER;
-use super::api::{Api, ApiError, Watch};
-use crate::observe::log::Said;
-use crate::plugin::Backoff;
+use super::api::{Api, ApiError};
 
 /// Whether the server serves pods by DRA that ask for the old resource of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,15 +130,13 @@ async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiEr
                 note(&mut classes, event);
                 send(to, Told::Classes(classes.clone()));
             }
-            None => watch = again(api, watch.version()).await?,
+            // It ends after a while, and another goes on from there.
+            None => {
+                sleep(Backoff::default().next()).await;
+                watch = api.watch_device_classes(watch.version()).await?;
+            }
         }
     }
-}
-
-/// A watch has its end after a while, and goes on from there.
-async fn again(api: &Api, version: &str) -> Result<Watch<DeviceClass>, ApiError> {
-    sleep(Backoff::default().next()).await;
-    api.watch_device_classes(version).await
 }
 
 fn note(classes: &mut BTreeMap<String, String>, event: WatchEvent<DeviceClass>) {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use onload_sys::text::Chain;
+use onload_agent::Said;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tonic::transport::Server;
 
 use super::Registered;
@@ -20,10 +19,9 @@ use super::prepare::{HostLeases, Node, OwnSpecs, Preparer, sweep};
 use super::registration::Registrar;
 use super::service::Service;
 use super::sockets::{Sockets, no_registry};
-use crate::accept::Accept;
 use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::log::Said;
 use crate::observe::metrics::Metrics;
+use crate::serve::{end, serve, stopped};
 use crate::socket::Place;
 use crate::wire::dra_health::dra_resource_health_server::DraResourceHealthServer;
 use crate::wire::registration::registration_server::RegistrationServer;
@@ -31,8 +29,6 @@ use crate::wire::{dra, dra_v1beta1};
 
 /// How often the sockets are looked at: whoever empties kubelet's directory does not tell.
 const CHECK: Duration = Duration::from_secs(5);
-/// Calls that have begun are completed within this time after the end was asked for.
-const GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct Driver {
@@ -114,16 +110,11 @@ impl Driver {
     }
 }
 
-async fn stopped(stop: &watch::Receiver<bool>) {
-    // A sender that is gone has stopped everything.
-    let _ = stop.clone().wait_for(|stop| *stop).await;
-}
-
 struct Serving {
     registration: Place,
     service: Place,
     stop: watch::Sender<bool>,
-    servers: [JoinHandle<()>; 2],
+    servers: JoinSet<()>,
 }
 
 impl Serving {
@@ -134,42 +125,35 @@ impl Serving {
     ) -> Result<Self> {
         let sockets = Sockets::bind(kubelet).await?;
         let (stop, stopped) = watch::channel(false);
-        let registrar = Registrar::new(
-            &sockets.endpoint,
-            registered.clone(),
-            Arc::clone(&service.metrics),
-        );
-        let registrar = RegistrationServer::new(registrar);
+        let registrar = RegistrationServer::new(Registrar {
+            endpoint: sockets.endpoint.clone(),
+            registered: registered.clone(),
+            metrics: Arc::clone(&service.metrics),
+        });
         let service = Service {
             stop: stopped.clone(),
             ..service.clone()
         };
-        let (listener, service_place) = sockets.service;
-        let served = Server::builder()
+        let claims = Server::builder()
             .add_service(dra::dra_plugin_server::DraPluginServer::new(
                 service.clone(),
             ))
             .add_service(dra_v1beta1::dra_plugin_server::DraPluginServer::new(
                 service.clone(),
             ))
-            .add_service(DraResourceHealthServer::new(service))
-            .serve_with_incoming_shutdown(
-                Accept::new(UnixListenerStream::new(listener)),
-                end(stopped.clone()),
-            );
-        let (listener, registration_place) = sockets.registration;
-        let asked = Server::builder()
-            .add_service(registrar)
-            .serve_with_incoming_shutdown(
-                Accept::new(UnixListenerStream::new(listener)),
-                end(stopped),
-            );
+            .add_service(DraResourceHealthServer::new(service));
+        let registrations = Server::builder().add_service(registrar);
+        let mut servers = JoinSet::new();
+        let (listener, service) = sockets.service;
+        servers.spawn(serve(claims, listener, stopped.clone()));
+        let (listener, registration) = sockets.registration;
+        servers.spawn(serve(registrations, listener, stopped));
         tracing::info!(endpoint = %sockets.endpoint.display(), "serving claims");
         Ok(Serving {
-            registration: registration_place,
-            service: service_place,
+            registration,
+            service,
             stop,
-            servers: [tokio::spawn(logged(served)), tokio::spawn(logged(asked))],
+            servers,
         })
     }
 
@@ -187,22 +171,7 @@ impl Serving {
             }
         }
         drop(self.registration);
-        self.stop.send_replace(true);
-        for mut server in self.servers {
-            if timeout(GRACE, &mut server).await.is_err() {
-                server.abort();
-            }
-        }
+        end(self.stop, self.servers).await;
         drop(self.service);
-    }
-}
-
-async fn end(mut stopped: watch::Receiver<bool>) {
-    let _ = stopped.wait_for(|stop| *stop).await;
-}
-
-async fn logged(served: impl Future<Output = Result<(), tonic::transport::Error>>) {
-    if let Err(error) = served.await {
-        tracing::error!(error = %Chain(&error), "serving ended");
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::Interface;
 use onload_sys::text::Chain;
@@ -29,8 +30,6 @@ use super::kubelet::{Findings, KubeletFiles};
 use super::names::{DraNames, NodeName, is_device};
 use super::prepare::has_claims;
 use crate::host_state::Snapshot;
-use crate::observe::log::Said;
-use crate::plugin::Backoff;
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
 /// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to
@@ -92,6 +91,15 @@ struct State {
     since: Option<Instant>,
 }
 
+const NOBODY: State = State {
+    way: Way::Nobody,
+    since: None,
+};
+
+fn way_of(states: &BTreeMap<Class, State>, class: Class) -> Way {
+    states.get(&class).map_or(Way::Nobody, |state| state.way)
+}
+
 /// What becomes of a class that is to be offered in one way. Before anybody offers it, those who had it have to
 /// be gone; it is looked at again after it was taken away, since a pod may have been quicker.
 fn step(
@@ -111,18 +119,13 @@ fn step(
         Way::Plugin => Way::Dra,
         Way::Dra | Way::Nobody => Way::Plugin,
     };
+    let offered = |way| State { way, since: None };
     match state.way {
         way if way == wanted => state,
-        Way::Nobody if held_by(other) => State {
-            way: other,
-            since: None,
-        },
+        Way::Nobody if held_by(other) => offered(other),
         Way::Nobody if wanted == Way::Plugin && held.by_slices.contains(&class) => state,
         Way::Nobody if state.since.is_some_and(|since| now < since + settle) => state,
-        Way::Nobody => State {
-            way: wanted,
-            since: None,
-        },
+        Way::Nobody => offered(wanted),
         _ if held_by(state.way) => state,
         _ => State {
             way: Way::Nobody,
@@ -142,7 +145,9 @@ impl Engine {
         let mut said = Said::default();
         let mut said_why = BTreeMap::new();
         loop {
-            if telling.is_empty() && is_of_dra(&self.snapshots.borrow()) {
+            let interfaces = interfaces(&self.snapshots.borrow());
+            let is_by_plugin = |interface: &Interface| *interface == Interface::DevicePlugin;
+            if telling.is_empty() && !interfaces.iter().all(is_by_plugin) {
                 let to = self.device_classes.clone();
                 telling.spawn(tell_classes(self.api.clone(), self.refused, to));
             }
@@ -211,7 +216,7 @@ impl Engine {
             next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
         };
         begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
-        let findings = if is_auto(&snapshot) {
+        let findings = if interfaces(&snapshot).contains(&Interface::Auto) {
             self.kubelet.look().await
         } else {
             Findings::Absent
@@ -226,7 +231,7 @@ impl Engine {
         let mut wanted: Vec<(Class, Way)> = Vec::new();
         let mut why: BTreeMap<Why, Vec<Class>> = BTreeMap::new();
         for class in classes(&snapshot) {
-            let now = states.get(&class).map_or(Way::Nobody, |state| state.way);
+            let now = way_of(states, class);
             let way = match snapshot.settings.offer.interface(class) {
                 Interface::DevicePlugin => Way::Plugin,
                 Interface::Dra => {
@@ -264,27 +269,19 @@ impl Engine {
             wanted.push((class, way));
         }
         say(&why, said, &snapshot);
-        let nobody = State {
-            way: Way::Nobody,
-            since: None,
-        };
-        let state_of =
-            |states: &BTreeMap<Class, State>, class| states.get(&class).copied().unwrap_or(nobody);
-        if wanted
-            .iter()
-            .all(|(class, way)| state_of(states, *class).way == *way)
-        {
+        wanted.retain(|(class, way)| way_of(states, *class) != *way);
+        if wanted.is_empty() {
             return Ok(next);
         }
         let mut held = self.held(&snapshot).await?;
-        if wanted
-            .iter()
-            .any(|(class, way)| *way == Way::Plugin && state_of(states, *class).way == Way::Nobody)
-        {
+        let may_be_published = |(class, way): &(Class, Way)| {
+            *way == Way::Plugin && way_of(states, *class) == Way::Nobody
+        };
+        if wanted.iter().any(may_be_published) {
             held.by_slices = self.published().await?;
         }
         for (class, way) in wanted {
-            let before = state_of(states, class);
+            let before = states.get(&class).copied().unwrap_or(NOBODY);
             let after = step(before, way, &held, class, Instant::now(), self.settle);
             if after.way != before.way {
                 tracing::info!(%class, by = %after.way, "who offers a class");
@@ -376,18 +373,12 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_c
     }
 }
 
-fn is_auto(snapshot: &Snapshot) -> bool {
-    is_by(snapshot, |interface| interface == Interface::Auto)
-}
-
-fn is_of_dra(snapshot: &Snapshot) -> bool {
-    is_by(snapshot, |interface| interface != Interface::DevicePlugin)
-}
-
-fn is_by(snapshot: &Snapshot, is: impl Fn(Interface) -> bool) -> bool {
-    let classes = classes(snapshot);
-    let mut classes = classes.iter();
-    classes.any(|class| is(snapshot.settings.offer.interface(*class)))
+/// The interfaces by which they are to be offered.
+fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
+    let classes = classes(snapshot).into_iter();
+    classes
+        .map(|class| snapshot.settings.offer.interface(class))
+        .collect()
 }
 
 /// The configured classes of which the host has a device.

@@ -6,8 +6,7 @@
 //! [`health`] of devices. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
 //! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
 //! [`own_resources`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
-//! Node. [`node`] runs all of it, where [`start`] finds a node and its API
-//! server.
+//! Node. [`node`] finds a node and its API server, and runs all of it.
 
 pub mod amounts;
 pub mod api;
@@ -26,7 +25,6 @@ mod registration;
 mod service;
 pub mod slices;
 mod sockets;
-pub mod start;
 #[cfg(test)]
 mod test_offers;
 

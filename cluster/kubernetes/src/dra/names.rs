@@ -13,9 +13,9 @@ use anyhow::bail;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_host::offers::Offer;
+use onload_host::specdir::sha256;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
-use sha2::{Digest, Sha256};
 
 /// The most bytes of a DNS label (RFC 1123).
 const MOST_LABEL: usize = 63;
@@ -75,15 +75,6 @@ pub struct DraNames {
     others: BTreeMap<(Class, DeviceName), String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub class: Class,
-    /// Its name in that class, as in the CDI specification.
-    pub name: DeviceName,
-    /// The slot of it, where each slot is a device.
-    pub slot: Option<u32>,
-}
-
 impl DraNames {
     #[must_use]
     pub fn of(node: &str, offers: &[Offer]) -> DraNames {
@@ -140,23 +131,14 @@ impl DraNames {
         }
     }
 
-    /// What has that name; none if the node offers no such device.
+    /// What has that name, or a slot of it, by its name in the CDI specification; none if the node offers no such
+    /// device.
     #[must_use]
-    pub fn find(&self, pool: &str, device: &str) -> Option<Found> {
+    pub fn find(&self, pool: &str, device: &str) -> Option<(Class, DeviceName)> {
         let class = self.class(pool)?;
-        let find = |base: &str, slot| {
-            let name = self.devices.get(&(class, base.to_owned()))?;
-            Some(Found {
-                class,
-                name: name.clone(),
-                slot,
-            })
-        };
-        let of_slot = || {
-            let (base, slot) = split_slot(device)?;
-            find(base, Some(slot))
-        };
-        find(device, None).or_else(of_slot)
+        let find = |base: &str| self.devices.get(&(class, base.to_owned())).cloned();
+        let name = find(device).or_else(|| find(split_slot(device)?.0))?;
+        Some((class, name))
     }
 }
 
@@ -217,9 +199,7 @@ fn hashed(name: &str, digits: usize) -> String {
 }
 
 fn hash(text: &str, digits: usize) -> String {
-    let digest = Sha256::digest(text);
-    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
-    let mut hex: String = hex.collect();
+    let mut hex = sha256(text.as_bytes());
     hex.truncate(digits);
     hex
 }
@@ -288,12 +268,7 @@ mod tests {
         assert_eq!(other, "mlx5-0-a5648384");
         for (label, device) in [("mlx5-0", "mlx5_0"), (other.as_str(), "mlx5-0")] {
             let found = rdma.find("n1/rdma", label).unwrap();
-            let wanted = Found {
-                class: Class::Rdma,
-                name: name(device),
-                slot: None,
-            };
-            assert_eq!(found, wanted);
+            assert_eq!(found, (Class::Rdma, name(device)));
         }
     }
 
@@ -315,8 +290,7 @@ mod tests {
         ] {
             assert_eq!(names.find(pool, device), None, "{pool} {device}");
         }
-        let slot = names.find("n1/nic", "ens1-slot-4294967295").unwrap();
-        assert_eq!(slot.slot, Some(u32::MAX));
+        assert!(names.find("n1/nic", "ens1-slot-4294967295").is_some());
     }
 
     #[test]
@@ -383,8 +357,8 @@ mod tests {
                     let label = names.device(*class, &name(device), slot);
                     prop_assert!(is_label(&label), "{label}");
                     prop_assert!(labels.insert(label.clone()), "{label} of {device}");
-                    let found = names.find("n1/nic", &label).unwrap();
-                    prop_assert_eq!((found.name.as_str(), found.slot), (*device, slot));
+                    let (_, found) = names.find("n1/nic", &label).unwrap();
+                    prop_assert_eq!(found.as_str(), *device);
                 }
             }
         }

@@ -1,11 +1,13 @@
-//! The driver of a node: at kubelet's sockets, and on the API server.
+//! The driver of a node, where the configuration wants one and the API server can be asked: at kubelet's sockets, and on
+//! the API server.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{Result, anyhow, bail};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::ResourceName;
+use onload_core::kubernetes_settings::{Interface, KubernetesSettings, ResourceName};
 use tokio::join;
 use tokio::sync::watch;
 
@@ -16,7 +18,46 @@ use super::classes::Told;
 use super::driver::Driver;
 use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
 use super::kubelet::KubeletFiles;
+use super::names::NodeName;
 use super::publish::{Published, Publisher, WRITE_INTERVAL};
+use crate::observe::metrics::Metrics;
+
+/// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the
+/// configuration says `dra` of a class. Claims that were prepared before (`has_claims`) need a driver until kubelet has
+/// unprepared them.
+pub fn find(
+    settings: &KubernetesSettings,
+    node: Option<&NodeName>,
+    kubeconfig: Option<&Path>,
+    has_claims: bool,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<(NodeName, Api)>> {
+    let offers = Class::ALL.map(|class| settings.offer.interface(class));
+    let is_wanted = offers.contains(&Interface::Dra);
+    if !is_wanted && !has_claims && !offers.contains(&Interface::Auto) {
+        return Ok(None);
+    }
+    let found = match node {
+        Some(node) => Api::find(kubeconfig, Arc::clone(metrics)).map(|api| (node.clone(), api)),
+        None => Err(anyhow!("the name of this node is not known")),
+    };
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_wanted => {
+            let hint = if node.is_none() {
+                "; give --node-name"
+            } else {
+                ""
+            };
+            bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
+        }
+        Err(error) => {
+            let reason = format!("{error:#}");
+            tracing::info!(%reason, "no DRA driver on this node; the device plugin offers all devices");
+            Ok(None)
+        }
+    }
+}
 
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
 /// plugin, which has that directory, and `none` of which resources it is to have no device.
@@ -83,4 +124,101 @@ pub async fn run(
     );
     deciding.abort();
     counting.abort();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(offer: &str) -> KubernetesSettings {
+        serde_json::from_str(&format!(r#"{{"offer": {offer}}}"#)).unwrap()
+    }
+
+    fn kubeconfig(dir: &Path) -> PathBuf {
+        let kubeconfig = dir.join("kubeconfig");
+        let text = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "t",
+            "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+            "clusters": [{"name": "t", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "t", "user": {"token": "t"}}]}"#;
+        std::fs::write(&kubeconfig, text).unwrap();
+        kubeconfig
+    }
+
+    fn started(offer: &str, node: Option<&str>) -> Result<bool, String> {
+        let node = node.map(|node| node.parse().unwrap());
+        let absent = Path::new("/nonexistent/kubeconfig");
+        let started = find(
+            &settings(offer),
+            node.as_ref(),
+            Some(absent),
+            false,
+            &Arc::default(),
+        );
+        started
+            .map(|found| found.is_some())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_node_whose_api_server_cannot_be_asked_has_the_device_plugin_alone() {
+        assert_eq!(started(r#""auto""#, None), Ok(false));
+        assert_eq!(started(r#""auto""#, Some("n1")), Ok(false));
+        assert_eq!(started(r#""device-plugin""#, Some("n1")), Ok(false));
+    }
+
+    #[test]
+    fn a_class_that_is_to_be_offered_by_dra_alone_needs_a_node_and_an_api_server() {
+        for offer in [r#""dra""#, r#"{"vfio": "dra"}"#] {
+            let line = started(offer, None).unwrap_err();
+            assert!(
+                line.ends_with("the name of this node is not known; give --node-name"),
+                "{line}"
+            );
+            let line = started(offer, Some("n1")).unwrap_err();
+            assert!(line.contains("reading /nonexistent/kubeconfig"), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn claims_that_are_prepared_need_a_driver_whatever_is_configured() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = kubeconfig(dir.path());
+        let node = "n1".parse().unwrap();
+        let plugin = settings(r#""device-plugin""#);
+        for has_claims in [true, false] {
+            let started = find(
+                &plugin,
+                Some(&node),
+                Some(&kubeconfig),
+                has_claims,
+                &Arc::default(),
+            );
+            assert_eq!(started.unwrap().is_some(), has_claims);
+        }
+        let nowhere = find(&plugin, None, Some(&kubeconfig), true, &Arc::default());
+        assert!(nowhere.unwrap().is_none(), "the device plugin goes on");
+    }
+
+    #[tokio::test]
+    async fn a_class_decides_for_the_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = kubeconfig(dir.path());
+        let node = "n1".parse().unwrap();
+        for (offer, has_driver) in [
+            (r#""device-plugin""#, false),
+            (r#""auto""#, true),
+            (r#"{"nic": "device-plugin"}"#, true),
+            (r#"{"nic": "dra"}"#, true),
+        ] {
+            let settings = settings(offer);
+            let found = find(
+                &settings,
+                Some(&node),
+                Some(&kubeconfig),
+                false,
+                &Arc::default(),
+            );
+            assert_eq!(found.unwrap().is_some(), has_driver, "{offer}");
+        }
+    }
 }

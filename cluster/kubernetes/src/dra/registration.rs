@@ -1,6 +1,6 @@
 //! How kubelet comes to know the driver: it finds a socket in its directory and asks who is there.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -20,30 +20,10 @@ const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 /// Tells kubelet of the driver, and everybody else of what kubelet says.
 #[derive(Debug)]
 pub(super) struct Registrar {
-    info: PluginInfo,
-    registered: watch::Sender<Registered>,
-    metrics: Arc<Metrics>,
-}
-
-impl Registrar {
-    /// For a driver that serves at a socket.
-    pub(super) fn new(
-        endpoint: &Path,
-        registered: watch::Sender<Registered>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let info = PluginInfo {
-            r#type: DRA_PLUGIN.to_owned(),
-            name: DRIVER.to_owned(),
-            endpoint: endpoint.to_string_lossy().into_owned(),
-            supported_versions: SERVICES.map(str::to_owned).to_vec(),
-        };
-        Registrar {
-            info,
-            registered,
-            metrics,
-        }
-    }
+    /// Where the driver serves.
+    pub(super) endpoint: PathBuf,
+    pub(super) registered: watch::Sender<Registered>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 #[tonic::async_trait]
@@ -52,7 +32,12 @@ impl Registration for Registrar {
         &self,
         _request: Request<InfoRequest>,
     ) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(self.info.clone()))
+        Ok(Response::new(PluginInfo {
+            r#type: DRA_PLUGIN.to_owned(),
+            name: DRIVER.to_owned(),
+            endpoint: self.endpoint.to_string_lossy().into_owned(),
+            supported_versions: SERVICES.map(str::to_owned).to_vec(),
+        }))
     }
 
     /// An error that is answered would unregister the driver.
@@ -84,14 +69,18 @@ impl Registration for Registrar {
 mod tests {
     use super::*;
 
+    fn registrar(endpoint: &str, registered: watch::Sender<Registered>) -> Registrar {
+        Registrar {
+            endpoint: PathBuf::from(endpoint),
+            registered,
+            metrics: Arc::default(),
+        }
+    }
+
     #[tokio::test]
     async fn kubelet_is_told_who_serves_what_and_where() {
         let (sender, _receiver) = watch::channel(Registered::default());
-        let registrar = Registrar::new(
-            Path::new("/k/plugins/onload.dev/dra-1.sock"),
-            sender,
-            Arc::default(),
-        );
+        let registrar = registrar("/k/plugins/onload.dev/dra-1.sock", sender);
         let info = registrar.get_info(Request::new(InfoRequest {})).await;
         let info = info.unwrap().into_inner();
         assert_eq!(
@@ -108,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn each_registration_is_told_and_so_is_its_end() {
         let (sender, receiver) = watch::channel(Registered::default());
-        let registrar = Registrar::new(Path::new("/a"), sender, Arc::default());
+        let registrar = registrar("/a", sender);
         let mut seen = Vec::new();
         for plugin_registered in [true, true, false, true] {
             let status = RegistrationStatus {

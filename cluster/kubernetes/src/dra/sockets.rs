@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ impl Sockets {
         sweep(&own, SERVICE).await;
         let instance = instance().context("choosing the name of a socket")?;
         let endpoint = own.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
-        let service = socket::bind(&endpoint)?.into_parts();
+        let service = socket::bind(&endpoint)?;
         let first = registry.join(REGISTRATION_SOCKET);
         // kubelet waits longer each time that nobody answers at a path, up to two minutes, and goes on to wait when
         // another socket is made there. So what follows a socket that was left has a name that kubelet does not know.
@@ -79,7 +80,7 @@ impl Sockets {
         } else {
             first
         };
-        let registration = socket::bind(&registration)?.into_parts();
+        let registration = socket::bind(&registration)?;
         Ok(Sockets {
             registration,
             service,
@@ -89,14 +90,16 @@ impl Sockets {
 }
 
 fn is_socket(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
 /// Our directory, which no other instance uses to begin until the result is dropped.
 async fn lock(own: &Path) -> Result<OwnedFd> {
     let making = || format!("making the directory {}", own.display());
-    make(own).with_context(making)?;
+    // The directory above is kubelet's, which may not have made it yet.
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(PRIVATE);
+    builder.create(own).with_context(making)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = rustix::fs::open(own, flags, Mode::empty()).with_context(making)?;
     for _ in 0..TRIES {
@@ -110,13 +113,6 @@ async fn lock(own: &Path) -> Result<OwnedFd> {
         "another onload-kubernetes has {} locked; stop it",
         own.display()
     )
-}
-
-/// The directory above is kubelet's, which may not have made it yet.
-fn make(own: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true).mode(PRIVATE).create(own)
 }
 
 /// Removes the sockets of ours that nobody listens at; whether there was one.

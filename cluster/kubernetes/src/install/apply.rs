@@ -15,7 +15,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_sys::fs::attributes::copy_label;
 
 use super::place::{Directory, HOOK_MODE, Tree};
-use super::plan::{Plan, Step};
+use super::plan::{Plan, Step, Wanted};
 use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// A program of the host that any runtime may execute: its label is right for the hook.
@@ -25,12 +25,6 @@ const NEW_NAME: &str = "onload-hook.new";
 /// How often a program is executed that is open for writing.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'s> {
-    pub hook: &'s [u8],
-    pub config: &'s str,
-}
 
 /// Where it is put.
 #[derive(Debug)]
@@ -43,16 +37,17 @@ pub(super) struct Target<'t> {
 impl Target<'_> {
     /// Carries out a plan, and tells each thing that was done. If a step fails, the rest is not done, and the record lists
     /// what may be there.
-    pub(super) fn carry_out(&self, plan: &Plan, source: Source<'_>) -> Result<Vec<String>> {
+    pub(super) fn carry_out(&self, plan: &Plan, wanted: &Wanted) -> Result<Vec<String>> {
         self.directory.put_record(&plan.before)?;
+        let config = wanted.config.as_ref().map_or("", |config| &config.text);
         let mut done = Vec::new();
         for step in &plan.steps {
-            match step {
-                Step::PutHook => done.push(self.put_hook(source.hook)?),
-                Step::PutConfig => done.push(self.put_config(source.config)?),
-                Step::RemoveHook(version) => done.push(self.remove_hook(version)?),
-                Step::RemoveConfig => done.push(self.remove_config()?),
-            }
+            done.push(match step {
+                Step::PutHook => self.put_hook(&wanted.hook)?,
+                Step::PutConfig => self.put_config(config)?,
+                Step::RemoveHook(version) => self.remove_hook(version)?,
+                Step::RemoveConfig => self.remove_config()?,
+            });
         }
         self.directory.put_record(&plan.after)?;
         Ok(done)

@@ -8,15 +8,14 @@ use anyhow::{Context, Result, bail};
 use onload_core::config::{CONFIG_PATH, Config};
 use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_host::host::Host;
-use onload_host::specdir::Action;
+use onload_host::specdir::{Action, sha256};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
 use onload_sys::fs::trust::Owners;
 
-use super::apply::{Source, Target, remove_directory, try_hook};
+use super::apply::{Target, remove_directory, try_hook};
 use super::place::{Directory, HOOK_LIMIT, Tree};
-use super::plan::{self, Found, Kept, Plan, Wanted};
-use super::record::sha256;
+use super::plan::{self, Found, Kept, Plan, Wanted, WantedConfig};
 use super::users;
 use crate::spec_writer::{self, HOOK_NAME, SpecWriter, VERSION};
 
@@ -57,7 +56,7 @@ pub struct Report {
 /// names. After an error nothing of the host is changed, but for what a full disk or the like came between.
 pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
     let tree = Tree::of(place.host, place.owners.clone())?;
-    let given = Given::read(what)?;
+    let wanted = wanted(what)?;
     let mounted = tree.mounted(&place.directory.join(VERSION))?;
     if mounted.noexec {
         bail!(
@@ -65,7 +64,7 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
             tree.outside(place.directory).display()
         );
     }
-    let (found, plan) = decide(place, &tree, &given)?;
+    let (found, plan) = decide(place, &tree, &wanted)?;
     let is_baked_in = mounted.read_only && plan.steps.is_empty();
     if is_baked_in || plan.is_idle(&found.content.record) {
         return Ok(report(place, &plan, Vec::new()));
@@ -79,63 +78,31 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
     let directory = tree.make(place.directory)?;
     let _lock = directory.lock()?;
     // Another installer may have been at work.
-    let (_, plan) = decide(place, &tree, &given)?;
+    let (_, plan) = decide(place, &tree, &wanted)?;
     let target = Target {
         tree: &tree,
         path: place.directory,
         directory: &directory,
     };
-    let done = target.carry_out(&plan, given.source())?;
+    let done = target.carry_out(&plan, &wanted)?;
     Ok(report(place, &plan, done))
 }
 
-struct Given {
-    hook: Vec<u8>,
-    hook_sha256: String,
-    config: Option<GivenConfig>,
-    force: bool,
+fn wanted(what: What<'_>) -> Result<Wanted> {
+    let hook = read_hook(what.hook)?;
+    Ok(Wanted {
+        version: VERSION,
+        hook_sha256: sha256(&hook),
+        hook,
+        config: what.config.map(read_config).transpose()?,
+        force: what.force,
+    })
 }
 
-struct GivenConfig {
-    text: String,
-    sha256: String,
-    sets_something: bool,
-}
-
-impl Given {
-    fn read(what: What<'_>) -> Result<Self> {
-        let hook = read_hook(what.hook)?;
-        Ok(Given {
-            hook_sha256: sha256(&hook),
-            hook,
-            config: what.config.map(GivenConfig::read).transpose()?,
-            force: what.force,
-        })
-    }
-
-    fn wanted(&self) -> Wanted<'_> {
-        let config = self.config.as_ref();
-        Wanted {
-            version: VERSION,
-            hook: &self.hook_sha256,
-            config: config.map(|config| config.sha256.as_str()),
-            sets_something: config.is_some_and(|config| config.sets_something),
-            force: self.force,
-        }
-    }
-
-    fn source(&self) -> Source<'_> {
-        Source {
-            hook: &self.hook,
-            config: self.config.as_ref().map_or("", |config| &config.text),
-        }
-    }
-}
-
-fn decide(place: &Place<'_>, tree: &Tree, given: &Given) -> Result<(Found, Plan)> {
+fn decide(place: &Place<'_>, tree: &Tree, wanted: &Wanted) -> Result<(Found, Plan)> {
     let found = look(place, tree)?;
     let hook = place.directory.join(VERSION).join(HOOK_NAME);
-    let plan = plan::install(&found, &given.wanted()).with_context(|| {
+    let plan = plan::install(&found, wanted).with_context(|| {
         format!(
             "installing the hook: {} is another file than this version's hook, and containers may have been given it; remove it when none is left, or replace it with --force",
             tree.outside(&hook).display()
@@ -166,7 +133,7 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
         let mine = remove_installed(place, &tree, &directory)?;
         all.done.extend(mine.done);
         all.kept.extend(mine.kept);
-        all.in_use.extend(mine.in_use);
+        all.in_use = mine.in_use;
     }
     if all.in_use.is_empty() && writer == SpecWriter::Daemon {
         remove_run_dir(place.host, &tree)?;
@@ -184,11 +151,7 @@ fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Re
         path: place.directory,
         directory,
     };
-    let nothing = Source {
-        hook: &[],
-        config: "",
-    };
-    let done = target.carry_out(&plan, nothing)?;
+    let done = target.carry_out(&plan, &Wanted::default())?;
     if plan.after.is_empty() {
         directory.remove_own()?;
         drop(lock);
@@ -223,20 +186,18 @@ fn read_hook(path: &Path) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-impl GivenConfig {
-    fn read(path: &Path) -> Result<Self> {
-        let reading = || format!("reading {}", path.display());
-        let bytes = regular::read(path, CONFIG_LIMIT).with_context(reading)?;
-        let text = String::from_utf8(bytes).map_err(|error| error.utf8_error());
-        let text = text.with_context(reading)?;
-        let config = Config::parse(&text)
-            .with_context(|| format!("reading the configuration {}", path.display()))?;
-        Ok(GivenConfig {
-            sha256: sha256(text.as_bytes()),
-            sets_something: config != Config::default(),
-            text,
-        })
-    }
+fn read_config(path: &Path) -> Result<WantedConfig> {
+    let reading = || format!("reading {}", path.display());
+    let bytes = regular::read(path, CONFIG_LIMIT).with_context(reading)?;
+    let text = String::from_utf8(bytes).map_err(|error| error.utf8_error());
+    let text = text.with_context(reading)?;
+    let config = Config::parse(&text)
+        .with_context(|| format!("reading the configuration {}", path.display()))?;
+    Ok(WantedConfig {
+        sha256: sha256(text.as_bytes()),
+        sets_something: config != Config::default(),
+        text,
+    })
 }
 
 fn look(place: &Place<'_>, tree: &Tree) -> Result<Found> {

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Error, Result};
 use onload_core::run_dir::set_mode;
 use onload_host::host::Host;
+use onload_host::specdir::sha256;
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
 use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
 use onload_sys::fs::trust::{Owners, TrustError, Trusted, TrustedDir};
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::record::{RECORD_NAME, Record, is_version, sha256};
+use super::record::{RECORD_NAME, Record, is_version};
 use crate::spec_writer::HOOK_NAME;
 
 /// Bytes of a hook: ours has a few millions.

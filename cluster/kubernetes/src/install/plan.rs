@@ -22,16 +22,22 @@ pub(super) struct Found {
     pub now: u64,
 }
 
-/// What is to be installed: files by their sha256 in hexadecimal.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted<'w> {
-    pub version: &'w str,
-    pub hook: &'w str,
+/// What is to be installed, each content with its sha256 in hexadecimal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    pub version: &'static str,
+    pub hook: Vec<u8>,
+    pub hook_sha256: String,
     /// The configuration for a host that has none.
-    pub config: Option<&'w str>,
-    /// Whether that sets something.
-    pub sets_something: bool,
+    pub config: Option<WantedConfig>,
     pub force: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct WantedConfig {
+    pub text: String,
+    pub sha256: String,
+    pub sets_something: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +68,7 @@ pub(super) struct Plan {
 }
 
 /// Decides what an install changes; `None` if another file has the hook's name, and is not to be replaced.
-pub(super) fn install(found: &Found, wanted: &Wanted<'_>) -> Option<Plan> {
+pub(super) fn install(found: &Found, wanted: &Wanted) -> Option<Plan> {
     let record = &found.content.record;
     let mut plan = Plan {
         before: record.clone(),
@@ -85,13 +91,13 @@ pub(super) fn install(found: &Found, wanted: &Wanted<'_>) -> Option<Plan> {
     Some(plan)
 }
 
-fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Option<()> {
+fn put_hook(found: &Found, wanted: &Wanted, plan: &mut Plan) -> Option<()> {
     let there = found
         .content
         .hooks
         .get(wanted.version)
         .and_then(Option::as_ref);
-    let is_same = there.is_some_and(|there| there.sha256 == wanted.hook);
+    let is_same = there.is_some_and(|there| there.sha256 == wanted.hook_sha256);
     if there.is_some() && !is_same && !wanted.force {
         return None;
     }
@@ -110,48 +116,47 @@ fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Option<()> {
         found.now
     };
     let with = |mut sha256: Vec<String>| {
-        if !sha256.iter().any(|known| known == wanted.hook) {
-            sha256.push(wanted.hook.to_owned());
+        if !sha256.contains(&wanted.hook_sha256) {
+            sha256.push(wanted.hook_sha256.clone());
         }
         Installed { sha256, since }
     };
-    let version = wanted.version.to_owned();
-    plan.before
-        .hooks
-        .insert(version.clone(), with(known.sha256));
-    plan.after.hooks.insert(version.clone(), with(Vec::new()));
-    for record in [&mut plan.before, &mut plan.after] {
-        record.current.clone_from(&version);
+    for (record, sha256) in [
+        (&mut plan.before, known.sha256),
+        (&mut plan.after, Vec::new()),
+    ] {
+        record.hooks.insert(wanted.version.to_owned(), with(sha256));
+        wanted.version.clone_into(&mut record.current);
     }
     Some(())
 }
 
 /// A configuration of ours follows the one that is wanted. The host's own stays, and a host without one needs
 /// none that sets nothing.
-fn put_config(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) {
+fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
     let record = &found.content.record;
-    let Some(new) = wanted.config else {
+    let Some(new) = &wanted.config else {
         return;
     };
     match &found.config {
-        None if !wanted.sets_something => {
+        None if !new.sets_something => {
             plan.after.config = Vec::new();
             return;
         }
         Some(there) if !record.has_config(there) => {
-            if wanted.sets_something {
+            if new.sets_something {
                 plan.kept.push(Kept::Config);
             }
             plan.after.config = Vec::new();
             return;
         }
-        Some(there) if there == new => {}
+        Some(there) if *there == new.sha256 => {}
         _ => plan.steps.push(Step::PutConfig),
     }
-    if !record.has_config(new) {
-        plan.before.config.push(new.to_owned());
+    if !record.has_config(&new.sha256) {
+        plan.before.config.push(new.sha256.clone());
     }
-    plan.after.config = vec![new.to_owned()];
+    plan.after.config = vec![new.sha256.clone()];
 }
 
 fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
@@ -213,13 +218,11 @@ mod tests {
 
     const NOW: u64 = 1_000_000;
 
-    fn wanted() -> Wanted<'static> {
+    fn wanted() -> Wanted {
         Wanted {
             version: "0.2.0",
-            hook: "new",
-            config: None,
-            sets_something: true,
-            force: false,
+            hook_sha256: "new".to_owned(),
+            ..Wanted::default()
         }
     }
 
@@ -373,7 +376,7 @@ mod tests {
         let mut found = updated(GRACE.as_secs());
         let old = Wanted {
             version: "0.1.0",
-            hook: "old",
+            hook_sha256: "old".to_owned(),
             ..wanted()
         };
         let plan = install(&found, &old).unwrap();
@@ -418,9 +421,13 @@ mod tests {
         found
     }
 
-    fn wanting(config: &'static str) -> Wanted<'static> {
+    fn wanting(config: &str) -> Wanted {
         Wanted {
-            config: Some(config),
+            config: Some(WantedConfig {
+                sha256: config.to_owned(),
+                sets_something: true,
+                ..WantedConfig::default()
+            }),
             ..wanted()
         }
     }
@@ -437,10 +444,8 @@ mod tests {
 
     #[test]
     fn a_configuration_that_sets_nothing_is_not_put_there() {
-        let nothing = Wanted {
-            sets_something: false,
-            ..wanting("one")
-        };
+        let mut nothing = wanting("one");
+        nothing.config.as_mut().unwrap().sets_something = false;
         let plan = install(&with_config(None, &[]), &nothing).unwrap();
         assert_eq!(
             (plan.steps, plan.after.config),

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 pub(super) const RECORD_NAME: &str = ".onload-kubernetes.json";
 /// The newest format that is understood.
@@ -103,15 +102,6 @@ impl Record {
 pub(super) fn is_version(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
     text.starts_with(|first: char| first.is_ascii_digit()) && text.bytes().all(legal)
-}
-
-/// The sha256 of a content in hexadecimal.
-#[must_use]
-pub(super) fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use onload_agent::Said;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,6 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::log::Said;
 use super::metrics::Metrics;
 use crate::host_state::Snapshot;
 use crate::resources::Resource;
@@ -87,8 +87,7 @@ pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
     let mut said = Said::default();
     loop {
         match socket::bind(&path) {
-            Ok(bound) => {
-                let (listener, _place) = bound.into_parts();
+            Ok((listener, _place)) => {
                 tracing::info!(path = %path.display(), "answering health checks");
                 answer_all(&listener, &metrics, &offered).await;
             }

@@ -2,7 +2,6 @@
 //! nobody takes the daemon's memory by them.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use onload_agent::Said;
 use onload_core::kubernetes_settings::Listen;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -22,9 +22,8 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt};
 
 use super::health::Offered;
-use super::log::Said;
 use super::metrics::Metrics;
-use crate::accept::Accept;
+use crate::serve::Accept;
 use crate::socket;
 
 /// Connections at a time; the kernel keeps some more waiting.
@@ -39,26 +38,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// What says where metrics are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetBy {
-    /// The command line or its variable, which go before the file.
-    Argument,
-    File,
-}
-
-impl fmt::Display for SetBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SetBy::Argument => "--listen or ONLOAD_KUBERNETES_LISTEN",
-            SetBy::File => "[kubernetes] listen",
-        })
-    }
-}
-
-/// Serves until the program ends. An address that cannot be bound is logged and tried again: devices are offered
+/// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
-pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offered) {
+pub async fn serve(listen: (Listen, &'static str), metrics: Arc<Metrics>, offered: Offered) {
     let pages = Pages { metrics, offered };
     let mut said = Said::default();
     while let Err(error) = listen_at(&listen, &pages).await {
@@ -70,7 +52,7 @@ pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offe
     }
 }
 
-async fn listen_at((listen, by): &(Listen, SetBy), pages: &Pages) -> Result<()> {
+async fn listen_at((listen, by): &(Listen, &'static str), pages: &Pages) -> Result<()> {
     // The remedy has to follow the cause.
     let failed = |error: io::Error| {
         anyhow!("listening at {listen} for /metrics ({error}); set another {by}")
@@ -84,9 +66,10 @@ async fn listen_at((listen, by): &(Listen, SetBy), pages: &Pages) -> Result<()> 
             take(TcpListenerStream::new(listener), pages).await;
         }
         Listen::Unix(path) => {
-            let socket = socket::bind(path)?;
+            let (listener, place) = socket::bind(path)?;
+            place.leave();
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
-            take(UnixListenerStream::new(socket.into_listener()), pages).await;
+            take(UnixListenerStream::new(listener), pages).await;
         }
     }
     Ok(())

@@ -2,7 +2,6 @@
 
 use std::io::stderr;
 
-pub(crate) use onload_agent::Said;
 use onload_core::config::LogLevel;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;

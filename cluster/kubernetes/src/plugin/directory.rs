@@ -44,12 +44,6 @@ struct Watched {
     directory: OwnedFd,
 }
 
-/// What inotify(7) told.
-#[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    new_kubelet: bool,
-}
-
 /// Tells of kubelet's coming and going, for ever. A directory that is not there is waited for.
 pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible> {
     let mut is_told = false;
@@ -67,17 +61,13 @@ pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible
 
 /// Until the directory is gone.
 async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Result<()> {
-    // Without events each change of the socket counts: a new one may have the numbers of the old.
-    let untold = Told {
-        new_kubelet: watched.events.is_none(),
-    };
-    let mut told = Told::default();
+    let mut is_told = false;
     let mut changed = None;
     loop {
         let (socket, time) = Identity::with_time(&path.join(KUBELET_SOCKET)).unzip();
         kubelet.send_modify(|kubelet| {
             // Its making may be told of after it was seen.
-            let is_made = told.new_kubelet && changed != time;
+            let is_made = is_told && changed != time;
             if socket.is_some() && (is_made || kubelet.socket != socket) {
                 kubelet.starts += 1;
             }
@@ -88,9 +78,10 @@ async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Re
         // inotify tells of the end of a directory when nobody has it open any more, and we have.
         let is_quiet = socket.is_some() && watched.events.is_some();
         let patience = if is_quiet { CHECK } else { ABSENT };
-        told = match timeout(patience, watched.next()).await {
+        is_told = match timeout(patience, watched.next()).await {
             Ok(told) => told.with_context(|| watching(path))?,
-            Err(_) => untold,
+            // Without events each change of the socket counts: a new one may have the numbers of the old.
+            Err(_) => watched.events.is_none(),
         };
         if !watched.is_at(path) {
             kubelet.send_modify(|kubelet| {
@@ -132,8 +123,8 @@ impl Watched {
         }))
     }
 
-    /// All that is told at once.
-    async fn next(&self) -> io::Result<Told> {
+    /// Waits for changes; whether a socket of kubelet's was made.
+    async fn next(&self) -> io::Result<bool> {
         let Some(events) = &self.events else {
             return pending().await;
         };
@@ -169,15 +160,15 @@ fn registered(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(events)
 }
 
-fn read(events: &OwnedFd) -> Result<Told, Errno> {
+fn read(events: &OwnedFd) -> Result<bool, Errno> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(events, &mut buffer);
-    let mut told = Told::default();
+    let mut is_made = false;
     let mut is_first = true;
     loop {
         let event = match reader.next() {
             Ok(event) => event,
-            Err(Errno::WOULDBLOCK) if !is_first => return Ok(told),
+            Err(Errno::WOULDBLOCK) if !is_first => return Ok(is_made),
             Err(error) => return Err(error),
         };
         is_first = false;
@@ -185,7 +176,7 @@ fn read(events: &OwnedFd) -> Result<Told, Errno> {
         let name = event.file_name().map(CStr::to_bytes);
         let is_kubelet = name == Some(KUBELET_SOCKET.as_bytes());
         let appeared = flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
-        told.new_kubelet |= is_kubelet && appeared;
+        is_made |= is_kubelet && appeared;
     }
 }
 

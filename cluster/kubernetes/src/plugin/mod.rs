@@ -7,4 +7,4 @@ mod service;
 
 pub use directory::{Kubelet, watch};
 pub use offer::{Offering, offer};
-pub(crate) use onload_agent::{Backoff, random};
+pub use service::Node;

@@ -2,27 +2,21 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
-use onload_agent::Backoff;
+use onload_agent::{Backoff, Said};
 use onload_core::kubernetes_settings::ResourceName;
-use onload_sys::text::Chain;
-use sha2::{Digest, Sha256};
+use onload_host::specdir::sha256;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 use tonic::transport::Server;
 
 use super::directory::Kubelet;
 use super::register::register;
 use super::service::{Node, Service, Streams};
-use crate::accept::Accept;
-use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::log::Said;
-use crate::observe::metrics::Metrics;
 use crate::resources::Resource;
+use crate::serve::{end, serve, stopped};
 use crate::socket::{self, Place};
 use crate::wire::device_plugin::device_plugin_server::DevicePluginServer;
 
@@ -30,54 +24,19 @@ use crate::wire::device_plugin::device_plugin_server::DevicePluginServer;
 const PREFIX: &str = "onload-kubernetes.";
 /// Bytes of the path of a Unix socket (`UNIX_PATH_MAX`, without the final 0).
 const MOST_PATH: usize = 107;
-/// Calls that have begun are completed within this time after the end was asked for.
-const GRACE: Duration = Duration::from_secs(5);
 /// Bytes of a request: all ids that a resource can have, and as many again.
 const MOST_REQUEST: usize = 8 * 1024 * 1024;
 
+/// Where resources are offered, until `stop` holds true.
 #[derive(Clone, Debug)]
 pub struct Offering {
-    directory: PathBuf,
-    node: Arc<Node>,
-    kubelet: watch::Receiver<Kubelet>,
-    stop: watch::Receiver<bool>,
+    pub directory: PathBuf,
+    pub node: Arc<Node>,
+    pub kubelet: watch::Receiver<Kubelet>,
+    pub stop: watch::Receiver<bool>,
 }
 
 impl Offering {
-    /// Offers in a directory, until `stop` holds true.
-    #[must_use]
-    pub fn new(
-        directory: PathBuf,
-        kubelet: watch::Receiver<Kubelet>,
-        (host, specs, metrics): (watch::Receiver<Arc<Snapshot>>, Arc<SpecNames>, Arc<Metrics>),
-        stop: watch::Receiver<bool>,
-    ) -> Self {
-        let node = Arc::new(Node {
-            host,
-            specs,
-            metrics,
-        });
-        Offering {
-            directory,
-            node,
-            kubelet,
-            stop,
-        }
-    }
-
-    #[must_use]
-    pub fn until(&self, stop: watch::Receiver<bool>) -> Self {
-        Offering {
-            stop,
-            ..self.clone()
-        }
-    }
-
-    async fn stopped(&self) {
-        // A sender that is gone has stopped everything.
-        let _ = self.stop.clone().wait_for(|stop| *stop).await;
-    }
-
     fn is_stopped(&self) -> bool {
         *self.stop.borrow() || self.stop.has_changed().is_err()
     }
@@ -89,32 +48,9 @@ impl Offering {
         if directory + 1 + readable.len() <= MOST_PATH {
             return readable;
         }
-        let digest = Sha256::digest(name.as_str());
-        let digest: String = digest
-            .iter()
-            .take(8)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digest = sha256(name.as_str().as_bytes());
+        let digest = digest.split_at(16).0;
         format!("{PREFIX}{digest}.sock")
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
-    /// Another kubelet runs, or none.
-    Restart,
-    Socket,
-    /// Kubelet closed the stream of devices.
-    Stream,
-}
-
-impl Lost {
-    fn text(self) -> &'static str {
-        match self {
-            Lost::Restart => "kubelet started again",
-            Lost::Socket => "its socket was removed",
-            Lost::Stream => "kubelet no longer reads its devices",
-        }
     }
 }
 
@@ -131,7 +67,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
                 Ok(found) => found.starts,
                 Err(_) => return,
             },
-            () = offering.stopped() => return,
+            () = stopped(&offering.stop) => return,
         };
         // What failed with another kubelet says nothing of this one. Its socket is there before it listens, so the
         // first attempt may be refused, and the next is to come soon.
@@ -142,12 +78,9 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
         let served = serve_and_register(&offering, &name, &resource, start).await;
         offering.node.metrics.registered(&name, false);
         let wait = match served {
-            Ok(Some(lost)) => {
-                tracing::info!(resource = %name, reason = lost.text(), "registering again");
+            Ok(Some(reason)) => {
+                tracing::info!(resource = %name, reason, "registering again");
                 said.clear();
-                if lost == Lost::Restart {
-                    continue;
-                }
                 backoff.held(begin.elapsed());
                 backoff.next()
             }
@@ -168,7 +101,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
         tokio::select! {
             () = sleep(wait) => {}
             changed = restarted(&mut kubelet, start) => if !changed { return },
-            () = offering.stopped() => return,
+            () = stopped(&offering.stop) => return,
         }
     }
 }
@@ -181,14 +114,14 @@ async fn restarted(kubelet: &mut watch::Receiver<Kubelet>, start: u64) -> bool {
         .is_ok()
 }
 
-/// Serves and registers a resource, and stays until kubelet no longer has it. `None` if another kubelet came
+/// Serves and registers a resource, and stays until kubelet no longer has it, and why. `None` if another kubelet came
 /// first, or at the end.
 async fn serve_and_register(
     offering: &Offering,
     name: &ResourceName,
     resource: &watch::Receiver<Arc<Resource>>,
     start: u64,
-) -> Result<Option<Lost>> {
+) -> Result<Option<&'static str>> {
     let metrics = &offering.node.metrics;
     let socket = offering.socket_name(name);
     let mut server = Running::start(offering, &socket, resource)?;
@@ -196,7 +129,7 @@ async fn serve_and_register(
     let registered = tokio::select! {
         registered = register(&offering.directory, &socket, name) => registered,
         _ = restarted(&mut kubelet, start) => return Ok(None),
-        () = offering.stopped() => return Ok(None),
+        () = stopped(&offering.stop) => return Ok(None),
     };
     metrics.registration(name, registered.is_ok());
     if let Err(error) = registered {
@@ -212,10 +145,10 @@ async fn serve_and_register(
 }
 
 struct Running {
-    place: Option<Place>,
+    place: Place,
     stop: watch::Sender<bool>,
     streams: watch::Receiver<Streams>,
-    server: JoinHandle<()>,
+    server: JoinSet<()>,
 }
 
 impl Running {
@@ -224,9 +157,8 @@ impl Running {
         socket: &str,
         resource: &watch::Receiver<Arc<Resource>>,
     ) -> Result<Self> {
-        let bound = socket::bind(&offering.directory.join(socket))?;
-        let (listener, place) = bound.into_parts();
-        let (stop, mut stopped) = watch::channel(false);
+        let (listener, place) = socket::bind(&offering.directory.join(socket))?;
+        let (stop, stopped) = watch::channel(false);
         let (streams_sender, streams) = watch::channel(Streams::default());
         let service = Service {
             node: Arc::clone(&offering.node),
@@ -235,20 +167,11 @@ impl Running {
             streams: streams_sender,
         };
         let service = DevicePluginServer::new(service).max_decoding_message_size(MOST_REQUEST);
-        let server = tokio::spawn(async move {
-            let end = async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            };
-            let mut server = Server::builder();
-            let server = server.add_service(service);
-            let served = server
-                .serve_with_incoming_shutdown(Accept::new(UnixListenerStream::new(listener)), end);
-            if let Err(error) = served.await {
-                tracing::error!(error = %Chain(&error), "serving ended");
-            }
-        });
+        let router = Server::builder().add_service(service);
+        let mut server = JoinSet::new();
+        server.spawn(serve(router, listener, stopped));
         Ok(Running {
-            place: Some(place),
+            place,
             stop,
             streams,
             server,
@@ -256,7 +179,7 @@ impl Running {
     }
 
     /// Waits until kubelet no longer has the resource; `None` at the end.
-    async fn until_lost(&mut self, offering: &Offering, start: u64) -> Option<Lost> {
+    async fn until_lost(&mut self, offering: &Offering, start: u64) -> Option<&'static str> {
         let mut kubelet = offering.kubelet.clone();
         loop {
             // The end closes the streams too, and is no loss.
@@ -265,43 +188,34 @@ impl Running {
             }
             let now = *kubelet.borrow_and_update();
             if now.starts != start {
-                return Some(Lost::Restart);
+                return Some("kubelet started again");
             }
             // Without kubelet's socket it has ended or is about to start, and empties the directory.
-            let is_there = self.place.as_ref().is_some_and(Place::is_there);
-            if !is_there && now.socket.is_some() {
-                return Some(Lost::Socket);
+            if !self.place.is_there() && now.socket.is_some() {
+                return Some("its socket was removed");
             }
             let streams = *self.streams.borrow_and_update();
             if streams.any && streams.open == 0 && now.socket.is_some() {
-                return Some(Lost::Stream);
+                return Some("kubelet no longer reads its devices");
             }
             tokio::select! {
                 changed = kubelet.changed() => if changed.is_err() { return None },
                 changed = self.streams.changed() => if changed.is_err() { return None },
-                () = offering.stopped() => return None,
+                () = stopped(&offering.stop) => return None,
             }
         }
     }
 
-    async fn end(&mut self) {
-        self.place = None;
-        self.stop.send_replace(true);
-        if timeout(GRACE, &mut self.server).await.is_err() {
-            self.server.abort();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.server.abort();
+    async fn end(self) {
+        drop(self.place);
+        end(self.stop, self.server).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_state::{Snapshot, SpecNames};
 
     fn offering(directory: &str) -> Offering {
         let snapshot = Snapshot {
@@ -315,10 +229,18 @@ mod tests {
             taken: std::time::Instant::now(),
         };
         let (_, host) = watch::channel(Arc::new(snapshot));
-        let node = (host, Arc::new(SpecNames::new(Vec::new())), Arc::default());
-        let (_, kubelet) = watch::channel(Kubelet::default());
-        let (_, stop) = watch::channel(false);
-        Offering::new(PathBuf::from(directory), kubelet, node, stop)
+        let specs = Arc::new(SpecNames::new(Vec::new()));
+        let metrics = Arc::default();
+        Offering {
+            directory: PathBuf::from(directory),
+            node: Arc::new(Node {
+                host,
+                specs,
+                metrics,
+            }),
+            kubelet: watch::channel(Kubelet::default()).1,
+            stop: watch::channel(false).1,
+        }
     }
 
     #[test]

@@ -21,10 +21,10 @@ use crate::wire::device_plugin::{
 use crate::wire::{HEALTHY, UNHEALTHY};
 
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) host: watch::Receiver<Arc<Snapshot>>,
-    pub(crate) specs: Arc<SpecNames>,
-    pub(crate) metrics: Arc<Metrics>,
+pub struct Node {
+    pub host: watch::Receiver<Arc<Snapshot>>,
+    pub specs: Arc<SpecNames>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// The service of a resource, until it is told to stop.

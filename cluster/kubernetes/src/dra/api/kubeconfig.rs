@@ -2,41 +2,35 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 
 use super::access::{Access, Token, read, server, tls};
 
 /// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Kubeconfig {
     current_context: String,
-    clusters: Vec<NamedCluster>,
-    contexts: Vec<NamedContext>,
-    users: Vec<NamedUser>,
+    clusters: Vec<Named<Cluster>>,
+    contexts: Vec<Named<Context>>,
+    users: Vec<Named<User>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct NamedCluster {
+#[derive(Deserialize)]
+struct Named<T> {
     name: String,
-    cluster: Cluster,
+    #[serde(
+        rename = "cluster, context or user",
+        alias = "cluster",
+        alias = "context",
+        alias = "user"
+    )]
+    content: T,
 }
 
-#[derive(Debug, Deserialize)]
-struct NamedContext {
-    name: String,
-    context: Context,
-}
-
-#[derive(Debug, Deserialize)]
-struct NamedUser {
-    name: String,
-    user: User,
-}
-
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Cluster {
     server: String,
@@ -47,7 +41,7 @@ struct Cluster {
     tls_server_name: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct Context {
     cluster: String,
     user: String,
@@ -67,13 +61,6 @@ struct User {
     #[serde(rename = "auth-provider")]
     auth_provider: Option<serde::de::IgnoredAny>,
     username: Option<String>,
-}
-
-/// It has secrets.
-impl std::fmt::Debug for User {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("User").finish_non_exhaustive()
-    }
 }
 
 impl Access {
@@ -116,18 +103,18 @@ impl Access {
 
 fn chosen(config: &Kubeconfig) -> Result<(&Cluster, &User)> {
     let named = &config.current_context;
-    let mut contexts = config.contexts.iter();
-    let context = contexts.find(|context| context.name == *named);
-    let context = context
-        .map(|context| &context.context)
-        .ok_or_else(|| anyhow!("there is no context {named:?}; set current-context"))?;
-    let mut clusters = config.clusters.iter();
-    let cluster = clusters.find(|cluster| cluster.name == context.cluster);
-    let cluster = cluster.ok_or_else(|| anyhow!("there is no cluster {:?}", context.cluster))?;
-    let mut users = config.users.iter();
-    let user = users.find(|user| user.name == context.user);
-    let user = user.ok_or_else(|| anyhow!("there is no user {:?}", context.user))?;
-    Ok((&cluster.cluster, &user.user))
+    let context = find(&config.contexts, named)
+        .with_context(|| format!("there is no context {named:?}; set current-context"))?;
+    let cluster = find(&config.clusters, &context.cluster)
+        .with_context(|| format!("there is no cluster {:?}", context.cluster))?;
+    let user = find(&config.users, &context.user)
+        .with_context(|| format!("there is no user {:?}", context.user))?;
+    Ok((cluster, user))
+}
+
+fn find<'a, T>(all: &'a [Named<T>], name: &str) -> Option<&'a T> {
+    let found = all.iter().find(|named| named.name == name)?;
+    Some(&found.content)
 }
 
 /// What other clients take and this one does not.
@@ -221,7 +208,7 @@ mod tests {
             current_context: "gone".to_owned(),
             ..Kubeconfig::default()
         };
-        let why = chosen(&config).unwrap_err().to_string();
+        let why = chosen(&config).err().unwrap().to_string();
         assert_eq!(why, "there is no context \"gone\"; set current-context");
     }
 }

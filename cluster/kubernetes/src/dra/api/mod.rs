@@ -18,6 +18,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, WatchParams};
 use kube_client::core::PartialObjectMeta;
 use kube_client::{Client, Resource};
+use onload_agent::random;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -29,7 +30,6 @@ pub use watch::Watch;
 use super::DRIVER;
 use super::names::NodeName;
 use crate::observe::metrics::Metrics;
-use crate::plugin::random;
 
 /// How long a request may take, to the end of its answer.
 const PATIENCE: Duration = Duration::from_secs(30);

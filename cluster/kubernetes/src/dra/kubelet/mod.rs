@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use onload_host::host::Host;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -39,30 +40,23 @@ pub(super) enum Findings {
 
 impl KubeletFiles {
     pub(super) async fn look(&self) -> Findings {
+        let found = self.findings().await;
+        found.unwrap_or_else(|error| Findings::Unknown(format!("{error:#}")))
+    }
+
+    async fn findings(&self) -> Result<Findings> {
         let pid = match self.listener().await {
-            Ok(pid) => pid,
-            Err(error) if is_absent(&error) => return Findings::Absent,
-            Err(error) => {
-                return Findings::Unknown(format!("asking which process kubelet is: {error}"));
-            }
+            Err(error) if is_absent(&error) => return Ok(Findings::Absent),
+            pid => pid.context("asking which process kubelet is")?,
         };
-        match topology_policy(&self.host_root, pid) {
-            Err(reason) => {
-                return Findings::Unknown(format!(
-                    "kubelet's topology policy is not known: {reason:#}"
-                ));
-            }
-            Ok(policy) if policy != arguments::NO_POLICY => {
-                return Findings::Against(format!(
-                    "kubelet aligns devices with CPUs by its topology policy {policy}, and DRA does not"
-                ));
-            }
-            Ok(_) => {}
+        let policy = topology_policy(&self.host_root, pid);
+        let policy = policy.context("kubelet's topology policy is not known")?;
+        if policy != arguments::NO_POLICY {
+            return Ok(Findings::Against(format!(
+                "kubelet aligns devices with CPUs by its topology policy {policy}, and DRA does not"
+            )));
         }
-        match checkpoint::read(&self.device_plugins) {
-            Ok(resources) => Findings::Resources(resources),
-            Err(error) => Findings::Unknown(format!("{error:#}")),
-        }
+        Ok(Findings::Resources(checkpoint::read(&self.device_plugins)?))
     }
 
     /// The process that listens where device plugins register: kubelet, whatever its name is.
@@ -81,6 +75,6 @@ fn is_absent(error: &io::Error) -> bool {
     [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind())
 }
 
-fn topology_policy(host_root: &Path, pid: u32) -> anyhow::Result<String> {
+fn topology_policy(host_root: &Path, pid: u32) -> Result<String> {
     arguments::topology_policy(&Host::open(host_root)?, pid)
 }

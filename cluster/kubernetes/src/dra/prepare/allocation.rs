@@ -20,11 +20,6 @@ const OF_RESOURCES: &str = "resource.kubernetes.io/extended-resource-claim";
 const FROM_CLASS: &str = "FromClass";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Allocation {
-    pub(crate) devices: Vec<Allocated>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allocated {
     /// The request, without the alternative of it that was chosen.
     pub(crate) request: String,
@@ -39,47 +34,39 @@ pub(crate) struct Allocated {
     pub(crate) parameters: Parameters,
 }
 
-impl Allocation {
-    /// What stands in a claim, if it is the one of that uid. `resource` says which resource pods ask for to get devices
-    /// of a DeviceClass.
-    pub(crate) fn of(
-        claim: ResourceClaim,
-        uid: &ClaimUid,
-        resource: impl Fn(&str) -> Option<String>,
-    ) -> Result<Allocation> {
-        let found = claim.metadata.uid.as_deref().unwrap_or_default();
-        if found != uid.as_str() {
-            bail!(
-                "it was deleted, and another claim has its name: that one has uid {}, and the pod waits for {uid}; delete the pod",
-                Quoted(found)
-            );
-        }
-        let resources = if is_of_resources(&claim) {
-            resources(&claim, resource)
-        } else {
-            BTreeMap::new()
-        };
-        let allocation = claim.status.and_then(|status| status.allocation);
-        let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
-        let devices = allocation.devices.unwrap_or_default();
-        let said = said(devices.config.unwrap_or_default())?;
-        let results = devices.results.unwrap_or_default();
-        let results = results.into_iter().filter(|result| result.driver == DRIVER);
-        let devices = results.map(|result| Allocated {
-            resource: resources.get(&result.request).cloned(),
-            ..allocated(result, &said)
-        });
-        Ok(Allocation {
-            devices: devices.collect(),
-        })
+/// The devices that a claim was given, if it is the one of that uid. `resource` says which resource pods ask for to get
+/// devices of a DeviceClass.
+pub(crate) fn allocated(
+    claim: ResourceClaim,
+    uid: &ClaimUid,
+    resource: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<Allocated>> {
+    let found = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found != uid.as_str() {
+        bail!(
+            "it was deleted, and another claim has its name: that one has uid {}, and the pod waits for {uid}; delete the pod",
+            Quoted(found)
+        );
     }
+    let resources = if is_of_resources(&claim) {
+        resources(&claim, resource)
+    } else {
+        BTreeMap::new()
+    };
+    let allocation = claim.status.and_then(|status| status.allocation);
+    let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
+    let devices = allocation.devices.unwrap_or_default();
+    let said = said(devices.config.unwrap_or_default())?;
+    let results = devices.results.unwrap_or_default().into_iter();
+    let results = results.filter(|result| result.driver == DRIVER);
+    Ok(results
+        .map(|result| device(result, &said, &resources))
+        .collect())
 }
 
 fn is_of_resources(claim: &ResourceClaim) -> bool {
-    let annotations = claim.metadata.annotations.iter().flatten();
-    annotations
-        .into_iter()
-        .any(|(key, value)| key == OF_RESOURCES && value == "true")
+    let annotations = claim.metadata.annotations.as_ref();
+    annotations.is_some_and(|all| all.get(OF_RESOURCES).is_some_and(|value| value == "true"))
 }
 
 fn resources(
@@ -124,32 +111,31 @@ fn said(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Said>> {
     Ok(said)
 }
 
-fn allocated(result: DeviceRequestAllocationResult, said: &[Said]) -> Allocated {
-    let base = base(&result.request);
+fn device(
+    result: DeviceRequestAllocationResult,
+    said: &[Said],
+    resources: &BTreeMap<String, ResourceName>,
+) -> Allocated {
+    // `REQUEST/ALTERNATIVE` of a prioritized list (KEP-4816).
+    let mut parts = result.request.split('/');
+    let request = parts.next().unwrap_or_default();
     let mut parameters = Parameters::default();
     for said in said {
-        let names_it = |request: &String| *request == result.request || request == base;
+        let names_it = |named: &String| *named == result.request || named == request;
         let is_named = said.requests.iter().any(names_it);
         if said.requests.is_empty() || is_named {
             parameters.override_by(&said.parameters, is_named);
         }
     }
     Allocated {
-        request: base.to_owned(),
+        request: request.to_owned(),
+        resource: resources.get(&result.request).cloned(),
         pool: result.pool,
         device: result.device,
-        resource: None,
         share_id: result.share_id,
         is_admin: result.admin_access == Some(true),
         parameters,
     }
-}
-
-/// The request without the alternative: `REQUEST/ALTERNATIVE` of a prioritized list (KEP-4816).
-fn base(request: &str) -> &str {
-    request
-        .split_once('/')
-        .map_or(request, |(request, _)| request)
 }
 
 #[cfg(test)]
@@ -187,10 +173,8 @@ mod tests {
     }
 
     fn of(results: Value, config: Value) -> Result<Vec<Allocated>, String> {
-        let allocation = Allocation::of(claim(results, config), &UID.parse().unwrap(), nothing);
-        allocation
-            .map(|allocation| allocation.devices)
-            .map_err(|error| format!("{error:#}"))
+        let devices = allocated(claim(results, config), &UID.parse().unwrap(), nothing);
+        devices.map_err(|error| format!("{error:#}"))
     }
 
     fn profiles(devices: &[Allocated]) -> Vec<Option<&str>> {
@@ -252,8 +236,8 @@ mod tests {
         let told = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
         let resources = |claim: &Value| {
             let claim = serde_json::from_value(claim.clone()).unwrap();
-            let allocation = Allocation::of(claim, &UID.parse().unwrap(), told).unwrap();
-            let devices = allocation.devices.into_iter();
+            let devices = allocated(claim, &UID.parse().unwrap(), told).unwrap();
+            let devices = devices.into_iter();
             let resources = devices.map(|device| device.resource.map(|name| name.to_string()));
             resources.collect::<Vec<Option<String>>>()
         };
@@ -323,7 +307,7 @@ mod tests {
     fn a_claim_of_another_uid_is_refused() {
         let mut other = claim(json!([]), json!([]));
         other.metadata.uid = Some("other\n".to_owned());
-        let line = Allocation::of(other, &UID.parse().unwrap(), nothing)
+        let line = allocated(other, &UID.parse().unwrap(), nothing)
             .unwrap_err()
             .to_string();
         assert!(
@@ -340,7 +324,7 @@ mod tests {
                 "status" => bare.status = None,
                 _ => bare.status.as_mut().unwrap().allocation = None,
             }
-            let error = Allocation::of(bare, &UID.parse().unwrap(), nothing).unwrap_err();
+            let error = allocated(bare, &UID.parse().unwrap(), nothing).unwrap_err();
             assert!(
                 error.to_string().starts_with("it has no allocation"),
                 "{error}"
@@ -355,7 +339,7 @@ mod tests {
             .as_mut()
             .unwrap()
             .devices = None;
-        let allocation = Allocation::of(empty, &UID.parse().unwrap(), nothing).unwrap();
-        assert!(allocation.devices.is_empty());
+        let devices = allocated(empty, &UID.parse().unwrap(), nothing).unwrap();
+        assert!(devices.is_empty());
     }
 }

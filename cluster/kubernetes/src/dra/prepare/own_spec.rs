@@ -79,15 +79,11 @@ pub(crate) struct Own<'a> {
 
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
 pub(crate) fn own_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
-    format!("{CLAIM_KIND}={}", device_name(uid, device))
+    format!("{CLAIM_KIND}={uid}.{}.{}", device.class, device.name)
 }
 
 pub(crate) fn request_name(uid: &ClaimUid, request: &str) -> String {
     format!("{CLAIM_KIND}={uid}.request.{request}")
-}
-
-fn device_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
-    format!("{uid}.{}.{}", device.class, device.name)
 }
 
 /// The specification; `None` if the claim has nothing for itself.

@@ -10,11 +10,11 @@ use onload_sys::text::{Chain, Quoted, one_line};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::allocation::Allocation;
+use super::allocation::allocated;
 use super::decision::{Decision, Surroundings, decide};
 use super::leases::HostLeases;
 use super::own_spec::{Own, OwnSpecs, Owner};
-use super::turns::{Turn, Turns};
+use super::turns::Turns;
 use crate::dra::api::Api;
 use crate::dra::classes::Told;
 use crate::dra::names::{DraNames, NodeName};
@@ -38,7 +38,7 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) struct Preparer {
     pub(crate) node: Node,
-    turns: Turns,
+    pub(crate) turns: Turns,
     /// The names, and the look at the host that they are of, which they do not keep.
     names: Mutex<Option<(Weak<Snapshot>, Arc<DraNames>)>>,
 }
@@ -50,10 +50,6 @@ impl Preparer {
             turns: Turns::default(),
             names: Mutex::default(),
         }
-    }
-
-    pub(crate) async fn turn<'t>(&'t self, uid: &'t ClaimUid) -> Turn<'t> {
-        self.turns.take(uid).await
     }
 
     /// What is known of the node, and what its devices are called. Names follow from devices alone, so they are
@@ -97,18 +93,18 @@ impl Preparer {
 
     async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>> {
         let uid: ClaimUid = claim.uid.parse()?;
-        let _turn = self.turn(&uid).await;
+        let _turn = self.turns.take(&uid).await;
         let found = self.find(claim).await?;
         let found = found.context("the API server knows no such claim any more; delete the pod")?;
         let resource = |class: &str| self.node.device_classes.borrow().resource(class);
-        let allocation = Allocation::of(found, &uid, resource)?;
+        let allocated = allocated(found, &uid, resource)?;
         let (snapshot, names) = self.now();
         let around = Surroundings {
             names: &names,
             snapshot: &snapshot,
             specs: &self.node.specs.now(),
         };
-        let decision = decide(allocation, &uid, around)?;
+        let decision = decide(allocated, &uid, around)?;
         self.refuse_held(&decision, &uid)?;
         let owner = Owner {
             namespace: claim.namespace.clone(),
@@ -150,7 +146,7 @@ impl Preparer {
         let Ok(uid) = claim.uid.parse::<ClaimUid>() else {
             return Ok(());
         };
-        let _turn = self.turn(&uid).await;
+        let _turn = self.turns.take(&uid).await;
         match self.node.own.remove(&uid) {
             Ok(was_there) => {
                 tracing::info!(

@@ -59,7 +59,7 @@ async fn one(
     owner: Option<&Owner>,
     known: Known,
 ) -> Result<Known> {
-    let _turn = preparer.turn(uid).await;
+    let _turn = preparer.turns.take(uid).await;
     // What cannot be asked for may be in use; kubelet unprepares it.
     let is_gone = match owner {
         Some(owner) => !is_there(preparer, uid, owner).await?,

@@ -1,58 +1,27 @@
 //! One at a time for each claim: kubelet prepares a claim of two pods twice at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use onload_core::lease::ClaimUid;
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
-type Gates = Mutex<BTreeMap<ClaimUid, Arc<Gate<()>>>>;
-
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    gates: Gates,
-}
-
-#[derive(Debug)]
-pub(crate) struct Turn<'t> {
-    gates: &'t Gates,
-    uid: &'t ClaimUid,
-    guard: Option<OwnedMutexGuard<()>>,
-}
+pub(crate) struct Turns(Mutex<BTreeMap<ClaimUid, Weak<Gate<()>>>>);
 
 impl Turns {
-    /// Waits until nobody else works on a claim. Claims do not wait for each other.
-    pub(crate) async fn take<'t>(&'t self, uid: &'t ClaimUid) -> Turn<'t> {
-        let mut turn = Turn {
-            gates: &self.gates,
-            uid,
-            guard: None,
-        };
+    /// Waits until nobody else works on a claim, and keeps others waiting until the result is dropped. Claims do not
+    /// wait for each other.
+    pub(crate) async fn take(&self, uid: &ClaimUid) -> OwnedMutexGuard<()> {
         let gate = {
-            let mut gates = lock(&self.gates);
-            Arc::clone(gates.entry(uid.clone()).or_default())
+            let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            gates.retain(|_, gate| gate.strong_count() > 0);
+            let gate = gates.get(uid).and_then(Weak::upgrade).unwrap_or_default();
+            gates.insert(uid.clone(), Arc::downgrade(&gate));
+            gate
         };
-        turn.guard = Some(gate.lock_owned().await);
-        turn
+        gate.lock_owned().await
     }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut gates = lock(self.gates);
-        self.guard = None;
-        // Whoever waits has it too.
-        if gates
-            .get(self.uid)
-            .is_some_and(|gate| Arc::strong_count(gate) == 1)
-        {
-            gates.remove(self.uid);
-        }
-    }
-}
-
-fn lock(gates: &Gates) -> std::sync::MutexGuard<'_, BTreeMap<ClaimUid, Arc<Gate<()>>>> {
-    gates.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -60,6 +29,12 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
+
+    /// How many claims are known once somebody works on one more.
+    async fn known_with_another(turns: &Turns) -> usize {
+        let _turn = turns.take(&"another".parse().unwrap()).await;
+        turns.0.lock().unwrap().len()
+    }
 
     #[tokio::test]
     async fn one_works_on_a_claim_and_nothing_is_kept_when_all_are_done() {
@@ -85,7 +60,7 @@ mod tests {
             task.await.unwrap();
         }
         assert_eq!(*at_work.lock().unwrap(), (0, 1));
-        assert!(lock(&turns.gates).is_empty());
+        assert_eq!(known_with_another(&turns).await, 1);
     }
 
     #[tokio::test]
@@ -94,7 +69,7 @@ mod tests {
         let (one, two) = ("u1".parse().unwrap(), "u2".parse().unwrap());
         let _one = turns.take(&one).await;
         let _two = turns.take(&two).await;
-        assert_eq!(lock(&turns.gates).len(), 2);
+        assert_eq!(known_with_another(&turns).await, 3);
     }
 
     #[tokio::test]
@@ -109,6 +84,6 @@ mod tests {
                 .is_err()
         );
         drop(first);
-        assert!(lock(&turns.gates).is_empty());
+        assert_eq!(known_with_another(&turns).await, 1);
     }
 }

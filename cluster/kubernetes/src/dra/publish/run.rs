@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
 use onload_sys::text::Chain;
 use tokio::sync::watch;
@@ -12,8 +13,6 @@ use super::publisher::{Published, Publisher};
 use super::session::Session;
 use crate::dra::api::ApiError;
 use crate::dra::classes::Told;
-use crate::observe::log::Said;
-use crate::plugin::Backoff;
 
 impl Publisher {
     /// Until the program ends.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
+use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
 use onload_sys::text::Chain;
 use tokio::sync::watch;
@@ -20,8 +21,6 @@ use crate::dra::classes::send;
 use crate::dra::names::DraNames;
 use crate::dra::slices::{Features, Fingerprint, Listed, Pool, Wanted, lost, probe};
 use crate::host_state::Snapshot;
-use crate::observe::log::Said;
-use crate::plugin::Backoff;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
 const AT_ONCE: usize = 4;

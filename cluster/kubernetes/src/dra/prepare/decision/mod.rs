@@ -14,7 +14,7 @@ use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_host::offers::{Health, Offer, Sharing};
 use onload_sys::text::{Listed, Quoted};
 
-use super::allocation::{Allocated, Allocation};
+use super::allocation::Allocated;
 use super::own_spec::{Leased, Variables, own_name, request_name};
 use super::parameters::misplaced;
 use crate::dra::names::DraNames;
@@ -44,15 +44,15 @@ pub(crate) struct Decision {
 
 /// Decides for each device of an allocation: one that cannot be given refuses all.
 pub(crate) fn decide(
-    allocation: Allocation,
+    all: Vec<Allocated>,
     uid: &ClaimUid,
     around: Surroundings<'_>,
 ) -> Result<Decision> {
     let mut decision = Decision {
-        variables: around.variables(&allocation.devices)?,
+        variables: around.variables(&all)?,
         ..Decision::default()
     };
-    for allocated in allocation.devices {
+    for allocated in all {
         let request = allocated.request.clone();
         let given = around.give(&allocated, uid).and_then(|given| {
             address::refuse_twice(&decision.leased, &given.leased)?;
@@ -125,7 +125,7 @@ impl Surroundings<'_> {
         let offers = &self.snapshot.offers;
         let found = self.names.find(pool, device).and_then(|found| {
             let key = |offer: &Offer| (offer.class, offer.name.clone());
-            let at = offers.binary_search_by_key(&(found.class, found.name), key);
+            let at = offers.binary_search_by_key(&found, key);
             offers.get(at.ok()?)
         });
         found.ok_or_else(|| {

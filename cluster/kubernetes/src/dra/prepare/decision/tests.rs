@@ -84,7 +84,7 @@ fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, 
         snapshot,
         specs: &specs.map(str::to_owned).into_iter().collect(),
     };
-    let decided = decide(Allocation { devices }, &UID.parse().unwrap(), around);
+    let decided = decide(devices, &UID.parse().unwrap(), around);
     decided.map_err(|error| format!("{error:#}"))
 }
 
@@ -127,7 +127,7 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
     };
     let pf = allocated("pf", "n1/vfio", "0000-81-00-0", &json!({}));
     let devices = vec![pf];
-    let of_pf = decide(Allocation { devices }, &UID.parse().unwrap(), around).unwrap();
+    let of_pf = decide(devices, &UID.parse().unwrap(), around).unwrap();
     assert_eq!(names(&of_pf), ["vfio:0000:81:10.0", "vfio:0000:81:10.2"]);
 }
 

@@ -1,4 +1,4 @@
-//! The connections of a socket. A process that has no file descriptor left goes on when it has one again.
+//! Serves at a socket. A process that has no file descriptor left goes on when it has one again.
 
 use std::future::Future;
 use std::io;
@@ -6,11 +6,38 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Sleep, sleep};
+use onload_sys::text::Chain;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep, timeout};
 use tokio_stream::Stream;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::Router;
 
 /// The error would come again at once.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Calls that have begun are completed within this time after the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+
+pub(crate) async fn stopped(stop: &watch::Receiver<bool>) {
+    // A sender that is gone has stopped everything.
+    let _ = stop.clone().wait_for(|stop| *stop).await;
+}
+
+pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::Receiver<bool>) {
+    let connections = Accept::new(UnixListenerStream::new(listener));
+    let served = router.serve_with_incoming_shutdown(connections, stopped(&stop));
+    if let Err(error) = served.await {
+        tracing::error!(error = %Chain(&error), "serving ended");
+    }
+}
+
+/// Tells servers to stop, and waits until they have.
+pub(crate) async fn end(stop: watch::Sender<bool>, servers: JoinSet<()>) {
+    stop.send_replace(true);
+    let _ = timeout(GRACE, servers.join_all()).await;
+}
 
 #[derive(Debug)]
 pub(crate) struct Accept<L> {
