@@ -25,8 +25,8 @@ use crate::files::{
 
 /// Container toolkit for kernel-bypass networking
 ///
-/// Finds what a host has of Onload, TCPDirect, RDMA, vfio and hugepages, and writes CDI
-/// specifications that give it to containers: docker run --device onload.dev/nic=all.
+/// Finds Onload, TCPDirect, RDMA, vfio and hugepages on this host, and writes CDI specifications
+/// that give them to containers: docker run --device onload.dev/nic=all.
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
 #[command(after_long_help = exit::summary())]
@@ -99,7 +99,7 @@ fn early_color(words: &[OsString], variable: Option<&OsStr>) -> ColorChoice {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Look at the host below this directory instead of the running one
+    /// Use the host below this directory instead of the running one
     #[arg(
         long,
         global = true,
@@ -112,10 +112,10 @@ pub struct Global {
     /// Configuration file [default: etc/onload-ctk/config.toml of the host]
     #[arg(long, global = true, value_name = "FILE", env = "ONLOAD_CTK_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Say more on stderr: each file and directory that is read
+    /// Also log every file and directory read
     #[arg(short, long, global = true, env = "ONLOAD_CTK_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(short, long, global = true, env = "ONLOAD_CTK_QUIET", value_parser = BoolishValueParser::new())]
     pub quiet: bool,
     /// When to use colours
@@ -153,50 +153,50 @@ impl From<Color> for anstream::ColorChoice {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what this host has, and what of it containers can be given
+    /// Show the devices of this host, and which of them containers can use
     #[command(add = Files(&[CONFIGURATION, KERNEL]))]
     Discover(Discover),
-    /// Tell how containers do with the devices that they have
+    /// Show whether each container is using its devices
     ///
-    /// Shows each container that holds a device or has libonload.so mapped, of every engine, with a verdict, the
-    /// reason and what to do. No engine is asked, and nothing is changed. With CONTAINER the exit status says how
-    /// that one does.
+    /// Shows each container, of any engine, that holds a device or has libonload.so mapped, with a verdict, the
+    /// reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the verdict
+    /// on that container.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(Status),
-    /// Tell what is wrong with this host, and what to do about it
+    /// Check this host and suggest fixes
     ///
-    /// Looks at modules, PCIe links, CPUs, huge pages, RDMA, specifications, rights of files, units, SELinux,
+    /// Checks modules, PCIe links, CPUs, huge pages, RDMA, specifications, file permissions, units, SELinux,
     /// AppArmor and container engines. Each check says what it looked at; one that does not pass says which
     /// command to run, or which line to write to which file. Nothing is changed.
     #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES]))]
     Doctor(Doctor),
-    /// Print numbers of this host for collectors, as OpenMetrics text
+    /// Print metrics of this host as OpenMetrics text
     ///
-    /// Counts devices by class and health, leases, huge pages, errors of interfaces and RDMA ports, and stacks of
-    /// Onload. The number of series does not grow with virtual functions. onload-metrics.timer, which is off at
-    /// first, writes it for the textfile collector of node_exporter.
+    /// Counts devices by class and health, leases, huge pages, errors of interfaces and RDMA ports, and Onload
+    /// stacks. The number of series does not grow with the number of virtual functions. onload-metrics.timer, which
+    /// is disabled by default, writes them for the textfile collector of node_exporter.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, SPECIFICATIONS]))]
     Metrics(Metrics),
-    /// Show where everything of this host is: NUMA nodes, the PCIe tree, devices and who holds them
+    /// Show NUMA nodes, the PCIe tree, devices and the containers that hold them
     ///
     /// Shows each NUMA node with its CPUs, memory and huge pages, and the PCIe tree below it down to the functions,
-    /// with interfaces, devices and the containers that hold them. Virtual functions that are alike stand in one
-    /// line. The picture is made for a browser, light or dark.
+    /// with interfaces, devices and the containers that hold them. Identical virtual functions share one line. The
+    /// SVG picture opens in a browser, light or dark.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Topology(Topology),
     /// Write, list, check, validate and apply CDI specifications
     #[command(subcommand, add = Files(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Cdi(Cdi),
-    /// Look at what a container would get
+    /// Show what a container would get
     #[command(subcommand, add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Container(Container),
-    /// Show and end what containers have for themselves
+    /// List, release and restore devices that containers hold
     #[command(subcommand, add = Files(&[LEASES, KERNEL]))]
     Lease(Lease),
-    /// Make the host what containers need of it: virtual functions, huge pages
+    /// Configure virtual functions and huge pages
     #[command(subcommand, add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Host(Host),
-    /// Set container engines up
+    /// Set up container engines
     #[command(subcommand, add = Files(&[CONFIGURATION, CONTAINERS]))]
     Runtime(Runtime),
     /// Print a completion script for a shell
@@ -210,22 +210,22 @@ pub enum Command {
 /// Commands on CDI specifications.
 #[derive(Debug, Subcommand)]
 pub enum Cdi {
-    /// Write specifications of what this host has
+    /// Write specifications of the devices of this host
     #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Generate(Generate),
     /// List every device that an engine would see, by file
     #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     List(List),
-    /// Show what a container gets for some devices, and from which file
+    /// Show what a container gets with some devices, and from which file
     #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Show(Show),
-    /// Tell whether the written specifications still describe this host
+    /// Check whether the written specifications still match this host
     #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Check(Check),
-    /// Tell whether specification files are valid
+    /// Check whether specification files are valid
     #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Validate(Validate),
-    /// Give devices to an OCI configuration, from stdin to stdout, as an engine would
+    /// Apply devices to an OCI configuration, from stdin to stdout, as an engine would
     #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Inject(Inject),
 }
@@ -233,7 +233,7 @@ pub enum Cdi {
 /// Commands on containers.
 #[derive(Debug, Subcommand)]
 pub enum Container {
-    /// Show as a diff what the annotations of a bundle, or its variable ONLOAD_CTK_REQUEST, would change, and why
+    /// Show as a diff what annotations, or the variable ONLOAD_CTK_REQUEST, would change in an OCI bundle, and why
     #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS, TICKETS]))]
     Explain(Explain),
 }
@@ -250,19 +250,19 @@ pub struct Explain {
 /// Commands on leases.
 #[derive(Debug, Subcommand)]
 pub enum Lease {
-    /// Show which container has each device that only so many may have, and what of pools is free
+    /// List leased devices with their containers, and how much of each pool is free
     #[command(add = Files(&[LEASES, KERNEL]))]
     List(LeaseList),
-    /// End the lease of a device whose container is gone
+    /// Release the lease of a device after its container has exited
     #[command(add = Files(&[LEASES, KERNEL]))]
     Release(LeaseRelease),
-    /// Bring back interfaces whose containers have ended, as they were
+    /// Return interfaces left behind by exited containers to the host
     ///
-    /// An interface that moved into a container comes back when the container ends. Where nothing did that, since the
-    /// engine was killed or a process kept the container's network, this does: the interface comes back to the host
-    /// and gets its name, its other names, its hardware address, MTU, queue length, alias and flags again. The next
-    /// container that wants it does the same, and so does udev's rule when the kernel gives an interface back. An RDMA
-    /// device that moved comes back in the same way, under its name.
+    /// An interface that moved into a container returns to the host when the container ends. If that did not happen,
+    /// because the engine was killed or a process kept the container's network namespace open, this command returns
+    /// it, with its name, alternative names, hardware address, MTU, queue length, alias and flags as they were. The
+    /// next container that requests the interface does the same, and so does the udev rule when the kernel returns an
+    /// interface. An RDMA device that moved returns in the same way, under its name.
     #[command(add = Files(&[LEASES, KERNEL]))]
     Restore(LeaseRestore),
 }
@@ -276,7 +276,7 @@ pub struct LeaseRestore {}
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease list --format json")]
 pub struct LeaseList {
-    /// How to show it
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -293,7 +293,7 @@ pub struct LeaseRelease {
     /// The device, for instance vfio=0000:81:10.0
     #[arg(value_name = "CLASS=NAME")]
     pub device: String,
-    /// Do it now; refused while the container runs
+    /// Release it now; refused while the container runs
     #[arg(long, env = "ONLOAD_CTK_LEASE_RELEASE_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
 }
@@ -303,16 +303,16 @@ pub struct LeaseRelease {
 pub enum Host {
     /// Show what "host apply" would change
     ///
-    /// Compares this host with the sections sriov and host of config.toml: virtual functions, huge
-    /// pages, interfaces registered with Onload, the mode of RDMA. Nothing is changed.
+    /// Compares this host with [[sriov]] and [host] in config.toml: virtual functions, huge pages, interfaces
+    /// registered with Onload, the RDMA mode. Nothing is changed.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Plan(HostPlan),
-    /// Make this host what config.toml says
+    /// Change this host to match config.toml
     ///
-    /// Makes virtual functions and binds them, sets huge pages aside, registers interfaces with Onload and
-    /// sets the mode of RDMA, as the sections sriov and host of config.toml say. What is so already is
-    /// left alone, nothing that is leased or in use is taken away, and a run that was ended is completed by
-    /// the next one. onload-host.service runs it at boot.
+    /// Creates and binds virtual functions, reserves huge pages, registers interfaces with Onload and sets the RDMA
+    /// mode, as [[sriov]] and [host] in config.toml say. Settings that match already are left alone, and nothing that
+    /// is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service runs
+    /// it at boot.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Apply(HostApply),
 }
@@ -321,7 +321,7 @@ pub enum Host {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk host plan")]
 pub struct HostPlan {
-    /// How to show it; json is an object with the lists steps, refused and warnings
+    /// Output format; json is an object with the lists steps, refused and warnings
     #[arg(
         long,
         value_name = "FORMAT",
@@ -339,7 +339,7 @@ pub struct HostApply {}
 /// Commands on container engines.
 #[derive(Debug, Subcommand)]
 pub enum Runtime {
-    /// Make an engine know CDI and the runtime "onload", and allow classes to annotations
+    /// Enable CDI and the runtime "onload" in an engine, and set which classes annotations may request
     #[command(add = Files(&[EDITED_OF_ENGINES, CONFIGURATION, CONTAINERS]))]
     Configure(Configure),
     /// Print the OCI runtime that onload-container-runtime becomes, for the package's removal
@@ -356,7 +356,7 @@ pub struct Discover {
     /// Also show what is not offered, and why
     #[arg(long, env = "ONLOAD_CTK_DISCOVER_EXPLAIN", value_parser = BoolishValueParser::new())]
     pub explain: bool,
-    /// How to show it
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -364,11 +364,11 @@ pub struct Discover {
         env = "ONLOAD_CTK_DISCOVER_FORMAT"
     )]
     pub format: Listing,
-    /// Also write what discovery looked at to this file, for a report of a fault: a tar archive,
-    /// compressed with zstd, that is a host for --host-root when it is unpacked
+    /// Save everything discovery read to FILE, to attach to a bug report: a tar archive, compressed with zstd.
+    /// Unpacked, it serves as a host for --host-root
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_DISCOVER_CAPTURE")]
     pub capture: Option<PathBuf>,
-    /// Leave hardware addresses and GUIDs in the capture as they are, for hosts of your own
+    /// Do not mask hardware addresses and GUIDs in the capture
     #[arg(long, env = "ONLOAD_CTK_DISCOVER_NO_MASK", value_parser = BoolishValueParser::new())]
     pub no_mask: bool,
 }
@@ -377,7 +377,7 @@ pub struct Discover {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk doctor")]
 pub struct Doctor {
-    /// How to show it; json is an object with the list checks, for a fleet of hosts
+    /// Output format; json is an object with the list checks, for a fleet of hosts
     #[arg(
         long,
         value_name = "FORMAT",
@@ -394,7 +394,7 @@ pub struct Status {
     /// Only this container: its name, or the beginning of its id
     #[arg(value_name = "CONTAINER")]
     pub container: Option<String>,
-    /// How to show it; json is an object with the list containers
+    /// Output format; json is an object with the list containers
     #[arg(
         long,
         value_name = "FORMAT",
@@ -410,7 +410,7 @@ pub struct Status {
     after_long_help = "Example: onload-ctk metrics --output /var/lib/prometheus/node-exporter/onload-ctk.prom"
 )]
 pub struct Metrics {
-    /// Write this file instead, which is replaced whole
+    /// Write to this file instead of stdout, replacing it atomically
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_METRICS_OUTPUT")]
     pub output: Option<PathBuf>,
 }
@@ -421,7 +421,7 @@ pub struct Metrics {
     after_long_help = "Example: onload-ctk topology\n         onload-ctk topology --format svg > host.svg"
 )]
 pub struct Topology {
-    /// How to show it
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -455,14 +455,13 @@ pub enum Listing {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
 pub struct Generate {
-    /// Directory for the specifications, one file a kind and one for its pools [default: var/run/cdi of the host]
+    /// Output directory: one file per kind, plus one per kind for its pools [default: var/run/cdi of the host]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Write the specification of one kind to this file, without its pools, or all to stdout where it is
-    /// "-"
+    /// Output file for one kind, without its pools; "-" writes all kinds to stdout
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT")]
     pub output: Option<PathBuf>,
-    /// Touch only these kinds, for instance nic,rdma [default: those of config.toml]
+    /// Write or remove only these kinds, for instance nic,rdma [default: those in config.toml]
     #[arg(
         long,
         value_name = "KIND",
@@ -479,22 +478,21 @@ pub struct Generate {
         env = "ONLOAD_CTK_CDI_GENERATE_FORMAT"
     )]
     pub format: SpecFormat,
-    /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0; files of
-    /// pools, which need 0.6.0, are left out instead
+    /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
+    /// refused, but for pools, which need 0.6.0 and are left out
     #[arg(
         long,
         value_name = "VERSION",
         env = "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION"
     )]
     pub max_cdi_version: Option<String>,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
-    /// Show what would change as a unified diff, and do nothing
+    /// Print what would change as a unified diff, and do nothing
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DIFF", value_parser = BoolishValueParser::new())]
     pub diff: bool,
-    /// Replace files of our names that somebody else wrote or changed, or whose part of the host
-    /// could not be read
+    /// Also replace onload.dev files that somebody else wrote or changed, or whose devices could not be read
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
 }
@@ -523,7 +521,7 @@ impl Generate {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi list")]
 pub struct List {
-    /// Directory of specifications, repeatable; a later one goes before an earlier one
+    /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(
         long,
@@ -533,7 +531,7 @@ pub struct List {
         env = "ONLOAD_CTK_CDI_LIST_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
-    /// How to show it
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -552,7 +550,7 @@ pub struct Show {
     /// Devices to show, for instance onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
-    /// Directory of specifications, repeatable; a later one goes before an earlier one
+    /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(
         long,
@@ -562,7 +560,7 @@ pub struct Show {
         env = "ONLOAD_CTK_CDI_SHOW_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
-    /// How to show it; json is a specification with these devices alone
+    /// Output format; json is a specification of these devices alone
     #[arg(
         long,
         value_name = "FORMAT",
@@ -596,10 +594,10 @@ pub struct Validate {
     after_long_help = "Example: onload-ctk cdi inject onload.dev/nic=all < config.json > new.json"
 )]
 pub struct Inject {
-    /// Devices to give, for instance onload.dev/nic=all
+    /// Devices to apply, for instance onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
-    /// Directory of specifications, repeatable; a later one goes before an earlier one
+    /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(
         long,
@@ -617,27 +615,26 @@ pub struct Inject {
     after_long_help = "Example: onload-ctk runtime configure --runtime docker --allow nic,rdma --dry-run"
 )]
 pub struct Configure {
-    /// The engine
+    /// Container engine
     #[arg(
         long,
         value_name = "ENGINE",
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME"
     )]
     pub runtime: Engine,
-    /// The engine's file, where it is not the usual one: of k3s, RKE2, MicroK8s, rootless docker. It is
-    /// a path of the host
+    /// Configuration file of the engine, if it is not the usual one: for k3s, RKE2, MicroK8s or rootless docker. A
+    /// path on the host
     #[arg(long, value_name = "PATH", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_FILE")]
     pub file: Option<PathBuf>,
-    /// Also make "onload" the runtime of containers that name none
+    /// Also make "onload" the default runtime
     #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_SET_DEFAULT", value_parser = BoolishValueParser::new())]
     pub set_default: bool,
-    /// Also turn NRI on, for onload-nri, which gives pods what their annotations ask for without a
-    /// runtime class; for containerd and crio
+    /// Also turn on NRI in containerd or crio, for onload-nri, which serves the annotations of pods without a runtime
+    /// class
     #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_NRI", value_parser = BoolishValueParser::new())]
     pub nri: bool,
-    /// Classes that annotations may ask for, beside those that config.toml allows already; for
-    /// instance nic,rdma. A container that is given rdma, vfio, zf or hugepages may also ask for
-    /// CAP_IPC_LOCK
+    /// Classes that annotations may request, in addition to those that config.toml allows already, for instance
+    /// nic,rdma. A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK
     #[arg(
         long,
         value_name = "CLASS",
@@ -646,18 +643,16 @@ pub struct Configure {
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW"
     )]
     pub allow: Vec<Class>,
-    /// Show what would change as a unified diff, and do nothing
+    /// Print what would change as a unified diff, and do nothing
     #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
-    /// Undo it: give the file back as it was, or take out what is ours where it was changed since;
-    /// config.toml stays. While containers of the runtime are left its entry stays, they are named,
-    /// and the exit status is 1
+    /// Undo the changes: restore the file, or remove only our entries if it was edited since. config.toml is kept.
+    /// While containers still use the runtime, its entry is kept, they are listed, and the exit status is 1
     #[arg(long, conflicts_with = "allow", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", value_parser = BoolishValueParser::new())]
     pub remove: bool,
-    /// Make the engine's service read its file again where that changed: docker is reloaded, and restarted only where
-    /// CDI is turned on (before docker 28.2, or where its file has it off), which stops its containers unless
-    /// live-restore is on; the others are restarted. Where the service or a plugin of containerd works no more, the
-    /// file gets back what was in it
+    /// Restart the engine if its configuration changed. Docker is only reloaded, unless CDI has to be turned on
+    /// (before docker 28.2, or if its file turns CDI off); a restart stops its containers unless live-restore is on.
+    /// If the service or a plugin of containerd then fails, the old file is restored
     #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RESTART", value_parser = BoolishValueParser::new())]
     pub restart: bool,
 }
@@ -668,7 +663,7 @@ pub struct Configure {
     after_long_help = "Example: onload-ctk completion bash > /usr/share/bash-completion/completions/onload-ctk"
 )]
 pub struct Completion {
-    /// The shell
+    /// Shell
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }

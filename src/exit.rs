@@ -4,7 +4,7 @@ use std::process::ExitCode;
 pub enum Answer {
     Yes,
     No,
-    /// Nothing says no, and not all could be told.
+    /// Nothing says no, and not everything could be determined.
     Unknown,
 }
 
@@ -28,44 +28,47 @@ pub const FAILURE: u8 = 2;
 
 /// Every exit status, with what it says; the help and the manual pages print this.
 pub const STATUSES: [(u8, &str); 3] = [
-    (Answer::Yes.status(), "done, or yes"),
+    (Answer::Yes.status(), "success, or the answer is yes"),
     (
         Answer::No.status(),
-        "the answer is no (drift, an invalid file, a refusal, a failed check, containers that are left)",
+        "the answer is no (drift, an invalid file, a refusal, a failed check, containers still in use)",
     ),
-    (FAILURE, "it could not be told or done"),
+    (FAILURE, "error, or the answer could not be determined"),
 ];
 
 /// The commands that can answer no, by their words, and when they do.
 const NO: [(&str, &str); 10] = [
     (
         "cdi check",
-        "a file of specifications is missing, is to be removed, or differs from what would be written now",
+        "a specification file is missing, is to be removed, or differs from what would be written now",
     ),
     (
         "cdi generate",
-        "a file that somebody else wrote or changed was left alone; every other one is written",
+        "a file that somebody else wrote or changed was left alone; all others are written",
     ),
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),
     ("doctor", "a check fails"),
     (
         "host plan",
-        "this host is not as it is configured, and \"host apply\" can make it so",
+        "this host differs from its configuration, and \"host apply\" can change it",
     ),
     (
         "lease release",
-        "a container that still runs holds the device; stop it first",
+        "a running container holds the device; stop it first",
     ),
     (
         "lease restore",
-        "an interface is not back, or not as it was; the line says who keeps it or what is in the way",
+        "an interface could not be returned or fully restored; the line says who keeps it or what is in the way",
     ),
     (
         "runtime configure",
         "--remove leaves the entry in place, because containers or the engine's default need it",
     ),
-    ("status", "the container that was named does not do well"),
+    (
+        "status",
+        "the named container does not use its devices as it should",
+    ),
 ];
 
 /// When a command answers no; none where it never does.

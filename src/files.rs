@@ -49,11 +49,11 @@ pub(crate) const VARIABLES: File = At(
 );
 pub(crate) const KERNEL: File = At(
     &["/sys, /proc, /dev"],
-    "What the kernel and the drivers say of this host.",
+    "What the kernel and its drivers report.",
 );
 pub(crate) const SPECIFICATIONS: File = At(
     &[DEFAULT_DIRS[0], ", ", DEFAULT_DIRS[1]],
-    "CDI specifications of every vendor. A device in the second directory goes before one in the first.",
+    "CDI specifications of every vendor. A device in the second directory takes precedence over one in the first.",
 );
 pub(crate) const OWN_DEVICES: File = At(
     &[OUTPUT_DIR, "/onload.dev-CLASS.json"],
@@ -65,19 +65,19 @@ pub(crate) const OWN_POOLS: File = At(
 );
 pub(crate) const MANIFEST: File = At(
     &[OUTPUT_DIR, "/", MANIFEST_NAME],
-    "Which of the files there were written by onload-ctk, and for which options.",
+    "Which of the files there onload-ctk wrote, and with which options.",
 );
 pub(crate) const LEASES: File = At(
     &[RUN_DIR, "/", run_dir::LEASES],
-    "The leases, a file each. Only root can enter.",
+    "Leases, one file each. Only root can enter.",
 );
 pub(crate) const TICKETS: File = At(
     &[RUN_DIR, "/", run_dir::REQUESTS],
-    "What cluster engines have reserved for their tasks, a file for each ticket. Only root can enter.",
+    "What cluster engines have reserved for their tasks, one file per ticket. Only root can enter.",
 );
 pub(crate) const CONTAINERS: File = At(
     &[RUN_DIR],
-    "Which runtime made which container, and the lock of files of configuration.",
+    "Which runtime created which container, and the lock on configuration files.",
 );
 pub(crate) const HOST_UNIT: File = At(
     &["/usr/lib/systemd/system/onload-host.service"],
@@ -86,20 +86,20 @@ pub(crate) const HOST_UNIT: File = At(
 pub(crate) const SCRIPTS: Files = Files(&[
     At(
         &["/usr/share/bash-completion/completions/onload-ctk"],
-        "The script for bash of the packages.",
+        "The packaged script for bash.",
     ),
     At(
         &["/usr/share/zsh/vendor-completions/_onload-ctk"],
-        "The script for zsh on Debian of the packages.",
+        "The packaged script for zsh on Debian.",
     ),
     At(
         &["/usr/share/zsh/site-functions/_onload-ctk"],
-        "The script for zsh elsewhere of the packages.",
+        "The packaged script for zsh elsewhere.",
     ),
     At(
         &["/usr/share/fish/vendor_completions.d/onload-ctk.fish"],
-        "The script for fish of the packages.",
+        "The packaged script for fish.",
     ),
 ]);
-pub(crate) const READ_OF_ENGINES: File = Engines("What is read of ", ", with the files beside it.");
-pub(crate) const EDITED_OF_ENGINES: File = Engines("What is edited for ", ".");
+pub(crate) const READ_OF_ENGINES: File = Engines("Read for ", ", with the files beside it.");
+pub(crate) const EDITED_OF_ENGINES: File = Engines("Edited for ", ".");

@@ -126,7 +126,7 @@ impl Default for ResourceClasses {
 fn countable(class: Class) -> Result<Class> {
     match class {
         Class::Hugepages => bail!(
-            "hugepages is no resource of ours; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
+            "hugepages is not a resource of onload-ctk; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
         ),
         Class::Profile => bail!(
             "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
@@ -226,12 +226,12 @@ fn problem(name: &str) -> Option<&'static str> {
         label.len() <= MOST && outer(first) && outer(last) && label.bytes().all(legal)
     };
     if prefix.len() > MOST_PREFIX || !prefix.split('.').all(label) {
-        return Some("what stands before the slash is no domain name in lower case");
+        return Some("the part before the slash is not a lower-case domain name");
     }
     let (first, last) = (rest.as_bytes().first(), rest.as_bytes().last());
     if rest.len() > MOST || !outer(first) || !outer(last) || !rest.bytes().all(inner) {
         return Some(
-            "behind the slash stand at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
+            "the part after the slash has at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
         );
     }
     if prefix.ends_with("kubernetes.io") {

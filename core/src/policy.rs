@@ -96,7 +96,7 @@ pub fn check(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<V
     root_with_onload(request, policy, root)
 }
 
-/// Who sets an address can be any machine of its network.
+/// A container that sets an address can impersonate any machine of its network.
 fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<()> {
     let Some(asked) = &request.addresses else {
         return Ok(());

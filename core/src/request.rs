@@ -306,7 +306,7 @@ impl Request {
             };
             if known.contains(&word) {
                 bail!(
-                    "{origin} stands there twice; write the names of a class as one list, separated by ','"
+                    "{origin} is there twice; write the names of a class as one list, separated by ','"
                 );
             }
             known.push(word);

@@ -69,7 +69,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         if let Some(why) = &cdi.too_old {
             let name = args.runtime.name();
             printer.warning(format!(
-                "{name} {why}: devices can be asked for by the runtime \"onload\" alone; \"onload-ctk doctor\" says where newer ones are"
+                "{name} {why}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
             ));
         }
     }

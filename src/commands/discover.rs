@@ -170,7 +170,7 @@ fn write_capture(
         "hardware addresses and GUIDs masked"
     };
     printer.note(format_args!(
-        "wrote {}: {}, {}, {masks}; look into it before you pass it on",
+        "wrote {}: {}, {}, {masks}; check it before you share it",
         path.display(),
         counted(tree.files(), "file", "files"),
         counted(tree.nodes.len(), "device node", "device nodes")
@@ -522,7 +522,7 @@ fn print_not_offered(
         return Ok(());
     }
     if !explain {
-        let (one, many) = ("thing that was seen is", "things that were seen are");
+        let (one, many) = ("thing is", "things are");
         let things = counted(seen.len(), one, many);
         let text = format!("{things} not offered; \"onload-ctk discover --explain\" says why.");
         printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;

@@ -93,7 +93,7 @@ fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Resu
             .count()
     };
     let summary = format!(
-        "{} passed, {} warned, {} failed, {} could not be told",
+        "{} passed, {} warned, {} failed, {} unknown",
         count(Verdict::Pass),
         count(Verdict::Warn),
         count(Verdict::Fail),

@@ -104,13 +104,13 @@ impl EngineFile {
         }
         let (name, usual) = (self.setup.engine.name(), self.setup.engine.file());
         let missing = format!(
-            "{name} is not installed, as far as can be seen: there is no {program} in {}",
+            "{name} is not installed: {program} not found in {}",
             PROGRAM_DIRS.join(", ")
         );
         let has_file = host.entry(&self.setup.file)?.is_some() || host.entry(usual)?.is_some();
         if !has_file && !is_dry_run {
             bail!(
-                "{missing}; install it first, or name the file to write it ahead of that: --file {}",
+                "{missing}; install it, or write its configuration in advance with --file {}",
                 usual.display()
             );
         }

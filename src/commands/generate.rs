@@ -57,7 +57,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         refuse_newer(&specs, newest)?;
     }
     if args.format == SpecFormat::Yaml {
-        printer.warning("onload-hook and onload-container-runtime read JSON only: what is written as YAML can be had by --device, and not by annotation");
+        printer.warning("onload-hook and onload-container-runtime read JSON only: YAML specifications work by --device, not by annotation");
     }
     match args.output.as_deref() {
         Some(path) if path == Path::new("-") => to_stdout(&specs, args.format.into(), printer),
@@ -391,7 +391,7 @@ pub(super) fn print_diff(
         Action::Leave => {
             let path = directory.join(&step.name);
             printer.warning(format_args!(
-                "{} is not ours and would stay",
+                "{} was not written by onload-ctk and would stay",
                 path.display()
             ));
             return Ok(());

@@ -78,9 +78,8 @@ fn print_table(
             .map(|p| harmless(p.display()))
             .collect();
         let (name, paths) = (&conflict.name, paths.join(" and "));
-        let text = format!(
-            "{name} is not offered, because it stands in {paths}; take it out of all but one"
-        );
+        let text =
+            format!("{name} is not offered, because it is in {paths}; remove it from all but one");
         printer.print(paragraph("", "    ", &text, printer.columns()))?;
     }
     if devices.is_empty() {

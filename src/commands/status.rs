@@ -48,12 +48,12 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
     }
     if found.unseen > 0 {
         let advice = if geteuid().is_root() {
-            "run it on the host itself, with all capabilities of root"
+            "run as root on the host itself, with all capabilities"
         } else {
-            "sudo onload-ctk status sees those of other users"
+            "run sudo onload-ctk status to see those of other users"
         };
         printer.warning(format_args!(
-            "{} could not be looked into; {advice}",
+            "{} could not be inspected; {advice}",
             counted(found.unseen, "process", "processes")
         ));
     }
@@ -86,7 +86,7 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
     match (chosen.next(), chosen.next()) {
         (Some(one), None) => Ok(one),
         (None, _) => bail!(
-            "looking for container {word:?}: none that holds a device of ours, maps libonload.so or asks for a device is called so; \"onload-ctk status\" lists those that do"
+            "looking for container {word:?}: no container of that name holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do"
         ),
         (Some(one), Some(other)) => bail!(
             "looking for container {word:?}: it means {} and {}; type more of the id",
@@ -131,7 +131,9 @@ fn object(status: &Status) -> serde_json::Value {
 
 fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     if status.containers.is_empty() {
-        printer.note("no container holds a device of ours, maps libonload.so or asks for a device");
+        printer.note(
+            "no container holds an onload.dev device, loads libonload.so or requests a device",
+        );
         return Ok(());
     }
     for (index, container) in status.containers.iter().enumerate() {

@@ -51,7 +51,7 @@ impl Layout {
             None => 1,
             Some(version) => version
                 .as_integer()
-                .ok_or_else(|| wrong_form("version", "number"))?,
+                .ok_or_else(|| wrong_form("version", "a number"))?,
         };
         let plugin = match version {
             ..NEW_VERSION => bail!(

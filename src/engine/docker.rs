@@ -117,12 +117,10 @@ fn is_our_runtime(runtime: &Value) -> bool {
 /// second one beside it would not be told from it.
 fn refuse_spelling(json: &JsonText) -> anyhow::Result<()> {
     for key in json.keys(&[])? {
-        let variant = |ours: &str| ours != key && ours.eq_ignore_ascii_case(&key);
-        if [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT]
-            .into_iter()
-            .any(variant)
-        {
-            bail!("it has a key {key:?}, which the engine does not know in that spelling; mend it");
+        let variant = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
+        let known = [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT];
+        if let Some(known) = known.iter().find(|known| variant(known)) {
+            bail!("unknown key {key:?}; write {known:?}");
         }
     }
     Ok(())

@@ -52,7 +52,10 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holders = match self {
             Held::Unknown(reason) => {
-                return write!(f, "it cannot be told which containers use it: {reason}");
+                return write!(
+                    f,
+                    "which containers use it could not be determined: {reason}"
+                );
             }
             Held::Default(key) => return write!(f, "{key} makes it the default; set another"),
             Held::By(holders) => holders,

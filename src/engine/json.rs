@@ -266,7 +266,7 @@ fn object(text: &str, span: Range<usize>) -> anyhow::Result<Object> {
     let mut end = span.start + 1;
     for (key, value) in found.0 {
         if members.iter().any(|member| member.key == key) {
-            bail!("key {key:?} stands twice");
+            bail!("key {key:?} is there twice");
         }
         // Both are in one text, so the difference of their addresses is the position.
         let start = value.get().as_ptr().addr() - text.as_ptr().addr();
@@ -395,6 +395,6 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_refused() {
         let error = JsonText::parse("{\"a\": 1, \"\\u0061\": 2}").unwrap_err();
-        assert_eq!(error.to_string(), "key \"a\" stands twice");
+        assert_eq!(error.to_string(), "key \"a\" is there twice");
     }
 }

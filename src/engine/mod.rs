@@ -174,7 +174,7 @@ impl Setup {
     fn refuse_generated(&self) -> anyhow::Result<()> {
         let instead = Place::of(&self.file).and_then(|place| place.written_from(&self.file));
         if let Some(instead) = instead {
-            bail!("it is written anew whenever the engine starts; name {instead} beside it");
+            bail!("the engine rewrites it at each start; name {instead} beside it with --file");
         }
         Ok(())
     }
@@ -312,7 +312,7 @@ impl Setup {
         let is_theirs = |now: &String| self.engine == Engine::Nomad && nomad::is_theirs(now);
         let warnings = files.now.iter().filter(|now| is_theirs(now)).map(|_| {
             let file = self.file.display();
-            format!("{file} is not a file of ours; take \"{RUNTIME_NAME}\" out of allow_runtimes there yourself")
+            format!("{file} was not written by onload-ctk; remove \"{RUNTIME_NAME}\" from allow_runtimes there yourself")
         });
         Ok(Decision {
             file,

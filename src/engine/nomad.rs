@@ -59,7 +59,7 @@ pub(super) fn wanted(
         Some(old) if is_ours(old) => old,
         Some(old) if old.contains(WRITTEN) => bail!(CHANGED),
         Some(_) => bail!(
-            "it is not a file of ours, and Nomad takes the config of a plugin from one file; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"
+            "onload-ctk did not write it, and Nomad reads the config of a plugin from one file only; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"
         ),
         None => TEXT,
     };

@@ -25,12 +25,11 @@ pub(super) fn warn_of_spec_dirs<'a>(
 }
 
 /// A drop-in or a block of ours that somebody has edited.
-pub(super) const CHANGED: &str =
-    "somebody changed it so that our part cannot be told from the rest; edit it by hand";
+pub(super) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
 
 /// A setting has another form than the engine gives it.
 pub(super) fn wrong_form(key: &str, expected: &str) -> anyhow::Error {
-    anyhow!("{key} is no {expected}; mend it, or write it as a section of its own")
+    anyhow!("{key} is not {expected}; fix it, or write it as a section of its own")
 }
 
 pub(super) fn taken(found: impl Display) -> anyhow::Error {

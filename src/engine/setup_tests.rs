@@ -240,7 +240,7 @@ fn a_default_that_cannot_be_set_is_refused_with_the_reason() {
         (
             usual(Engine::Docker),
             Some("{\"default-runtime\": 1}"),
-            "default-runtime is no text",
+            "default-runtime is not text",
         ),
         (
             usual(Engine::Docker),
@@ -250,7 +250,7 @@ fn a_default_that_cannot_be_set_is_refused_with_the_reason() {
         (
             usual(Engine::Containerd),
             Some("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\ncontainerd = 1\n"),
-            "containerd is no section",
+            "containerd is not a section",
         ),
         (
             usual(Engine::Crio),
@@ -554,7 +554,7 @@ fn a_template_with_a_runtime_of_our_name_or_half_a_block_is_left_alone() {
         ),
         (
             "# onload-ctk: begin; \"runtime configure --remove\" takes it away\n",
-            "somebody changed it",
+            "it was edited",
         ),
     ];
     for (text, reason) in cases {

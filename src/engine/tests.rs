@@ -620,7 +620,7 @@ fn a_file_of_nomad_that_somebody_else_wrote_is_left_with_a_word_on_it() {
     let decision = setup.remove(&files_of(text), Keep::Nothing).unwrap();
     assert_eq!(decision.file, Action::Keep);
     assert_eq!(decision.warnings.len(), 1);
-    assert!(decision.warnings[0].contains("take \"onload\" out of allow_runtimes"));
+    assert!(decision.warnings[0].contains("remove \"onload\" from allow_runtimes"));
     // One that does not name it is nobody's business.
     let other = text.replace(", \"onload\"", "");
     let decision = setup.remove(&files_of(&other), Keep::Nothing).unwrap();
@@ -695,17 +695,17 @@ fn an_unusual_file_is_left_alone() {
     let cases: [(Engine, &str, &str); 20] = [
         (Engine::Docker, "[]", "expected an object"),
         (Engine::Docker, "{\"a\":1", "EOF"),
-        (Engine::Docker, "{\"a\":1,\"a\":2}", "stands twice"),
+        (Engine::Docker, "{\"a\":1,\"a\":2}", "is there twice"),
         (
             Engine::Docker,
             "{\"features\":{\"cdi\":true,\"cdi\":false}}",
-            "stands twice",
+            "is there twice",
         ),
         (Engine::Docker, "{\"features\":[]}", "expected an object"),
         (
             Engine::Docker,
             "{\"features\":{\"cdi\":\"yes\"}}",
-            "features.cdi is no true or false",
+            "features.cdi is not true or false",
         ),
         (Engine::Docker, "{\"Features\":{}}", "\"Features\""),
         (Engine::Docker, "{\"runtimes\":null}", "expected an object"),
@@ -731,12 +731,12 @@ fn an_unusual_file_is_left_alone() {
         (
             Engine::Containerd,
             "version = \"2\"\n",
-            "version is no number",
+            "version is not a number",
         ),
         (
             Engine::Containerd,
             "version = 2\nplugins = { \"io.containerd.grpc.v1.cri\" = { enable_cdi = false } }\n",
-            "plugins is no section",
+            "plugins is not a section",
         ),
         (
             Engine::Containerd,
@@ -751,7 +751,7 @@ fn an_unusual_file_is_left_alone() {
         (
             Engine::Nomad,
             "plugin \"docker\" {}\n",
-            "it is not a file of ours",
+            "onload-ctk did not write it",
         ),
     ];
     for (engine, text, reason) in cases {

@@ -87,7 +87,7 @@ pub(super) fn section<'a>(
         });
         table = item.as_table_mut().ok_or_else(|| {
             let key = path.get(..=depth).unwrap_or_default().join(".");
-            wrong_form(&key, "section")
+            wrong_form(&key, "a section")
         })?;
     }
     Ok(table)
@@ -186,5 +186,6 @@ pub(super) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a m
     let item = table
         .entry(key)
         .or_insert_with(|| toml_edit::value(Array::new()));
-    item.as_array_mut().ok_or_else(|| wrong_form(key, "array"))
+    item.as_array_mut()
+        .ok_or_else(|| wrong_form(key, "an array"))
 }

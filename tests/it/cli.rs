@@ -61,7 +61,7 @@ fn the_help_names_the_variables_the_exit_statuses_and_an_example() {
     for wanted in [
         "ONLOAD_CTK_HOST_ROOT",
         "1 the answer is no",
-        "2 it could not be told or done",
+        "2 error, or the answer could not be determined",
     ] {
         assert!(help.contains(wanted), "{wanted} in {help}");
     }
@@ -83,11 +83,10 @@ fn the_help_says_all_that_a_flag_allows() {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let configure = help(&["runtime", "configure"]);
-    let wanted =
-        "A container that is given rdma, vfio, zf or hugepages may also ask for CAP_IPC_LOCK";
+    let wanted = "A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK";
     assert!(configure.contains(wanted), "{configure}");
     let generate = help(&["cdi", "generate"]);
-    let wanted = "that somebody else wrote or changed, or whose part of the host could not be read";
+    let wanted = "that somebody else wrote or changed, or whose devices could not be read";
     assert!(generate.contains(wanted), "{generate}");
 }
 

@@ -153,7 +153,7 @@ fn the_hook_stands_where_the_operator_says() {
     let tree = with(rdma(), "[cdi]\nhook-path = \"/opt/hook\"\n");
     let run = tree.generate();
     assert!(
-        run.warnings()[0].starts_with("the hook /opt/hook is not there"),
+        run.warnings()[0].starts_with("the hook /opt/hook is missing"),
         "{}",
         run.stderr
     );

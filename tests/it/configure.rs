@@ -683,7 +683,7 @@ fn where_podmans_containers_cannot_be_told_its_entry_stays_with_the_reason() {
     assert_eq!(kept.code, Some(1), "{}", kept.stderr);
     assert!(
         kept.stdout
-            .contains("it cannot be told which containers use it"),
+            .contains("which containers use it could not be determined"),
         "{}",
         kept.stdout
     );

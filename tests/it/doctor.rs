@@ -659,22 +659,22 @@ checks! {
         => "fail", "\"runc\" is not registered", "/etc/containerd/conf.d/9.toml: runtime_type";
     a_docker_without_cdi_fails: "engine-version", docker("26.1.5+dfsg1-9", CDI_ON),
         |tree| upgraded(tree, "docker.io", "20.10.24+dfsg1-1")
-        => "fail", "20.10.24 knows no CDI, which came with 25.0.0", "docker 25.0.0 or later from https://docs.docker.com/engine/install/";
+        => "fail", "20.10.24 is too old: CDI needs 25.0.0", "docker 25.0.0 or later from https://docs.docker.com/engine/install/";
     an_engine_whose_version_cannot_be_told_is_not_known: "engine-version", docker("26.1.5", CDI_ON),
         |tree| { tree.remove("/var/lib/dpkg/status"); }
-        => "unknown", "cannot be told", "/usr/bin/dockerd --version";
+        => "unknown", "its version is unknown", "/usr/bin/dockerd --version";
     an_old_podman_fails: "engine-version", podman("5.4.2+ds1-2", ""),
         |tree| upgraded(tree, "podman", "3.4.4+ds1-1")
-        => "fail", "3.4.4 knows no CDI", "podman 4.1.0 or later from https://podman.io/docs/installation";
+        => "fail", "3.4.4 is too old: CDI needs 4.1.0", "podman 4.1.0 or later from https://podman.io/docs/installation";
     an_old_containerd_fails: "engine-version", containerd("1.7.24~ds1-6", CONTAINERD_1),
         |tree| upgraded(tree, "containerd.io", "1.6.33-1")
-        => "fail", "1.6.33 knows no CDI, which came with 1.7.0", "containerd 1.7.0 or later from https://github.com/containerd/containerd";
+        => "fail", "1.6.33 is too old: CDI needs 1.7.0", "containerd 1.7.0 or later from https://github.com/containerd/containerd";
     an_old_crio_fails: "engine-version", crio(""),
         |tree| upgraded(tree, "cri-o", "1.23.5-1")
-        => "fail", "1.23.5 knows no CDI, which came with 1.24.0", "crio 1.24.0 or later from https://github.com/cri-o/packaging";
+        => "fail", "1.23.5 is too old: CDI needs 1.24.0", "crio 1.24.0 or later from https://github.com/cri-o/packaging";
     an_old_kubelet_fails: "engine-version", kubelet("1.31.0-1.1", ""),
         |tree| upgraded(tree, "kubelet", "1.27.16-1.1")
-        => "fail", "1.27.16 knows no CDI of device plugins, which came with 1.28.0", "kubelet 1.28.0 or later from https://kubernetes.io/docs/";
+        => "fail", "1.27.16 is too old: CDI in device plugins needs 1.28.0", "kubelet 1.28.0 or later from https://kubernetes.io/docs/";
     a_docker_26_needs_to_be_told_of_cdi: "engine-cdi", docker("26.1.5", CDI_ON),
         |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
         => "fail", "CDI is off", "onload-ctk runtime configure --runtime docker --restart";
@@ -723,13 +723,13 @@ checks! {
         => "fail", "does not look into", "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
     pools_that_an_old_podman_does_not_read_are_warned_of: "engine-cdi-version", podman_and_vfio("5.4.2"),
         |tree| upgraded(tree, "podman", "4.3.1+ds1-8")
-        => "warn", "reads CDI up to 0.5.0, and not onload.dev-vfio-pools.json", "onload-ctk cdi generate --max-cdi-version 0.5.0";
+        => "warn", "supports CDI 0.5.0, which is too old for onload.dev-vfio-pools.json", "onload-ctk cdi generate --max-cdi-version 0.5.0";
     devices_that_an_older_one_does_not_read_fail: "engine-cdi-version", podman_and_vfio("5.4.2"),
         |tree| upgraded(tree, "podman", "4.1.0")
         => "fail", "onload.dev-vfio.json", "onload-ctk cdi generate --max-cdi-version 0.4.0";
     the_packages_unit_is_told_the_version_in_its_file: "engine-cdi-version", podman_and_vfio("5.4.2"),
         |tree| { upgraded(tree, "podman", "4.3.1"); tree.file("/usr/lib/systemd/system/onload-cdi.service", ""); }
-        => "warn", "reads CDI up to 0.5.0", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.5.0";
+        => "warn", "supports CDI 0.5.0", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.5.0";
     docker_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
         |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
         => "warn", "is not registered", "onload-ctk runtime configure --runtime docker";
@@ -754,7 +754,7 @@ checks! {
         => "fail", "CRI-O does not start", "mv /usr/share/containers/oci/hooks.d/ours.json";
     hooks_that_podman_is_told_of_and_that_are_not_there_fail: "engine-hooks", with_hooks(),
         |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\nhooks_dir = ['/usr/share/onload-ctk/hooks.d/podman']\n"); }
-        => "fail", "which is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+        => "fail", "is configured but missing", "again from its file: dpkg -i onload-ctk_*.deb";
     a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running_docker(),
         |tree| changed_at(tree, "/etc/docker/daemon.json", 1_001_500)
         => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
@@ -863,11 +863,7 @@ fn every_check_has_a_test_and_stands_in_the_page() {
 fn the_exit_status_says_whether_a_check_fails_or_could_not_be_told() {
     let good = docker("28.3.0", "{}");
     let run = good.run(&["doctor"]).done();
-    assert!(
-        run.stdout.contains("0 failed, 0 could not be told"),
-        "{}",
-        run.stdout
-    );
+    assert!(run.stdout.contains("0 failed, 0 unknown"), "{}", run.stdout);
     assert_eq!(run.stderr, "");
     good.remove("/var/lib/dpkg/status");
     let run = good.run(&JSON);

@@ -517,8 +517,8 @@ fn without_the_hook_a_warning_says_what_is_lost() {
     tree.remove("/usr/bin/onload-hook");
     let run = tree.generate();
     assert!(
-        run.warnings()[0].contains("device nodes are not checked when a container starts")
-            && run.warnings()[0].contains("keep their RLIMIT_MEMLOCK"),
+        run.warnings()[0].contains("device numbers are not checked when a container starts")
+            && run.warnings()[0].contains("RLIMIT_MEMLOCK is not raised for rdma and vfio"),
         "{}",
         run.stderr
     );

@@ -133,7 +133,7 @@ fn a_captured_host_is_planned_for_and_never_changed() {
     );
     let line = tree.run(&["host", "apply"]).refused();
     assert!(line.starts_with("changing the host below "), "{line}");
-    assert!(line.contains("leave --host-root out"), "{line}");
+    assert!(line.contains("leave out --host-root"), "{line}");
     assert_eq!(everything(tree.root()), before);
 }
 

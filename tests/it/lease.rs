@@ -166,7 +166,7 @@ fn a_lease_that_is_over_or_not_understood_is_released_at_the_operator_s_word() {
         let host = host(&[("vfio=0000:81:10.0#0", &lease)]);
         let without = run(host.root(), &["release", "vfio=0000:81:10.0"]);
         assert_eq!(without.status.code(), Some(2));
-        assert!(text(&without.stderr).contains("say --force"));
+        assert!(text(&without.stderr).contains("use --force"));
         let output = run(host.root(), &["release", "vfio=0000:81:10.0", "--force"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "vfio=0000:81:10.0 is free\n");

@@ -181,7 +181,7 @@ fn a_later_directory_shadows_and_two_files_of_one_directory_conflict() {
     let table = tree.run(&["cdi", "list"]).done().stdout;
     assert!(table.contains("a.com/b=both of "), "{table}");
     assert!(
-        table.contains("a.com/b=twice is not offered, because it stands in "),
+        table.contains("a.com/b=twice is not offered, because it is in "),
         "{table}"
     );
 }

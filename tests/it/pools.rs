@@ -719,7 +719,7 @@ fn without_the_hook_a_host_has_no_pools_and_says_so() {
     tree.remove("/usr/bin/onload-hook");
     let run = tree.generate();
     assert!(
-        run.stderr.contains("; pools are left out"),
+        run.stderr.contains(", pools are left out; install"),
         "{}",
         run.stderr
     );

@@ -51,7 +51,10 @@ fn an_engine_that_is_not_installed_is_told_of_and_gets_no_file() {
             message.contains(&format!("{engine} is not installed")),
             "{message}"
         );
-        assert!(message.contains(&format!("no {program} in")), "{message}");
+        assert!(
+            message.contains(&format!("{program} not found in")),
+            "{message}"
+        );
         assert!(message.contains(&format!("--file /{file}")), "{message}");
         assert_eq!(host.files(), before, "{engine}");
         assert!(!host.path("etc").exists(), "{engine}");
@@ -252,7 +255,7 @@ fn what_k3s_writes_itself_is_not_edited() {
     let named = format!("/{main}");
     let message = run(&mut host.configure("containerd", &["--file", &named])).refused();
     assert!(
-        message.contains("written anew") && message.contains("config-v3.toml.tmpl"),
+        message.contains("rewrites it at each start") && message.contains("config-v3.toml.tmpl"),
         "{message}"
     );
     assert_eq!(host.read(&main), "version = 3\n");
@@ -544,7 +547,7 @@ fn an_engine_that_is_too_old_for_cdi_is_told_of_with_and_without_a_dry_run() {
         let done = run(&mut host.configure("docker", more)).done();
         let warnings = done.warnings().join("\n");
         assert!(
-            warnings.contains("docker 20.10.24 knows no CDI, which came with 25.0.0"),
+            warnings.contains("docker 20.10.24 is too old: CDI needs 25.0.0"),
             "{warnings}"
         );
     }

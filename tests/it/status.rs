@@ -115,7 +115,7 @@ fn a_host_without_such_a_container_says_so() {
     assert_eq!(run.stdout, "");
     assert_eq!(
         run.stderr,
-        "no container holds a device of ours, maps libonload.so or asks for a device\n"
+        "no container holds an onload.dev device, loads libonload.so or requests a device\n"
     );
     assert_eq!(tree.run(&JSON).done().json()["containers"], json!([]));
 }
@@ -265,7 +265,7 @@ fn a_user_is_told_what_was_not_seen() {
     let run = run_unprivileged(&tree, &["status"]).done();
     assert!(
         run.stderr
-            .contains("1 process could not be looked into; sudo onload-ctk status"),
+            .contains("1 process could not be inspected; run sudo onload-ctk status"),
         "{}",
         run.stderr
     );

@@ -1,5 +1,5 @@
 //! The command line. Every flag has an environment variable, so that a DaemonSet or the unit's
-//! EnvironmentFile can set it; a flag goes before its variable, and that before config.toml.
+//! EnvironmentFile can set it; a flag takes precedence over its variable, and that over config.toml.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Look at the host below this directory instead of the running one
+    /// Use the host below this directory instead of the running one
     #[arg(
         long,
         global = true,
@@ -43,10 +43,10 @@ pub struct Global {
         env = "ONLOAD_KUBERNETES_CONFIG"
     )]
     pub config: Option<PathBuf>,
-    /// Directory of the host for hooks, one directory a version
+    /// Directory of the host for hooks, with one directory per version
     ///
-    /// The OCI runtime executes them there: it has to be on a file system that is mounted with exec, and it and
-    /// each directory above it has to belong to root.
+    /// The OCI runtime executes them there: the file system must be mounted with exec, and the directory and each one
+    /// above it must belong to root.
     #[arg(
         long,
         global = true,
@@ -63,15 +63,15 @@ pub struct Global {
 pub enum Command {
     /// Offer the devices of this node to its kubelet, until SIGTERM
     Run(Run),
-    /// Ask the daemon whether it works, as the probes of its pod do
+    /// Ask the daemon for its health, as the probes of its pod do
     ///
-    /// The exit status is 1 where it does not, and 2 where it does not answer.
+    /// The exit status is 1 if it does not, and 2 if it does not answer.
     Health(Health),
-    /// Put the hook of this version on the host, and remove older ones that nothing names
+    /// Install the hook of this version on the host, and remove older ones that are not in use
     Install(Install),
     /// Remove hooks, specifications and configuration that this program put on the host
     ///
-    /// What a container, a lease or a specification still names stays, and the exit status is 1 then.
+    /// Files that a container, a lease or a specification still names are kept, and the exit status is 1.
     Uninstall(Uninstall),
 }
 
@@ -87,7 +87,7 @@ pub struct Install {
         env = "ONLOAD_KUBERNETES_INSTALL_FROM"
     )]
     pub from: PathBuf,
-    /// Configuration for a host that has no etc/onload-ctk/config.toml of its own
+    /// Configuration to install on a host that has no etc/onload-ctk/config.toml
     #[arg(
         long,
         value_name = "FILE",
@@ -95,7 +95,7 @@ pub struct Install {
         env = "ONLOAD_KUBERNETES_INSTALL_DEFAULT_CONFIG"
     )]
     pub default_config: Option<PathBuf>,
-    /// Replace another file that has the name of this version's hook
+    /// Replace a different file in the place of this version's hook
     #[arg(long, env = "ONLOAD_KUBERNETES_INSTALL_FORCE")]
     pub force: bool,
 }
@@ -103,7 +103,7 @@ pub struct Install {
 /// Remove what was installed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Uninstall {
-    /// Wait for SIGTERM when all is removed, as the only container of a pod has to
+    /// Wait for SIGTERM after everything is removed, as the only container of a pod must
     #[arg(long, env = "ONLOAD_KUBERNETES_UNINSTALL_STAY")]
     pub stay: bool,
 }
@@ -111,9 +111,9 @@ pub struct Uninstall {
 /// Run the daemon.
 #[derive(Clone, Debug, Args)]
 pub struct Run {
-    /// The directory where kubelet and device plugins meet
+    /// Directory in which kubelet and device plugins have their sockets
     ///
-    /// Kubelet has no other one, whatever its --root-dir says.
+    /// Kubelet uses this one whatever its --root-dir says.
     #[arg(
         long,
         value_name = "DIR",
@@ -122,7 +122,7 @@ pub struct Run {
         env = "ONLOAD_KUBERNETES_DEVICE_PLUGIN_DIR"
     )]
     pub device_plugin_dir: PathBuf,
-    /// The directory of kubelet, its --root-dir: the DRA driver registers in plugins_registry below it
+    /// Directory of kubelet (its --root-dir): the DRA driver registers in plugins_registry below it
     #[arg(
         long,
         value_name = "DIR",
@@ -131,7 +131,7 @@ pub struct Run {
         env = "ONLOAD_KUBERNETES_KUBELET_DIR"
     )]
     pub kubelet_dir: PathBuf,
-    /// The name of this Node; without one there is no DRA driver
+    /// Name of this Node; without it the DRA driver is off
     #[arg(long, value_name = "NAME", env = "ONLOAD_KUBERNETES_NODE_NAME")]
     pub node_name: Option<NodeName>,
     /// How to reach the API server
@@ -143,7 +143,7 @@ pub struct Run {
         env = "ONLOAD_KUBERNETES_KUBECONFIG"
     )]
     pub kubeconfig: Option<PathBuf>,
-    /// Directories with CDI specifications, each of a higher priority than the one before
+    /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(
         long,
@@ -153,11 +153,11 @@ pub struct Run {
         env = "ONLOAD_KUBERNETES_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
-    /// Where /metrics, /healthz and /readyz are served: ADDRESS:PORT, unix:/PATH, or nothing for nowhere
-    /// [default: listen in section kubernetes of the configuration]
+    /// Address of /metrics, /healthz and /readyz: ADDRESS:PORT, unix:/PATH, or an empty text for none
+    /// [default: listen under [kubernetes] in the configuration]
     #[arg(long, value_name = "ADDRESS", env = "ONLOAD_KUBERNETES_LISTEN")]
     pub listen: Option<Listen>,
-    /// Socket where "health" asks; it is for root alone
+    /// Socket on which the daemon answers "health"; only root can use it
     #[arg(
         long,
         value_name = "FILE",
@@ -170,7 +170,7 @@ pub struct Run {
 /// Ask the daemon how it is.
 #[derive(Clone, Debug, Args)]
 pub struct Health {
-    /// Ask whether kubelet has taken all that the node offers, too
+    /// Also ask whether kubelet has registered everything that the node offers
     #[arg(long)]
     pub ready: bool,
     /// The daemon's --health-socket

@@ -9,7 +9,7 @@ use clap::{Parser, ValueHint};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "onload-nomad-device", version, max_term_width = 100)]
 pub struct Cli {
-    /// Look at the host below this directory instead of the running one
+    /// Use the host below this directory instead of the running one
     #[arg(
         long,
         value_name = "DIR",
@@ -21,8 +21,7 @@ pub struct Cli {
     /// Configuration file [default: etc/onload-ctk/config.toml of the host]
     #[arg(long, value_name = "FILE", env = "ONLOAD_NOMAD_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Directories of specifications, each of a higher priority than the one before [default: those that engines
-    /// read]
+    /// Spec directory (repeatable; later directories take precedence) [default: those that engines read]
     #[arg(
         long,
         value_name = "DIR",

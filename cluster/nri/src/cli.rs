@@ -11,21 +11,21 @@ use crate::connect::SOCKET;
 use crate::session::Identity;
 
 pub const HELP: &str = "\
-Gives the containers of pods what their annotations ask of onload.dev, as an NRI plugin of the container
-runtime
+Gives containers of pods the devices that their onload.dev annotations request, as an NRI plugin of the
+container runtime
 
 Usage: onload-nri [OPTIONS]
 
 Options:
       --socket PATH    The runtime's NRI socket [default: /var/run/nri/nri.sock]
       --index NN       Two digits by which the runtime orders its plugins [default: 50]
-      --host-root DIR  Give what the host below this directory has, in place of the running one
-  -v, --verbose        Also say why a container is given what it is given
+      --host-root DIR  Use the host below this directory instead of the running one
+  -v, --verbose        Also log why a container gets its devices
   -h, --help           Print help
   -V, --version        Print version
 
-A plugin that the runtime launches itself, from its directory of plugins, is told its socket, name and
-index by NRI_PLUGIN_SOCKET, NRI_PLUGIN_NAME and NRI_PLUGIN_IDX.
+A runtime that launches the plugin itself, from its directory of plugins, sets its socket, name and index by
+NRI_PLUGIN_SOCKET, NRI_PLUGIN_NAME and NRI_PLUGIN_IDX.
 ";
 
 /// The name that the plugin has, unless the runtime that launches it says otherwise.

@@ -94,7 +94,7 @@ fn unusable(address: IpAddr) -> Option<&'static str> {
         IpAddr::V4(address) if address.octets()[0] == 0 => Some("an address of \"this network\""),
         IpAddr::V4(address) if address.octets()[0] >= 240 => Some("a reserved address"),
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => {
-            Some("an IPv4 address in the clothes of IPv6")
+            Some("an IPv4-mapped IPv6 address")
         }
         _ => None,
     }
@@ -287,10 +287,7 @@ mod tests {
             ("::/128", "the unspecified address"),
             ("::1/128", "a loopback address"),
             ("ff02::1/64", "a multicast address"),
-            (
-                "::ffff:192.0.2.1/128",
-                "an IPv4 address in the clothes of IPv6",
-            ),
+            ("::ffff:192.0.2.1/128", "an IPv4-mapped IPv6 address"),
         ] {
             let said = format!("{text:?} is {what}, which no interface can have");
             assert_eq!(refusal(text), said);

@@ -133,9 +133,7 @@ impl fmt::Display for Use {
             None => String::new(),
         };
         match self {
-            Use::DefaultRoute => {
-                f.write_str("the default route leads over it, and without it the host is cut off")
-            }
+            Use::DefaultRoute => f.write_str("it carries the default route"),
             Use::Master { name, kind } => write!(
                 f,
                 "it is a part of {}{}; take it out there",

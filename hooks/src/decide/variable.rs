@@ -113,7 +113,7 @@ pub(crate) fn read(
     let mut asked = Asked::default();
     if let Some(name) = &variables.no_ticket {
         asked.warnings.push(format!(
-            "{name} of the container's environment gives nothing, since only an engine's ticket may stand there; a request stands in {VARIABLE}"
+            "{name} in the container's environment is ignored, since it may hold only an engine's ticket; write a request into {VARIABLE}"
         ));
     }
     let by_request = request(&variables.request, settings)?;
@@ -159,7 +159,7 @@ fn request<'v>(values: &'v [String], settings: &Settings) -> Result<ByRequest<'v
             ..ByRequest::default()
         }),
         _ => bail!(
-            "{VARIABLE} stands in the environment more than once, with different values; remove all but one"
+            "{VARIABLE} is in the environment more than once, with different values; remove all but one"
         ),
     }
 }
@@ -198,7 +198,7 @@ fn not_allowed(values: &[String], settings: &Settings) -> String {
         allow_line(&[], &classes)
     };
     format!(
-        "{VARIABLE} of the container's environment gives nothing, since every image can carry it; {line} under [environment] in {} would allow it",
+        "{VARIABLE} in the container's environment is ignored, since any image can set it; {line} under [environment] in {} would allow it",
         settings.file.display()
     )
 }
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(
             asked.warnings,
             [
-                "ONLOAD_CTK_REQUEST of the container's environment gives nothing, since every image can carry it; \
+                "ONLOAD_CTK_REQUEST in the container's environment is ignored, since any image can set it; \
              allow = [\"nic\", \"rdma\"] under [environment] in /etc/c.toml would allow it"
             ]
         );

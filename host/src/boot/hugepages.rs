@@ -64,7 +64,7 @@ pub(super) fn decide(state: &State, wanted: &Wanted, plan: &mut Plan) {
 
 fn step(subject: Subject, size: PageSize, count: u64, pages: &Pages) -> Step {
     let advice = format!(
-        "the node has no more free memory in pieces of {size}; free memory there, or have them set aside while it boots, with hugepagesz= and hugepages= on the kernel's command line"
+        "the node has no more free memory in pieces of {size}; free memory there, or reserve them while it boots, with hugepagesz= and hugepages= on the kernel's command line"
     );
     Step {
         setting: "pages".to_owned(),

@@ -512,7 +512,7 @@ impl Decision<'_> {
 
     fn spoofing(&self, which: &str) -> String {
         format!(
-            "{}: spoof checking of {which} is off: who holds one can send as any other machine; set spoof-check = true unless that is meant",
+            "{}: spoof checking of {which} is off: a container that holds one can send as any other machine; set spoof-check = true unless that is meant",
             self.subject
         )
     }

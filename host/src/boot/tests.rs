@@ -1029,7 +1029,7 @@ fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
 fn functions_without_spoof_checking_draw_a_warning() {
     let machine = Machine::new();
     let off = format!("{}spoof-check = false\n", vfio(2));
-    let warning = "sriov ens2: spoof checking of vf 0-1 is off: who holds one can send as any other machine; set spoof-check = true unless that is meant";
+    let warning = "sriov ens2: spoof checking of vf 0-1 is off: a container that holds one can send as any other machine; set spoof-check = true unless that is meant";
     assert_eq!(machine.plan(&off).warnings, [warning]);
     let outcome = machine.apply(&off);
     assert_eq!(outcome.failed, [""; 0]);

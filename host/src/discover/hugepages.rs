@@ -63,8 +63,7 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
             not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
         } else {
             let reason = format!(
-                "no pages of this size are set aside and none may be overcommitted; write how many \
-                 to {SIZES}/hugepages-{size_kib}kB/nr_hugepages"
+                "no pages of this size are reserved; run \"echo N > {SIZES}/hugepages-{size_kib}kB/nr_hugepages\""
             );
             not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
         }
@@ -98,7 +97,7 @@ fn unknown(
     let listed = || probe.why_itself_unread(SIZES);
     let reason = unread.or_else(listed).or_else(absent)?;
     Some(format!(
-        "how many pages are set aside is not known: {reason}"
+        "how many pages are reserved is not known: {reason}"
     ))
 }
 
@@ -356,8 +355,7 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "1Gi: no pages of this size are set aside and none may be overcommitted; write how \
-              many to /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
+                "1Gi: no pages of this size are reserved; run \"echo N > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages\""
             ]
         );
     }
@@ -505,7 +503,7 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "2Mi: how many pages are set aside is not known: a NUMA node has this size, and /sys/kernel/mm/hugepages/hugepages-2048kB is not there; look at what is mounted at /sys"
+                "2Mi: how many pages are reserved is not known: a NUMA node has this size, and /sys/kernel/mm/hugepages/hugepages-2048kB is not there; look at what is mounted at /sys"
             ]
         );
     }
@@ -545,7 +543,7 @@ mod tests {
             let [reason] = &reasons[..] else {
                 panic!("{reasons:?}");
             };
-            assert!(reason.starts_with("2Mi: how many pages are set aside is not known: reading "));
+            assert!(reason.starts_with("2Mi: how many pages are reserved is not known: reading "));
             let wanted = format!("{directory}/{file}: expected a number, found \"forty two\"");
             assert!(reason.contains(&wanted), "{reason}");
             assert!(reason.ends_with("; look at that file"), "{reason}");

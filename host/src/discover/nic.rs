@@ -27,8 +27,8 @@ pub const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
 pub const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// Why `lo`, `docker0` and their like are not accelerated.
-const NOTHING_BELOW: &str = "virtual interface with none below it: Onload has nothing to attach \
-                             to; nothing can be done";
+const NOTHING_BELOW: &str =
+    "virtual interface without a physical device: Onload cannot accelerate it; nothing can be done";
 
 /// Why an interface of an InfiniBand port is not accelerated: frames of AF_XDP are those of Ethernet.
 const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use rdma in its place";

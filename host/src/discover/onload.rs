@@ -35,7 +35,7 @@ const TOOLS: [&str; 13] = [
 ];
 
 const NOT_INSTALLED: &str =
-    "neither its kernel modules are loaded nor is libonload.so installed; install Onload";
+    "not installed: no kernel module is loaded and there is no libonload.so; install Onload";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Onload {

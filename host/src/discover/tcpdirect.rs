@@ -17,7 +17,7 @@ const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect 9 and later opens with dlopen(3).
 pub const CONTROL_PLANE: &str = "libefcp.so.1";
 const NO_AF_XDP: &str =
-    "Onload reaches it by AF_XDP, where TCPDirect programs die of signal 11; use nic on it";
+    "Onload reaches it by AF_XDP, where TCPDirect programs crash (SIGSEGV); use nic on it";
 const NO_INTERFACE: &str =
     "no interface is offered, and it works on one only; look at the reasons of nic";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];

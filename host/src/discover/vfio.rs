@@ -256,8 +256,7 @@ impl Surroundings<'_, '_> {
         if group.noiommu {
             for device in &offered {
                 self.probe.warn(format!(
-                    "vfio {}: no IOMMU keeps it from the host's memory, and who opens it needs \
-                     CAP_SYS_RAWIO",
+                    "vfio {}: no IOMMU protects the host's memory from it, and opening it needs CAP_SYS_RAWIO",
                     device.pci_address
                 ));
             }

@@ -199,16 +199,16 @@ pub fn warnings(
     let mut classes = Class::ALL.into_iter().filter(|class| class.pins_memory());
     if !surroundings.hook && specs.values().any(has_nodes) {
         let memlock = if classes.any(has) {
-            ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK"
+            ", RLIMIT_MEMLOCK is not raised for rdma and vfio"
         } else {
             ""
         };
         let pools = match pools {
             [] => "",
-            _ => "; pools are left out",
+            _ => ", pools are left out",
         };
         warnings.push(format!(
-            "the hook {} is not there, so device nodes are not checked when a container starts: an engine that keeps old numbers gives it another driver's device{memlock}{pools}",
+            "the hook {} is missing: device numbers are not checked when a container starts{memlock}{pools}; install the onload-ctk package",
             config.hook_path.display(),
         ));
     }

@@ -76,7 +76,7 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
             return Ok(Vec::new());
         }
         None => Finding::unknown(
-            format!("whether {library} was built for the loaded {driver} cannot be told"),
+            format!("whether {library} was built for the loaded {driver} is unknown"),
             Remedy::run(EXPLAIN),
         ),
     };

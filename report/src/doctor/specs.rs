@@ -130,10 +130,7 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
         else {
             continue;
         };
-        let text = format!(
-            "{} is in two files, so that no container gets it",
-            conflict.name
-        );
+        let text = format!("{} is in two files, so no container gets it", conflict.name);
         let finding = Finding::fail(text, Remedy::run(put_aside(last)));
         let finding = conflict.paths.iter().fold(finding, Finding::at);
         findings.push(finding.of(last.display().to_string()));
@@ -144,15 +141,15 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
             continue;
         }
         let by = shadowed.by.display();
-        let text = format!("its {} has no effect: {by} goes before it", shadowed.name);
+        let text = format!("its {} has no effect: {by} takes precedence", shadowed.name);
         let finding = Finding::warn(text, Remedy::run(put_aside(&shadowed.path)));
         let finding = finding.at(&shadowed.path).at(&shadowed.by);
         findings.push(finding.of(shadowed.path.display().to_string()));
     }
     if findings.is_empty() && examined.specs.devices().next().is_some() {
         let count = examined.specs.devices().count();
-        let one = "device has a name of its own";
-        let text = counted(count, one, "devices have names of their own");
+        let one = "device name, no duplicates";
+        let text = counted(count, one, "device names, no duplicates");
         findings.push(Finding::pass(text).at(OUTPUT_DIR));
     }
     Ok(findings)

@@ -45,11 +45,11 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     }
     if findings.is_empty() {
         let text = format!(
-            "root alone can change {}",
+            "only root can change {}",
             counted(
                 paths.len(),
-                "file that decides as root",
-                "files that decide as root"
+                "security-relevant file",
+                "security-relevant files"
             )
         );
         let finding = Finding::pass(text);

@@ -16,7 +16,7 @@ pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
 pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
     let unread = &examined.inventory.unread;
     let finding = match unread.first() {
-        None => Finding::pass("all that decides what is offered could be read"),
+        None => Finding::pass("everything needed was readable"),
         Some(first) => {
             let more = match unread.len() {
                 1 => String::new(),

@@ -98,7 +98,7 @@ fn hugepages(inventory: &Inventory) -> [Family; 2] {
     [
         Family::new(
             "hugepages",
-            "Memory that is set aside in huge pages, by NUMA node and size of a page",
+            "Memory reserved in huge pages, by NUMA node and size of a page",
             Kind::Bytes,
             total,
         ),

@@ -87,7 +87,7 @@ pub(super) fn unanswered(
                 format!(
                     "it asks by {what}, and neither its runtime nor a hook of its engine has read that"
                 ),
-                "start it with the runtime onload (--runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk doctor says what the engine has of ours",
+                "start it with the runtime onload (--runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk doctor says how the engine is set up",
             ),
         };
     }

@@ -252,7 +252,7 @@ fn without_library(facts: &Facts) -> Verdict {
         return match facts.start.environment {
             Environment::Unknown => Verdict::bad(
                 State::Unknown,
-                "whether it was given the preload cannot be told",
+                "whether it was given the preload is unknown",
                 "run as root: sudo onload-ctk status",
             ),
             _ => Verdict::good(

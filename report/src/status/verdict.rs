@@ -29,7 +29,7 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     } else if facts.is_partly_unseen() {
         verdicts.push(Verdict::bad(
             State::Unknown,
-            "not all of its processes could be looked into",
+            "not all of its processes could be inspected",
             "run as root: sudo onload-ctk status",
         ));
     }

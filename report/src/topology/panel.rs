@@ -197,7 +197,7 @@ impl Inside {
             return;
         }
         self.y += GAP;
-        self.line(Style::Detail, "on no PCI function");
+        self.line(Style::Detail, "not on PCI");
         let labels = devices
             .iter()
             .map(|device| (device, format!("{} {}", device.class, device.name)));

@@ -19,7 +19,7 @@ pub fn run(global: &Global, _args: &HostApply, printer: &mut Printer) -> anyhow:
     let (host, config) = open_host(global)?;
     if !host.is_running() {
         bail!(
-            "changing the host below {}: it has no kernel that could; leave --host-root out to change the running host, or see what would change with \"onload-ctk host plan\"",
+            "changing the host below {}: it is not running; leave out --host-root to change the running host, or see what would change with \"onload-ctk host plan\"",
             global.host_root.display()
         );
     }

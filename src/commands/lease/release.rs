@@ -27,9 +27,7 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
         return Ok(Answer::Yes);
     };
     if !args.force {
-        bail!(
-            "releasing {name}: its container releases it when it ends, and the next one that wants it finds out where it did not; say --force to do it now"
-        );
+        bail!("releasing {name}: the lease ends with its container; use --force to release it now");
     }
     match leases.release_all(&device, COMMAND_PATIENCE) {
         Err(error @ LeaseError::InUse(_)) => {

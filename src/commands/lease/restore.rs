@@ -27,7 +27,7 @@ pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::
         None => Vec::new(),
     };
     if restored.is_empty() {
-        printer.note("nothing is to come back");
+        printer.note("nothing to restore");
     }
     let mut answer = Answer::Yes;
     for (device, failed) in &restored {

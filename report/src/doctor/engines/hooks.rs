@@ -73,8 +73,7 @@ fn missing(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, 
     if !is_told(engine) || examined.exists(OURS)? {
         return Ok(None);
     }
-    let text =
-        format!("is told of hooks in {OURS}, which is not there: annotations ask for nothing");
+    let text = format!("hooks_dir {OURS} is configured but missing: annotations are ignored");
     let finding = Finding::fail(text, examined.reinstall()?).at(OURS);
     Ok(Some(finding.of(engine.kind.name())))
 }

@@ -100,16 +100,14 @@ impl Kind {
             Kind::Containerd => Some((Version(1, 7, 0), "CDI")),
             Kind::Crio => Some((Version(1, 24, 0), "CDI")),
             Kind::Podman => Some((Version(4, 1, 0), "CDI")),
-            Kind::K3s | Kind::Kubelet => Some((Version(1, 28, 0), "CDI of device plugins")),
+            Kind::K3s | Kind::Kubelet => Some((Version(1, 28, 0), "CDI in device plugins")),
             Kind::Nomad => None,
         }
     }
 
     pub(super) fn too_old(self, version: Version) -> Option<String> {
         let (least, what) = self.least().filter(|(least, _)| version < *least)?;
-        Some(format!(
-            "{version} knows no {what}, which came with {least}"
-        ))
+        Some(format!("{version} is too old: {what} needs {least}"))
     }
 
     fn readers(self) -> Readers {

@@ -71,7 +71,7 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
         let (least, what) = kind.least()?;
         let ask = format!("{} --version", engine.program.display());
         let finding = match engine.version {
-            None => Finding::unknown("its version cannot be told", Remedy::run(ask)),
+            None => Finding::unknown("its version is unknown", Remedy::run(ask)),
             // A distribution keeps to a version, so its own archive may have no newer one.
             Some(version) => match kind.too_old(version) {
                 Some(text) => {
@@ -116,7 +116,7 @@ pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
                 switch_on(engine, settings),
             ),
             None => Finding::unknown(
-                "CDI is on or off by default, which depends on its version, and that cannot be told",
+                "whether CDI is on by default depends on its version, which is unknown",
                 Remedy::run(format!("{} --version", engine.program.display())),
             ),
         };
@@ -171,10 +171,17 @@ pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         };
         let too_new = files.iter().filter(|(_, version)| *version > newest);
         let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
-        let text = || format!("reads CDI up to {newest}, and not {}", too_new.join(", "));
+        let text = || {
+            format!(
+                "supports CDI {newest}, which is too old for {}",
+                too_new.join(", ")
+            )
+        };
         let is_pool = |file: &&str| file.contains("-pools.");
         let finding = if too_new.is_empty() {
-            Finding::pass(format!("reads CDI up to {newest}, which all files keep to"))
+            Finding::pass(format!(
+                "supports CDI {newest}; all specification files are compatible"
+            ))
         } else if too_new.iter().all(is_pool) {
             written_older(examined, Finding::warn, text(), newest)?
         } else {
@@ -230,7 +237,7 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         } else if settings.has_runtime {
             Finding::pass("the runtime \"onload\" is registered")
         } else if is_wrapper_wanted(examined, engine, engines)? {
-            let text = "the runtime \"onload\" is not registered: annotations ask for nothing";
+            let text = "the runtime \"onload\" is not registered: annotations are ignored";
             let configure = format!("onload-ctk runtime configure --runtime {name}");
             Finding::warn(text, Remedy::run(configure))
         } else {

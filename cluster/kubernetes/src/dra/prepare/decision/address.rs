@@ -53,7 +53,7 @@ pub(super) fn addressed(
     }))
 }
 
-/// Who sets an address can be any machine of its network.
+/// A container that sets an address can impersonate any machine of its network.
 fn allowed(snapshot: &Snapshot, addresses: &[InterfaceAddress]) -> Result<()> {
     let networks = &snapshot.settings.addresses;
     let is_allowed =
