@@ -3,7 +3,7 @@
 use onload_core::class::Class;
 use onload_host::devices::Device;
 use onload_host::devices::inventory::Inventory;
-use onload_host::doctor::{Check, Remedy, Verdict};
+use onload_report::doctor::{Check, Remedy, Verdict};
 use onload_sys::text::{counted, shell_word};
 
 use super::advise;

@@ -827,7 +827,7 @@ mod tests {
     #[test]
     fn a_device_is_the_container_s_before_it_is_asked_who_uses_it() {
         let host = Host::new();
-        let found = std::cell::RefCell::new(Vec::new());
+        let found = RefCell::new(Vec::new());
         let user = |device: &Device| {
             let taken = host.claim_all("two", host.start(2, 20), None, &[claimed(device.clone())]);
             found.borrow_mut().push(taken.unwrap_err());
