@@ -3,6 +3,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use onload_engines::file::{Action, Beside, Decision, Files, Keep, Other, matches};
+use onload_engines::holders::Held;
+use onload_engines::ours::RUNTIME_NAME;
+use onload_engines::setup::Setup;
 use onload_host::host::{EntryKind, Host};
 use onload_report::doctor::PROGRAM_DIRS;
 use onload_sys::fs::trust::{Owners, TrustError, Trusted};
@@ -10,8 +14,6 @@ use rustix::process::geteuid;
 
 use super::{holders, nothing_to_change};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
-use crate::engine::holders::Held;
-use crate::engine::{Action, Beside, Decision, Files, Keep, Other, RUNTIME_NAME, Setup, matches};
 use crate::printer::Printer;
 
 pub(super) struct EngineFile {
@@ -323,7 +325,7 @@ mod tests {
     use anstream::ColorChoice;
 
     use super::*;
-    use crate::engine::Engine;
+    use onload_engines::engine::Engine;
 
     #[test]
     fn what_was_changed_is_put_back_as_it_was_read() {

@@ -2,27 +2,27 @@
 
 use std::path::Path;
 
-use clap::ValueEnum;
+use crate::{containerd, crio, docker, nomad, podman};
 
-use super::{containerd, crio, docker, nomad, podman};
-
-/// A container engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Docker.
     Docker,
-    /// containerd, for Kubernetes and other users of its CRI plugin.
     Containerd,
-    /// CRI-O.
     Crio,
-    /// Podman.
     Podman,
-    /// Nomad, with its docker driver.
     Nomad,
 }
 
 impl Engine {
-    pub(crate) fn name(self) -> &'static str {
+    pub const ALL: [Engine; 5] = [
+        Engine::Docker,
+        Engine::Containerd,
+        Engine::Crio,
+        Engine::Podman,
+        Engine::Nomad,
+    ];
+
+    pub fn name(self) -> &'static str {
         match self {
             Engine::Docker => "docker",
             Engine::Containerd => "containerd",
@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn file(self) -> &'static Path {
+    pub fn file(self) -> &'static Path {
         Path::new(match self {
             Engine::Docker => docker::FILE,
             Engine::Containerd => containerd::FILE,
@@ -42,7 +42,7 @@ impl Engine {
         })
     }
 
-    pub(crate) fn program(self) -> &'static str {
+    pub fn program(self) -> &'static str {
         match self {
             Engine::Docker => "dockerd",
             Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nomad => self.name(),
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// The service that reads its file when it starts; none where every command reads it.
-    pub(crate) fn service(self) -> Option<&'static str> {
+    pub fn service(self) -> Option<&'static str> {
         match self {
             Engine::Podman => None,
             Engine::Docker | Engine::Containerd | Engine::Crio | Engine::Nomad => Some(self.name()),

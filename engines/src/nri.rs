@@ -6,16 +6,16 @@
 use anyhow::bail;
 use toml_edit::{Decor, DocumentMut, Item, Value};
 
-use super::file::Other;
-use super::ours::WRITTEN;
-use super::toml::{get, parse, parse_other, prune, remove, render, section};
+use crate::file::Other;
+use crate::ours::WRITTEN;
+use crate::toml::{get, parse, parse_other, prune, remove, render, section};
 
-pub(super) type Switch = (&'static [&'static str], bool);
+pub(crate) type Switch = (&'static [&'static str], bool);
 
 /// containerd's plugin, in every format of its file.
 const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
 /// Off, if true.
-pub(super) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
+pub(crate) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
 const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
 const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
@@ -23,13 +23,13 @@ const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 const MARK: &str = " # onload-ctk";
 const WAS_OFF: &str = ": it was off";
 
-pub(super) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
-pub(super) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
-pub(super) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
+pub(crate) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
+pub(crate) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
+pub(crate) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
 /// A text with NRI on. What another file has on already is not repeated. Where the file has no backup, what
 /// is set in it is marked.
-pub(super) fn turned_on(
+pub(crate) fn turned_on(
     text: &str,
     others: &[Other],
     switches: &[Switch],
@@ -73,7 +73,7 @@ fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option
 }
 
 /// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
-pub(super) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
+pub(crate) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
     for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
         let value = get(document, path).and_then(Item::as_value);
         let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {

@@ -6,18 +6,18 @@
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::file::{Before, Keep, Wanted};
-use super::json::JsonText;
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
+use crate::file::{Before, Keep, Wanted};
+use crate::json::JsonText;
+use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
 
-pub(super) const FILE: &str = "/etc/docker/daemon.json";
+pub(crate) const FILE: &str = "/etc/docker/daemon.json";
 
 const CDI: [&str; 2] = ["features", "cdi"];
 const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
-pub(super) const DEFAULT: &str = "default-runtime";
+pub(crate) const DEFAULT: &str = "default-runtime";
 
-pub(super) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
+pub(crate) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -51,26 +51,26 @@ pub(super) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wan
     Ok(Wanted { text, warnings })
 }
 
-pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let runtime = JsonText::parse(text)?.get(&RUNTIME)?;
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
 }
 
-pub(super) fn cdi(text: Option<&str>) -> Option<bool> {
+pub(crate) fn cdi(text: Option<&str>) -> Option<bool> {
     let json = JsonText::parse(text?).ok()?;
     json.get(&CDI).ok()??.as_bool()
 }
 
-pub(super) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
     let root = JsonText::parse(now)?.get(&["data-root"])?;
     Ok(root.and_then(|root| root.as_str().map(str::to_owned)))
 }
 
-pub(super) fn without_ours(
+pub(crate) fn without_ours(
     now: &str,
     was: Before<'_>,
     keep: Keep,
