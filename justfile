@@ -12,7 +12,7 @@ quick base="main": fmt clippy && doc
     set -euo pipefail
     since=$(git merge-base "{{ base }}" HEAD || echo HEAD)
     crates=$({ git diff --name-only "$since"; git ls-files --others --exclude-standard; } | awk -F/ '
-        /^(cdi|sys|core|hooks|host|report)\// { print "-ponload-" $1 }
+        /^(cdi|sys|core|hooks|host|engines|report)\// { print "-ponload-" $1 }
         /^cluster\// { print "-ponload-" $2 }
         /^src\// { print "-ponload-ctk" }' | sort -u)
     # shellcheck disable=SC2086 # several words

@@ -4,7 +4,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::{BoolishValueParser, PossibleValue, StringValueParser, TypedValueParser};
+use clap::builder::{
+    BoolishValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
+};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
@@ -13,10 +15,10 @@ use clap::{
 };
 use clap_complete::Shell;
 use onload_core::class::Class;
+use onload_engines::engine::Engine;
 use onload_host::specdir::Format;
 use onload_sys::error::Error;
 
-use crate::engine::Engine;
 use crate::exit;
 use crate::files::{
     CONFIGURATION, CONTAINERS, EDITED_OF_ENGINES, Files, HOST_UNIT, KERNEL, LEASES, MANIFEST,
@@ -619,6 +621,7 @@ pub struct Configure {
     #[arg(
         long,
         value_name = "ENGINE",
+        value_parser = engine(),
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME"
     )]
     pub runtime: Engine,
@@ -725,6 +728,24 @@ fn class_words() -> impl Iterator<Item = PossibleValue> {
     Class::ALL
         .into_iter()
         .map(|class| PossibleValue::new(class.as_str()))
+}
+
+fn engine() -> impl TypedValueParser<Value = Engine> {
+    let words = Engine::ALL.map(|engine| {
+        let help = match engine {
+            Engine::Docker => "Docker",
+            Engine::Containerd => "containerd, for Kubernetes and other users of its CRI plugin",
+            Engine::Crio => "CRI-O",
+            Engine::Podman => "Podman",
+            Engine::Nomad => "Nomad, with its docker driver",
+        };
+        PossibleValue::new(engine.name()).help(help)
+    });
+    PossibleValuesParser::new(words).try_map(|word| {
+        let mut engines = Engine::ALL.into_iter();
+        let engine = engines.find(|engine| engine.name() == word);
+        engine.ok_or("there is no such engine")
+    })
 }
 
 /// The format of specification files.

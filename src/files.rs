@@ -1,13 +1,11 @@
 //! The files that a command reads or writes. They stand with the command's definition, and its manual page lists them.
 
-use clap::ValueEnum;
 use clap::builder::CommandExt;
 use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::CONFIG_PATH;
 use onload_core::run_dir::{self, RUN_DIR};
+use onload_engines::engine::Engine;
 use onload_host::specdir::{MANIFEST_NAME, OUTPUT_DIR};
-
-use crate::engine::Engine;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files(pub(crate) &'static [File]);
@@ -28,7 +26,7 @@ impl File {
     pub(crate) fn entries(self) -> Vec<(String, String)> {
         match self {
             At(parts, said) => vec![(parts.concat(), said.to_owned())],
-            Engines(before, after) => Engine::value_variants()
+            Engines(before, after) => Engine::ALL
                 .iter()
                 .map(|engine| {
                     let path = engine.file().to_string_lossy().into_owned();

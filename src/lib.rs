@@ -1,4 +1,4 @@
-//! The command line: what the operator types, the engines' files, and captures for bug reports.
+//! The command line: what the operator types, and captures for bug reports.
 //!
 //! Each command has a file in [`commands`]; everything known about a host comes from `onload_host`.
 
@@ -6,7 +6,6 @@ pub(crate) mod capture;
 pub mod cli;
 pub mod commands;
 pub(crate) mod config_file;
-pub(crate) mod engine;
 pub mod exit;
 pub(crate) mod files;
 pub(crate) mod layout;

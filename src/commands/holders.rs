@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use onload_engines::engine::Engine;
+use onload_engines::holders::{self, Held, Holder};
 use onload_host::host::Host;
 
 use super::process;
-use crate::engine::Engine;
-use crate::engine::holders::{self, Held, Holder};
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
 /// What says that podman was used on a host.

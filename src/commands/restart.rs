@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use onload_engines::engine::Engine;
 
 use super::holders::ask;
-use crate::engine::Engine;
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];

@@ -11,13 +11,15 @@ use std::process::Command;
 use crate::common::package;
 
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
-const ORDERS: [&str; 11] = [
+const ORDERS: [&str; 12] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "sys/src: text error numbers pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs processes",
     "core/src: timestamp onload wanted class bundle expect container_id run_dir pool lease host_settings select
         netdev kubernetes_settings config hook_arguments request policy ticket",
     "host/src: netlink host bundles settings discover leases devices pools spec_name generate specdir drift boot
         offers watch",
+    "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd
+        containerd_drop_in template docker crio podman nomad reader engine setup holders policy",
     "report/src: pci_link status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",
@@ -25,15 +27,14 @@ const ORDERS: [&str; 11] = [
         dra changes cli run",
     "cluster/nomad/src: wire cli log settings devices tickets host_state surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
-    "src: exit rights printer layout config_file engine files capture cli commands",
+    "src: exit rights printer layout config_file files capture cli commands",
 ];
 /// The only files with unsafe code: what begins and ends a program, and system calls that no library has.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
     hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
     sys/src/bpf/call.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
-const SMALL: &str =
-    "onload-cdi onload-sys onload-core onload-hooks onload-host onload-report onload-nri";
+const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-engines onload-report onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";
 
 /// The modules of a crate by their names from its root, each with a `/` behind it, with their files and the code in them

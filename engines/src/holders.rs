@@ -14,12 +14,12 @@ use onload_core::container_id;
 use onload_sys::text::counted;
 use serde::Deserialize;
 
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
+use crate::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 const SHOWN: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Holder {
+pub struct Holder {
     pub id: String,
     pub name: String,
 }
@@ -34,7 +34,7 @@ impl Holder {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub enum Held {
     By(Vec<Holder>),
     /// A setting makes it the default: without it, the engine does not start, or starts nothing.
     Default(&'static str),
@@ -43,7 +43,7 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    pub(crate) fn is_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         *self != Held::By(Vec::new())
     }
 }
@@ -94,7 +94,7 @@ struct ConfigV2 {
 
 /// A docker container, from its `hostconfig.json` and its `config.v2.json`; `None` if it has
 /// another runtime. Docker loads no container whose files it cannot parse.
-pub(crate) fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
+pub fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
     let host_config: HostConfig = serde_json::from_slice(host_config).ok()?;
     if host_config.runtime != RUNTIME_NAME {
         return None;
@@ -118,7 +118,7 @@ impl OciConfig {
 
 /// A CRI-O container, from the `config.json` that CRI-O keeps with the container's storage; `None`
 /// if it has another handler, or belongs to podman.
-pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
+pub fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
     let config: OciConfig = serde_json::from_slice(config).ok()?;
     let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
     (handler == RUNTIME_NAME)
@@ -127,7 +127,7 @@ pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
 
 /// A container of containerd's CRI with a shim, from what the shim keeps in the bundle: its
 /// options, which contain the path of the OCI runtime, and `config.json`.
-pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
+pub fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
     memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
     let config: Option<OciConfig> = serde_json::from_slice(config).ok();
     let name = config.map(|config| {
@@ -141,9 +141,9 @@ pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<H
 }
 
 /// The format in which podman prints each container.
-pub(crate) const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
+pub const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
-pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
+pub fn of_podman(printed: &str) -> Vec<Holder> {
     let fields = printed.lines().filter_map(|line| {
         let (id, rest) = line.split_once(' ')?;
         let (runtime, name) = rest.split_once(' ')?;
@@ -155,7 +155,7 @@ pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
 /// A container whose monitor is running, from the monitor's arguments: podman and CRI-O pass conmon
 /// the path of the runtime, the id and the name (conmon(8)). There is no other way to see a user's
 /// podman.
-pub(crate) fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
+pub fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
     let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
     let after = |options: [&[u8]; 2]| {
         let mut pairs = words.windows(2);
@@ -173,7 +173,7 @@ pub(crate) fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
 }
 
 /// Whether a monitor belongs to podman, which tells it what to run at the end.
-pub(crate) fn is_podmans(cmdline: &[u8]) -> bool {
+pub fn is_podmans(cmdline: &[u8]) -> bool {
     let mut words = cmdline.split(|byte| *byte == 0);
     words.any(|word| word == b"--exit-command")
 }

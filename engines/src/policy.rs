@@ -4,14 +4,14 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use toml_edit::{Array, Item, Value};
 
-use super::toml::{array, parse, render, section};
+use crate::toml::{array, parse, render, section};
 
 const SECTION: &str = "annotations";
 const KEY: &str = "allow";
 /// How the packaged file shows the default.
 const SHOWN: &str = "#allow = []";
 
-pub(crate) fn allow(text: &str, classes: &[Class]) -> anyhow::Result<String> {
+pub fn allow(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     let allowed = Config::parse(text)?.annotations.allow;
     let mut missing: Vec<Class> = Vec::new();
     for class in classes {

@@ -3,11 +3,17 @@
 use anyhow::{Context, anyhow, bail};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
-use super::file::Other;
-use super::ours::wrong_form;
+use crate::file::Other;
+use crate::ours::wrong_form;
+
+/// A document that is only read. The error has no lines of the file; people have those.
+pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
+    text.parse::<DocumentMut>()
+        .map_err(|error| error.message().to_owned())
+}
 
 /// It is an error if serialising it would change it (toml_edit writes only line feeds).
-pub(super) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
+pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     let error = |error: toml_edit::TomlError| {
         let line = error.span().map_or(0, |span| span.start);
         let line = text
@@ -29,18 +35,18 @@ pub(super) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     Ok(document)
 }
 
-pub(super) fn parse_other(other: &Other) -> anyhow::Result<DocumentMut> {
+pub(crate) fn parse_other(other: &Other) -> anyhow::Result<DocumentMut> {
     parse(&other.text).with_context(|| other.beside_it())
 }
 
 /// A value as a line about it shows it.
-pub(super) fn shown(item: &Item) -> String {
+pub(crate) fn shown(item: &Item) -> String {
     item.to_string().trim().to_owned()
 }
 
 /// The text of a document made from `old`. Comments at the end of `old` belong to what is above
 /// them, so they stay there when a section is added at the end.
-pub(super) fn render(document: &DocumentMut, old: &str) -> String {
+pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
     let text = document.to_string();
     if text == old || text.strip_suffix('\n') == Some(old) {
         return old.to_owned();
@@ -67,7 +73,7 @@ fn end_of_old(old: &str, new: &str) -> usize {
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
-pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
+pub(crate) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
     let (first, rest) = path.split_first()?;
     let first = table.get(first)?;
     rest.iter()
@@ -75,7 +81,7 @@ pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
 }
 
 /// Created if necessary; an error where an inline table, a value or an array is there.
-pub(super) fn section<'a>(
+pub(crate) fn section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
 ) -> anyhow::Result<&'a mut Table> {
@@ -94,7 +100,7 @@ pub(super) fn section<'a>(
 }
 
 /// Whether it existed.
-pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
+pub(crate) fn remove(table: &mut Table, path: &[&str]) -> bool {
     let Some((key, parents)) = path.split_last() else {
         return false;
     };
@@ -110,7 +116,7 @@ pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
 
 /// Removes a section. The comments above it may be about what precedes them, so they stay, above
 /// the next section or at the end.
-pub(super) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
+pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     let section = get(document, path).and_then(Item::as_table);
     let place = section.and_then(Table::position);
     let above = section.and_then(|section| section.decor().prefix()?.as_str());
@@ -156,7 +162,7 @@ fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
 }
 
 /// Removes the sections on a path that are empty now and were not there before.
-pub(super) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
+pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     for length in (1..=path.len()).rev() {
         let place = path.get(..length).unwrap_or_default();
         let empty = get(document, place)
@@ -170,19 +176,25 @@ pub(super) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
     }
 }
 
-pub(super) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
+pub(crate) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
     let array = item.and_then(Item::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-pub(super) fn add_text(array: &mut Array, text: &str) {
+/// The texts of an array; none where there is no array.
+pub(crate) fn list(item: Option<&Item>) -> Option<Vec<String>> {
+    item?.as_array()?;
+    Some(texts(item).map(str::to_owned).collect())
+}
+
+pub(crate) fn add_text(array: &mut Array, text: &str) {
     if !array.iter().any(|value| value.as_str() == Some(text)) {
         array.push(text);
     }
 }
 
 /// Created if necessary.
-pub(super) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Array> {
+pub(crate) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Array> {
     let item = table
         .entry(key)
         .or_insert_with(|| toml_edit::value(Array::new()));

@@ -1,40 +1,20 @@
 //! How container engines are configured: the old text of a file gives the new one. Nothing here reads or writes a
-//! file; `commands::configure` does. CDI is on, and `onload-container-runtime` is the OCI runtime `onload`. What
+//! file. CDI is on, and `onload-container-runtime` is the OCI runtime `onload`. What
 //! stands in a file beside that stays as it is, byte for byte.
-
-mod containerd;
-mod containerd_drop_in;
-mod crio;
-mod default_runtime;
-mod docker;
-mod engines;
-mod file;
-mod hcl;
-pub(crate) mod holders;
-mod json;
-mod nomad;
-mod nri;
-mod ours;
-mod place;
-mod podman;
-pub(crate) mod policy;
-mod template;
-mod toml;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use file::{Before, Wanted};
-use place::Place;
-
-pub(crate) use engines::Engine;
-pub(crate) use file::{Action, Beside, Decision, Files, Keep, Other, matches};
-pub(crate) use ours::{RUNTIME_NAME, RUNTIME_PATH};
+use crate::engine::Engine;
+use crate::file::{Action, Before, Beside, Decision, Files, Keep, Other, Wanted};
+use crate::ours::RUNTIME_NAME;
+use crate::place::Place;
+use crate::{containerd, containerd_drop_in, crio, docker, nomad, nri, podman, template};
 
 /// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what
 /// another engine's user may have set, such as CDI itself, is not ours to take away.
-const NO_FILE: &str = "onload-ctk: there was no such file\n";
+pub(crate) const NO_FILE: &str = "onload-ctk: there was no such file\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -48,7 +28,7 @@ enum Form {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Setup {
+pub struct Setup {
     pub engine: Engine,
     pub file: PathBuf,
     form: Form,
@@ -57,12 +37,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn usual(engine: Engine) -> Setup {
+    pub fn usual(engine: Engine) -> Setup {
         Setup::named(engine, engine.file().to_owned())
     }
 
     /// Its name says what it is.
-    pub(crate) fn named(engine: Engine, file: PathBuf) -> Setup {
+    pub fn named(engine: Engine, file: PathBuf) -> Setup {
         let form = match engine {
             Engine::Docker => Form::Whole,
             Engine::Containerd if template::is_template(&file) => Form::Template,
@@ -79,58 +59,53 @@ impl Setup {
         }
     }
 
-    pub(crate) fn with_default(self, set_default: bool) -> Setup {
+    pub fn with_default(self, set_default: bool) -> Setup {
         Setup {
             set_default,
             ..self
         }
     }
 
-    pub(crate) fn with_nri(self, nri: bool) -> Setup {
+    pub fn with_nri(self, nri: bool) -> Setup {
         Setup { nri, ..self }
     }
 
     /// The drop-in of an engine that is set up by its main file as a rule; none where there is no such.
-    pub(crate) fn usual_drop_in(engine: Engine) -> Option<Setup> {
+    pub fn usual_drop_in(engine: Engine) -> Option<Setup> {
         let file = Path::new(containerd_drop_in::FILE);
         (engine == Engine::Containerd).then(|| Setup::named(engine, file.to_owned()))
     }
 
     /// Whether the main file's text has the drop-in read, so that this is the place for ours.
-    pub(crate) fn is_read_by(&self, main: &str) -> bool {
+    pub fn is_read_by(&self, main: &str) -> bool {
         self.form == Form::DropIn && containerd_drop_in::is_wanted(main)
     }
 
-    pub(crate) fn is_drop_in(&self) -> bool {
+    pub fn is_drop_in(&self) -> bool {
         self.form == Form::DropIn
     }
 
     /// None where every command reads it.
-    pub(crate) fn restart(&self) -> Option<String> {
+    pub fn restart(&self) -> Option<String> {
         let service = self.engine.service()?;
         let known = Place::of(&self.file).map(|place| place.restart().to_owned());
         Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
     /// Without a restart; none where it does not.
-    pub(crate) fn reload(&self) -> Option<&'static str> {
+    pub fn reload(&self) -> Option<&'static str> {
         let is_docker = self.engine == Engine::Docker && Place::of(&self.file).is_none();
         is_docker.then_some("systemctl reload docker")
     }
 
     /// Whether the engine has to start again to do what a new text says. docker reads its file again, all
     /// but whether CDI is on; `has_cdi` says whether its version has that on unless told otherwise.
-    pub(crate) fn needs_restart(
-        &self,
-        old: Option<&str>,
-        new: Option<&str>,
-        has_cdi: bool,
-    ) -> bool {
+    pub fn needs_restart(&self, old: Option<&str>, new: Option<&str>, has_cdi: bool) -> bool {
         let is_on = |text| docker::cdi(text).unwrap_or(has_cdi);
         self.reload().is_none() || is_on(new) && !is_on(old)
     }
 
-    pub(crate) fn beside(&self, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
+    pub fn beside(&self, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
         Ok(match (self.engine, self.form) {
             (Engine::Docker, _) | (Engine::Containerd, Form::Template) => Vec::new(),
             (Engine::Containerd, Form::Whole) => containerd::beside(&self.file, now)?,
@@ -142,7 +117,7 @@ impl Setup {
     }
 
     /// On an error the file has to stay as it is.
-    pub(crate) fn configure(&self, files: &Files) -> anyhow::Result<Decision> {
+    pub fn configure(&self, files: &Files) -> anyhow::Result<Decision> {
         self.refuse_generated()?;
         let wanted = self.wanted(files.now.as_deref(), &files.others)?;
         let decision = |file, backup| Decision {
@@ -199,12 +174,12 @@ impl Setup {
 
     /// Whether anything of what was read can be ours: a file that does not hold our name was not
     /// changed by us, whatever else is the matter with it.
-    pub(crate) fn has_trace(files: &Files) -> bool {
+    pub fn has_trace(files: &Files) -> bool {
         let named = |text: &String| text.contains(RUNTIME_NAME);
         files.before.is_some() || files.now.as_ref().is_some_and(named)
     }
 
-    pub(crate) fn state_dir(&self, files: &Files) -> anyhow::Result<PathBuf> {
+    pub fn state_dir(&self, files: &Files) -> anyhow::Result<PathBuf> {
         let now = files.now.as_deref().unwrap_or_default();
         let (named, default) = match self.engine {
             Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
@@ -231,7 +206,7 @@ impl Setup {
     }
 
     /// Containers have to be looked for then.
-    pub(crate) fn registers(&self, now: Option<&str>) -> anyhow::Result<bool> {
+    pub fn registers(&self, now: Option<&str>) -> anyhow::Result<bool> {
         let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else {
             return Ok(false);
         };
@@ -246,7 +221,7 @@ impl Setup {
     /// The setting by which somebody else made our runtime the engine's default, if one of the files
     /// does: a file of ours and one that had no such setting before us are made as they were. One that is
     /// not understood says nothing: the engine does not understand it either.
-    pub(crate) fn default_setting(&self, files: &Files) -> Option<&'static str> {
+    pub fn default_setting(&self, files: &Files) -> Option<&'static str> {
         let key = match self.engine {
             Engine::Docker => docker::DEFAULT,
             Engine::Containerd => containerd::DEFAULT,
@@ -281,7 +256,7 @@ impl Setup {
     /// changed it since, else the file without what is ours. Where containers have recorded the
     /// runtime (`keep`), its entry and the backup stay until they are gone.
     /// On an error the file has to stay as it is.
-    pub(crate) fn remove(&self, files: &Files, keep: Keep) -> anyhow::Result<Decision> {
+    pub fn remove(&self, files: &Files, keep: Keep) -> anyhow::Result<Decision> {
         let before = match files.before.as_deref() {
             None => Before::Unknown,
             Some(NO_FILE) => Before::Absent,
@@ -417,9 +392,5 @@ impl Setup {
     }
 }
 
-#[cfg(test)]
-mod containerd_tests;
-#[cfg(test)]
-mod setup_tests;
 #[cfg(test)]
 mod tests;

@@ -7,31 +7,34 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table, Value};
 
-use super::default_runtime;
-use super::file::{Before, Beside, Keep, Other, Wanted};
-use super::nri;
-use super::ours::{
+use crate::default_runtime;
+use crate::file::{Before, Beside, Keep, Other, Wanted};
+use crate::nri;
+use crate::ours::{
     POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form,
 };
-use super::toml::{
-    add_text, array, get, parse, parse_other, prune, remove, remove_section, render, section,
-    shown, texts,
+use crate::settings::{Runtimes, Settings};
+use crate::toml::{
+    add_text, array, get, list, parse, parse_other, prune, read, remove, remove_section, render,
+    section, shown, texts,
 };
 
-pub(super) const FILE: &str = "/etc/containerd/config.toml";
+pub(crate) const FILE: &str = "/etc/containerd/config.toml";
 
 /// Beside the file, drop-ins that the file of containerd 2.2 imports by default
 /// (`defaults/defaults_unix.go`): somebody counts on one, and none of ours would import them.
 const DROP_INS: &str = "conf.d";
-pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
-pub(super) const CRI_3: &str = "io.containerd.cri.v1.runtime";
-pub(super) const CRI_PLUGINS: [&str; 2] = [CRI_2, CRI_3];
+/// The plugin as files of format version 1 call it.
+const CRI_1: &str = "cri";
+pub(crate) const CRI_2: &str = "io.containerd.grpc.v1.cri";
+pub(crate) const CRI_3: &str = "io.containerd.cri.v1.runtime";
+pub(crate) const CRI_PLUGINS: [&str; 2] = [CRI_2, CRI_3];
 /// The version of a new file: the only one that every supported containerd reads.
 const NEW_VERSION: i64 = 2;
 const NEWEST_VERSION: i64 = 4;
 /// The shim that runs runc and whatever has its command line.
-pub(super) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
-pub(super) const DEFAULT: &str = "default_runtime_name";
+pub(crate) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
+pub(crate) const DEFAULT: &str = "default_runtime_name";
 /// The runtime that containerd has by itself, and its default one where no file names another.
 const BUILT_IN: &str = "runc";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
@@ -39,13 +42,13 @@ const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours replaces.
 const OWN_OPTIONS: [&str; 3] = ["BinaryName", "runtime_type", "runtime_path"];
 
-pub(super) struct Layout {
-    pub(super) version: i64,
-    pub(super) plugin: &'static str,
+pub(crate) struct Layout {
+    pub(crate) version: i64,
+    pub(crate) plugin: &'static str,
 }
 
 impl Layout {
-    pub(super) fn of(document: &DocumentMut) -> anyhow::Result<Layout> {
+    pub(crate) fn of(document: &DocumentMut) -> anyhow::Result<Layout> {
         let version = match document.get("version") {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
@@ -64,24 +67,24 @@ impl Layout {
         Ok(Layout { version, plugin })
     }
 
-    pub(super) fn cri(&self) -> [&'static str; 2] {
+    pub(crate) fn cri(&self) -> [&'static str; 2] {
         ["plugins", self.plugin]
     }
 
-    pub(super) fn enable_cdi(&self) -> [&'static str; 3] {
+    pub(crate) fn enable_cdi(&self) -> [&'static str; 3] {
         ["plugins", self.plugin, "enable_cdi"]
     }
 
-    pub(super) fn default_name(&self) -> [&'static str; 4] {
+    pub(crate) fn default_name(&self) -> [&'static str; 4] {
         ["plugins", self.plugin, "containerd", DEFAULT]
     }
 
-    pub(super) fn runtime<'a>(&self, name: &'a str) -> [&'a str; 5] {
+    pub(crate) fn runtime<'a>(&self, name: &'a str) -> [&'a str; 5] {
         ["plugins", self.plugin, "containerd", "runtimes", name]
     }
 }
 
-pub(super) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
+pub(crate) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     let Some(now) = now else {
         let drop_ins = directory.join(DROP_INS);
@@ -90,6 +93,53 @@ pub(super) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Besid
     let document = parse(now)?;
     let imports = texts(document.get("imports"));
     Ok(imports.map(|pattern| import(directory, pattern)).collect())
+}
+
+/// containerd-config.toml(5); gives the files that it imports.
+pub(crate) fn hear(
+    settings: &mut Settings,
+    file: &Path,
+    text: &str,
+) -> Result<Vec<Beside>, String> {
+    let document = read(text)?;
+    let format = document.get("version").and_then(Item::as_integer);
+    settings.format = settings.format.or(Some(format.unwrap_or(1)));
+    settings.is_off |= disabled(&document).is_some();
+    let is_nri_off = get(&document, &nri::DISABLE).and_then(Item::as_bool);
+    settings.nri = is_nri_off.map(|is_off| !is_off).or(settings.nri);
+    if nri::is_disabled(&document) {
+        settings.nri = Some(false);
+    }
+    for plugin in [CRI_1, CRI_2, CRI_3] {
+        if get(&document, &["plugins", plugin]).is_some() {
+            hear_plugin(settings, file, &document, plugin);
+        }
+    }
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let imports = texts(document.get("imports"));
+    Ok(imports.map(|pattern| import(directory, pattern)).collect())
+}
+
+fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plugin: &'static str) {
+    let at = |key: &[&str]| get(document, &[&["plugins", plugin], key].concat());
+    let cdi = at(&["enable_cdi"]).and_then(Item::as_bool);
+    settings.cdi = cdi.or(settings.cdi);
+    let section = format!("[plugins.\"{plugin}\"]");
+    settings.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(section));
+    let runtimes = at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
+    let names = runtimes.map(|runtimes| runtimes.iter().map(|(name, _)| name.to_owned()).collect());
+    let names = names.map(|mut names: Vec<String>| {
+        names.sort();
+        names
+    });
+    settings.has_runtime |= runtimes.is_some_and(|runtimes| runtimes.contains_key(RUNTIME_NAME));
+    let default = at(&["containerd", DEFAULT]).and_then(Item::as_str);
+    settings.runtimes.push(Runtimes {
+        file: file.to_owned(),
+        plugin,
+        names,
+        default: default.map(str::to_owned),
+    });
 }
 
 /// An import may be relative to the importing file, and its last part a pattern.
@@ -104,7 +154,7 @@ fn import(directory: &Path, pattern: &str) -> Beside {
     }
 }
 
-pub(super) fn wanted(
+pub(crate) fn wanted(
     file: &Path,
     old: Option<&str>,
     others: &[Other],
@@ -142,7 +192,7 @@ pub(super) fn wanted(
     Ok(Wanted { text, warnings })
 }
 
-pub(super) fn set_default_name(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
+pub(crate) fn set_default_name(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
     if default_runtime::is_ours(document, &layout.default_name()) {
         return Ok(());
     }
@@ -168,7 +218,7 @@ fn keep_built_in(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<
 }
 
 /// Refuses a file whose default runtime is registered nowhere.
-pub(super) fn refuse_without_default<'d>(
+pub(crate) fn refuse_without_default<'d>(
     document: &'d DocumentMut,
     layout: &Layout,
     others: impl Iterator<Item = &'d DocumentMut>,
@@ -199,15 +249,19 @@ fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item =
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
-pub(super) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
-    let mut disabled = texts(document.get("disabled_plugins"));
-    let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    if let Some(id) = disabled.find(cri) {
+pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
+    if let Some(id) = disabled(document) {
         bail!(
             "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {id:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
         );
     }
     Ok(())
+}
+
+/// What `disabled_plugins` calls the CRI plugin, where it does.
+fn disabled(document: &DocumentMut) -> Option<&str> {
+    let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
+    texts(document.get("disabled_plugins")).find(cri)
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it
@@ -256,7 +310,7 @@ fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()>
 }
 
 /// Adds our runtime, with the settings of the one that it replaces, here or in another file.
-pub(super) fn register(
+pub(crate) fn register(
     document: &mut DocumentMut,
     layout: &Layout,
     others: &[&DocumentMut],
@@ -400,32 +454,32 @@ fn indent_key(table: &mut Table, key: &str, indent: &str) {
     }
 }
 
-pub(super) fn is_our_runtime(runtime: &Item) -> bool {
+pub(crate) fn is_our_runtime(runtime: &Item) -> bool {
     let options = runtime.get("options");
     let binary = options.and_then(|options| options.get("BinaryName"));
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
     let layout = Layout::of(&document)?;
     let runtime = get(&document, &layout.runtime(RUNTIME_NAME));
     Ok(runtime.is_some_and(is_our_runtime))
 }
 
-pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
     let layout = Layout::of(&document)?;
     Ok(default_runtime::is_ours(&document, &layout.default_name()))
 }
 
-pub(super) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
     let state = parse(now)?;
     let state = state.get("state").and_then(Item::as_str);
     Ok(state.map(str::to_owned))
 }
 
-pub(super) fn without_ours(
+pub(crate) fn without_ours(
     now: &str,
     was: Before<'_>,
     keep: Keep,

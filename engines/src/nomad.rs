@@ -9,11 +9,11 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::file::{Beside, Other, Wanted};
-use super::hcl::{Token, block, list_holds, tokens};
-use super::ours::{CHANGED, RUNTIME_NAME, WRITTEN};
+use crate::file::{Beside, Other, Wanted};
+use crate::hcl::{Token, block, list_holds, tokens};
+use crate::ours::{CHANGED, RUNTIME_NAME, WRITTEN};
 
-pub(super) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
+pub(crate) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
 const PLUGIN: &str = "docker";
 const ALLOWED: &str = "allow_runtimes";
@@ -27,14 +27,14 @@ plugin \"docker\" {
 }
 ";
 
-pub(super) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     ["*.hcl", "*.json"]
         .map(|pattern| Beside::Directory(directory.to_owned(), pattern.to_owned()))
         .into()
 }
 
-pub(super) fn wanted(
+pub(crate) fn wanted(
     old: Option<&str>,
     others: &[Other],
     set_default: bool,
@@ -45,7 +45,7 @@ pub(super) fn wanted(
         );
     }
     for other in others {
-        match allows(other)? {
+        match allows(&other.path, &other.text).with_context(|| other.beside_it())? {
             None => {}
             // The operator allows it already; a file of ours would replace theirs.
             Some(true) => return Ok(Wanted::default()),
@@ -69,13 +69,12 @@ pub(super) fn wanted(
     })
 }
 
-/// None where it does not configure that plugin.
-fn allows(other: &Other) -> anyhow::Result<Option<bool>> {
-    let json = other.path.extension().is_some_and(|end| end == "json");
-    if json {
-        return allows_json(&other.text).with_context(|| other.beside_it());
+/// Whether docker's plugin may use our runtime; none where the file does not configure that plugin.
+pub(crate) fn allows(file: &Path, text: &str) -> Result<Option<bool>, serde_json::Error> {
+    if file.extension().is_some_and(|end| end == "json") {
+        return allows_json(text);
     }
-    let tokens = tokens(&other.text);
+    let tokens = tokens(text);
     Ok(plugin(&tokens).map(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME)))
 }
 
@@ -105,16 +104,16 @@ fn members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
     flat.collect()
 }
 
-pub(super) fn is_ours(text: &str) -> bool {
+pub(crate) fn is_ours(text: &str) -> bool {
     let tokens = tokens(text);
     plugin(&tokens).is_some_and(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME))
 }
 
-pub(super) fn is_theirs(text: &str) -> bool {
+pub(crate) fn is_theirs(text: &str) -> bool {
     is_ours(text) && !text.contains(WRITTEN)
 }
 
-pub(super) fn without_ours(now: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn without_ours(now: &str) -> anyhow::Result<Option<String>> {
     if is_theirs(now) {
         return Ok(Some(now.to_owned()));
     }

@@ -3,21 +3,25 @@
 //! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
 //! also serves the version that is installed tomorrow.
 
+use std::path::Path;
+
 use anyhow::bail;
+use onload_sys::text::Chain;
 use serde_json::{Value, json};
 
-use super::file::{Before, Keep, Wanted};
-use super::json::JsonText;
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
+use crate::file::{Before, Keep, Wanted};
+use crate::json::JsonText;
+use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
+use crate::settings::Settings;
 
-pub(super) const FILE: &str = "/etc/docker/daemon.json";
+pub(crate) const FILE: &str = "/etc/docker/daemon.json";
 
 const CDI: [&str; 2] = ["features", "cdi"];
 const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
-pub(super) const DEFAULT: &str = "default-runtime";
+pub(crate) const DEFAULT: &str = "default-runtime";
 
-pub(super) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
+pub(crate) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -51,26 +55,44 @@ pub(super) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wan
     Ok(Wanted { text, warnings })
 }
 
-pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+    if text.trim().is_empty() {
+        return Ok(());
+    }
+    let object: Value = serde_json::from_str(text).map_err(|error| Chain(&error).to_string())?;
+    let at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
+    settings.cdi = at(&CDI).and_then(Value::as_bool);
+    let texts = |dirs: &Vec<Value>| {
+        let dirs = dirs.iter().filter_map(Value::as_str);
+        dirs.map(str::to_owned).collect()
+    };
+    let dirs = at(&[SPEC_DIRS]).and_then(Value::as_array);
+    settings.hear_dirs(dirs.map(texts), file, None);
+    settings.has_runtime = at(&RUNTIME).is_some();
+    settings.is_default = at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
+    Ok(())
+}
+
+pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let runtime = JsonText::parse(text)?.get(&RUNTIME)?;
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
 }
 
-pub(super) fn cdi(text: Option<&str>) -> Option<bool> {
+pub(crate) fn cdi(text: Option<&str>) -> Option<bool> {
     let json = JsonText::parse(text?).ok()?;
     json.get(&CDI).ok()??.as_bool()
 }
 
-pub(super) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
     let root = JsonText::parse(now)?.get(&["data-root"])?;
     Ok(root.and_then(|root| root.as_str().map(str::to_owned)))
 }
 
-pub(super) fn without_ours(
+pub(crate) fn without_ours(
     now: &str,
     was: Before<'_>,
     keep: Keep,

@@ -2,7 +2,7 @@
 //! and punctuation.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(crate) enum Token<'a> {
     Word(&'a str),
     /// The text between two quotes, with escapes as written.
     Text(&'a str),
@@ -10,7 +10,7 @@ pub(super) enum Token<'a> {
     Mark(char),
 }
 
-pub(super) fn tokens(mut text: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokens(mut text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     loop {
         text = text.trim_start();
@@ -68,7 +68,7 @@ fn word(text: &str, first: char) -> (Token<'_>, &str) {
     }
 }
 
-pub(super) fn block<'t, 'a>(
+pub(crate) fn block<'t, 'a>(
     tokens: &'t [Token<'a>],
     kind: &str,
     label: &str,
@@ -92,7 +92,7 @@ pub(super) fn block<'t, 'a>(
     inside.get(..end.unwrap_or(inside.len()))
 }
 
-pub(super) fn list_holds(tokens: &[Token<'_>], name: &str, text: &str) -> bool {
+pub(crate) fn list_holds(tokens: &[Token<'_>], name: &str, text: &str) -> bool {
     let start = tokens.windows(3).position(|window| {
         matches!(window, [Token::Word(word) | Token::Text(word), Token::Mark('=' | ':'), Token::Mark('[')] if *word == name)
     });

@@ -13,7 +13,7 @@ const DEFAULT_INDENT: &str = "  ";
 
 /// A JSON document with an object at the top level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct JsonText {
+pub(crate) struct JsonText {
     text: String,
 }
 
@@ -41,7 +41,7 @@ struct Style {
 
 impl JsonText {
     /// Parses a text; white space alone counts as an empty object.
-    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let text = if text.trim().is_empty() { "{}\n" } else { text };
         let json = JsonText {
             text: text.to_owned(),
@@ -50,17 +50,17 @@ impl JsonText {
         Ok(json)
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
-    pub(super) fn is_empty(&self) -> anyhow::Result<bool> {
+    pub(crate) fn is_empty(&self) -> anyhow::Result<bool> {
         Ok(self.root()?.members.is_empty())
     }
 
     /// The value at a path of keys; `None` if one of them does not exist.
     /// What is not an object on the way is an error.
-    pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<Option<Value>> {
+    pub(crate) fn get(&self, path: &[&str]) -> anyhow::Result<Option<Value>> {
         let Some(span) = self.find(path)? else {
             return Ok(None);
         };
@@ -68,7 +68,7 @@ impl JsonText {
         Ok(Some(serde_json::from_str(value)?))
     }
 
-    pub(super) fn keys(&self, path: &[&str]) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn keys(&self, path: &[&str]) -> anyhow::Result<Vec<String>> {
         let Some(span) = self.find(path)? else {
             return Ok(Vec::new());
         };
@@ -76,7 +76,7 @@ impl JsonText {
         Ok(members.into_iter().map(|member| member.key).collect())
     }
 
-    pub(super) fn set(&mut self, path: &[&str], value: &Value) -> anyhow::Result<()> {
+    pub(crate) fn set(&mut self, path: &[&str], value: &Value) -> anyhow::Result<()> {
         let style = self.style()?;
         if let Some(span) = self.find(path)? {
             let rendered = style.render(value, path.len());
@@ -101,7 +101,7 @@ impl JsonText {
     }
 
     /// Whether it existed.
-    pub(super) fn remove(&mut self, path: &[&str]) -> anyhow::Result<bool> {
+    pub(crate) fn remove(&mut self, path: &[&str]) -> anyhow::Result<bool> {
         let Some((key, parents)) = path.split_last() else {
             return Ok(false);
         };

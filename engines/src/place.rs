@@ -18,7 +18,7 @@ const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
 const ROOTLESS: &str = ".config/docker/daemon.json";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     K3s,
     Rke2,
     MicroK8s,
@@ -27,7 +27,7 @@ pub(super) enum Place {
 
 impl Place {
     /// None for a file of which nothing is known but its name.
-    pub(super) fn of(file: &Path) -> Option<Place> {
+    pub(crate) fn of(file: &Path) -> Option<Place> {
         let has_rancher = file
             .ancestors()
             .any(|directory| directory.ends_with(RANCHER));
@@ -41,7 +41,7 @@ impl Place {
         file.ends_with(ROOTLESS).then_some(Place::RootlessDocker)
     }
 
-    pub(super) fn restart(self) -> &'static str {
+    pub(crate) fn restart(self) -> &'static str {
         match self {
             Place::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
             Place::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    pub(super) fn state_dir(self, file: &Path) -> PathBuf {
+    pub(crate) fn state_dir(self, file: &Path) -> PathBuf {
         match self {
             Place::K3s | Place::Rke2 => PathBuf::from(RANCHER_STATE),
             Place::MicroK8s => PathBuf::from(MICROK8S_STATE),
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    pub(super) fn written_from(self, file: &Path) -> Option<&'static str> {
+    pub(crate) fn written_from(self, file: &Path) -> Option<&'static str> {
         let name = file.file_name()?;
         match self {
             Place::K3s | Place::Rke2 if name == "config.toml" => Some("config-v3.toml.tmpl"),

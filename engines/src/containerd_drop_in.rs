@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use toml_edit::{DocumentMut, Item};
 
-use super::containerd::{
+use crate::containerd::{
     CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled,
     refuse_without_default, register, set_default_name,
 };
-use super::default_runtime;
-use super::file::{Beside, Keep, Other, Wanted};
-use super::nri;
-use super::ours::{RUNTIME_NAME, warn_of_spec_dirs};
-use super::place::Place;
-use super::toml::{get, parse, parse_other, prune, remove_section, render, section, texts};
+use crate::default_runtime;
+use crate::file::{Beside, Keep, Other, Wanted};
+use crate::nri;
+use crate::ours::{RUNTIME_NAME, warn_of_spec_dirs};
+use crate::place::Place;
+use crate::toml::{get, parse, parse_other, prune, remove_section, render, section, texts};
 
 /// Where the file of containerd 2.2 and later imports them from (commit 9ca659a53).
-pub(super) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
+pub(crate) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
 
 const HEADER: &str = "\
 # Written by \"onload-ctk runtime configure --runtime containerd\"; --remove takes it away.
@@ -31,17 +31,17 @@ const HEADER: &str = "\
 const FIRST_VERSION: i64 = 3;
 
 /// Whether a file is a drop-in by its place: `conf.d/NAME.toml`, `config-v3.toml.d/NAME.toml`.
-pub(super) fn is_drop_in(file: &Path) -> bool {
+pub(crate) fn is_drop_in(file: &Path) -> bool {
     let directory = file.parent().and_then(Path::file_name);
     directory.is_some_and(|name| name.as_encoded_bytes().ends_with(b".d"))
 }
 
-pub(super) fn main_file(file: &Path) -> PathBuf {
+pub(crate) fn main_file(file: &Path) -> PathBuf {
     let above = file.parent().and_then(Path::parent);
     above.unwrap_or(Path::new("/")).join("config.toml")
 }
 
-pub(super) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
     vec![
         Beside::File(main_file(file)),
@@ -51,7 +51,7 @@ pub(super) fn beside(file: &Path) -> Vec<Beside> {
 
 /// Whether what stands in `config.toml` has the usual drop-in read, and nothing of ours itself. A text
 /// that is not understood has not: the edit in place says what is wrong with it.
-pub(super) fn is_wanted(main: &str) -> bool {
+pub(crate) fn is_wanted(main: &str) -> bool {
     let has_ours = |document: &DocumentMut| {
         CRI_PLUGINS.iter().any(|plugin| {
             let path = ["plugins", plugin, "containerd", "runtimes", RUNTIME_NAME];
@@ -91,7 +91,7 @@ fn editable(main: &Path, template: &str) -> PathBuf {
     }
 }
 
-pub(super) fn wanted(
+pub(crate) fn wanted(
     file: &Path,
     old: Option<&str>,
     others: &[Other],
@@ -164,7 +164,7 @@ fn last<'d>(documents: &'d [(&Other, DocumentMut)], path: &[&str]) -> Option<&'d
     found.find_map(|(_, document)| get(document, path))
 }
 
-pub(super) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
+pub(crate) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     let layout = Layout::of(&document)?;
     let runtime = layout.runtime(RUNTIME_NAME);

@@ -8,19 +8,18 @@ use std::path::Path;
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
-use super::default_runtime;
-use super::file::{Beside, Keep, Other, Wanted};
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
-use super::toml::{
-    add_text, array, get, parse, parse_other, prune, remove, render, section, shown, texts,
+use crate::default_runtime;
+use crate::file::{Beside, Keep, Other, Wanted};
+use crate::ours::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken};
+use crate::settings::Settings;
+use crate::toml::{
+    add_text, array, get, parse, parse_other, prune, read, remove, render, section, shown, texts,
 };
 
-pub(super) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
+pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
 const DIRECTORY: &str = "/etc/containers/containers.conf.d";
 const PATTERN: &str = "*.conf";
-/// Our hook for podman; the one for other engines stands in a directory beside it.
-const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// What podman reads where no file says otherwise.
 const DEFAULT_HOOKS_DIR: &str = "/usr/share/containers/oci/hooks.d";
 const HEADER: &str = "\
@@ -30,15 +29,21 @@ const HOOKS: [&str; 2] = ["engine", "hooks_dir"];
 const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
 const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
 
-pub(super) const DEFAULT: &str = "runtime";
+pub(crate) const DEFAULT: &str = "runtime";
 const DEFAULT_NAME: [&str; 2] = ["engine", DEFAULT];
 
-pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+    let document = read(text)?;
+    settings.hear_section(&document, &["engine"], file);
+    Ok(())
+}
+
+pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
 }
 
 /// A file of a user is read after the host's, with those beside it (containers.conf(5)).
-pub(super) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let mut beside = vec![
         Beside::File("/usr/share/containers/containers.conf".into()),
         Beside::File("/etc/containers/containers.conf".into()),
@@ -114,7 +119,7 @@ fn appends(hooks: &Item) -> bool {
     marks.any(|mark: &InlineTable| mark.get("append").and_then(Value::as_bool) == Some(true))
 }
 
-pub(super) fn wanted(
+pub(crate) fn wanted(
     file: &Path,
     old: Option<&str>,
     others: &[Other],
@@ -159,17 +164,17 @@ fn is_our_runtime(runtime: &Item) -> bool {
     texts(Some(runtime)).any(|path| path == RUNTIME_PATH)
 }
 
-pub(super) fn registers(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn registers(text: &str) -> anyhow::Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
     let hooks = texts(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
     Ok(hooks || get(&document, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(
+pub(crate) fn without_ours(
     file: &Path,
     now: &str,
     others: &[Other],

@@ -6,30 +6,30 @@
 use anyhow::bail;
 use toml_edit::{Decor, DocumentMut, Item, Value};
 
-use super::file::Other;
-use super::ours::WRITTEN;
-use super::toml::{get, parse, parse_other, prune, remove, render, section};
+use crate::file::Other;
+use crate::ours::WRITTEN;
+use crate::toml::{get, parse, parse_other, prune, remove, render, section, texts};
 
-pub(super) type Switch = (&'static [&'static str], bool);
+pub(crate) type Switch = (&'static [&'static str], bool);
 
 /// containerd's plugin, in every format of its file.
 const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
 /// Off, if true.
-pub(super) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
+pub(crate) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
 const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
-const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
+pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
 /// Behind a value that we set in a file of somebody else's that has no backup, with what it was.
 const MARK: &str = " # onload-ctk";
 const WAS_OFF: &str = ": it was off";
 
-pub(super) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
-pub(super) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
-pub(super) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
+pub(crate) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
+pub(crate) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
+pub(crate) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
 /// A text with NRI on. What another file has on already is not repeated. Where the file has no backup, what
 /// is set in it is marked.
-pub(super) fn turned_on(
+pub(crate) fn turned_on(
     text: &str,
     others: &[Other],
     switches: &[Switch],
@@ -38,11 +38,6 @@ pub(super) fn turned_on(
     let mut document = parse(text)?;
     let others = others.iter().map(parse_other);
     let others = others.collect::<Result<Vec<_>, _>>()?;
-    let is_disabled = |file: &DocumentMut| {
-        let disabled = get(file, &["disabled_plugins"]).and_then(Item::as_array);
-        let [_, id] = CONTAINERD;
-        disabled.is_some_and(|ids| ids.iter().any(|own| own.as_str() == Some(id)))
-    };
     if [&document].into_iter().chain(&others).any(is_disabled) {
         let [_, id] = CONTAINERD;
         bail!("disabled_plugins turns NRI off; take {id:?} out of it");
@@ -67,13 +62,18 @@ pub(super) fn turned_on(
     Ok(render(&document, text))
 }
 
+/// Whether containerd's file leaves the plugin out.
+pub(crate) fn is_disabled(document: &DocumentMut) -> bool {
+    texts(document.get("disabled_plugins")).any(|id| id == CONTAINERD[1])
+}
+
 fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option<bool> {
     let mut all = [document].into_iter().chain(others.iter().rev());
     all.find_map(|file| get(file, path).and_then(Item::as_bool))
 }
 
 /// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
-pub(super) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
+pub(crate) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
     for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
         let value = get(document, path).and_then(Item::as_value);
         let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {

@@ -3,19 +3,19 @@
 use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table};
 
-use super::file::Other;
-use super::ours::RUNTIME_NAME;
-use super::toml::{get, remove, section, shown};
+use crate::file::Other;
+use crate::ours::RUNTIME_NAME;
+use crate::toml::{get, remove, section, shown};
 
 fn name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
     get(table, key).and_then(Item::as_str)
 }
 
-pub(super) fn is_ours(table: &Table, key: &[&str]) -> bool {
+pub(crate) fn is_ours(table: &Table, key: &[&str]) -> bool {
     name(table, key) == Some(RUNTIME_NAME)
 }
 
-pub(super) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
     if let Some(found) = get(table, key)
         && !is_ours(table, key)
     {
@@ -27,7 +27,7 @@ pub(super) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()> {
     refuse_other(document, key)?;
     if let (None, Some((last, parents))) = (get(document, key), key.split_last()) {
         let section = section(document, parents)?;
@@ -36,14 +36,14 @@ pub(super) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()
     Ok(())
 }
 
-pub(super) fn forget(document: &mut DocumentMut, key: &[&str]) {
+pub(crate) fn forget(document: &mut DocumentMut, key: &[&str]) {
     if is_ours(document, key) {
         remove(document, key);
     }
 }
 
 /// The warning about a file that the engine reads after ours, where it names another runtime.
-pub(super) fn later(other: &Other, table: &Table, key: &[&str]) -> Option<String> {
+pub(crate) fn later(other: &Other, table: &Table, key: &[&str]) -> Option<String> {
     let is_other = name(table, key).is_some_and(|name| name != RUNTIME_NAME);
     let last = key.last().filter(|_| is_other)?;
     Some(format!(

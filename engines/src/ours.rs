@@ -5,14 +5,16 @@ use std::fmt::Display;
 use anyhow::anyhow;
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
-pub(crate) const RUNTIME_NAME: &str = "onload";
-pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+pub const RUNTIME_NAME: &str = "onload";
+pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+/// Our hook for podman; the one for other engines stands in a directory beside it.
+pub const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// The annotations that an engine passes on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no onload.dev annotation has a second one.
-pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";
+pub(crate) const POD_ANNOTATIONS: &str = "onload.dev/*";
 /// How each file begins that we made and that has no backup.
-pub(super) const WRITTEN: &str = "# Written by \"onload-ctk runtime configure";
-pub(super) fn warn_of_spec_dirs<'a>(
+pub(crate) const WRITTEN: &str = "# Written by \"onload-ctk runtime configure";
+pub(crate) fn warn_of_spec_dirs<'a>(
     key: &str,
     mut dirs: impl Iterator<Item = &'a str>,
     warnings: &mut Vec<String>,
@@ -25,14 +27,14 @@ pub(super) fn warn_of_spec_dirs<'a>(
 }
 
 /// A drop-in or a block of ours that somebody has edited.
-pub(super) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
+pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
 
 /// A setting has another form than the engine gives it.
-pub(super) fn wrong_form(key: &str, expected: &str) -> anyhow::Error {
+pub(crate) fn wrong_form(key: &str, expected: &str) -> anyhow::Error {
     anyhow!("{key} is not {expected}; fix it, or write it as a section of its own")
 }
 
-pub(super) fn taken(found: impl Display) -> anyhow::Error {
+pub(crate) fn taken(found: impl Display) -> anyhow::Error {
     anyhow!(
         "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
     )

@@ -1,8 +1,13 @@
 //! What can be asked for beside the usual: the default runtime, drop-ins of containerd, templates of
 //! k3s, files at other places. Whole files, before and after, and the way back.
 
-use super::tests::{CONTAINERD_2, DAEMON, after, difference, files, other, usual};
-use super::*;
+use std::path::Path;
+
+use super::{Form, Setup};
+use crate::engine::Engine;
+use crate::file::{Action, Files, Keep};
+use crate::ours::RUNTIME_PATH;
+use crate::tests::{CONTAINERD_2, DAEMON, after, difference, files, other, usual};
 
 const CONF_D: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
 const MAIN: &str = "/etc/containerd/config.toml";

@@ -1,10 +1,13 @@
 //! containerd's own files, and the check by which its CRI plugin refuses one: the default runtime has to be
 //! registered. What each file is stands in `tests/containerd/README.md`.
 
-use super::containerd::{DEFAULT, Layout};
-use super::tests::{after, files, other};
-use super::toml::{get, parse};
-use super::*;
+use crate::containerd::{DEFAULT, Layout};
+use crate::engine::Engine;
+use crate::file::{Action, Files, Keep};
+use crate::ours::RUNTIME_PATH;
+use crate::setup::Setup;
+use crate::tests::{after, files, other};
+use crate::toml::{get, parse};
 
 const DEBIAN: &str = include_str!("../../tests/containerd/debian.toml");
 const FILES: [Option<&str>; 7] = [

@@ -9,15 +9,15 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use super::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
-use super::file::{Before, Wanted};
-use super::ours::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken};
+use crate::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
+use crate::file::{Before, Wanted};
+use crate::ours::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken};
 
 const BASE: &str = "{{ template \"base\" . }}\n";
 const BEGIN: &str = "# onload-ctk: begin; \"runtime configure --remove\" takes it away\n";
 const END: &str = "# onload-ctk: end\n";
 
-pub(super) fn is_template(file: &Path) -> bool {
+pub(crate) fn is_template(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "tmpl")
 }
 
@@ -51,7 +51,7 @@ fn block(file: &Path) -> String {
     )
 }
 
-pub(super) fn wanted(file: &Path, old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
+pub(crate) fn wanted(file: &Path, old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
     if set_default {
         bail!(
             "--set-default: a template cannot set it beside k3s's own; write \"default-runtime: onload\" in config.yaml of k3s or RKE2"
@@ -94,11 +94,11 @@ fn foreign(text: &str) -> Option<&str> {
     })
 }
 
-pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
     Ok(split(text)?.1.is_some())
 }
 
-pub(super) fn without_ours(now: &str, was: Before<'_>) -> anyhow::Result<Option<String>> {
+pub(crate) fn without_ours(now: &str, was: Before<'_>) -> anyhow::Result<Option<String>> {
     let (above, ours, below) = split(now)?;
     if ours.is_none() {
         return Ok(Some(now.to_owned()));

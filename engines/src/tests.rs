@@ -1,9 +1,14 @@
 //! Whole files, before and after: what every engine is told, what is refused, and the way back.
 
-use super::*;
+use std::path::Path;
+
+use crate::engine::Engine;
+use crate::file::{Action, Beside, Decision, Files, Keep, Other};
+use crate::ours::RUNTIME_PATH;
+use crate::setup::{NO_FILE, Setup};
 
 /// A file that somebody keeps for Docker, with things that we know nothing of.
-pub(super) const DAEMON: &str = r#"{
+pub(crate) const DAEMON: &str = r#"{
     "log-driver": "journald",
     "features": { "buildkit": true, "containerd-snapshotter": false },
     "runtimes": {
@@ -17,7 +22,7 @@ pub(super) const DAEMON: &str = r#"{
 "#;
 
 /// As "containerd config default" of 1.7 lays a file out, with a runtime of somebody else.
-pub(super) const CONTAINERD_2: &str = r#"# kept by hand
+pub(crate) const CONTAINERD_2: &str = r#"# kept by hand
 version = 2
 root = "/var/lib/containerd" # fast disk
 
@@ -56,7 +61,7 @@ root = "/var/lib/containerd" # fast disk
     root_path = ""
 "#;
 
-pub(super) const ENGINES: [Engine; 5] = [
+pub(crate) const ENGINES: [Engine; 5] = [
     Engine::Docker,
     Engine::Containerd,
     Engine::Crio,
@@ -64,18 +69,18 @@ pub(super) const ENGINES: [Engine; 5] = [
     Engine::Nomad,
 ];
 
-pub(super) fn usual(engine: Engine) -> Setup {
+pub(crate) fn usual(engine: Engine) -> Setup {
     Setup::usual(engine)
 }
 
-pub(super) fn files(now: Option<&str>) -> Files {
+pub(crate) fn files(now: Option<&str>) -> Files {
     Files {
         now: now.map(str::to_owned),
         ..Files::default()
     }
 }
 
-pub(super) fn other(path: &str, text: &str) -> Other {
+pub(crate) fn other(path: &str, text: &str) -> Other {
     Other {
         path: path.into(),
         text: text.to_owned(),
@@ -83,7 +88,7 @@ pub(super) fn other(path: &str, text: &str) -> Other {
 }
 
 /// What a run makes of the files.
-pub(super) fn after(mut files: Files, decision: Decision) -> Files {
+pub(crate) fn after(mut files: Files, decision: Decision) -> Files {
     for (place, action) in [
         (&mut files.now, decision.file),
         (&mut files.before, decision.backup),
@@ -97,12 +102,12 @@ pub(super) fn after(mut files: Files, decision: Decision) -> Files {
     files
 }
 
-pub(super) fn configured(engine: Engine, files: Files) -> Files {
+pub(crate) fn configured(engine: Engine, files: Files) -> Files {
     let decision = usual(engine).configure(&files).unwrap();
     after(files, decision)
 }
 
-pub(super) fn removed(engine: Engine, files: Files) -> Files {
+pub(crate) fn removed(engine: Engine, files: Files) -> Files {
     let decision = usual(engine).remove(&files, Keep::Nothing).unwrap();
     after(files, decision)
 }
@@ -116,7 +121,7 @@ fn refusal(engine: Engine, files: &Files) -> String {
 }
 
 /// Lines that stand in one text and not in the other: removed and added ones.
-pub(super) fn difference(old: &str, new: &str) -> (Vec<String>, Vec<String>) {
+pub(crate) fn difference(old: &str, new: &str) -> (Vec<String>, Vec<String>) {
     let diff = similar::TextDiff::from_lines(old, new);
     let lines = |tag| {
         let changes = diff.iter_all_changes().filter(move |c| c.tag() == tag);
@@ -379,7 +384,7 @@ fn what_was_there_is_given_back_to_the_byte() {
 }
 
 /// What a removal leaves while containers have recorded the runtime.
-pub(super) fn kept(engine: Engine, files: Files) -> Files {
+pub(crate) fn kept(engine: Engine, files: Files) -> Files {
     let decision = usual(engine).remove(&files, Keep::Runtime).unwrap();
     after(files, decision)
 }
@@ -645,7 +650,7 @@ fn a_setting_of_the_operator_is_given_back_and_not_taken_away() {
     assert_eq!(back, format!("# mine\n{old}"));
 }
 
-pub(super) fn files_of(now: &str) -> Files {
+pub(crate) fn files_of(now: &str) -> Files {
     files(Some(now))
 }
 

@@ -4,19 +4,31 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use onload_host::host::{Host, HostError};
 
-use super::ours::RUNTIME_NAME;
+use crate::ours::RUNTIME_NAME;
 
 /// Files that are read beside the engine's own, since what they say decides too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub enum Beside {
     File(PathBuf),
     /// The files of a directory whose names match a pattern with `*`, sorted.
     Directory(PathBuf, String),
 }
 
 impl Beside {
-    pub(super) fn holds(&self, path: &Path) -> bool {
+    pub fn paths(&self, host: &Host) -> Result<Vec<PathBuf>, HostError> {
+        Ok(match self {
+            Beside::File(path) => vec![path.clone()],
+            Beside::Directory(directory, pattern) => {
+                let names = host.list(directory)?.names;
+                let names = names.iter().filter(|name| matches(pattern, name));
+                names.map(|name| directory.join(name)).collect()
+            }
+        })
+    }
+
+    pub(crate) fn holds(&self, path: &Path) -> bool {
         match self {
             Beside::File(file) => file == path,
             Beside::Directory(directory, pattern) => {
@@ -28,7 +40,7 @@ impl Beside {
 }
 
 /// The only special character is `*`.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
@@ -40,37 +52,37 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Other {
+pub struct Other {
     pub path: PathBuf,
     pub text: String,
 }
 
 impl Other {
     /// Why the engine's file is left as it is, where this one has a say in the same settings.
-    pub(super) fn decides(&self, advice: &str) -> anyhow::Error {
+    pub(crate) fn decides(&self, advice: &str) -> anyhow::Error {
         anyhow!(
             "{} decides over the same settings, and one of the two would replace the other; {advice}",
             self.path.display()
         )
     }
 
-    pub(super) fn registers_ours(&self) -> anyhow::Error {
+    pub(crate) fn registers_ours(&self) -> anyhow::Error {
         self.decides(&format!("take the runtime {RUNTIME_NAME} out of it"))
     }
 
-    pub(super) fn beside_it(&self) -> String {
+    pub(crate) fn beside_it(&self) -> String {
         format!("{} beside it", self.path.display())
     }
 
     /// Whether the engine reads it after a file beside it: those of one directory are read in the order
     /// of their names.
-    pub(super) fn is_read_after(&self, file: &Path) -> bool {
+    pub(crate) fn is_read_after(&self, file: &Path) -> bool {
         self.path.parent() == file.parent() && self.path.as_path() > file
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Files {
+pub struct Files {
     pub now: Option<String>,
     /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
     /// did not change it, or for drop-ins.
@@ -79,28 +91,28 @@ pub(crate) struct Files {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     Keep,
     Write(String),
     Remove,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
+pub struct Decision {
     pub file: Action,
     pub backup: Action,
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
+pub enum Keep {
     Nothing,
     /// The entry of our runtime, for the containers that have recorded it.
     Runtime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Before<'a> {
+pub(crate) enum Before<'a> {
     /// Nobody knows: what is not ours for certain is left.
     Unknown,
     /// It was not there: what we set is ours.
@@ -109,7 +121,7 @@ pub(super) enum Before<'a> {
 }
 
 impl<'a> Before<'a> {
-    pub(super) fn text(self) -> Option<&'a str> {
+    pub(crate) fn text(self) -> Option<&'a str> {
         match self {
             Before::Unknown | Before::Absent => None,
             Before::Text(text) => Some(text),
@@ -118,7 +130,7 @@ impl<'a> Before<'a> {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) text: Option<String>,
-    pub(super) warnings: Vec<String>,
+pub(crate) struct Wanted {
+    pub(crate) text: Option<String>,
+    pub(crate) warnings: Vec<String>,
 }

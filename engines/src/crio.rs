@@ -7,13 +7,14 @@ use std::path::Path;
 
 use toml_edit::{DocumentMut, Item, Value};
 
-use super::default_runtime;
-use super::file::{Beside, Keep, Other, Wanted};
-use super::nri;
-use super::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
-use super::toml::{get, parse, parse_other, prune, remove_section, render, section, shown};
+use crate::default_runtime;
+use crate::file::{Beside, Keep, Other, Wanted};
+use crate::nri;
+use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
+use crate::settings::Settings;
+use crate::toml::{get, parse, parse_other, prune, read, remove_section, render, section, shown};
 
-pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
+pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 
 const HEADER: &str = "\
 # Written by \"onload-ctk runtime configure --runtime crio\"; --remove takes it away.
@@ -31,14 +32,22 @@ const OWN: [&str; 5] = [
     "inherit_default_runtime",
 ];
 
-pub(super) const DEFAULT: &str = "default_runtime";
+pub(crate) const DEFAULT: &str = "default_runtime";
 const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
 
-pub(super) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+    let document = read(text)?;
+    let nri = get(&document, &nri::ENABLE).and_then(Item::as_bool);
+    settings.nri = nri.or(settings.nri);
+    settings.hear_section(&document, &["crio", "runtime"], file);
+    Ok(())
+}
+
+pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
 }
 
-pub(super) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     vec![
         Beside::File("/etc/crio/crio.conf".into()),
@@ -46,7 +55,7 @@ pub(super) fn beside(file: &Path) -> Vec<Beside> {
     ]
 }
 
-pub(super) fn wanted(
+pub(crate) fn wanted(
     file: &Path,
     old: Option<&str>,
     others: &[Other],
@@ -127,11 +136,11 @@ fn is_our_runtime(runtime: &Item) -> bool {
     runtime.get("runtime_path").and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(super) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
+pub(crate) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     default_runtime::forget(&mut document, &DEFAULT_NAME);
     let is_ours_alone = now.contains(HEADER);

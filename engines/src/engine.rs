@@ -1,0 +1,58 @@
+//! The engines that can be set up, with the usual names and places of each.
+
+use std::path::Path;
+
+use crate::kind::Kind;
+use crate::{containerd, crio, docker, nomad, podman};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Docker,
+    Containerd,
+    Crio,
+    Podman,
+    Nomad,
+}
+
+impl Engine {
+    pub const ALL: [Engine; 5] = [
+        Engine::Docker,
+        Engine::Containerd,
+        Engine::Crio,
+        Engine::Podman,
+        Engine::Nomad,
+    ];
+
+    pub fn kind(self) -> Kind {
+        match self {
+            Engine::Docker => Kind::Docker,
+            Engine::Containerd => Kind::Containerd,
+            Engine::Crio => Kind::Crio,
+            Engine::Podman => Kind::Podman,
+            Engine::Nomad => Kind::Nomad,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        self.kind().name()
+    }
+
+    pub fn file(self) -> &'static Path {
+        Path::new(match self {
+            Engine::Docker => docker::FILE,
+            Engine::Containerd => containerd::FILE,
+            Engine::Crio => crio::FILE,
+            Engine::Podman => podman::FILE,
+            Engine::Nomad => nomad::FILE,
+        })
+    }
+
+    pub fn program(self) -> &'static str {
+        self.kind().program()
+    }
+
+    /// The service that reads its file when it starts; none where every command reads it.
+    pub fn service(self) -> Option<&'static str> {
+        self.kind().services().first().copied()
+    }
+}
