@@ -68,6 +68,11 @@ impl Class {
         self.row().is_on_functions
     }
 
+    /// Whether a device is called as an interface or by the address of a function, which tells where it is.
+    pub fn is_named_after_function(self) -> bool {
+        self.row().is_named_after_function
+    }
+
     /// Whether `all` stands for its devices.
     pub fn has_all(self) -> bool {
         self.row().has_all
@@ -135,6 +140,7 @@ struct Row {
     name: &'static str,
     is_onload: bool,
     is_on_functions: bool,
+    is_named_after_function: bool,
     has_all: bool,
     pins_memory: bool,
     is_exclusive: bool,
@@ -147,6 +153,7 @@ const NOTHING: Row = Row {
     name: "",
     is_onload: false,
     is_on_functions: false,
+    is_named_after_function: false,
     has_all: false,
     pins_memory: false,
     is_exclusive: false,
@@ -158,6 +165,7 @@ const NOTHING: Row = Row {
 const ONLOAD: Row = Row {
     is_onload: true,
     is_on_functions: true,
+    is_named_after_function: true,
     has_all: true,
     ..NOTHING
 };
@@ -204,6 +212,7 @@ static ROWS: [Row; Class::ALL.len()] = [
     Row {
         name: "vfio",
         is_on_functions: true,
+        is_named_after_function: true,
         pins_memory: true,
         is_exclusive: true,
         is_iommu_group: true,
@@ -217,6 +226,7 @@ static ROWS: [Row; Class::ALL.len()] = [
     Row {
         name: "netdev",
         is_on_functions: true,
+        is_named_after_function: true,
         is_exclusive: true,
         ..NOTHING
     },
@@ -285,6 +295,10 @@ mod tests {
         assert_eq!(of(Class::pins_memory), "rdma, vfio");
         assert_eq!(of(Class::is_exclusive), "vfio, netdev");
         assert_eq!(of(Class::is_clock), "ptp, pps");
+        assert_eq!(
+            of(Class::is_named_after_function),
+            "nic, nic-plain, nic-nodes, zf, vfio, netdev"
+        );
     }
 
     #[test]
