@@ -77,7 +77,6 @@ impl Surveyor {
         self.listen_by = by;
     }
 
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }

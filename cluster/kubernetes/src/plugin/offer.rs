@@ -45,7 +45,6 @@ pub struct Offering {
 
 impl Offering {
     /// Offers in a directory, until `stop` holds true.
-    #[must_use]
     pub fn new(
         directory: PathBuf,
         kubelet: watch::Receiver<Kubelet>,
@@ -65,7 +64,6 @@ impl Offering {
         }
     }
 
-    #[must_use]
     pub fn until(&self, stop: watch::Receiver<bool>) -> Self {
         Offering {
             stop,
