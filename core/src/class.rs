@@ -32,13 +32,15 @@ pub enum Class {
     Netdev,
     Ptp,
     Pps,
+    /// NVIDIA's GDRCopy: memory of GPUs, mapped into the address space of programs.
+    Gdrcopy,
     /// Devices of several classes under one name.
     Bundle,
 }
 
 impl Class {
     /// Every class, in display order.
-    pub const ALL: [Class; 12] = [
+    pub const ALL: [Class; 13] = [
         Class::Nic,
         Class::NicPlain,
         Class::NicNodes,
@@ -50,6 +52,7 @@ impl Class {
         Class::Netdev,
         Class::Ptp,
         Class::Pps,
+        Class::Gdrcopy,
         Class::Bundle,
     ];
 
@@ -96,6 +99,12 @@ impl Class {
     /// A clock, which may be read by anybody: who writes to one steps the host's time.
     pub fn is_clock(self) -> bool {
         self.row().is_clock
+    }
+
+    /// Whether Kubernetes cannot have it as a resource: settings are no device, a bundle is devices of other classes,
+    /// and kubelet counts huge pages itself.
+    pub(crate) fn is_uncountable(self) -> bool {
+        self.row().is_uncountable
     }
 
     /// Whether `topology` shows its devices on their functions.
@@ -146,6 +155,7 @@ struct Row {
     is_exclusive: bool,
     is_iommu_group: bool,
     is_clock: bool,
+    is_uncountable: bool,
     is_drawn: bool,
 }
 
@@ -159,6 +169,7 @@ const NOTHING: Row = Row {
     is_exclusive: false,
     is_iommu_group: false,
     is_clock: false,
+    is_uncountable: false,
     is_drawn: false,
 };
 
@@ -199,6 +210,7 @@ static ROWS: [Row; Class::ALL.len()] = [
     },
     Row {
         name: "profile",
+        is_uncountable: true,
         ..NOTHING
     },
     Row {
@@ -221,6 +233,7 @@ static ROWS: [Row; Class::ALL.len()] = [
     },
     Row {
         name: "hugepages",
+        is_uncountable: true,
         ..NOTHING
     },
     Row {
@@ -239,7 +252,12 @@ static ROWS: [Row; Class::ALL.len()] = [
         ..CLOCK
     },
     Row {
+        name: "gdrcopy",
+        ..NOTHING
+    },
+    Row {
         name: "bundle",
+        is_uncountable: true,
         ..NOTHING
     },
 ];
@@ -299,6 +317,7 @@ mod tests {
             of(Class::is_named_after_function),
             "nic, nic-plain, nic-nodes, zf, vfio, netdev"
         );
+        assert_eq!(of(Class::is_uncountable), "profile, hugepages, bundle");
     }
 
     #[test]
@@ -311,7 +330,7 @@ mod tests {
         let error = "NIC".parse::<Class>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle"
+            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
         );
     }
 }

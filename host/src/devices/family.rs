@@ -5,7 +5,7 @@ use onload_core::class::Class;
 use super::attributes::{Attributes, text};
 use super::device::Device;
 use super::places::Places;
-use super::{clock, hugepages, netdev, nic, profile, rdma, vfio};
+use super::{clock, gdrcopy, hugepages, netdev, nic, profile, rdma, vfio};
 
 struct Family {
     /// The devices that a host offers of a class.
@@ -32,6 +32,7 @@ fn family(class: Class) -> Option<Family> {
         Class::Hugepages => family!(hugepages),
         Class::Netdev => family!(netdev),
         Class::Ptp | Class::Pps => family!(clock),
+        Class::Gdrcopy => family!(gdrcopy),
         Class::Bundle => return None,
     })
 }
