@@ -11,9 +11,6 @@ use crate::wanted::{MAX_NAMES, Wanted};
 use onload_sys::cpu_list;
 use onload_sys::error::{Error, Result, bail, error};
 
-/// The classes whose devices are near no NUMA node.
-const WITHOUT_NODE: [Class; 2] = [Class::Profile, Class::Hugepages];
-
 /// A section `[bundles.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
@@ -89,9 +86,9 @@ impl TryFrom<Written> for Bundle {
             (_, Some(Mems::Numa)) => ("mems", NUMA),
             _ => ("", ""),
         };
-        if !key.is_empty() && devices.keys().all(|class| WITHOUT_NODE.contains(class)) {
+        if !key.is_empty() && !devices.keys().any(|class| class.is_on_functions()) {
             bail!(
-                "{key} = {value:?} needs a device that is near a NUMA node, and profiles and huge pages are near none; name a list, or add a device"
+                "{key} = {value:?} needs a device that is near a NUMA node, and none of its devices is; name a list, or add a device"
             );
         }
         Ok(Bundle {
@@ -228,7 +225,7 @@ mod tests {
             (None, Some("numa")),
         ] {
             let refused = read(&plain, cpus, mems).unwrap_err().to_string();
-            assert!(refused.contains("are near none"), "{refused}");
+            assert!(refused.contains("none of its devices is"), "{refused}");
         }
         read(&plain, Some("0"), Some("0")).unwrap();
         read(&["hugepages=2Mi", "rdma=mlx5_0"], Some("numa"), None).unwrap();

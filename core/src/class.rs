@@ -32,13 +32,15 @@ pub enum Class {
     Netdev,
     Ptp,
     Pps,
+    /// NVIDIA's GDRCopy: memory of GPUs, mapped into the address space of programs.
+    Gdrcopy,
     /// Devices of several classes under one name.
     Bundle,
 }
 
 impl Class {
     /// Every class, in display order.
-    pub const ALL: [Class; 12] = [
+    pub const ALL: [Class; 13] = [
         Class::Nic,
         Class::NicPlain,
         Class::NicNodes,
@@ -50,6 +52,7 @@ impl Class {
         Class::Netdev,
         Class::Ptp,
         Class::Pps,
+        Class::Gdrcopy,
         Class::Bundle,
     ];
 
@@ -66,6 +69,11 @@ impl Class {
     /// Whether its devices may be on PCI functions.
     pub fn is_on_functions(self) -> bool {
         self.row().is_on_functions
+    }
+
+    /// Whether a device is called as an interface or by the address of a function, which tells where it is.
+    pub fn is_named_after_function(self) -> bool {
+        self.row().is_named_after_function
     }
 
     /// Whether `all` stands for its devices.
@@ -91,6 +99,12 @@ impl Class {
     /// A clock, which may be read by anybody: who writes to one steps the host's time.
     pub fn is_clock(self) -> bool {
         self.row().is_clock
+    }
+
+    /// Whether Kubernetes cannot have it as a resource: settings are no device, a bundle is devices of other classes,
+    /// and kubelet counts huge pages itself.
+    pub(crate) fn is_uncountable(self) -> bool {
+        self.row().is_uncountable
     }
 
     /// Whether `topology` shows its devices on their functions.
@@ -135,11 +149,13 @@ struct Row {
     name: &'static str,
     is_onload: bool,
     is_on_functions: bool,
+    is_named_after_function: bool,
     has_all: bool,
     pins_memory: bool,
     is_exclusive: bool,
     is_iommu_group: bool,
     is_clock: bool,
+    is_uncountable: bool,
     is_drawn: bool,
 }
 
@@ -147,17 +163,20 @@ const NOTHING: Row = Row {
     name: "",
     is_onload: false,
     is_on_functions: false,
+    is_named_after_function: false,
     has_all: false,
     pins_memory: false,
     is_exclusive: false,
     is_iommu_group: false,
     is_clock: false,
+    is_uncountable: false,
     is_drawn: false,
 };
 
 const ONLOAD: Row = Row {
     is_onload: true,
     is_on_functions: true,
+    is_named_after_function: true,
     has_all: true,
     ..NOTHING
 };
@@ -191,6 +210,7 @@ static ROWS: [Row; Class::ALL.len()] = [
     },
     Row {
         name: "profile",
+        is_uncountable: true,
         ..NOTHING
     },
     Row {
@@ -204,6 +224,7 @@ static ROWS: [Row; Class::ALL.len()] = [
     Row {
         name: "vfio",
         is_on_functions: true,
+        is_named_after_function: true,
         pins_memory: true,
         is_exclusive: true,
         is_iommu_group: true,
@@ -212,11 +233,13 @@ static ROWS: [Row; Class::ALL.len()] = [
     },
     Row {
         name: "hugepages",
+        is_uncountable: true,
         ..NOTHING
     },
     Row {
         name: "netdev",
         is_on_functions: true,
+        is_named_after_function: true,
         is_exclusive: true,
         ..NOTHING
     },
@@ -229,7 +252,12 @@ static ROWS: [Row; Class::ALL.len()] = [
         ..CLOCK
     },
     Row {
+        name: "gdrcopy",
+        ..NOTHING
+    },
+    Row {
         name: "bundle",
+        is_uncountable: true,
         ..NOTHING
     },
 ];
@@ -285,6 +313,11 @@ mod tests {
         assert_eq!(of(Class::pins_memory), "rdma, vfio");
         assert_eq!(of(Class::is_exclusive), "vfio, netdev");
         assert_eq!(of(Class::is_clock), "ptp, pps");
+        assert_eq!(
+            of(Class::is_named_after_function),
+            "nic, nic-plain, nic-nodes, zf, vfio, netdev"
+        );
+        assert_eq!(of(Class::is_uncountable), "profile, hugepages, bundle");
     }
 
     #[test]
@@ -297,7 +330,7 @@ mod tests {
         let error = "NIC".parse::<Class>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle"
+            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
         );
     }
 }

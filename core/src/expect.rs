@@ -56,39 +56,51 @@ pub struct DriverNode {
     pub class: &'static str,
     /// The ID, which is the kernel's name of the device.
     pub name: &'static str,
-    pub sysfs_class: &'static str,
-    /// The numbers that the kernel reserves for it. Its node is there and right before its module is
-    /// loaded, which opening it does; sysfs has it only afterwards.
-    pub reserved: Option<Numbers>,
+    pub listed: Listed,
+}
+
+/// Where the kernel says the number of a driver's node.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Listed {
+    /// In sysfs, as a device of this class.
+    Sysfs {
+        class: &'static str,
+        /// The numbers that the kernel reserves for it. Its node is there and right before its module is
+        /// loaded, which opening it does; sysfs has it only afterwards.
+        reserved: Option<Numbers>,
+    },
+    /// In `/proc/devices` alone, by its name: the driver makes no device for sysfs, and something else makes its node.
+    ProcDevices,
 }
 
 /// The nodes that exist once per host. Onload's three have a class named after each of them
 /// (Onload, `src/include/ci/driver/chrdev.h`). The others are misc devices, two of which get their
 /// minor number when the module is loaded (`drivers/infiniband/core/ucma.c`,
 /// `drivers/iommu/iommufd/main.c`), and two of which have a reserved one (`include/linux/miscdevice.h`).
-static DRIVER_NODES: [DriverNode; 8] = [
-    driver_node("nic", "onload", "onload", None),
-    driver_node("nic", "onload_epoll", "onload_epoll", None),
-    driver_node("zf", "sfc_char", "sfc_char", None),
-    driver_node("misc", "rdma_cm", "misc", None),
-    driver_node("misc", "vfio", "misc", None),
-    driver_node("misc", "iommu", "misc", None),
-    driver_node("misc", "vhost-net", "misc", misc(238)),
-    driver_node("misc", "tun", "misc", misc(200)),
+/// GDRCopy's driver registers a major number, and its packages make the node (`src/gdrdrv/gdrdrv.c` and `insmod.sh`
+/// of GDRCopy, from 1.3 to 2.6).
+static DRIVER_NODES: [DriverNode; 9] = [
+    driver_node("nic", "onload", in_sysfs("onload", None)),
+    driver_node("nic", "onload_epoll", in_sysfs("onload_epoll", None)),
+    driver_node("zf", "sfc_char", in_sysfs("sfc_char", None)),
+    driver_node("misc", "rdma_cm", in_sysfs("misc", None)),
+    driver_node("misc", "vfio", in_sysfs("misc", None)),
+    driver_node("misc", "iommu", in_sysfs("misc", None)),
+    driver_node("misc", "vhost-net", in_sysfs("misc", misc(238))),
+    driver_node("misc", "tun", in_sysfs("misc", misc(200))),
+    driver_node("gdrcopy", "gdrdrv", Listed::ProcDevices),
 ];
 
-const fn driver_node(
-    class: &'static str,
-    name: &'static str,
-    sysfs_class: &'static str,
-    reserved: Option<Numbers>,
-) -> DriverNode {
+const fn driver_node(class: &'static str, name: &'static str, listed: Listed) -> DriverNode {
     DriverNode {
         class,
         name,
-        sysfs_class,
-        reserved,
+        listed,
     }
+}
+
+const fn in_sysfs(class: &'static str, reserved: Option<Numbers>) -> Listed {
+    Listed::Sysfs { class, reserved }
 }
 
 /// The major number is that of misc devices (`include/uapi/linux/major.h`).
@@ -163,13 +175,13 @@ fn expected(class: &str, id: &str) -> Result<Expected> {
     let device = match class {
         "rdma" => return rdma(id),
         "vfio" => return Ok(Expected::Vfio { pci: id.parse()? }),
-        "nic" | "zf" | "misc" => Expected::driver(class, id),
         "ptp" | "pps" => {
             let (name, pci) = behind(id, '@');
             Expected::clock(class, name, pci)
         }
+        _ if DRIVER_NODES.iter().any(|node| node.class == class) => Expected::driver(class, id),
         other => bail!(
-            "class {} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc",
+            "class {} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps, gdrcopy and misc",
             Quoted(other)
         ),
     };
@@ -245,6 +257,7 @@ mod tests {
             "/dev/iommu=misc:iommu#10:120",
             "/dev/vhost-net=misc:vhost-net#10:238",
             "/dev/net/tun=misc:tun#10:200",
+            "/dev/gdrdrv=gdrcopy:gdrdrv#510:0",
             "/dev/ptp0=ptp:ptp0@0000:41:00.0#247:0",
             "/dev/ptp12=ptp:ptp12#247:12",
             "/dev/pps0=pps:pps0#248:0",
@@ -337,6 +350,8 @@ mod tests {
             "misc:vfio/vfio",
             "misc:net/tun",
             "misc:vhost-vsock",
+            "misc:gdrdrv",
+            "gdrcopy:gdrdrv1",
             "ptp:pps0",
             "ptp:ptp",
             "ptp:ptp0/..",

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -97,19 +98,11 @@ impl<'de> Deserialize<'de> for OfferBy {
 #[serde(try_from = "Vec<String>")]
 pub struct ResourceClasses(Vec<Class>);
 
-/// The classes whose devices can be a resource. The others describe no device of which a node has a number:
-/// a profile is settings, and huge pages are counted by kubelet itself.
-const COUNTABLE: [Class; 9] = [
-    Class::Nic,
-    Class::NicPlain,
-    Class::NicNodes,
-    Class::Zf,
-    Class::Rdma,
-    Class::Vfio,
-    Class::Netdev,
-    Class::Ptp,
-    Class::Pps,
-];
+/// The classes whose devices can be a resource.
+static COUNTABLE: LazyLock<Vec<Class>> = LazyLock::new(|| {
+    let classes = Class::ALL.into_iter();
+    classes.filter(|class| !class.is_uncountable()).collect()
+});
 
 impl ResourceClasses {
     pub fn as_slice(&self) -> &[Class] {
@@ -119,7 +112,7 @@ impl ResourceClasses {
 
 impl Default for ResourceClasses {
     fn default() -> Self {
-        ResourceClasses(COUNTABLE.to_vec())
+        ResourceClasses(COUNTABLE.clone())
     }
 }
 

@@ -812,7 +812,7 @@ mod tests {
 
     #[test]
     fn an_annotation_without_a_class_is_refused_with_the_classes() {
-        let classes = "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle";
+        let classes = "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle";
         let says = |key: &str| {
             format!(
                 "annotation \"{key}\" names no class; write onload.dev/nic or another class of {classes}"

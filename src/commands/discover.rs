@@ -8,6 +8,7 @@ use onload_core::config::Config;
 use onload_host::boot;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::clock::Clock;
+use onload_host::discover::gdrcopy::Gdrcopy;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::movable::Netdev;
 use onload_host::discover::nic::Nic;
@@ -331,6 +332,8 @@ fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
             .iter()
             .map(|clock| (clock.numa_node, clock_row("pps", clock))),
     );
+    let gdrcopy = inventory.gdrcopy.iter();
+    rows.extend(gdrcopy.map(|found| (None, gdrcopy_row(found))));
     let mut groups: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
     let mut none = Vec::new();
     for (node, row) in rows {
@@ -510,6 +513,12 @@ fn clock_row(class: &str, clock: &Clock) -> Row {
         clock.pci_address.map(|address| address.to_string()),
         details,
     )
+}
+
+fn gdrcopy_row(found: &Gdrcopy) -> Row {
+    let version = found.version.as_ref();
+    let details = version.map(|version| format!("driver {version}"));
+    row("gdrcopy", found.name, None, details.into_iter().collect())
 }
 
 fn print_not_offered(

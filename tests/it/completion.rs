@@ -190,10 +190,10 @@ fn bash_completes_kinds_classes_engines_commands_and_options() {
         ]
     );
     let classes = offered(tree.root(), "onload-ctk runtime configure --allow ");
-    assert_eq!(classes.len(), 12, "{classes:?}");
+    assert_eq!(classes.len(), 13, "{classes:?}");
     assert!(classes.contains(&"nic-plain".to_owned()), "{classes:?}");
     let kinds = offered(tree.root(), "onload-ctk cdi generate --kind ");
-    assert_eq!(kinds.len(), 13, "{kinds:?}");
+    assert_eq!(kinds.len(), 14, "{kinds:?}");
     let commands = offered(tree.root(), "onload-ctk cdi ");
     assert!(commands.contains(&"validate".to_owned()), "{commands:?}");
     assert!(

@@ -88,6 +88,7 @@ fn the_object_has_the_keys_that_programs_rely_on() {
         "netdevs",
         "ptp",
         "pps",
+        "gdrcopy",
         "not_offered",
     ];
     assert_has(&found, &top);
@@ -169,7 +170,7 @@ fn a_host_without_anything_is_told_so_and_is_no_error() {
     let found = tree.discover();
     assert_eq!(found["onload"], Value::Null);
     assert_eq!(found["tcpdirect"], Value::Null);
-    for list in ["nics", "rdma", "vfio", "hugepages", "ptp", "pps"] {
+    for list in ["nics", "rdma", "vfio", "hugepages", "ptp", "pps", "gdrcopy"] {
         assert_eq!(found[list], json!([]), "{list}");
     }
     assert!(reason(&found, "nic", "onload").starts_with("not installed: no kernel module"));

@@ -456,6 +456,41 @@ fn a_clock_is_expected_on_the_function_that_it_sits_on() {
 }
 
 #[test]
+fn the_node_of_gdrcopy_has_the_number_that_the_list_of_drivers_says() {
+    let tree = x2();
+    tree.file(
+        "/proc/devices",
+        "Character devices:\n  1 mem\n510 gdrdrv\n\nBlock devices:\n  7 loop\n",
+    );
+    let missing = "/dev/gdrdrv does not exist, though its driver made the device 510:0; run \"mknod -m 666 /dev/gdrdrv c 510 0\"";
+    let found = tree.discover();
+    assert_eq!(crate::common::reason(&found, "gdrcopy", "gdrdrv"), missing);
+    tree.node("/dev/gdrdrv", 510, 0);
+    tree.file("/sys/module/gdrdrv/version", "2.6\n");
+    let found = tree.discover();
+    assert_eq!(
+        found["gdrcopy"],
+        json!([{"name": "gdrdrv", "version": "2.6"}])
+    );
+    let table = tree.run(&["discover"]).done().stdout;
+    assert!(
+        table.contains("gdrcopy  gdrdrv  -            driver 2.6"),
+        "{table}"
+    );
+    let spec = tree.spec("gdrcopy");
+    let given = device(&spec, "gdrdrv");
+    let edits = &given["containerEdits"];
+    assert_eq!(
+        edits["deviceNodes"],
+        json!([{"path": "/dev/gdrdrv", "permissions": "rw"}])
+    );
+    assert_eq!(edits["env"], json!(["ONLOAD_CTK_GDRCOPY_GDRDRV=gdrdrv"]));
+    let expected = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0";
+    assert_eq!(hook_arguments(given), checking(&[expected]));
+    assert_eq!(device_names(&spec), ["gdrdrv"]);
+}
+
+#[test]
 fn an_expectation_names_the_place_in_the_container_and_the_node_says_no_number() {
     let tree = x2();
     tree.config("[cdi]\ncontainer-device-dir = \"/host/dev\"\n");
@@ -607,7 +642,7 @@ fn the_manifest_holds_names_hashes_and_what_was_asked_for() {
     let manifest = json_file(tree.specs().join(MANIFEST));
     assert_eq!(manifest["format"], "json");
     assert_eq!(manifest["maxCdiVersion"], "0.5.0");
-    assert_eq!(manifest["kinds"].as_array().unwrap().len(), 12);
+    assert_eq!(manifest["kinds"].as_array().unwrap().len(), 13);
     let files = manifest["files"].as_object().unwrap();
     let names: Vec<&String> = files.keys().collect();
     assert_eq!(names, specs_in(&tree.specs()).iter().collect::<Vec<_>>());

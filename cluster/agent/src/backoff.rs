@@ -19,7 +19,6 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    #[must_use]
     pub fn between(first: Duration, most: Duration) -> Self {
         Backoff {
             next: first,
@@ -53,7 +52,6 @@ fn jittered(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait * u32::from(random) / (2 * u32::from(u8::MAX))
 }
 
-#[must_use]
 pub fn random() -> Option<u8> {
     let mut byte = [0];
     let read = getrandom(&mut byte, GetRandomFlags::NONBLOCK);

@@ -4,7 +4,6 @@ use onload_core::config::LogLevel;
 use tracing::level_filters::LevelFilter;
 
 /// What `[log] level` of the host's configuration lets through.
-#[must_use]
 pub fn filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,

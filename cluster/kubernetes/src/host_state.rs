@@ -48,7 +48,6 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
-    #[must_use]
     pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config) -> Self {
         let mut not_offered: BTreeMap<String, Vec<(Class, String)>> = BTreeMap::new();
         for refused in &survey.inventory.not_offered {
@@ -77,7 +76,6 @@ impl Snapshot {
     }
 
     /// Why a resource has no device with that id, where discovery knows.
-    #[must_use]
     pub fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
         let of_slot = id.rsplit_once('-').map(|(name, _)| name);
         let found = self.not_offered.get(id);
@@ -149,7 +147,6 @@ type Stamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
 impl SpecNames {
     /// Those of some directories. Specifications of claims are left out: one is written for every claim, and
     /// nobody asks for another's.
-    #[must_use]
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         SpecNames {
             dirs,
@@ -158,13 +155,11 @@ impl SpecNames {
         }
     }
 
-    #[must_use]
     pub fn dirs(&self) -> &[PathBuf] {
         &self.dirs
     }
 
     /// Who writes them, as far as is known.
-    #[must_use]
     pub fn written_by(&self) -> WrittenBy {
         if self.by_daemon.load(Ordering::Relaxed) {
             WrittenBy::Daemon
@@ -178,7 +173,6 @@ impl SpecNames {
             .store(by == WrittenBy::Daemon, Ordering::Relaxed);
     }
 
-    #[must_use]
     pub fn now(&self) -> Arc<BTreeSet<String>> {
         let stamp = self.stamp();
         let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);

@@ -25,14 +25,12 @@ pub struct Identity {
 pub type ChangeTime = (i64, i64);
 
 impl Identity {
-    #[must_use]
     pub fn of(path: &Path) -> Option<Identity> {
         Some(Identity::with_time(path)?.0)
     }
 
     /// The same, with the time of its last change. A file that took the place of a removed one may have its
     /// numbers, but not its time.
-    #[must_use]
     pub fn with_time(path: &Path) -> Option<(Identity, ChangeTime)> {
         let metadata = fs::symlink_metadata(path).ok()?;
         let time = (metadata.ctime(), metadata.ctime_nsec());
@@ -58,7 +56,6 @@ pub struct Place {
 
 impl Place {
     /// Whether it is still there: kubelet removes all sockets when it starts.
-    #[must_use]
     pub fn is_there(&self) -> bool {
         self.identity.is_some() && Identity::of(&self.path) == self.identity
     }

@@ -194,7 +194,6 @@ pub enum Kept {
 
 impl Kept {
     /// Whether a specification has changed.
-    #[must_use]
     pub fn changes_files(&self) -> bool {
         matches!(self, Kept::Here { plan, .. } if plan.changes_files())
     }
@@ -244,7 +243,6 @@ pub struct Keeper {
 
 impl Keeper {
     /// One whose specifications name the hook in that directory of the host.
-    #[must_use]
     pub fn new(hook_dir: PathBuf) -> Self {
         Keeper {
             hook_dir,

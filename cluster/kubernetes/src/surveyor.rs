@@ -72,7 +72,6 @@ impl Surveyor {
         })
     }
 
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -79,7 +79,6 @@ impl Snapshot {
         })
     }
 
-    #[must_use]
     pub fn to_wire(&self) -> Vec<DeviceGroup> {
         self.plan.groups.iter().map(Group::to_wire).collect()
     }

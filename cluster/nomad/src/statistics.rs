@@ -19,7 +19,6 @@ const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
 const STACKS: &str = "/proc/driver/onload/stacks";
 
 /// The statistics of all groups of which something can be counted. The slots of a device have the same ones.
-#[must_use]
 pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -40,7 +40,6 @@ struct Shared {
 }
 
 impl Surveyor {
-    #[must_use]
     pub fn new(options: Cli) -> Self {
         Surveyor {
             options,
@@ -49,7 +48,6 @@ impl Surveyor {
         }
     }
 
-    #[must_use]
     pub fn options(&self) -> &Cli {
         &self.options
     }

@@ -63,7 +63,6 @@ pub struct OwnTasks {
 impl OwnTasks {
     /// Those of a host. What cannot be read is nobody's: the device of a task is then said to be held from
     /// elsewhere, and no other task gets it.
-    #[must_use]
     pub fn of(host: &Host) -> OwnTasks {
         let path = host.outside_path(Path::new(RUN_DIR));
         let run = RunDir::find(&path).ok().flatten();
@@ -93,7 +92,6 @@ impl OwnTasks {
     /// Adds those of an earlier look that a lease still names: an agent that was started again reserves anew for tasks
     /// that run, which takes their tickets. Once a task was started with the later ticket, whoever holds the device by
     /// the earlier one is no task of Nomad's.
-    #[must_use]
     pub fn and_earlier<'l>(
         mut self,
         earlier: &OwnTasks,
@@ -112,7 +110,6 @@ impl OwnTasks {
     }
 
     /// Whether a container that was started with one of them holds a lease.
-    #[must_use]
     pub fn hold(&self, lease: &Lease) -> bool {
         let ticket = lease.ticket.as_ref();
         ticket.is_some_and(|ticket| self.tickets.contains(ticket.as_str()))

@@ -923,7 +923,7 @@ mod tests {
         assert_eq!(
             not_made("gpu=a", &[]).split(';').next().unwrap(),
             "making a ticket for nomad: \"gpu\" of the ticket in ONLOAD_CTK_REQUEST: unknown class \"gpu\"; \
-             known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle"
+             known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
                 .split(';')
                 .next()
                 .unwrap()

@@ -154,7 +154,7 @@ impl NodeCheck<'_> {
                 let pci = self.sysfs.function_of_clock(class.as_str(), name);
                 Expected::clock(class.as_str(), name, pci)
             }
-            Class::Profile | Class::Hugepages | Class::Netdev | Class::Bundle => None,
+            class => Expected::driver(class.as_str(), name),
         }
     }
 

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::expect::{DriverNode, Expect, Expected};
+use onload_core::expect::{DriverNode, Expect, Expected, Listed};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 pub use onload_sys::numbers::Numbers;
@@ -34,7 +34,7 @@ pub(crate) struct Remedies {
     pub moved: &'static str,
 }
 
-/// The tree that the kernel shows at /sys.
+/// The tree that the kernel shows at /sys, and the one at /proc beside it.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
@@ -81,15 +81,15 @@ impl Sysfs {
     #[must_use]
     pub(crate) fn numa_node(&self, class: Class, name: &str) -> Option<u32> {
         let function = match class {
-            Class::Profile | Class::Hugepages | Class::Bundle => None,
+            _ if !class.is_on_functions() => None,
             // A device whose name CDI does not allow goes by its address.
             _ if name.parse::<PciAddress>().is_ok() => name.parse().ok(),
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf | Class::Netdev => {
                 sits_on(&self.class("net").join(name)).ok()?
             }
             Class::Rdma => self.function_of(name),
-            Class::Vfio => None,
             Class::Ptp | Class::Pps => self.function_of_clock(class.as_str(), name),
+            _ => None,
         };
         let device = Path::new("bus/pci/devices").join(function?.to_string());
         self.text(&device.join("numa_node"))?.trim().parse().ok()
@@ -131,6 +131,13 @@ impl Sysfs {
         let clock = self.class("ptp").join(source);
         let found = unless_absent(sits_on(&clock)).with_context(|| reading(&clock))?;
         Ok(found.flatten())
+    }
+
+    /// The number of a driver's first node; `None` while the driver is not loaded.
+    fn character_driver(&self, name: &str) -> Result<Option<Numbers>> {
+        let path = self.root.with_file_name("proc").join("devices");
+        let devices = unless_absent(fs::read_to_string(&path)).with_context(|| reading(&path))?;
+        Ok(devices.and_then(|devices| Numbers::of_character_driver(&devices, name)))
     }
 
     fn class(&self, class: &str) -> PathBuf {
@@ -221,9 +228,14 @@ impl SysfsCheck<'_> {
     }
 
     fn driver(&self, node: &DriverNode) -> Result<()> {
-        let device = self.sysfs.class(node.sysfs_class).join(node.name);
-        let now = numbers(&device.join("dev"))?;
-        self.compare(node.name, now.or(node.reserved))
+        let now = match node.listed {
+            Listed::Sysfs { class, reserved } => {
+                let device = self.sysfs.class(class).join(node.name);
+                numbers(&device.join("dev"))?.or(reserved)
+            }
+            Listed::ProcDevices => self.sysfs.character_driver(node.name)?,
+        };
+        self.compare(node.name, now)
     }
 
     fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<()> {
@@ -432,6 +444,32 @@ mod tests {
         ] {
             tree.check(expect, major, minor).unwrap();
         }
+    }
+
+    #[test]
+    fn a_node_without_a_device_in_sysfs_is_compared_with_the_list_of_drivers() {
+        let tree = Tree::new();
+        let check = |major, minor| {
+            let expect = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0".parse().unwrap();
+            let none = Remedies::default();
+            let sysfs = Sysfs::at(tree.path("sys"));
+            let checked = sysfs.check(&expect, Numbers { major, minor }, &none);
+            checked.map_err(|error| format!("{error:#}"))
+        };
+        let refusal = |major, minor| check(major, minor).unwrap_err();
+        let gone = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0: the kernel has no gdrdrv any more";
+        assert_eq!(refusal(510, 0), gone);
+        let list = |text: &str| {
+            tree.file("proc/devices", text);
+        };
+        list("Character devices:\n  1 mem\n510 gdrdrv\n\nBlock devices:\n");
+        assert_eq!(check(510, 0), Ok(()));
+        assert!(refusal(510, 1).ends_with("the node is 510:1 but the kernel's gdrdrv is 510:0"));
+        list("Character devices:\n509 gdrdrv\n510 nvidia-uvm\n\nBlock devices:\n");
+        assert!(refusal(510, 0).ends_with("the node is 510:0 but the kernel's gdrdrv is 509:0"));
+        assert_eq!(check(509, 0), Ok(()));
+        list("Character devices:\n510 nvidia-uvm\n\nBlock devices:\n510 gdrdrv\n");
+        assert_eq!(refusal(510, 0), gone);
     }
 
     #[test]

@@ -82,6 +82,9 @@ const CLOCKS: [&str; 2] = [
     r#"{"cdiVersion":"0.3.0","kind":"onload.dev/pps",
   "devices":[{"name":"pps0","containerEdits":{"deviceNodes":[{"path":"/dev/pps0","permissions":"r"}]}}]}"#,
 ];
+/// One of an operator's own, without an expectation.
+const GDRCOPY: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/gdrcopy",
+  "devices":[{"name":"gdrdrv","containerEdits":{"deviceNodes":[{"path":"/dev/gdrdrv","permissions":"rw"}]}}]}"#;
 
 /// A host with these specifications, and a directory for the container's root and for sysfs.
 #[derive(Debug)]
@@ -218,6 +221,7 @@ impl HostView for FakeHost {
         let sources = [NIC, NODES, PROFILE, RDMA, HUGE, ZF]
             .iter()
             .chain(&CLOCKS)
+            .chain([&GDRCOPY])
             .chain(&CHOICES)
             .chain([&VFIO])
             .enumerate()
@@ -898,6 +902,39 @@ fn a_clock_that_is_not_its_driver_s_is_refused() {
     assert!(refusal.contains("the kernel's ptp0 is 247:1"), "{refusal}");
     let refusal = host.refusal(&ask("pps", "pps0"));
     assert!(refusal.contains("the kernel's pps0 is 248:0"), "{refusal}");
+}
+
+#[test]
+fn the_node_of_gdrcopy_is_given_only_with_its_driver_s_number() {
+    let mut host = FakeHost::new();
+    let node = Node {
+        kind: NodeKind::Char,
+        major: 510,
+        minor: 0,
+        mode: 0o666,
+    };
+    host.nodes.insert("/dev/gdrdrv".to_owned(), node);
+    let refusal = host.refusal(&ask("gdrcopy", "gdrdrv"));
+    assert!(
+        refusal.contains("the kernel has no gdrdrv any more"),
+        "{refusal}"
+    );
+    let list = |host: &FakeHost, text: &str| {
+        host.tree.file("proc/devices", text);
+    };
+    list(&host, "Character devices:\n510 gdrdrv\n");
+    let after = host.after(&ask("gdrcopy", "gdrdrv"));
+    let given = &after["linux"]["devices"][0];
+    assert_eq!(
+        (&given["path"], &given["major"]),
+        (&json!("/dev/gdrdrv"), &json!(510))
+    );
+    list(&host, "Character devices:\n509 gdrdrv\n510 nvidia-uvm\n");
+    let refusal = host.refusal(&ask("gdrcopy", "gdrdrv"));
+    assert!(
+        refusal.contains("the kernel's gdrdrv is 509:0"),
+        "{refusal}"
+    );
 }
 
 /// A specification of 0.1.0 has no expectation for a clock.

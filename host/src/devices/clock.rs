@@ -32,10 +32,6 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     made.collect()
 }
 
-pub(super) fn gone(device: Device, _: &Places<'_>) -> Device {
-    device
-}
-
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     let clock = device
         .read

@@ -5,13 +5,11 @@ use onload_core::class::Class;
 use super::attributes::{Attributes, text};
 use super::device::Device;
 use super::places::Places;
-use super::{clock, hugepages, netdev, nic, profile, rdma, vfio};
+use super::{clock, gdrcopy, hugepages, netdev, nic, profile, rdma, vfio};
 
 struct Family {
     /// The devices that a host offers of a class.
     devices: fn(Class, &Places<'_>) -> Vec<Device>,
-    /// What is known by its name of a device that a specification has and the host does not offer.
-    gone: fn(Device, &Places<'_>) -> Device,
     /// Beside its class and its name; of a device that is gone what is not known.
     attributes: fn(&Device, &Places<'_>) -> Attributes,
 }
@@ -22,7 +20,6 @@ fn family(class: Class) -> Option<Family> {
         ($module:ident) => {
             Family {
                 devices: $module::devices,
-                gone: $module::gone,
                 attributes: $module::attributes,
             }
         };
@@ -35,6 +32,7 @@ fn family(class: Class) -> Option<Family> {
         Class::Hugepages => family!(hugepages),
         Class::Netdev => family!(netdev),
         Class::Ptp | Class::Pps => family!(clock),
+        Class::Gdrcopy => family!(gdrcopy),
         Class::Bundle => return None,
     })
 }
@@ -44,9 +42,15 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     family.map_or_else(Vec::new, |family| (family.devices)(class, places))
 }
 
+/// A device that a specification has and the host does not offer, with what its name says.
 pub(crate) fn gone(class: Class, name: &str, places: &Places<'_>) -> Option<Device> {
-    let family = family(class)?;
-    Some((family.gone)(Device::new(class, name)?, places))
+    family(class)?;
+    let device = Device::new(class, name)?;
+    if !class.is_named_after_function() || device.is_loopback() {
+        return Some(device);
+    }
+    let pci = places.interface(name).and_then(|interface| interface.pci);
+    Some(places.put(device, pci.or_else(|| name.parse().ok())))
 }
 
 pub(crate) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {

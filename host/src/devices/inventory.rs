@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::device::Device;
 use crate::discover::clock::Clock;
+use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
 use crate::discover::netdev::NetDevice;
@@ -41,6 +42,7 @@ pub struct Inventory {
     pub netdevs: Vec<Netdev>,
     pub ptp: Vec<Clock>,
     pub pps: Vec<Clock>,
+    pub gdrcopy: Vec<Gdrcopy>,
     pub not_offered: Vec<NotOffered>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
     pub rdma_netns_mode: Option<NetnsMode>,

@@ -8,7 +8,8 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::discover::{
-    clock, hugepages, movable, netdev, nic, onload, rdma, tcpdirect, unread, vfio, vhost_net,
+    clock, gdrcopy, hugepages, movable, netdev, nic, onload, rdma, tcpdirect, unread, vfio,
+    vhost_net,
 };
 use crate::host::Host;
 
@@ -87,6 +88,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let clocks = probe.deciding(&[Class::Ptp, Class::Pps], || {
         clock::read(probe, &functions, &interfaces, &mut not_offered)
     });
+    let gdrcopy = probe.deciding(&[Class::Gdrcopy], || gdrcopy::read(probe, &mut not_offered));
     let hugepages = probe.deciding(&[Class::Hugepages], || {
         hugepages::read(probe, &mut not_offered)
     });
@@ -122,6 +124,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         vhost_net,
         ptp: clocks.ptp,
         pps: clocks.pps,
+        gdrcopy: gdrcopy.into_iter().collect(),
         onload,
         tcpdirect,
         nics,

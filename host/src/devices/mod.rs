@@ -5,6 +5,7 @@ mod attributes;
 mod clock;
 mod device;
 mod family;
+mod gdrcopy;
 mod hugepages;
 pub mod inventory;
 mod look;

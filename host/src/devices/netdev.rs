@@ -31,13 +31,6 @@ pub(super) fn device(netdev: &Netdev, places: &Places<'_>) -> Option<Device> {
     Some(places.put(device, Some(netdev.pci_address)))
 }
 
-pub(super) fn gone(device: Device, places: &Places<'_>) -> Device {
-    let name = device.name.as_str();
-    let pci = places.interface(name).and_then(|interface| interface.pci);
-    let pci = pci.or_else(|| name.parse().ok());
-    places.put(device, pci)
-}
-
 /// The name is that of the device: the interface's own goes away with it where a CNI plugin moves it.
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     let name = device.name.as_str();

@@ -47,17 +47,6 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     made
 }
 
-pub(super) fn gone(device: Device, places: &Places<'_>) -> Device {
-    if device.is_loopback() {
-        return device;
-    }
-    // An interface of that name is offered by its PCI address.
-    let name = device.name.as_str();
-    let pci = places.interface(name).and_then(|interface| interface.pci);
-    let pci = pci.or_else(|| name.parse().ok());
-    places.put(device, pci)
-}
-
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     let nic = device.read.and_then(|at| places.inventory.nics.get(at));
     let name = nic.map_or(device.name.as_str(), |nic| nic.name.as_str());

@@ -35,10 +35,6 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     made.collect()
 }
 
-pub(super) fn gone(device: Device, _: &Places<'_>) -> Device {
-    device
-}
-
 fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = Arc<DeviceNode>> {
     let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
     let own = own.map(|node| (&device.name, node));

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::expect::Expected;
-use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attribute, Attributes, count, int};
 use super::device::{Device, DeviceNode};
@@ -13,15 +12,14 @@ use crate::discover::node::Node;
 use crate::discover::vfio::VfioDevice;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let devices = places.inventory.vfio.iter().enumerate();
-    let offered = devices.filter(|(_, device)| device.viable);
+    let devices = places.inventory.vfio.iter();
+    let offered = devices.filter(|device| device.viable);
     let mut shared = Vec::new();
-    let made = offered.filter_map(|(at, device)| {
+    let made = offered.filter_map(|device| {
         let made = Device {
             aliases: device.aliases.clone(),
             group: Some(device.iommu_group),
             nodes: nodes(device, places, &mut shared),
-            read: Some(at),
             ..Device::new(class, &device.pci_address.to_string())?
         };
         Some(places.put(made, Some(device.pci_address)))
@@ -29,19 +27,11 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     made.collect()
 }
 
-pub(super) fn gone(device: Device, places: &Places<'_>) -> Device {
-    let pci: Option<PciAddress> = device.name.as_str().parse().ok();
-    let devices = &places.inventory.vfio;
-    let place = pci.map(|pci| devices.binary_search_by_key(&pci, |device| device.pci_address));
-    let device = Device {
-        read: place.and_then(Result::ok),
-        ..device
-    };
-    places.put(device, pci)
-}
-
+/// Of a function whose group is not viable, which is no device, too.
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let read = device.read.and_then(|at| places.inventory.vfio.get(at));
+    let all = &places.inventory.vfio;
+    let at = |pci| all.binary_search_by_key(&pci, |read| read.pci_address);
+    let read = device.pci.and_then(|pci| all.get(at(pci).ok()?));
     let group = read.map(|read| u64::from(read.iommu_group));
     let functions = device.group.map_or(0, |group| places.functions_of(group));
     let mut attributes = places.attributes(device.pci);

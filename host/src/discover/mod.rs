@@ -3,6 +3,7 @@
 
 pub mod af_xdp;
 pub mod clock;
+pub mod gdrcopy;
 pub mod hugepages;
 pub mod movable;
 pub(crate) mod names;
@@ -33,7 +34,6 @@ pub fn fuzz(text: &str) {
         names::fuzz,
         netdev::fuzz,
         nic::fuzz,
-        node::fuzz,
         onload::fuzz,
         pci::fuzz,
         program::fuzz,

@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
-use onload_core::expect::DriverNode;
+use onload_core::expect::{DriverNode, Listed};
 use onload_sys::numbers::Numbers;
 
 use crate::discover::probe::Probe;
-use crate::host::DeviceKind;
+use crate::host::{self, DeviceKind};
 
+const PROC_DEVICES: &str = "/proc/devices";
+const MAKE: &str = "make it with mknod, or load the driver anew";
 const ANEW: &str = "remove it and load its driver anew";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,26 +27,30 @@ impl Node {
         path: impl Into<String>,
         device: &Path,
     ) -> Result<Node, String> {
-        Node::find_numbered(probe, path.into(), device, None)
+        Node::find_in_sysfs(probe, path.into(), device, None)
     }
 
-    /// The same for a misc device whose number the kernel reserves: its node is right before its driver is there,
-    /// which opening it loads.
-    pub(crate) fn find_reserved(
+    /// The node at `path` that its driver has once per host; `None` if there is neither the driver nor the node.
+    pub(crate) fn find_of_driver(
         probe: &Probe<'_>,
         path: &str,
         driver: &DriverNode,
-    ) -> Result<Node, String> {
-        let class = Path::new("/sys/class").join(driver.sysfs_class);
-        Node::find_numbered(
-            probe,
-            path.to_owned(),
-            &class.join(driver.name),
-            driver.reserved,
-        )
+    ) -> Option<Result<Node, String>> {
+        match driver.listed {
+            Listed::Sysfs { class, reserved } => {
+                let device = Path::new("/sys/class").join(class).join(driver.name);
+                Some(Node::find_in_sysfs(
+                    probe,
+                    path.to_owned(),
+                    &device,
+                    reserved,
+                ))
+            }
+            Listed::ProcDevices => Node::find_in_proc_devices(probe, path, driver.name),
+        }
     }
 
-    fn find_numbered(
+    fn find_in_sysfs(
         probe: &Probe<'_>,
         path: String,
         device: &Path,
@@ -52,30 +58,10 @@ impl Node {
     ) -> Result<Node, String> {
         let attribute = device.join("dev");
         let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
-        let Some(node) = probe.device_node(&path) else {
-            if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
-                return Err(format!("{path} is not known: {reason}"));
-            }
-            return Err(match (probe.entry(&path), number) {
-                (None, Some((major, minor))) => format!(
-                    "{path} does not exist, though its driver made the device {major}:{minor}; \
-                     make it with mknod, or load the driver anew"
-                ),
-                (None, None) => format!("{path} does not exist; load its driver"),
-                (Some(_), _) => format!("{path} is no device node; {ANEW}"),
-            });
-        };
-        if node.kind != DeviceKind::Character {
-            return Err(format!("{path} is no character device; {ANEW}"));
-        }
-        match number.or(reserved.map(|numbers| (numbers.major, numbers.minor))) {
-            Some((major, minor)) if (major, minor) == (node.major, node.minor) => {
-                Ok(Node { path, major, minor })
-            }
-            Some((major, minor)) => Err(format!(
-                "{path} is {}:{}, but the device is {major}:{minor}; remove the stale node",
-                node.major, node.minor
-            )),
+        let found = probe.device_node(&path);
+        let found = character(probe, &path, found, number, MAKE)?;
+        match number.or(reserved) {
+            Some(number) => Node::numbered(path, found, number),
             None => Err(match probe.why_unread(&attribute) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
@@ -86,36 +72,77 @@ impl Node {
             }),
         }
     }
-}
 
-/// Parses `major:minor`, the format of the kernel's `print_dev_t`.
-fn parse_number(text: &str) -> Option<(u32, u32)> {
-    let (major, minor) = text.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    if let Some((major, minor)) = parse_number(text) {
-        assert_eq!(
-            parse_number(&format!("{major}:{minor}")),
-            Some((major, minor))
-        );
+    fn find_in_proc_devices(
+        probe: &Probe<'_>,
+        path: &str,
+        driver: &str,
+    ) -> Option<Result<Node, String>> {
+        let devices = probe.or_warn(probe.host().text(Path::new(PROC_DEVICES)));
+        let number = devices.and_then(|text| Numbers::of_character_driver(&text, driver));
+        let found = probe.device_node(path);
+        let Some(number) = number else {
+            found?;
+            return Some(Err(match probe.why_unread(PROC_DEVICES) {
+                Some(reason) => format!("the number of {path} is not known: {reason}"),
+                None => format!(
+                    "{path}: {PROC_DEVICES} lists no {driver} to compare its number with; load its \
+                     driver, or remove the stale node"
+                ),
+            }));
+        };
+        let Numbers { major, minor } = number;
+        let make = format!("run \"mknod -m 666 {path} c {major} {minor}\"");
+        let found = character(probe, path, found, Some(number), &make);
+        Some(found.and_then(|found| Node::numbered(path.to_owned(), found, number)))
     }
+
+    fn numbered(path: String, found: Numbers, number: Numbers) -> Result<Node, String> {
+        if found != number {
+            return Err(format!(
+                "{path} is {found}, but the device is {number}; remove the stale node"
+            ));
+        }
+        let Numbers { major, minor } = number;
+        Ok(Node { path, major, minor })
+    }
+}
+
+/// The numbers of a node, which has to exist and be a character device.
+fn character(
+    probe: &Probe<'_>,
+    path: &str,
+    found: Option<host::DeviceNode>,
+    number: Option<Numbers>,
+    make: &str,
+) -> Result<Numbers, String> {
+    let Some(node) = found else {
+        if let Some(reason) = probe.why_unread(probe.device_path(path)) {
+            return Err(format!("{path} is not known: {reason}"));
+        }
+        return Err(match (probe.entry(path), number) {
+            (None, Some(number)) => {
+                format!("{path} does not exist, though its driver made the device {number}; {make}")
+            }
+            (None, None) => format!("{path} does not exist; load its driver"),
+            (Some(_), _) => format!("{path} is no device node; {ANEW}"),
+        });
+    };
+    if node.kind != DeviceKind::Character {
+        return Err(format!("{path} is no character device; {ANEW}"));
+    }
+    let (major, minor) = (node.major, node.minor);
+    Ok(Numbers { major, minor })
+}
+
+fn parse_number(text: &str) -> Option<Numbers> {
+    text.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::discover::test_tree::{AsHost, Tree};
-
-    #[test]
-    fn a_device_number_is_two_decimal_numbers() {
-        assert_eq!(parse_number("231:192"), Some((231, 192)));
-        for text in ["", "231", "231:", ":1", "a:b", "1:2:3"] {
-            assert_eq!(parse_number(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn a_node_is_taken_only_with_the_number_of_its_device() {

@@ -16,7 +16,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Node> {
         let Some(Expected::Driver(driver)) = Expected::driver_node(name) else {
             return None;
         };
-        let node = Node::find_reserved(probe, path, driver);
+        let node = Node::find_of_driver(probe, path, driver)?;
         node.map_err(|reason| {
             probe.warn(format!(
                 "[cdi] vhost-net is on, but vfio devices come without {path}: {reason}"

@@ -261,6 +261,8 @@ fn all_devices_of_a_class_have_the_same_attributes() {
         }
     };
     let tree = Tree::new();
+    tree.file("/proc/devices", "Character devices:\n510 gdrdrv\n");
+    tree.node("/dev/gdrdrv", 510, 0);
     let (config, movable) = (idle_interface(&tree), tree.host());
     let hosts = HOSTS.iter().map(|name| Given::sample(name, ""));
     for mut given in hosts.chain([Given::of(&movable, config)]) {

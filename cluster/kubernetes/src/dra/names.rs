@@ -32,7 +32,6 @@ const DIGITS: usize = 8;
 pub struct NodeName(String);
 
 impl NodeName {
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,7 +60,6 @@ impl FromStr for NodeName {
 
 /// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
 /// Onload without an interface.
-#[must_use]
 pub fn is_device(offer: &Offer) -> bool {
     offer.class.is_on_functions() && !offer.is_loopback()
 }
@@ -76,7 +74,6 @@ pub struct DraNames {
 }
 
 impl DraNames {
-    #[must_use]
     pub fn of(node: &str, offers: &[Offer]) -> DraNames {
         let pools = Class::ALL
             .into_iter()
@@ -107,13 +104,11 @@ impl DraNames {
     }
 
     /// The pool of a class: one a class and node, so that a busy class holds up no other.
-    #[must_use]
     pub fn pool(&self, class: Class) -> &str {
         self.pools.get(&class).map_or("", String::as_str)
     }
 
     /// The class of a pool; none if it is no pool of this node.
-    #[must_use]
     pub fn class(&self, pool: &str) -> Option<Class> {
         let mut pools = self.pools.iter();
         let (class, _) = pools.find(|(_, name)| *name == pool)?;
@@ -121,7 +116,6 @@ impl DraNames {
     }
 
     /// The device of an offer, or one slot of it. It is a DNS label.
-    #[must_use]
     pub fn device(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
         let other = self.others.get(&(class, name.clone()));
         let base = other.cloned().unwrap_or_else(|| base(name.as_str()));
@@ -133,7 +127,6 @@ impl DraNames {
 
     /// What has that name, or a slot of it, by its name in the CDI specification; none if the node offers no such
     /// device.
-    #[must_use]
     pub fn find(&self, pool: &str, device: &str) -> Option<(Class, DeviceName)> {
         let class = self.class(pool)?;
         let find = |base: &str| self.devices.get(&(class, base.to_owned())).cloned();

@@ -73,7 +73,6 @@ impl Record {
         Ok(record)
     }
 
-    #[must_use]
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         // A map of texts and numbers has no value that JSON lacks.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
@@ -81,24 +80,20 @@ impl Record {
         bytes
     }
 
-    #[must_use]
     pub(super) fn has_hook(&self, version: &str, sha256: &str) -> bool {
         let installed = self.hooks.get(version);
         installed.is_some_and(|installed| installed.sha256.iter().any(|known| known == sha256))
     }
 
-    #[must_use]
     pub(super) fn has_config(&self, sha256: &str) -> bool {
         self.config.iter().any(|known| known == sha256)
     }
 
-    #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.hooks.is_empty() && self.config.is_empty()
     }
 }
 
-#[must_use]
 pub(super) fn is_version(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
     text.starts_with(|first: char| first.is_ascii_digit()) && text.bytes().all(legal)

@@ -42,7 +42,6 @@ pub struct State {
 
 impl State {
     /// How a daemon is now that offers these classes by the device plugin, and the others by DRA.
-    #[must_use]
     pub fn of(metrics: &Metrics, host: &Snapshot, plugin: &BTreeSet<Class>) -> State {
         let (looked, was_read) = metrics.looked();
         let age = looked.elapsed();

@@ -156,7 +156,6 @@ fn older(text: &str) -> String {
 
 impl Metrics {
     /// The text: the host's numbers, then our own, whose names begin otherwise.
-    #[must_use]
     pub fn text(&self) -> String {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = host.clone();
@@ -166,7 +165,6 @@ impl Metrics {
     }
 
     /// The same as Prometheus's older text format 0.0.4 has it, where `_total` is a part of a counter's name.
-    #[must_use]
     pub fn older_text(&self) -> String {
         older(&self.text())
     }
@@ -217,14 +215,12 @@ impl Metrics {
     }
 
     /// Whether kubelet has a resource.
-    #[must_use]
     pub fn is_registered(&self, name: &ResourceName) -> bool {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.contains(name)
     }
 
     /// When the host was looked at last, and whether it could be read.
-    #[must_use]
     pub fn looked(&self) -> (Instant, bool) {
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -245,7 +241,6 @@ impl Metrics {
     }
 
     /// Whether kubelet has the DRA driver.
-    #[must_use]
     pub fn is_dra_registered(&self) -> bool {
         self.dra_registered.get() == 1
     }

@@ -27,7 +27,6 @@ pub enum Refusal {
 }
 
 /// Why a container would not find a device, where the operator writes specifications.
-#[must_use]
 pub fn no_spec(name: &str) -> String {
     format!(
         "no CDI specification has {name}; \"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"

@@ -40,7 +40,6 @@ struct Given {
 }
 
 /// The resources of a host with these offers and specifications, as the configuration wants them.
-#[must_use]
 pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
     let mut plan = Plan::default();
     let drafts = drafts(config, &mut plan.left_out);
@@ -189,7 +188,6 @@ pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
 /// Whether the holder is a container of a pod: kubelet puts all of them below a cgroup of its own
 /// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
 /// another one where kubelet has a root of its own, as in kind).
-#[must_use]
 pub fn is_of_a_pod(lease: &Lease) -> bool {
     let Holder::Init {
         cgroup: Some(cgroup),

@@ -37,7 +37,6 @@ pub struct Device {
 
 impl Resource {
     /// A resource without devices, as one that lost them has.
-    #[must_use]
     pub fn empty(name: ResourceName) -> Self {
         Resource {
             name,
@@ -46,19 +45,16 @@ impl Resource {
         }
     }
 
-    #[must_use]
     pub fn is_of(&self, classes: &BTreeSet<Class>) -> bool {
         let mut devices = self.devices.iter();
         devices.all(|device| classes.contains(&device.class))
     }
 
-    #[must_use]
     pub fn device(&self, id: &str) -> Option<&Device> {
         self.devices.get(*self.ids.get(id)?)
     }
 
     /// How many ids are healthy, and how many are not.
-    #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let ids = self.ids.iter();
         let unhealthy = ids.filter(|(id, at)| self.unhealthy(id, **at).is_some());
@@ -67,7 +63,6 @@ impl Resource {
     }
 
     /// Why no container can have that id now; `None` if one can, or there is no such id.
-    #[must_use]
     pub fn why_unhealthy(&self, id: &str) -> Option<&str> {
         self.unhealthy(id, *self.ids.get(id)?)
     }

@@ -54,7 +54,6 @@ const SPEED: &str = "linkMbps";
 const SPEED_UNIT: &str = "MB/s";
 
 /// The attributes of an offer. What is not known is left out: a constraint is not met then.
-#[must_use]
 pub fn of(offer: &Offer) -> Attributes {
     let mut attributes = Attributes::new();
     let is_virtual = offer.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
@@ -126,7 +125,6 @@ fn with_colons(address: &str) -> String {
     text
 }
 
-#[must_use]
 pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {
     let mut common = all.next().cloned().unwrap_or_default();
     for attributes in all {
@@ -135,7 +133,6 @@ pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {
     common
 }
 
-#[must_use]
 pub fn number(number: usize) -> Attribute {
     plain(Value::IntVal(i64::try_from(number).unwrap_or(i64::MAX)))
 }

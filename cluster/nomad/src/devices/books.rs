@@ -67,7 +67,6 @@ impl Books {
         edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", Chain(&error)))
     }
 
-    #[must_use]
     pub fn is_own(&self, class: Class) -> bool {
         self.own.iter().any(|(classes, _)| classes.contains(&class))
     }

@@ -53,7 +53,6 @@ impl Group {
         (0..device.slots).map(move |slot| id(r#type, &device.key, slot))
     }
 
-    #[must_use]
     pub fn to_wire(&self) -> DeviceGroup {
         let devices = self.devices.iter().flat_map(|device| self.detected(device));
         DeviceGroup {
@@ -86,7 +85,6 @@ impl Group {
 pub type Place = (usize, usize);
 
 /// The places of devices by the ids of their slots.
-#[must_use]
 pub fn by_id(groups: &[Group]) -> BTreeMap<String, Place> {
     let mut places = BTreeMap::new();
     for (of, group) in groups.iter().enumerate() {

@@ -36,7 +36,6 @@ impl Type {
     ];
 
     /// Its name. None has a `-`, which ends it in an id.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Type::Onload => "onload",
@@ -59,13 +58,11 @@ impl fmt::Display for Type {
     }
 }
 
-#[must_use]
 pub fn id(r#type: Type, name: &str, slot: u32) -> String {
     format!("{type}-{name}-{slot}")
 }
 
 /// The type, name and slot of an id; none for one that [`id`] does not write.
-#[must_use]
 pub fn parse(text: &str) -> Option<(Type, &str, u32)> {
     let (word, rest) = text.split_once('-')?;
     let (name, slot) = rest.rsplit_once('-')?;

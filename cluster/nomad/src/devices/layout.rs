@@ -10,7 +10,6 @@ use crate::settings::{Paths, Settings, Way};
 
 /// The classes whose edits are written anew, with the configuration that they are written with. Where no path
 /// is set there is none, and tasks get what the specifications on disk say.
-#[must_use]
 pub fn layouts(settings: &Settings, config: &Config) -> Vec<(&'static [Class], Config)> {
     let Paths {
         device,

@@ -40,7 +40,6 @@ pub struct Plan {
 
 /// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
 /// device from elsewhere keeps it from all tasks.
-#[must_use]
 pub fn plan(
     offers: &[Offer],
     settings: &Settings,

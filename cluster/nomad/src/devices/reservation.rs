@@ -26,7 +26,6 @@ pub enum Need {
 }
 
 impl Need {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Need::Memlock => "memlock",
@@ -37,13 +36,11 @@ impl Need {
     }
 
     /// Whether a task works without it.
-    #[must_use]
     pub fn is_bearable(self) -> bool {
         matches!(self, Need::Memlock | Need::Lease)
     }
 }
 
-#[must_use]
 pub fn needs(edits: &ContainerEdits) -> BTreeSet<Need> {
     let mut needs = BTreeSet::new();
     for hook in &edits.hooks {
@@ -119,7 +116,6 @@ impl Reservation {
         self.envs.insert(name.to_owned(), value);
     }
 
-    #[must_use]
     pub fn into_wire(self) -> ContainerReservation {
         ContainerReservation {
             envs: self.envs,

@@ -13,7 +13,6 @@ const MAX_FILES: usize = 256;
 
 /// Why none of the specifications in these directories counts; `None` if all do. Directories that the operator
 /// named to this plugin are not looked at: no engine reads them.
-#[must_use]
 pub fn refusal(host: &Host, dirs: &[PathBuf]) -> Option<String> {
     let are_engines = engine_dirs(host).is_ok_and(|engines| engines == dirs);
     let judged = are_engines.then(|| judge(host))?;

@@ -17,7 +17,6 @@ pub struct Agent {
 
 impl Agent {
     /// The parent of this process. Where it cannot be watched, the plugin stays until it is told to end.
-    #[must_use]
     pub fn of_this_process() -> Agent {
         let (told, end) = oneshot::channel();
         let process = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());

@@ -26,7 +26,6 @@ pub struct Handshake {
     multiplex: bool,
 }
 
-#[must_use]
 pub fn is_by_nomad(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     variable(COOKIE).is_some_and(|cookie| cookie == COOKIE_VALUE)
 }
@@ -66,7 +65,6 @@ impl Handshake {
 
     /// The one line that the host reads: version of go-plugin, version of Nomad's plugins, socket, protocol, an
     /// empty certificate. Old hosts read no seventh field.
-    #[must_use]
     pub fn line(&self, socket: &Path) -> String {
         let multiplex = if self.multiplex { "|false" } else { "" };
         format!("1|{VERSION}|unix|{}|grpc|{multiplex}\n", socket.display())

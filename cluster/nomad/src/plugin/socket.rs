@@ -27,7 +27,6 @@ pub struct Place {
 }
 
 impl Place {
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join(SOCKET)
     }

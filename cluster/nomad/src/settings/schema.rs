@@ -4,7 +4,6 @@ use super::table::TABLE;
 use crate::wire::hclspec::spec::Block;
 use crate::wire::hclspec::{Attr, Default, Literal, Object, Spec};
 
-#[must_use]
 pub fn schema() -> Spec {
     let attributes = TABLE.iter().map(|setting| {
         let attribute = spec(Block::Attr(Attr {

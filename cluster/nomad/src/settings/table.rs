@@ -17,7 +17,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    #[must_use]
     pub fn expression(self) -> &'static str {
         match self {
             Kind::Bool => "bool",

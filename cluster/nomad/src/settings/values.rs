@@ -95,7 +95,6 @@ pub enum Runtime {
 }
 
 impl Place {
-    #[must_use]
     pub fn named(&self) -> Option<&PathBuf> {
         match self {
             Place::At(path) => Some(path),
@@ -106,13 +105,11 @@ impl Place {
 
 impl Way {
     /// Whether tasks do not get this at all.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         [&self.host, &self.task].contains(&&Place::Nowhere)
     }
 
     /// Whether all is as the specifications have it.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Way::default()
     }

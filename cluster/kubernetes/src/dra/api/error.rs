@@ -67,7 +67,6 @@ impl ApiError {
         anyhow!("{what}: the API server has not answered within {seconds} s").into()
     }
 
-    #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             ApiError::Refused { status, .. } => Some(code(status)),
@@ -76,14 +75,12 @@ impl ApiError {
     }
 
     /// Whether what was asked from is too old, so that all has to be read again.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         self.status() == Some(StatusCode::GONE)
     }
 
     /// Whether the server says that it has no object of this name. A 404 alone does not say that: a proxy, or a
     /// server without this API, answers it too, and names no object.
-    #[must_use]
     pub fn is_absent(&self, name: &str) -> bool {
         let ApiError::Refused { status, .. } = self else {
             return false;
@@ -92,7 +89,6 @@ impl ApiError {
         status.code == 404 && status.reason == NOT_FOUND && !name.is_empty() && named == Some(name)
     }
 
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let ApiError::Refused { status, .. } = self else {
             return None;

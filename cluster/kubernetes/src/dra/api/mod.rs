@@ -70,7 +70,6 @@ pub enum Run {
 
 impl Api {
     /// Needs an async runtime around it.
-    #[must_use]
     pub fn new(access: Access, metrics: Arc<Metrics>) -> Api {
         let client = transport::client(access);
         Api { client, metrics }

@@ -33,7 +33,6 @@ impl<K: Resource> Watch<K> {
     }
 
     /// The resource version that was told last: another watch begins there.
-    #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }

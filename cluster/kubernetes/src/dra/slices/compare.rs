@@ -11,7 +11,6 @@ use super::features::Features;
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    #[must_use]
     pub fn of(slice: &ResourceSlice) -> Fingerprint {
         let mut spec = slice.spec.clone();
         spec.pool.generation = 0;
@@ -45,7 +44,6 @@ pub struct Listed {
 }
 
 impl Listed {
-    #[must_use]
     pub fn of(slice: &ResourceSlice) -> Listed {
         let pool = &slice.spec.pool;
         Listed {
@@ -69,7 +67,6 @@ fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
 }
 
 /// The features whose fields the server did not keep, and whether anything else differs.
-#[must_use]
 pub fn lost(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> (Features, bool) {
     let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
     let (sent_devices, kept_devices) = (devices(sent), devices(kept));

@@ -25,7 +25,6 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    #[must_use]
     pub fn key(self) -> &'static str {
         match self {
             Trouble::Unhealthy => UNHEALTHY,
@@ -36,7 +35,6 @@ impl Trouble {
 
 /// Why nobody is to get a device now, if there is a reason. That a claim has it is none: the scheduler knows. It does
 /// not know of a pod that has it by annotation.
-#[must_use]
 pub fn trouble(offer: &Offer) -> Option<Trouble> {
     if offer.health != Health::Healthy {
         return Some(Trouble::Unhealthy);

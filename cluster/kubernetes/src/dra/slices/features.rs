@@ -27,7 +27,6 @@ impl Features {
         taints: false,
     };
 
-    #[must_use]
     pub fn and(self, other: Features) -> Features {
         Features {
             counters: self.counters || other.counters,
@@ -37,7 +36,6 @@ impl Features {
     }
 
     /// These without those.
-    #[must_use]
     pub fn without(self, lost: Features) -> Features {
         Features {
             counters: self.counters && !lost.counters,

@@ -61,7 +61,6 @@ struct Entry<'a> {
 
 impl<'a> Pool<'a> {
     /// The pool of a class, written with these features. It may have no devices.
-    #[must_use]
     pub fn of(wanted: Wanted<'a>, class: Class, features: Features) -> Pool<'a> {
         let offers = wanted.offers.iter();
         let offers = offers.filter(|offer| offer.class == class && is_device(offer));
@@ -137,23 +136,19 @@ impl<'a> Pool<'a> {
         self.devices.extend(slots);
     }
 
-    #[must_use]
     pub fn class(&self) -> Class {
         self.class
     }
 
-    #[must_use]
     pub fn name(&self) -> &str {
         self.wanted.names.pool(self.class)
     }
 
-    #[must_use]
     pub fn devices(&self) -> usize {
         self.devices.len()
     }
 
     /// What it lacks, and why: lines for the operator.
-    #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
@@ -162,13 +157,11 @@ impl<'a> Pool<'a> {
         self.devices.len().div_ceil(self.per_slice)
     }
 
-    #[must_use]
     pub fn slices(&self) -> usize {
         self.of_devices() + self.sets.len().div_ceil(MOST_SETS)
     }
 
     /// The name of one of them. It follows from node, class and number, so that nothing has to be remembered.
-    #[must_use]
     pub fn slice_name(&self, at: usize) -> String {
         let class = self.class;
         let end = match at.checked_sub(self.of_devices()) {
@@ -178,7 +171,6 @@ impl<'a> Pool<'a> {
         behind_node(self.wanted.node.as_str(), &end)
     }
 
-    #[must_use]
     pub fn slice(&self, at: usize, generation: i64) -> ResourceSlice {
         let (devices, shared_counters) = match at.checked_sub(self.of_devices()) {
             None => (Some(self.of_slice(at)), None),

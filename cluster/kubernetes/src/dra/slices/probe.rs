@@ -12,7 +12,6 @@ use super::pool::metadata;
 use crate::dra::DRIVER;
 use crate::dra::names::{NodeName, behind_node};
 
-#[must_use]
 pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
     let form = Form::Shared(2);
     let shared = Device {

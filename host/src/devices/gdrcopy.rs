@@ -1,0 +1,30 @@
+//! The class gdrcopy.
+
+use onload_core::class::Class;
+
+use super::attributes::{Attributes, text};
+use super::device::{Device, DeviceNode};
+use super::places::Places;
+use crate::discover::gdrcopy::Gdrcopy;
+
+pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+    let found = places.inventory.gdrcopy.iter();
+    let made = found.filter_map(|gdrcopy| {
+        let expected = Gdrcopy::expected();
+        Some(Device {
+            nodes: vec![DeviceNode::own(
+                &gdrcopy.node,
+                expected.into_iter().collect(),
+            )],
+            read: Some(0),
+            ..Device::new(class, gdrcopy.name)?
+        })
+    });
+    made.collect()
+}
+
+pub(super) fn attributes(_: &Device, places: &Places<'_>) -> Attributes {
+    let found = places.inventory.gdrcopy.first();
+    let version = found.and_then(|gdrcopy| gdrcopy.version.as_deref());
+    Attributes::from([("driverVersion", text(version))])
+}
