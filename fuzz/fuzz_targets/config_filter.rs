@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use onload_sys::text::one_line;
-use onload_hooks::config::filter::{Container, apply};
+use onload_hooks::config::filter::apply;
+use onload_hooks::decide::subject::Container;
 
 use fake_host::FakeHost;
 

@@ -11,7 +11,7 @@ use onload_sys::elf::Summary;
 use onload_sys::error::Result;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::decide::subject::Identity;
+use onload_hooks::decide::subject::Container;
 use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::decide::host::{HostView, Privilege, Settings};
 use onload_hooks::decide::specs::Specs;
@@ -48,7 +48,7 @@ impl Pools for FakeHost {
     fn ticket(
         &self,
         id: &Token,
-        _: Identity<'_>,
+        _: Container<'_>,
         _: Option<&Path>,
     ) -> Result<Ticket> {
         Err(ticket::unknown(id))

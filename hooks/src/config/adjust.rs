@@ -5,21 +5,28 @@
 //! /etc/ld.so.preload is not merged, and mounts are compared with the paths that they name: a link of the
 //! image is the runtime's to resolve, as it is with `--device`.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::oci::{HugepageLimit, InjectError, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::HookArguments;
+use onload_core::request;
 use onload_sys::error::{Context, Result};
 
-use super::filter::{self, APPLYING, Described};
+use super::filter::{APPLYING, Filter, Outcome, variable};
 use super::input::DecisionInput;
 use super::scan::Places;
 use crate::decide::device::Device;
-use crate::decide::host::HostView;
+use crate::decide::host::{HostView, Privilege};
 use crate::decide::pools::{Pools, Reserved, or_give_back};
-use crate::decide::subject::CONFIG_JSON;
+use crate::decide::subject::{CONFIG_JSON, Container};
+use crate::decide::{self, Decision, cpuset};
+
+/// The variable by which the dynamic loader preloads libraries (ld.so(8)).
+const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
 
@@ -82,31 +89,87 @@ pub fn adjust(
     let Some(input) = DecisionInput::parse(Arc::new(config), Places::Annotations)? else {
         return Ok(None);
     };
-    let described = filter::describe(input, id, host, pools)?;
-    let reserved = described.outcome.reserved.clone();
-    or_give_back(adjustment(described), reserved.as_ref(), pools).map(Some)
+    let settings = host.settings()?;
+    let mut request = input.request;
+    request.open_bundles(&settings.config.bundles)?;
+    let mut filter = Filter {
+        container: Container {
+            bundle: Path::new(""),
+            id: Some(id),
+            sees_exec: false,
+        },
+        host,
+        pools,
+        settings,
+        // The engine's runtime has every right, whatever this process has.
+        privilege: Privilege {
+            is_initial_namespace: true,
+            may_raise_limits: true,
+            memlock_hard: None,
+            nofile_soft: None,
+            nofile_hard: None,
+        },
+        request,
+        tickets: Vec::new(),
+        outcome: Outcome::default(),
+    };
+    let adjustment = adjustment(&mut filter, &input.config);
+    or_give_back(adjustment, filter.outcome.reserved.as_ref(), pools).map(Some)
 }
 
-fn adjustment(described: Described) -> Result<Adjustment> {
-    let (before, limited) = (&described.before, &described.limited);
-    let limits = changed_limits(before, limited).context(CONFIG_JSON)?;
-    let hugepage_limits = changed_hugepages(before, limited).context(CONFIG_JSON)?;
-    let nodes = nodes(&described.devices, before).context(CONFIG_JSON)?;
-    let outcome = described.outcome;
+fn adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment> {
+    let mut decision = filter.decide(config, &|_| false)?;
+    let (keys, memlock) = (decision.keys.clone(), decision.memlock);
+    let given = std::mem::take(&mut decision.given);
+    let why = if request::is_of_pod(config) {
+        cpuset::OF_POD
+    } else {
+        cpuset::BY_NRI
+    };
+    let not_set = cpuset::not_set(&decision.placements, why);
+    filter.outcome.report.warnings.extend(not_set);
+    let names = names(&mut decision, config).context(CONFIG_JSON)?;
+    let mut limited = config.clone();
+    let (edits, devices) = filter.edits(&mut limited, decision, None)?;
+    filter.memlock(&mut limited, memlock).context(CONFIG_JSON)?;
+    filter.hugepages_limit(&mut limited).context(CONFIG_JSON)?;
+    let limits = changed_limits(config, &limited).context(CONFIG_JSON)?;
+    let hugepage_limits = changed_hugepages(config, &limited).context(CONFIG_JSON)?;
+    let nodes = nodes(&devices, config).context(CONFIG_JSON)?;
+    let edits = self::edits(edits)?;
+    let report = std::mem::take(&mut filter.outcome.report);
     Ok(Adjustment {
-        keys: described.keys,
-        names: described.names.filter(|names| !names.is_empty()),
-        edits: Edits {
-            nodes,
-            ..edits(described.edits)?
-        },
+        keys,
+        names: names.filter(|names| !names.is_empty()),
+        edits: Edits { nodes, ..edits },
         limits,
         hugepage_limits,
-        given: outcome.given,
-        warnings: outcome.warnings,
-        reasons: outcome.reasons,
-        reserved: outcome.reserved,
+        given,
+        warnings: report.warnings,
+        reasons: report.reasons,
+        reserved: filter.outcome.reserved.clone(),
     })
+}
+
+/// The names of the devices, if they give what the edits would: nothing that the container sets itself takes
+/// precedence, and libonload.so is preloaded as the specifications say, if at all.
+fn names(
+    decision: &mut Decision,
+    config: &OciConfig,
+) -> Result<Option<Vec<String>>, OciConfigError> {
+    let names = decision.names.take();
+    let is_by_file = decision.preload.mount.is_some();
+    if names.is_none() || decision.preload.is_asked || is_by_file {
+        return Ok(None);
+    }
+    let mut given = BTreeSet::new();
+    for (_, edits) in &decision.by_class {
+        let names = edits.env.iter().map(|entry| variable(entry));
+        given.extend(names.filter(|name| *name == LD_PRELOAD || decide::is_setting(name)));
+    }
+    let mut is_free = true;
+    config.each_env(|entry| is_free &= !given.contains(variable(entry)))?;
+    Ok(names.filter(|_| is_free))
 }
 
 fn edits(edits: ContainerEdits) -> Result<Edits> {

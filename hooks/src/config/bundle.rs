@@ -1,20 +1,22 @@
 //! A bundle's `config.json`: read once, then replaced completely or not at all.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::atomic::TempFile;
 use onload_sys::fs::attributes;
+use onload_sys::fs::regular::read_sized;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::scan::{self, Places, Scanned};
+use super::scan::{self, MAX_BYTES, Places, Scanned};
 
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
@@ -111,6 +113,19 @@ impl ConfigFile {
             self.path
         )
     }
+}
+
+/// The file of the network namespace that a container joins; `None` if it gets a new one, or the
+/// configuration is gone.
+pub(crate) fn network_namespace(config: &Path) -> Option<PathBuf> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(config, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok().filter(Metadata::is_file)?;
+    let size = usize::try_from(metadata.len()).unwrap_or_default();
+    let config = OciConfig::parse(&read_sized(file, size, MAX_BYTES).ok()?).ok()?;
+    let paths = config.namespace_paths("network").ok()?;
+    let path = PathBuf::from(paths.into_iter().next()?);
+    Some(path).filter(|path| path.is_absolute())
 }
 
 fn path_in(bundle: &Path, config: Option<&Path>) -> PathBuf {
@@ -250,5 +265,28 @@ mod tests {
         );
         assert_eq!(id("/bundle"), None);
         assert_eq!(id("/userdata"), None);
+    }
+
+    #[test]
+    fn the_network_namespace_is_read_whatever_stands_beside_it() {
+        let bundle = bundle();
+        let config = bundle.path().join("config.json");
+        let named = |json: &str| {
+            fs::write(&config, json).unwrap();
+            network_namespace(&config)
+        };
+        let json = r#"{"ociVersion":"1.0.2","linux":{"resources":{},"namespaces":[{"type":"pid"},
+            {"type":"network","path":"/run/netns/a"}]}}"#;
+        assert_eq!(named(json), Some(PathBuf::from("/run/netns/a")));
+        for json in [
+            r#"{"linux":{"namespaces":[{"type":"network"}]}}"#,
+            r#"{"linux":{"namespaces":[{"type":"network","path":"relative"}]}}"#,
+            r#"{"linux":{"namespaces":[{"type":"pid","path":"/a"}]}}"#,
+            r#"{"linux":{"namespaces":7}}"#,
+            "{}",
+            "",
+        ] {
+            assert_eq!(named(json), None, "{json}");
+        }
     }
 }

@@ -3,9 +3,8 @@
 //! only what concerns the requested nodes is kept.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::Read;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -19,15 +18,6 @@ pub(crate) struct ListedNodes {
     devices: Vec<DeviceEntry>,
     /// For each node, the last mount that covers it: that mount is the one visible there.
     mounts: BTreeMap<String, NodeMount>,
-}
-
-#[derive(Debug)]
-pub(crate) enum NodeSource<'a> {
-    /// The runtime creates it from these entries.
-    Entries(Vec<&'a DeviceEntry>),
-    /// It is bind-mounted from this path, which may be relative to the bundle.
-    Mounted(PathBuf),
-    Missing,
 }
 
 /// An entry of `linux.devices`.
@@ -47,14 +37,9 @@ struct NodeMount {
     source: Option<PathBuf>,
     #[serde(rename = "type")]
     type_: Option<String>,
-    #[serde(default)]
-    options: Options,
-}
-
-/// The options of a mount, reduced to whether they make it a bind mount: the list may be long.
-#[derive(Clone, Debug, Default)]
-struct Options {
-    bind: bool,
+    /// Whether the options make it a bind mount: the list may be long, and nothing else of it is kept.
+    #[serde(default, rename = "options", deserialize_with = "has_bind")]
+    has_bind: bool,
 }
 
 impl DeviceEntry {
@@ -71,52 +56,37 @@ impl DeviceEntry {
     }
 }
 
-impl NodeMount {
-    fn is_bind(&self) -> bool {
-        self.type_.as_deref() == Some("bind") || self.options.bind
-    }
-}
-
 impl ListedNodes {
-    pub(crate) fn read(
-        from: impl Read,
-        wanted: &[Expect],
-    ) -> Result<ListedNodes, serde_json::Error> {
-        ListedNodes::parse(serde_json::Deserializer::from_reader(from), wanted)
-    }
-
-    /// Reads a configuration from memory, which is several times as fast.
-    pub(crate) fn from_bytes(
-        bytes: &[u8],
-        wanted: &[Expect],
-    ) -> Result<ListedNodes, serde_json::Error> {
-        ListedNodes::parse(serde_json::Deserializer::from_slice(bytes), wanted)
-    }
-
-    fn parse<'de, R: serde_json::de::Read<'de>>(
+    /// A configuration in memory is read several times as fast as one from a file.
+    pub(crate) fn parse<'de, R: serde_json::de::Read<'de>>(
         mut json: serde_json::Deserializer<R>,
         wanted: &[Expect],
     ) -> Result<ListedNodes, serde_json::Error> {
-        let listed = Config { wanted }.deserialize(&mut json)?;
+        let mut listed = ListedNodes::default();
+        let config = Part {
+            is_linux: false,
+            wanted,
+            listed: &mut listed,
+        };
+        config.deserialize(&mut json)?;
         json.end()?;
         Ok(listed)
     }
 
-    /// Where the node at this path in the container comes from. In a user namespace, engines may
-    /// mount the host's node instead of listing it, since nobody can create one there.
-    pub(crate) fn source_of(&self, node: &str) -> NodeSource<'_> {
-        let entries: Vec<&DeviceEntry> =
-            self.devices.iter().filter(|one| one.path == node).collect();
-        if !entries.is_empty() {
-            return NodeSource::Entries(entries);
+    pub(crate) fn entries(&self, node: &str) -> impl Iterator<Item = &DeviceEntry> {
+        self.devices.iter().filter(move |one| one.path == node)
+    }
+
+    /// The path, which may be relative to the bundle, that is bind-mounted at a node or above it. In a user namespace,
+    /// engines may mount the host's node instead of listing it, since nobody can create one there.
+    pub(crate) fn mounted(&self, node: &str) -> Option<PathBuf> {
+        let mount = self.mounts.get(node)?;
+        if mount.type_.as_deref() != Some("bind") && !mount.has_bind {
+            return None;
         }
-        let bind = self.mounts.get(node).filter(|mount| mount.is_bind());
-        let source = bind.and_then(|mount| {
-            let (source, rest) = (mount.source.clone()?, below(node, &mount.destination)?);
-            let is_node = rest.as_os_str().is_empty();
-            Some(if is_node { source } else { source.join(rest) })
-        });
-        source.map_or(NodeSource::Missing, NodeSource::Mounted)
+        let (source, rest) = (mount.source.clone()?, below(node, &mount.destination)?);
+        let is_node = rest.as_os_str().is_empty();
+        Some(if is_node { source } else { source.join(rest) })
     }
 }
 
@@ -126,12 +96,11 @@ fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
     rest.filter(|_| directory.is_absolute())
 }
 
-struct Config<'w> {
-    wanted: &'w [Expect],
-}
-
-struct Linux<'w> {
-    wanted: &'w [Expect],
+/// What concerns the requested nodes of a configuration, or of its `linux`.
+struct Part<'a> {
+    is_linux: bool,
+    wanted: &'a [Expect],
+    listed: &'a mut ListedNodes,
 }
 
 /// A list whose entries are visited one by one; null counts as empty.
@@ -140,113 +109,86 @@ struct Each<F, T> {
     of: PhantomData<T>,
 }
 
-impl<'de> DeserializeSeed<'de> for Config<'_> {
-    type Value = ListedNodes;
+impl<'de> DeserializeSeed<'de> for Part<'_> {
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<ListedNodes, D::Error> {
-        from.deserialize_map(self)
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        if self.is_linux {
+            from.deserialize_any(self)
+        } else {
+            from.deserialize_map(self)
+        }
     }
 }
 
-impl<'de> Visitor<'de> for Config<'_> {
-    type Value = ListedNodes;
+impl<'de> Visitor<'de> for Part<'_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a container's configuration")
+        f.write_str(if self.is_linux {
+            "an object or null"
+        } else {
+            "a container's configuration"
+        })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ListedNodes, A::Error> {
-        let (mut devices, mut has_mounts) = (None, None);
-        let mut mounts: BTreeMap<String, NodeMount> = BTreeMap::new();
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let (wanted, listed) = (self.wanted, self.listed);
+        let mut seen = BTreeSet::new();
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
-            match &*key {
-                "linux" => {
-                    let wanted = self.wanted;
-                    once(
-                        &mut devices,
-                        "linux",
-                        map.next_value_seed(Linux { wanted })?,
-                    )?;
+            let name = match (&*key, self.is_linux) {
+                ("linux", false) => {
+                    let linux = Part {
+                        is_linux: true,
+                        wanted,
+                        listed,
+                    };
+                    map.next_value_seed(linux)?;
+                    "linux"
                 }
-                "mounts" => {
+                ("mounts", false) => {
                     let look = |mount: NodeMount| {
-                        for node in self.wanted.iter().map(|one| &one.node) {
+                        for node in wanted.iter().map(|one| &one.node) {
                             if below(node, &mount.destination).is_some() {
-                                mounts.insert(node.clone(), mount.clone());
+                                listed.mounts.insert(node.clone(), mount.clone());
                             }
                         }
                     };
-                    once(&mut has_mounts, "mounts", map.next_value_seed(each(look))?)?;
+                    map.next_value_seed(each(look))?;
+                    "mounts"
+                }
+                ("devices", true) => {
+                    let look = |device: DeviceEntry| {
+                        if wanted.iter().any(|one| one.node == device.path) {
+                            keep(&mut listed.devices, device);
+                        }
+                    };
+                    map.next_value_seed(each(look))?;
+                    "devices"
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
+                    continue;
                 }
+            };
+            // JSON readers disagree about which of two members with the same name counts.
+            if !seen.insert(name) {
+                return Err(A::Error::duplicate_field(name));
             }
         }
-        Ok(ListedNodes {
-            devices: devices.unwrap_or_default(),
-            mounts,
-        })
+        Ok(())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Linux<'_> {
-    type Value = Vec<DeviceEntry>;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<DeviceEntry>, D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Linux<'_> {
-    type Value = Vec<DeviceEntry>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or null")
-    }
-
-    fn visit_unit<E>(self) -> Result<Vec<DeviceEntry>, E> {
-        Ok(Vec::new())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<DeviceEntry>, A::Error> {
-        let mut devices = Vec::new();
-        let mut has_devices = None;
-        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
-            if key == "devices" {
-                let look = |device: DeviceEntry| {
-                    if self.wanted.iter().any(|one| one.node == device.path) {
-                        keep(&mut devices, device);
-                    }
-                };
-                once(
-                    &mut has_devices,
-                    "devices",
-                    map.next_value_seed(each(look))?,
-                )?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(devices)
-    }
-}
-
-impl<'de> Deserialize<'de> for Options {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Options, D::Error> {
-        let mut options = Options::default();
-        let look = |option: Cow<'_, str>| options.bind |= option == "bind" || option == "rbind";
-        each(look).deserialize(from)?;
-        Ok(options)
-    }
-}
-
-/// JSON readers disagree about which of two members with the same name counts, so both are refused.
-fn once<T, E: Error>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), E> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(E::duplicate_field(name)),
-    }
+fn has_bind<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    let mut has_bind = false;
+    let look = |option: Cow<'_, str>| has_bind |= option == "bind" || option == "rbind";
+    each(look).deserialize(from)?;
+    Ok(has_bind)
 }
 
 /// A node may have any number of entries. The first of several equal ones is enough, and if two
@@ -298,8 +240,9 @@ mod tests {
 
     fn parsed(json: &str) -> Result<ListedNodes, serde_json::Error> {
         let wanted = ["/dev/a=nic:onload".parse().unwrap()];
-        let read = ListedNodes::read(json.as_bytes(), &wanted);
-        let held = ListedNodes::from_bytes(json.as_bytes(), &wanted);
+        let read = serde_json::Deserializer::from_reader(json.as_bytes());
+        let read = ListedNodes::parse(read, &wanted);
+        let held = ListedNodes::parse(serde_json::Deserializer::from_str(json), &wanted);
         assert_eq!(
             format!("{:?}", read.as_ref().ok()),
             format!("{:?}", held.ok())
@@ -313,11 +256,7 @@ mod tests {
 
     /// The source of /dev/a with these mounts.
     fn mounted(mounts: &str) -> Option<PathBuf> {
-        match listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).source_of("/dev/a") {
-            NodeSource::Mounted(source) => Some(source),
-            NodeSource::Entries(_) => panic!("listed"),
-            NodeSource::Missing => None,
-        }
+        listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).mounted("/dev/a")
     }
 
     #[test]
@@ -337,10 +276,9 @@ mod tests {
             r#"{"linux":null,"mounts":null}"#,
             r#"{"linux":{"devices":null}}"#,
         ] {
-            assert!(matches!(
-                listed(nothing).source_of("/dev/a"),
-                NodeSource::Missing
-            ));
+            let found = listed(nothing);
+            assert_eq!(found.entries("/dev/a").count(), 0);
+            assert_eq!(found.mounted("/dev/a"), None);
         }
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(
@@ -381,15 +319,6 @@ mod tests {
         ] {
             assert!(parsed(json).is_err(), "{json}");
         }
-    }
-
-    #[test]
-    fn an_entry_comes_before_a_mount() {
-        let json = r#"{"linux":{"devices":[{"path":"/dev/a","type":"c","major":1,"minor":2}]},
-            "mounts":[{"destination":"/dev/a","type":"bind","source":"/dev/x"}]}"#;
-        assert!(
-            matches!(listed(json).source_of("/dev/a"), NodeSource::Entries(entries) if entries.len() == 1)
-        );
     }
 
     #[test]

@@ -14,7 +14,6 @@ use onload_cdi::oci::{self, Node, NodeInfo};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
-use onload_core::container_id::ContainerId;
 use onload_core::lease::Token;
 use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
 use onload_core::request::{self, Origin, Request};
@@ -30,16 +29,14 @@ use crate::decide::host_root::{self, CAP_SETUID};
 use crate::decide::placement::Placement;
 use crate::decide::pools::{Pools, Reserved, or_give_back};
 use crate::decide::preload_choice::PreloadChoice;
+use crate::decide::report::Report;
 use crate::decide::subject::CONFIG_JSON;
-use crate::decide::subject::{Identity, Subject, TicketUse};
+use crate::decide::subject::{Container, Subject, TicketUse};
 use crate::decide::variable;
 use crate::decide::{self, Decision};
 use crate::image::container_root::ContainerRoot;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
-
-/// The variable by which the dynamic loader preloads libraries (ld.so(8)).
-const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 
@@ -52,25 +49,12 @@ pub struct Outcome {
     pub config: Option<Vec<u8>>,
     /// A file to write on this host first.
     pub file: Option<HostFile>,
-    pub warnings: Vec<String>,
-    pub reasons: Vec<String>,
-    /// What was given, on one line; empty: nothing.
-    pub given: String,
+    pub report: Report,
     /// Members of pools that are kept for the container; if it is not created, they are given back.
     pub reserved: Option<Reserved>,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
     pub guards_exec: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Container<'a> {
-    /// The directory that `root.path` is relative to.
-    pub bundle: &'a Path,
-    pub id: Option<&'a ContainerId>,
-    /// Whether the caller also sees the processes that are started in the container later: else a capability that
-    /// is removed from the first process would return with the next one.
-    pub sees_exec: bool,
 }
 
 /// Gives a container what its annotations request, and the variable of its environment. Nothing is written in any
@@ -101,17 +85,13 @@ pub(crate) fn give(
     pools: &dyn Pools,
 ) -> Result<Outcome> {
     let settings = host.settings()?;
-    let identity = Identity {
-        id: container.id,
-        bundle: container.bundle,
-    };
     let task = variable::task(&input.config);
-    let take = |id: &Token| pools.ticket(id, identity, task.as_deref());
+    let take = |id: &Token| pools.ticket(id, container, task.as_deref());
     let asked = variable::read(&input.variables, &settings, &take)?;
     let mut request = input.request;
     request.add_missing(asked.request)?;
     let outcome = Outcome {
-        warnings: asked.warnings,
+        report: Report::of_warnings(asked.warnings, settings.config.log.clone()),
         ..Outcome::default()
     };
     if request == Request::default() {
@@ -133,66 +113,15 @@ pub(crate) fn give(
     result.map(|()| filter.outcome)
 }
 
-/// As [`give`], but for an engine that has made neither the container's root nor its bundle, and that
-/// puts what is decided into the configuration itself. Its runtime has every right, whatever this
-/// process has.
-pub(crate) fn describe(
-    input: DecisionInput,
-    id: &ContainerId,
-    host: &dyn HostView,
-    pools: &dyn Pools,
-) -> Result<Described> {
-    let container = Container {
-        bundle: Path::new(""),
-        id: Some(id),
-        sees_exec: false,
-    };
-    let settings = host.settings()?;
-    let mut request = input.request;
-    request.open_bundles(&settings.config.bundles)?;
-    let mut filter = Filter {
-        container,
-        host,
-        pools,
-        settings,
-        privilege: Privilege {
-            is_initial_namespace: true,
-            may_raise_limits: true,
-            memlock_hard: None,
-            nofile_soft: None,
-            nofile_hard: None,
-        },
-        request,
-        tickets: Vec::new(),
-        outcome: Outcome::default(),
-    };
-    let result = filter.describe(input.config);
-    or_give_back(result, filter.outcome.reserved.as_ref(), pools)
-}
-
-/// A decision that somebody else carries out.
-pub(crate) struct Described {
-    /// Where devices are requested, for people.
-    pub keys: String,
-    /// The names of the devices, if they say all of the edits.
-    pub names: Option<Vec<String>>,
-    pub edits: ContainerEdits,
-    pub devices: Vec<Device>,
-    pub before: OciConfig,
-    /// The same with the limits that the container gets.
-    pub limited: OciConfig,
-    pub outcome: Outcome,
-}
-
-struct Filter<'a> {
-    container: Container<'a>,
-    host: &'a dyn HostView,
-    pools: &'a dyn Pools,
-    settings: Settings,
-    privilege: Privilege,
-    request: Request,
-    tickets: Vec<TicketUse>,
-    outcome: Outcome,
+pub(super) struct Filter<'a> {
+    pub(super) container: Container<'a>,
+    pub(super) host: &'a dyn HostView,
+    pub(super) pools: &'a dyn Pools,
+    pub(super) settings: Settings,
+    pub(super) privilege: Privilege,
+    pub(super) request: Request,
+    pub(super) tickets: Vec<TicketUse>,
+    pub(super) outcome: Outcome,
 }
 
 impl Filter<'_> {
@@ -224,55 +153,26 @@ impl Filter<'_> {
         // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         if self.outcome.config.is_some() {
-            self.outcome.given = given;
+            self.outcome.report.given = given;
         }
         Ok(())
     }
 
-    /// As [`Filter::run`], for an engine that changes the configuration itself and has not made the
-    /// container's root yet.
-    fn describe(&mut self, config: OciConfig) -> Result<Described> {
-        let mut limited = config.clone();
-        let mut decision = self.decide(&config, &|_| false)?;
-        self.outcome.given = std::mem::take(&mut decision.given);
-        let keys = decision.keys.clone();
-        let memlock = decision.memlock;
-        let why = if request::is_of_pod(&config) {
-            cpuset::OF_POD
-        } else {
-            cpuset::BY_NRI
-        };
-        let not_set = cpuset::not_set(&decision.placements, why);
-        self.outcome.warnings.extend(not_set);
-        let names = names(&mut decision, &config).context(CONFIG_JSON)?;
-        let (edits, devices) = self.edits(&mut limited, decision, None)?;
-        self.memlock(&mut limited, memlock).context(CONFIG_JSON)?;
-        self.hugepages_limit(&mut limited).context(CONFIG_JSON)?;
-        Ok(Described {
-            keys,
-            names,
-            edits,
-            devices,
-            before: config,
-            limited,
-            outcome: std::mem::take(&mut self.outcome),
-        })
-    }
-
-    fn decide(&mut self, config: &OciConfig, lacks: &dyn Fn(&Path) -> bool) -> Result<Decision> {
+    pub(super) fn decide(
+        &mut self,
+        config: &OciConfig,
+        lacks: &dyn Fn(&Path) -> bool,
+    ) -> Result<Decision> {
         let subject = Subject {
             config,
             request: &self.request,
             tickets: &self.tickets,
-            identity: Identity {
-                id: self.container.id,
-                bundle: self.container.bundle,
-            },
+            container: self.container,
             lacks,
         };
         let mut decision = decide::decide(subject, &self.settings, self.host, self.pools)?;
         self.outcome.reserved = decision.reserved.take();
-        self.outcome.warnings.append(&mut decision.warnings);
+        self.outcome.report.warnings.append(&mut decision.warnings);
         Ok(decision)
     }
 
@@ -289,7 +189,7 @@ impl Filter<'_> {
         }
         let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
-            self.outcome.warnings.push(format!(
+            self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
                 self.key(&ONLOAD)
             ));
@@ -303,7 +203,7 @@ impl Filter<'_> {
     }
 
     /// What is to be applied, and the nodes as they were found; limits are changed in the configuration.
-    fn edits(
+    pub(super) fn edits(
         &mut self,
         config: &mut OciConfig,
         decision: Decision,
@@ -348,8 +248,8 @@ impl Filter<'_> {
         };
         let applied = preload::apply(edits, config, choice, &now, self.host);
         let applied = applied.with_context(|| self.key(&[Class::Nic]))?;
-        self.outcome.warnings.extend(applied.warnings);
-        self.outcome.reasons.extend(applied.reasons);
+        self.outcome.report.warnings.extend(applied.warnings);
+        self.outcome.report.reasons.extend(applied.reasons);
         self.outcome.file = applied.file;
         Ok(())
     }
@@ -364,8 +264,8 @@ impl Filter<'_> {
                 _ => format!("{key}: class {class} is allowed and gives {names}"),
             }
         });
-        self.outcome.reasons.splice(0..0, asked);
-        let reasons = &mut self.outcome.reasons;
+        self.outcome.report.reasons.splice(0..0, asked);
+        let reasons = &mut self.outcome.report.reasons;
         for node in &edits.device_nodes {
             let access = node.permissions.as_deref().unwrap_or("rwm");
             reasons.push(format!(
@@ -385,7 +285,7 @@ impl Filter<'_> {
     }
 
     /// Never lowers it.
-    fn memlock(
+    pub(super) fn memlock(
         &mut self,
         config: &mut OciConfig,
         memlock: Option<Memlock>,
@@ -403,7 +303,7 @@ impl Filter<'_> {
             wanted.min(own)
         };
         if reachable < wanted {
-            self.outcome.warnings.push(format!(
+            self.outcome.report.warnings.push(format!(
                 "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
             ));
         }
@@ -426,7 +326,10 @@ impl Filter<'_> {
             let asked = classes.find_map(|class| self.request.devices.get(class));
             let of = asked.map(|asked| format!("{}: ", reason(&asked.origin)));
             let of = of.unwrap_or_default();
-            self.outcome.reasons.push(format!("{of}{NAME} is {set}"));
+            self.outcome
+                .report
+                .reasons
+                .push(format!("{of}{NAME} is {set}"));
         }
         Ok(())
     }
@@ -445,19 +348,20 @@ impl Filter<'_> {
         };
         config.capability_add(sets, CAP_IPC_LOCK)?;
         self.outcome
+            .report
             .reasons
             .push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
         Ok(())
     }
 
-    fn hugepages_limit(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
+    pub(super) fn hugepages_limit(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
         let Some(asked) = &self.request.hugepages_limit else {
             return Ok(());
         };
         let mut limits = Vec::new();
         for wanted in &asked.value {
             let (page_size, limit) = (wanted.page_size(), wanted.limit_bytes);
-            self.outcome.reasons.push(format!(
+            self.outcome.report.reasons.push(format!(
                 "{}: at most {limit} bytes in huge pages of {page_size}",
                 reason(&asked.origin)
             ));
@@ -482,6 +386,7 @@ impl Filter<'_> {
                 cpuset::ROOTLESS
             };
             self.outcome
+                .report
                 .warnings
                 .extend(cpuset::not_set(placements, why));
             return Ok(());
@@ -490,11 +395,11 @@ impl Filter<'_> {
         let own = config.cpuset().context(CONFIG_JSON)?;
         let sysfs = self.host.sysfs();
         let chosen = cpuset::choose(placements, &own, path.as_deref(), &sysfs)?;
-        self.outcome.warnings.extend(chosen.warnings);
+        self.outcome.report.warnings.extend(chosen.warnings);
         for (what, list) in [("CPUs", &chosen.cpus), ("NUMA nodes", &chosen.mems)] {
             if let Some(list) = list {
                 let reason = format!("{}: {what} {list}", reason(&first.origin));
-                self.outcome.reasons.push(reason);
+                self.outcome.report.reasons.push(reason);
             }
         }
         if chosen.cpus.is_some() || chosen.mems.is_some() {
@@ -513,27 +418,6 @@ impl Filter<'_> {
             None => decide::keys(&self.request),
         }
     }
-}
-
-/// The names of the devices, if they give what the edits would: nothing that the container sets itself takes
-/// precedence, and libonload.so is preloaded as the specifications say, if at all.
-fn names(
-    decision: &mut Decision,
-    config: &OciConfig,
-) -> Result<Option<Vec<String>>, OciConfigError> {
-    let names = decision.names.take();
-    let is_by_file = decision.preload.mount.is_some();
-    if names.is_none() || decision.preload.is_asked || is_by_file {
-        return Ok(None);
-    }
-    let mut given = BTreeSet::new();
-    for (_, edits) in &decision.by_class {
-        let names = edits.env.iter().map(|entry| variable(entry));
-        given.extend(names.filter(|name| *name == LD_PRELOAD || decide::is_setting(name)));
-    }
-    let mut is_free = true;
-    config.each_env(|entry| is_free &= !given.contains(variable(entry)))?;
-    Ok(names.filter(|_| is_free))
 }
 
 /// Settings that the container brings take precedence over those of a specification.
@@ -590,7 +474,7 @@ fn reason(origin: &Origin) -> String {
     }
 }
 
-fn variable(entry: &str) -> &str {
+pub(super) fn variable(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 

@@ -6,6 +6,5 @@ pub(crate) mod bundle;
 pub(crate) mod devices;
 pub mod filter;
 pub(crate) mod input;
-pub(crate) mod namespace;
 pub mod scan;
 pub mod state;

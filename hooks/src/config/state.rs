@@ -28,8 +28,8 @@ struct Raw {
     pid: Option<i64>,
     bundle: Option<PathBuf>,
     status: Option<String>,
-    #[serde(default, rename = "annotations")]
-    _annotations: IgnoredAny,
+    /// A configuration's.
+    process: Option<IgnoredAny>,
 }
 
 impl State {
@@ -42,6 +42,10 @@ impl State {
             );
             Err(error).context(sentence)
         })?;
+        State::of(raw, bundle_wanted)
+    }
+
+    fn of(raw: Raw, bundle_wanted: bool) -> Result<State> {
         let missing = |field| {
             error!(
                 "the container's state has no {field}; want the state JSON of the OCI runtime specification"
@@ -74,18 +78,9 @@ impl State {
     /// the same arguments, and only standard input differs. A configuration has no id, status or bundle.
     #[must_use]
     pub fn recognise(json: &[u8]) -> Option<State> {
-        #[derive(Deserialize)]
-        struct Either {
-            status: Option<String>,
-            bundle: Option<String>,
-            process: Option<IgnoredAny>,
-        }
-        let either: Either = serde_json::from_slice(json).ok()?;
-        let is_state = either.status.is_some() && either.bundle.is_some();
-        if !is_state || either.process.is_some() {
-            return None;
-        }
-        State::read(json, false).ok()
+        let raw: Raw = serde_json::from_slice(json).ok()?;
+        let is_state = raw.status.is_some() && raw.bundle.is_some() && raw.process.is_none();
+        is_state.then(|| State::of(raw, false).ok())?
     }
 }
 

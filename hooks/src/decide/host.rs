@@ -100,33 +100,36 @@ impl ThisHost {
         } else {
             Owners::rootless(geteuid().as_raw(), OVERFLOW_USER)
         };
-        Ok(ThisHost {
-            root: PathBuf::from("/"),
-            trusted: Trusted::host(owners)?,
-            config: config.to_owned(),
-            text: OnceCell::new(),
-            settings: OnceCell::new(),
+        let trusted = Trusted::host(owners)?;
+        Ok(ThisHost::at(
+            Path::new("/"),
+            trusted,
+            config,
             is_initial_namespace,
-            privilege: OnceCell::new(),
-        })
+        ))
     }
 
     /// A tree that represents a host, to see what would be done there. The owner of the tree takes
     /// root's place.
     pub fn below(root: &Path, config: &Path) -> Result<Self> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
-        Ok(ThisHost {
+        let trusted = Trusted::below(root, Owners::of(&[0, owner]))?;
+        Ok(ThisHost::at(root, trusted, config, true))
+    }
+
+    fn at(root: &Path, trusted: Trusted, config: &Path, is_initial_namespace: bool) -> Self {
+        ThisHost {
             root: root.to_owned(),
-            trusted: Trusted::below(root, Owners::of(&[0, owner]))?,
+            trusted,
             config: config.to_owned(),
             text: OnceCell::new(),
             settings: OnceCell::new(),
-            is_initial_namespace: true,
+            is_initial_namespace,
             privilege: OnceCell::new(),
-        })
+        }
     }
 
-    fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+    fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -156,7 +159,7 @@ impl ThisHost {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
             // A link that leads nowhere is not an absent file: the operator has a configuration.
-            Err(error) if error.is_absent() && !is_there(&self.at(&self.config)) => Ok(None),
+            Err(error) if error.is_absent() && !is_there(&self.path(&self.config)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -179,7 +182,7 @@ impl ThisHost {
 
 impl NodeInfo for ThisHost {
     fn node(&self, host_path: &str) -> io::Result<Node> {
-        HostNodes.node(&self.at(host_path).to_string_lossy())
+        HostNodes.node(&self.path(host_path).to_string_lossy())
     }
 }
 
@@ -208,7 +211,7 @@ impl HostView for ThisHost {
     }
 
     fn sysfs(&self) -> Sysfs {
-        Sysfs::at(self.at("/sys"))
+        Sysfs::at(self.path("/sys"))
     }
 
     fn privilege(&self) -> Privilege {
@@ -237,7 +240,7 @@ impl HostView for ThisHost {
     }
 
     fn user_map(&self, pid: u32) -> Option<String> {
-        let file = std::fs::File::open(self.at(format!("/proc/{pid}/uid_map"))).ok()?;
+        let file = std::fs::File::open(self.path(format!("/proc/{pid}/uid_map"))).ok()?;
         let mut text = String::new();
         file.take(MAX_MAP_BYTES).read_to_string(&mut text).ok()?;
         Some(text)

@@ -13,7 +13,7 @@ pub(crate) mod placement;
 pub mod pools;
 pub(crate) mod preload_choice;
 pub(crate) mod present;
-pub(crate) mod report;
+pub mod report;
 pub mod specs;
 pub mod subject;
 pub mod sysfs;
@@ -73,11 +73,9 @@ pub(crate) fn decide(
         file: &settings.file,
     };
     let warnings = policy::check(subject.request, policy, &root)?;
-    let decision = provide(subject, settings, host, pools)?;
-    Ok(Decision {
-        warnings,
-        ..decision
-    })
+    let mut decision = provide(subject, settings, host, pools)?;
+    decision.warnings = warnings;
+    Ok(decision)
 }
 
 /// As [`decide`], whoever allowed it.
@@ -95,11 +93,9 @@ pub(crate) fn provide(
     };
     let chosen = pools::choose(subject, &specs, settings, pools)?;
     let result = assemble(subject, &chosen, &specs, settings, host);
-    let result = pools::or_give_back(result, chosen.reserved.as_ref(), pools);
-    result.map(|decision| Decision {
-        reserved: chosen.reserved,
-        ..decision
-    })
+    let mut decision = pools::or_give_back(result, chosen.reserved.as_ref(), pools)?;
+    decision.reserved = chosen.reserved;
+    Ok(decision)
 }
 
 fn assemble(
@@ -155,7 +151,6 @@ pub(crate) fn keys(request: &Request) -> String {
     Origins(&origins).to_string()
 }
 
-#[derive(Debug, Default)]
 struct LookedUp {
     edits: ContainerEdits,
     by_class: Vec<(Class, ContainerEdits)>,
@@ -166,9 +161,6 @@ struct LookedUp {
 }
 
 fn look_up(request: &Request, specs: &Specs, host: &dyn HostView) -> Result<LookedUp> {
-    if request.devices.is_empty() {
-        return Ok(LookedUp::default());
-    }
     let entries = specs.resolve(request)?;
     let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
     // The entries are ordered by class, as the request is, and each file is of one class.

@@ -134,27 +134,22 @@ impl NodeCheck<'_> {
                 let pci = own.parse().map_err(|_| unowned())?;
                 Ok(Some(Expected::Vfio { pci }))
             }
-            // A driver's node is identified by its name on the host, whatever its name in the
+            // The node of a driver or clock has the same name on every host, whatever its name in the
             // container.
             class => {
-                let kernels = node.source().rsplit('/').next().unwrap_or_default();
-                Ok(self.of_driver(class, kernels))
+                let name = node.source().rsplit('/').next().unwrap_or_default();
+                Ok(match class {
+                    Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
+                        Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
+                    }
+                    Class::Rdma | Class::Vfio => Expected::driver("misc", name),
+                    Class::Ptp | Class::Pps => {
+                        let pci = self.sysfs.function_of_clock(class.as_str(), name);
+                        Expected::clock(class.as_str(), name, pci)
+                    }
+                    class => Expected::driver(class.as_str(), name),
+                })
             }
-        }
-    }
-
-    /// The device behind a node that has the same name on every host, or is named after its clock.
-    fn of_driver(&self, class: Class, name: &str) -> Option<Expected> {
-        match class {
-            Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-                Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
-            }
-            Class::Rdma | Class::Vfio => Expected::driver("misc", name),
-            Class::Ptp | Class::Pps => {
-                let pci = self.sysfs.function_of_clock(class.as_str(), name);
-                Expected::clock(class.as_str(), name, pci)
-            }
-            class => Expected::driver(class.as_str(), name),
         }
     }
 

@@ -25,7 +25,7 @@ use onload_sys::text::Quoted;
 use super::host::Settings;
 use super::specs::{Specs, expectations};
 use super::subject::CONFIG_JSON;
-use super::subject::{Identity, Subject};
+use super::subject::{Container, Subject};
 
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
@@ -68,7 +68,7 @@ pub trait Pools: fmt::Debug {
     fn give_back(&self, reserved: &Reserved);
 
     /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
-    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket>;
+    fn ticket(&self, id: &Token, container: Container<'_>, task: Option<&Path>) -> Result<Ticket>;
 }
 
 /// Devices, each with the token of its reservation.
@@ -136,7 +136,7 @@ fn keep(
         return Ok((members, None));
     }
     let numa = subject.request.numa.as_ref();
-    let Some(id) = subject.identity.id else {
+    let Some(id) = subject.container.id else {
         bail!(
             "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
         );
@@ -146,7 +146,7 @@ fn keep(
         numa: numa.map(|numa| numa.value).unwrap_or_default(),
         named,
         id,
-        bundle: subject.identity.bundle,
+        bundle: subject.container.bundle,
         expect: &|device| {
             let found = specs.find(device.class, device.name.as_str());
             found.map_or_else(Vec::new, |found| expectations(&found))

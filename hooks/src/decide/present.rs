@@ -1,7 +1,7 @@
 //! What a configuration already contains. No applier adds it again, so several entry points have
 //! the effect of one, and applying twice has the effect of applying once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
@@ -68,17 +68,14 @@ pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
 
 /// Which of the nodes the configuration already has, with a rule that allows the wanted access.
 fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciConfigError> {
-    let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
-    for (index, device) in wanted.iter().enumerate() {
-        let numbers = (device.found.major.into(), device.found.minor.into());
-        places.entry(numbers).or_default().push(index);
-    }
-    let of = |major, minor| places.get(&(major, minor)).into_iter().flatten();
+    let is_of = |device: &Device, major: i64, minor: i64| {
+        (i64::from(device.found.major), i64::from(device.found.minor)) == (major, minor)
+    };
     let mut has_node = vec![false; wanted.len()];
-    config.each_device(|device| {
-        if device.type_ == "c" {
-            for index in of(device.major, device.minor) {
-                has_node[*index] |= device.path == wanted[*index].path();
+    config.each_device(|held| {
+        if held.type_ == "c" {
+            for (has_node, device) in has_node.iter_mut().zip(wanted) {
+                *has_node |= is_of(device, held.major, held.minor) && held.path == device.path();
             }
         }
     })?;
@@ -87,8 +84,8 @@ fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciC
         if let (true, Some("c"), Some(major), Some(minor)) =
             (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
         {
-            for index in of(major, minor) {
-                has_rule[*index] |= opens(&rule, &wanted[*index].node);
+            for (has_rule, device) in has_rule.iter_mut().zip(wanted) {
+                *has_rule |= is_of(device, major, minor) && opens(&rule, &device.node);
             }
         }
     })?;

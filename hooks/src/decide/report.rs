@@ -5,7 +5,7 @@ use onload_core::request::Request;
 
 /// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
+pub struct Report {
     pub warnings: Vec<String>,
     /// What it was given; empty: nothing.
     pub given: String,

@@ -107,28 +107,27 @@ impl Specs {
     /// The names of the devices of a class, except the words that stand for several or for none, and pools.
     #[must_use]
     pub(crate) fn names_of(&self, class: Class) -> Vec<String> {
-        let mut names = Vec::new();
-        for found in self.of_class(class) {
+        let is_device = |found: &Resolved<'_>| {
             let name = found.name.device().as_str();
-            if !["all", "loopback"].contains(&name) && found.device.annotations.is_empty() {
-                names.push(name.to_owned());
-            }
-        }
-        names
+            !["all", "loopback"].contains(&name) && found.device.annotations.is_empty()
+        };
+        let devices = self.of_class(class).filter(is_device);
+        devices
+            .map(|found| found.name.device().to_string())
+            .collect()
     }
 
     /// The entries of a class that list a node, except `all`.
     #[must_use]
     pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
-        let mut owners = Vec::new();
-        for found in self.of_class(class) {
-            let name = found.name.device().as_str();
-            let nodes = &found.device.container_edits.device_nodes;
-            if name != "all" && nodes.iter().any(|entry| entry.path == node) {
-                owners.push(name.to_owned());
-            }
-        }
+        let is_owner = |found: &Resolved<'_>| {
+            let mut nodes = found.device.container_edits.device_nodes.iter();
+            found.name.device().as_str() != "all" && nodes.any(|entry| entry.path == node)
+        };
+        let owners = self.of_class(class).filter(is_owner);
         owners
+            .map(|found| found.name.device().to_string())
+            .collect()
     }
 
     fn unknown(&self, class: Class, origin: &Origin, name: &str) -> Error {

@@ -11,11 +11,14 @@ use onload_core::request::Request;
 pub(crate) const CONFIG_JSON: &str = "config.json";
 
 #[derive(Clone, Copy, Debug)]
-pub struct Identity<'a> {
+pub struct Container<'a> {
+    /// The directory that `root.path` is relative to; empty if the engine has not made one yet.
+    pub bundle: &'a Path,
     /// `None` if the entry point does not know it.
     pub id: Option<&'a ContainerId>,
-    /// Empty if the engine has not made one yet.
-    pub bundle: &'a Path,
+    /// Whether the caller also sees the processes that are started in the container later: else a capability that
+    /// is removed from the first process would return with the next one.
+    pub sees_exec: bool,
 }
 
 /// A ticket that a container is started with.
@@ -32,7 +35,7 @@ pub(crate) struct Subject<'a> {
     pub config: &'a OciConfig,
     pub request: &'a Request,
     pub tickets: &'a [TicketUse],
-    pub identity: Identity<'a>,
+    pub container: Container<'a>,
     /// Whether its image is known not to have a directory.
     pub lacks: &'a dyn Fn(&Path) -> bool,
 }

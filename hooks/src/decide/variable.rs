@@ -116,11 +116,24 @@ pub(crate) fn read(
             "{name} in the container's environment is ignored, since it may hold only an engine's ticket; write a request into {VARIABLE}"
         ));
     }
-    let by_request = request(&variables.request, settings)?;
-    let named = variables.tickets.iter();
-    let named = named.map(|(name, value)| (name.as_str(), value.as_str()));
-    let tickets = tickets(by_request.ticket.into_iter().chain(named))?;
-    for (name, id) in tickets {
+    let values = variables.request.as_slice();
+    let is_ticket = values.iter().any(|value| value.starts_with(WORD));
+    let mut request = Request::default();
+    let mut named: Vec<(&str, &str)> = Vec::new();
+    match values {
+        [] => {}
+        all if !is_ticket && settings.config.environment.allow.is_empty() => {
+            asked.warnings.push(not_allowed(all, settings));
+        }
+        [value] if is_ticket => named.push((VARIABLE, value)),
+        [value] => request = Request::of_text(value, Origin::Variable)?,
+        _ => bail!(
+            "{VARIABLE} is in the environment more than once, with different values; remove all but one"
+        ),
+    }
+    let others = variables.tickets.iter();
+    named.extend(others.map(|(name, value)| (name.as_str(), value.as_str())));
+    for (name, id) in tickets(&named)? {
         let ticket = take(&id).context(name)?;
         asked.request.add_ticket(ticket.asked()?)?;
         asked.tickets.push(TicketUse {
@@ -128,44 +141,12 @@ pub(crate) fn read(
             exclusive: ticket.exclusive,
         });
     }
-    asked.request.add_missing(by_request.request)?;
-    asked.warnings.extend(by_request.warning);
+    asked.request.add_missing(request)?;
     Ok(asked)
 }
 
-#[derive(Default)]
-struct ByRequest<'v> {
-    request: Request,
-    /// Or a ticket, with the variable.
-    ticket: Option<(&'static str, &'v str)>,
-    /// Or nothing that counts, and why.
-    warning: Option<String>,
-}
-
-fn request<'v>(values: &'v [String], settings: &Settings) -> Result<ByRequest<'v>> {
-    let is_ticket = values.iter().any(|value| value.starts_with(WORD));
-    match values {
-        [] => Ok(ByRequest::default()),
-        all if !is_ticket && settings.config.environment.allow.is_empty() => Ok(ByRequest {
-            warning: Some(not_allowed(all, settings)),
-            ..ByRequest::default()
-        }),
-        [value] if is_ticket => Ok(ByRequest {
-            ticket: Some((VARIABLE, value)),
-            ..ByRequest::default()
-        }),
-        [value] => Ok(ByRequest {
-            request: Request::of_text(value, Origin::Variable)?,
-            ..ByRequest::default()
-        }),
-        _ => bail!(
-            "{VARIABLE} is in the environment more than once, with different values; remove all but one"
-        ),
-    }
-}
-
 /// The tickets that variables name, each once, with its variable. None is taken before all are known to be some.
-fn tickets<'v>(named: impl Iterator<Item = (&'v str, &'v str)>) -> Result<Vec<(&'v str, Token)>> {
+fn tickets<'v>(named: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
     let mut tickets: Vec<(&str, Token)> = Vec::new();
     for (name, value) in named {
         let id = value.strip_prefix(WORD).unwrap_or_default();

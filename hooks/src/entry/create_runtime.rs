@@ -17,8 +17,9 @@ use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use onload_sys::numbers::Numbers;
 use rustix::fs::{FileType, Mode, OFlags};
+use serde_json::Deserializer;
 
-use crate::config::devices::{ListedNodes, NodeSource};
+use crate::config::devices::ListedNodes;
 use crate::config::state::State;
 use crate::decide::host::ThisHost;
 use crate::decide::sysfs::{Remedies, Sysfs};
@@ -90,34 +91,34 @@ fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
         let size = usize::try_from(metadata.len()).unwrap_or_default();
         let mut bytes = Vec::with_capacity(size + 1);
         file.by_ref().take(HELD_BYTES).read_to_end(&mut bytes)?;
-        ListedNodes::from_bytes(&bytes, expect)
+        ListedNodes::parse(Deserializer::from_slice(&bytes), expect)
     } else {
-        ListedNodes::read(BufReader::with_capacity(64 * 1024, file), expect)
+        let file = BufReader::with_capacity(64 * 1024, file);
+        ListedNodes::parse(Deserializer::from_reader(file), expect)
     };
     Ok(listed?)
 }
 
 fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) -> Result<()> {
     for expect in expect {
-        match listed.source_of(&expect.node) {
-            // Which of two entries a runtime uses is its own choice, so all of them must be right.
-            NodeSource::Entries(entries) => {
-                for entry in entries {
-                    let numbers = entry.numbers().ok_or_else(|| {
-                        error!("{expect}: linux.devices of config.json has no character device with numbers there")
-                    })?;
-                    sysfs.check(expect, numbers, &REMEDIES)?;
-                }
-            }
-            NodeSource::Mounted(source) => {
-                let source = bundle.join(source);
-                let numbers = numbers_of(&source)
-                    .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
-                sysfs.check(expect, numbers, &REMEDIES)?;
-            }
-            NodeSource::Missing => bail!(
-                "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
-            ),
+        let mut entries = listed.entries(&expect.node).peekable();
+        if entries.peek().is_none() {
+            let Some(source) = listed.mounted(&expect.node) else {
+                bail!(
+                    "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
+                );
+            };
+            let source = bundle.join(source);
+            let numbers = numbers_of(&source)
+                .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
+            sysfs.check(expect, numbers, &REMEDIES)?;
+        }
+        // Which of two entries a runtime uses is its own choice, so all of them must be right.
+        for entry in entries {
+            let numbers = entry.numbers().ok_or_else(|| {
+                error!("{expect}: linux.devices of config.json has no character device with numbers there")
+            })?;
+            sysfs.check(expect, numbers, &REMEDIES)?;
         }
     }
     Ok(())
@@ -153,7 +154,7 @@ mod tests {
     fn checked(json: &str) -> Result<(), String> {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
-        let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
+        let listed = ListedNodes::parse(Deserializer::from_str(json), &expect).unwrap();
         check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
@@ -232,7 +233,7 @@ mod tests {
             r#"{{"mounts":[{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}},
                 {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
         );
-        let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
+        let listed = ListedNodes::parse(Deserializer::from_str(&json), &expect).unwrap();
         check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
@@ -262,5 +263,12 @@ mod tests {
         );
         let refusal = mount(Path::new("/nonexistent"), "").unwrap_err();
         assert!(refusal.contains("/nonexistent"), "{refusal}");
+    }
+
+    #[test]
+    fn an_entry_comes_before_a_mount() {
+        let json = r#"{"mounts":[{"destination":"/dev","type":"bind","source":"/nonexistent"}],
+            "linux":{"devices":[{"path":"/dev/infiniband/uverbs0","type":"u","major":231,"minor":192}]}}"#;
+        checked(json).unwrap();
     }
 }

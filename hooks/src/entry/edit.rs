@@ -5,50 +5,35 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::json::RawObject;
-use onload_core::container_id::ContainerId;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Error, Result};
 
 use crate::config::bundle::ConfigFile;
-use crate::config::filter::{self, Container, Outcome};
+use crate::config::filter::{self, Outcome};
 use crate::config::input::{self, DecisionInput};
 use crate::config::scan::{self, Places};
 use crate::config::state::State;
 use crate::decide::host::ThisHost;
 use crate::decide::host_root;
-use crate::decide::pools::Reserved;
 use crate::decide::report::Report;
-use crate::image::preload::HostFile;
+use crate::decide::subject::Container;
+use crate::image::preload::MERGED;
 use crate::moves;
 use crate::record::lease::{self, Keeper};
 use crate::record::maker::EntryPoint;
 use crate::record::own_dir::OwnDir;
 use crate::record::sweep;
 
-/// What changed in a bundle's configuration, and what has to be undone if the container does not start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Edited {
-    pub report: Report,
-    /// The container that a file was written for, under [`RUN_DIR`].
-    pub own: Option<ContainerId>,
-    /// Members of pools that are kept for the container.
-    pub reserved: Option<Reserved>,
-    /// As [`Outcome::guards_exec`].
-    pub guards_exec: bool,
-}
-
-impl Edited {
-    /// Removes that file, and gives back what was reserved: nobody will start the container, and no
-    /// poststop follows. It reports nothing, since the original error matters more. Files that a hook
-    /// made for a living container with the same id stay.
-    pub(crate) fn undo(&self) {
-        if let Some(reserved) = &self.reserved {
-            lease::give_back(reserved);
-        }
-        if let Some(id) = &self.own {
-            let _ = sweep::forget_list(Path::new(RUN_DIR), id);
-        }
+/// Removes the file that was written for a container, and gives back what was reserved: nobody will start it, and no
+/// poststop follows. It reports nothing, since the original error matters more. Files that a hook made for a living
+/// container with the same id stay.
+pub(crate) fn undo(outcome: &Outcome) {
+    if let Some(reserved) = &outcome.reserved {
+        lease::give_back(reserved);
+    }
+    if let Some(file) = &outcome.file {
+        let _ = sweep::forget_list(Path::new(RUN_DIR), &file.id);
     }
 }
 
@@ -62,50 +47,44 @@ pub(crate) fn edit(
     container: Container<'_>,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<Edited> {
+) -> Result<Outcome> {
     let Some(input) = request(file)? else {
-        return Ok(Edited::default());
+        return Ok(Outcome::default());
     };
     let keeper = Keeper::creating(host, "onload-container-runtime")
         .below(entry_point.root)
         .fetching(moves::fetch);
-    let outcome = filter::give(input, container, host, &keeper)?;
+    let mut outcome = filter::give(input, container, host, &keeper)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
-    let (edited, config) = written(outcome, entry_point, host)?;
-    if let Some(config) = config {
-        file.replace(&config).inspect_err(|_| edited.undo())?;
+    write_host_file(&mut outcome, entry_point, host)?;
+    if let Some(config) = outcome.config.take() {
+        file.replace(&config).inspect_err(|_| undo(&outcome))?;
     }
-    Ok(edited)
+    Ok(outcome)
 }
 
-/// Writes the outcome's host file, if it has one. What is left to write is the configuration.
-fn written(
-    outcome: Outcome,
+/// Writes the outcome's host file, if it has one.
+fn write_host_file(
+    outcome: &mut Outcome,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<(Edited, Option<Vec<u8>>)> {
-    let mut warnings = outcome.warnings;
-    if let Some(own) = &outcome.file {
-        let warning = write_host_file(own, entry_point, host).inspect_err(|_| {
-            if let Some(reserved) = &outcome.reserved {
-                lease::give_back(reserved);
-            }
-        });
-        warnings.extend(warning?);
-    }
-    let report = Report {
-        warnings,
-        given: outcome.given,
-        reasons: outcome.reasons,
-        log: host.log(),
+) -> Result<()> {
+    let Some(own) = &outcome.file else {
+        return Ok(());
     };
-    let edited = Edited {
-        report,
-        own: outcome.file.map(|own| own.id),
-        reserved: outcome.reserved,
-        guards_exec: outcome.guards_exec,
+    let write = || {
+        let dir = OwnDir::open(&own.id, entry_point, host)?;
+        dir.write(MERGED, &own.bytes)
+            .inspect_err(|_| dir.give_up(&own.id))?;
+        Ok(dir.warning)
     };
-    Ok((edited, outcome.config))
+    let warning = write().inspect_err(|_: &Error| {
+        if let Some(reserved) = &outcome.reserved {
+            lease::give_back(reserved);
+        }
+    })?;
+    outcome.report.warnings.extend(warning);
+    Ok(())
 }
 
 /// Removes CAP_SETUID from the description of a process that is started in a container later (runc
@@ -165,7 +144,7 @@ pub(crate) fn stream(
     }
     let host = ThisHost::with_config(config)?;
     let text = input::text(scanned.kept)?;
-    let outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
+    let mut outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
         Some(input) => {
             let keeper = Keeper::before(&host, "onload-hook precreate").fetching(moves::fetch);
             filter::give(input, container, &host, &keeper)?
@@ -173,24 +152,12 @@ pub(crate) fn stream(
         None => Outcome::default(),
     };
     sweep::sweep(Path::new(RUN_DIR), container.id);
-    let (edited, changed) = written(outcome, entry_point, &host)?;
-    to.write_all(changed.as_deref().unwrap_or(text.as_bytes()))
+    write_host_file(&mut outcome, entry_point, &host)?;
+    to.write_all(outcome.config.as_deref().unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())
-        .inspect_err(|_| edited.undo())
+        .inspect_err(|_| undo(&outcome))
         .context(WRITING)?;
-    Ok(Streamed::Config(edited.report))
-}
-
-/// Returns warnings.
-fn write_host_file(
-    own: &HostFile,
-    entry_point: EntryPoint<'_>,
-    host: &ThisHost,
-) -> Result<Option<String>> {
-    let dir = OwnDir::open(&own.id, entry_point, host)?;
-    dir.write(own.name, &own.bytes)
-        .inspect_err(|_| dir.give_up(&own.id))?;
-    Ok(dir.warning)
+    Ok(Streamed::Config(outcome.report))
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@ use onload_sys::error::Result;
 use onload_sys::text::{harmless, one_line};
 
 use crate::config::bundle::{ConfigFile, podman_id};
-use crate::config::filter::{self, Container, Outcome};
+use crate::config::filter::{self, Outcome};
 use crate::config::input::DecisionInput;
 use crate::config::scan::Places;
 use crate::decide::host::HostView;
 use crate::decide::pools::Pools;
+use crate::decide::subject::Container;
 
 /// Explains what the filter would do to a bundle's configuration. A bundle or a host that cannot be read is an
 /// error; a refusal is part of the answer.
@@ -43,8 +44,18 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
             .as_deref()
             .map_or_else(|| before.clone(), shown),
         before,
-        reasons: outcome.reasons.iter().map(|line| one_line(line)).collect(),
-        warnings: outcome.warnings.iter().map(|line| one_line(line)).collect(),
+        reasons: outcome
+            .report
+            .reasons
+            .iter()
+            .map(|line| one_line(line))
+            .collect(),
+        warnings: outcome
+            .report
+            .warnings
+            .iter()
+            .map(|line| one_line(line))
+            .collect(),
         refusal,
     })
 }

@@ -19,13 +19,13 @@ use super::create_runtime;
 use super::edit::{self, Streamed};
 use super::log_file::{self, Line};
 use super::program::{FAILURE, SUCCESS, USAGE, say};
-use super::system_log::{self, Severity};
+use super::system_log;
 use crate::config::bundle::podman_id;
-use crate::config::filter::Container;
 use crate::config::input;
 use crate::config::scan::{self, Places};
 use crate::config::state::State;
 use crate::decide::report::Report;
+use crate::decide::subject::Container;
 use crate::decide::sysfs::Sysfs;
 use crate::live;
 use crate::live::reapply;
@@ -109,39 +109,31 @@ fn parse(args: &[OsString]) -> Result<(PathBuf, Command)> {
 
 fn command(word: &OsStr, args: &[OsString]) -> Result<Command> {
     let word = word.to_str().unwrap_or_default();
-    let stage = |stage| Command::CreateRuntime {
+    let create_runtime = |stage| Command::CreateRuntime {
         stage,
         args: args.to_vec(),
     };
-    let command = match word {
-        "createRuntime" => return Ok(stage("createRuntime")),
-        "prestart" => return Ok(stage("prestart")),
-        "poststop" => {
-            return Ok(Command::Poststop {
-                args: args.to_vec(),
-            });
-        }
-        "reapply" => match args {
-            [id] => return Ok(Command::Reapply(id.to_string_lossy().parse()?)),
-            _ => bail!("reapply needs the id of one container; {}", usage()),
+    Ok(match (word, args) {
+        ("createRuntime", _) => create_runtime("createRuntime"),
+        ("prestart", _) => create_runtime("prestart"),
+        ("poststop", args) => Command::Poststop {
+            args: args.to_vec(),
         },
-        "precreate" => Command::Precreate,
-        "--version" => Command::Version,
-        "--help" => Command::Help,
-        other => match OTHER_STAGES.into_iter().find(|stage| *stage == other) {
-            Some(stage) => return Ok(Command::OtherStage(stage)),
-            None => bail!("{} is not a hook stage; {}", Quoted(other), usage()),
-        },
-    };
-    if let Some(arg) = args.first() {
-        let arg = arg.to_string_lossy();
-        bail!(
+        ("reapply", [id]) => Command::Reapply(id.to_string_lossy().parse()?),
+        ("reapply", _) => bail!("reapply needs the id of one container; {}", usage()),
+        ("precreate", []) => Command::Precreate,
+        ("--version", []) => Command::Version,
+        ("--help", []) => Command::Help,
+        ("precreate" | "--version" | "--help", [arg, ..]) => bail!(
             "{word} takes no argument, but was given {}; {}",
-            Quoted(&arg),
+            Quoted(&arg.to_string_lossy()),
             usage()
-        );
-    }
-    Ok(command)
+        ),
+        _ => match OTHER_STAGES.into_iter().find(|stage| *stage == word) {
+            Some(stage) => Command::OtherStage(stage),
+            None => bail!("{} is not a hook stage; {}", Quoted(word), usage()),
+        },
+    })
 }
 
 /// Its failures begin with the stage, and the container as far as it is known.
@@ -159,9 +151,9 @@ fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<()
         }
         Command::OtherStage(stage) => {
             let warning = format!("stage {stage} is not handled, nothing done");
-            tell(Severity::Warning, &format!(": warning: {warning}"));
+            tell(LogLevel::Warning, &format!(": warning: {warning}"));
             let log = log_file::settings(config);
-            log_lines(&log, [Line::new(LogLevel::Warning, warning)]);
+            log_lines(&log, [(LogLevel::Warning, warning)]);
             Ok(())
         }
         Command::Version => {
@@ -314,35 +306,38 @@ fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
 fn say_all(subject: &str, report: &Report) {
     for warning in &report.warnings {
         tell(
-            Severity::Warning,
+            LogLevel::Warning,
             &format!(" {subject}: warning: {warning}"),
         );
     }
-    log_lines(&report.log, Line::of(report, &format!("{subject}: ")));
+    log_lines(
+        &report.log,
+        log_file::lines(report, &format!("{subject}: ")),
+    );
 }
 
 /// Says why the program fails. That comes last, since engines show the last line.
 fn fail(config: &Path, separator: &str, error: &Error) {
-    let line = Line::new(LogLevel::Error, format!("{error:#}"));
+    let line = (LogLevel::Error, format!("{error:#}"));
     log_lines(&log_file::settings(config), [line]);
-    tell(Severity::Error, &format!("{separator} {error:#}"));
+    tell(LogLevel::Error, &format!("{separator} {error:#}"));
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
 fn log_lines(log: &Log, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
-        tell(Severity::Warning, &format!(": warning: {error:#}"));
+        tell(LogLevel::Warning, &format!(": warning: {error:#}"));
     }
 }
 
 /// Writes `text`, with the program's name before it, to standard error, or to the system log if
 /// standard error leads nowhere.
-fn tell(severity: Severity, text: &str) {
+fn tell(level: LogLevel, text: &str) {
     say(&format!("{PROGRAM}{text}"));
     if system_log::leads_nowhere(io::stderr()) {
         let line = text.trim_start_matches([':', ' ']);
         // There is nowhere else to report it.
-        let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, severity, line);
+        let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, level, line);
     }
 }
 

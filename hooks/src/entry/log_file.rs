@@ -20,33 +20,20 @@ use rustix::process::{Resource, getrlimit};
 use crate::decide::host::{ThisHost, is_root};
 use crate::decide::report::Report;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
-    pub level: LogLevel,
-    pub text: String,
-}
+/// A line, and how severe it is.
+pub(crate) type Line = (LogLevel, String);
 
-impl Line {
-    pub(crate) fn new(level: LogLevel, text: impl Into<String>) -> Self {
-        Line {
-            level,
-            text: text.into(),
-        }
-    }
-
-    /// All that there is to say of a container. A line is made when it is asked for: most operators want
-    /// no log.
-    pub(crate) fn of(report: &Report, subject: &str) -> impl Iterator<Item = Line> {
-        let line =
-            move |level, text: &dyn fmt::Display| Line::new(level, format!("{subject}{text}"));
-        let warnings = report.warnings.iter();
-        let given = Some(&report.given).filter(|given| !given.is_empty());
-        let reasons = report.reasons.iter();
-        warnings
-            .map(move |text| line(LogLevel::Warning, text))
-            .chain(given.map(move |given| line(LogLevel::Info, &format_args!("given {given}"))))
-            .chain(reasons.map(move |text| line(LogLevel::Debug, text)))
-    }
+/// All that there is to say of a container. A line is made when it is asked for: most operators want
+/// no log.
+pub(crate) fn lines(report: &Report, subject: &str) -> impl Iterator<Item = Line> {
+    let line = move |level, text: &dyn fmt::Display| (level, format!("{subject}{text}"));
+    let warnings = report.warnings.iter();
+    let given = Some(&report.given).filter(|given| !given.is_empty());
+    let reasons = report.reasons.iter();
+    warnings
+        .map(move |text| line(LogLevel::Warning, text))
+        .chain(given.map(move |given| line(LogLevel::Info, &format_args!("given {given}"))))
+        .chain(reasons.map(move |text| line(LogLevel::Debug, text)))
 }
 
 const LOG: &str = "the log of config.toml";
@@ -93,11 +80,11 @@ fn format(
     lines: impl IntoIterator<Item = Line>,
     time: u64,
 ) -> String {
-    let wanted = lines.into_iter().filter(|line| line.level <= most);
+    let wanted = lines.into_iter().filter(|(level, _)| *level <= most);
     let (time, pid) = (rfc3339(time), std::process::id());
-    let lines = wanted.map(|line| {
-        let text = one_line(&line.text);
-        format!("{time} {program}[{pid}]: {}: {text}\n", line.level)
+    let lines = wanted.map(|(level, text)| {
+        let text = one_line(&text);
+        format!("{time} {program}[{pid}]: {level}: {text}\n")
     });
     lines.collect()
 }
@@ -116,7 +103,7 @@ mod tests {
             reasons: vec!["because".to_owned()],
             log: Log::default(),
         };
-        Line::of(&report, "container c: ").collect()
+        super::lines(&report, "container c: ").collect()
     }
 
     fn below(dir: &tempfile::TempDir) -> Trusted {
@@ -127,7 +114,7 @@ mod tests {
     #[test]
     fn each_level_has_the_lines_of_those_that_are_more_severe() {
         let mut lines = lines();
-        lines.push(Line::new(LogLevel::Error, "no"));
+        lines.push((LogLevel::Error, "no".to_owned()));
         let pid = std::process::id();
         let line = |text: &str| format!("1970-01-01T00:00:00Z onload-hook[{pid}]: {text}\n");
         let (error, warning) = (
@@ -152,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_was_given_nothing_has_no_line() {
-        assert_eq!(Line::of(&Report::default(), "").next(), None);
+        assert_eq!(super::lines(&Report::default(), "").next(), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
+use onload_core::config::LogLevel;
 use onload_sys::text::one_line;
 use rustix::fs::{FileType, fstat, major, minor};
 
@@ -14,13 +15,6 @@ use rustix::fs::{FileType, fstat, major, minor};
 pub(crate) const SOCKET: &str = "/dev/log";
 
 const NULL: (u32, u32) = (1, 3);
-
-/// As syslog(3) numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Severity {
-    Error = 3,
-    Warning = 4,
-}
 
 /// Facility "daemon" of syslog(3), in its position above the severity.
 const DAEMON: u8 = 3 << 3;
@@ -35,10 +29,12 @@ pub(crate) fn leads_nowhere(descriptor: impl AsFd) -> bool {
 }
 
 /// Sends one line to the log daemon at `socket`, without waiting for it: a busy daemon is an error.
-pub(crate) fn send(socket: &Path, program: &str, severity: Severity, line: &str) -> io::Result<()> {
+pub(crate) fn send(socket: &Path, program: &str, level: LogLevel, line: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;
-    let (priority, pid) = (DAEMON | severity as u8, std::process::id());
+    // As syslog(3) numbers them.
+    let severity = if level == LogLevel::Error { 3 } else { 4 };
+    let (priority, pid) = (DAEMON | severity, std::process::id());
     let message = format!("<{priority}>{program}[{pid}]: {}", one_line(line));
     sender.send_to(message.as_bytes(), socket).map(|_| ())
 }
@@ -65,7 +61,7 @@ mod tests {
         send(
             &socket,
             "onload-hook",
-            Severity::Error,
+            LogLevel::Error,
             "createRuntime: no\n<0>kernel: forged",
         )
         .unwrap();
@@ -82,10 +78,10 @@ mod tests {
     fn a_log_that_is_not_there_or_full_holds_nobody_up() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("log");
-        assert!(send(&socket, "onload-hook", Severity::Warning, "x").is_err());
+        assert!(send(&socket, "onload-hook", LogLevel::Warning, "x").is_err());
         let _never_read = UnixDatagram::bind(&socket).unwrap();
         let full =
-            (0..100_000).any(|_| send(&socket, "onload-hook", Severity::Warning, "x").is_err());
+            (0..100_000).any(|_| send(&socket, "onload-hook", LogLevel::Warning, "x").is_err());
         assert!(full);
     }
 }

@@ -35,7 +35,7 @@ use crate::config::scan::Places;
 use crate::config::state::State;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::report::Report;
-use crate::decide::subject::{Identity, Subject};
+use crate::decide::subject::{Container, Subject};
 use crate::image::container_root::ContainerRoot;
 use crate::moves;
 use crate::record::files::{self, Live};
@@ -82,9 +82,10 @@ fn give(
         config,
         request,
         tickets: &[],
-        identity: Identity {
-            id: Some(&state.id),
+        container: Container {
             bundle: &state.bundle,
+            id: Some(&state.id),
+            sees_exec: false,
         },
         lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir)),
     };

@@ -29,7 +29,7 @@ use onload_sys::processes::Processes;
 use onload_sys::{bail, error};
 
 use super::netns::{self, Netns};
-use crate::config::namespace;
+use crate::config::bundle;
 use crate::decide::host::ThisHost;
 use crate::record::lease::{self, Container};
 use crate::record::own_dir::open_run;
@@ -255,11 +255,10 @@ impl<'a> Request<'a> {
         let Some(seen) = kind.look(&way.home.netns, &self)? else {
             return self.join_others(way, locks);
         };
-        let request = self;
         let candidate = Candidate {
-            request,
+            request: self,
             seen,
-            locks,
+            _locks: locks,
         };
         if way.to.is(&way.home.netns) {
             // A container with the host's network opens it where it is.
@@ -284,21 +283,22 @@ impl<'a> Request<'a> {
             None => (kind.stray(&seen, &self)?, Vec::new()),
         };
         let moved = way.moved(facts.into(), addresses);
-        let request = self;
         let candidate = Candidate {
-            request,
+            request: self,
             seen,
-            locks,
+            _locks: locks,
         };
         candidate.stay(way, Some(&moved))
     }
 }
 
 /// A device that was found, and is not leased yet.
-struct Candidate<'a, K: Kind> {
-    request: Request<'a>,
-    seen: K::Seen,
-    locks: Vec<Lock>,
+pub(crate) struct Candidate<'a, K: Kind> {
+    pub(super) request: Request<'a>,
+    /// As it was when it was found.
+    pub(super) seen: K::Seen,
+    /// Nobody else touches it before all are granted.
+    _locks: Vec<Lock>,
 }
 
 impl<'a, K: Kind> Candidate<'a, K> {
@@ -306,84 +306,68 @@ impl<'a, K: Kind> Candidate<'a, K> {
     fn stay(self, way: &Way<'_, K>, moved: Option<&Moved<Facts>>) -> Result<Grant<'a, K>> {
         way.lease(self.request.device, moved)?;
         Ok(Grant {
-            request: self.request,
-            seen: self.seen,
+            candidate: self,
             facts: None,
             warning: None,
-            _locks: self.locks,
         })
     }
 
     /// Next: [`Departure`].
     fn lease(self, way: &Way<'_, K>) -> Result<Departure<'a, K>> {
-        let Candidate {
-            request,
-            seen,
-            locks,
-        } = self;
-        let (facts, warning) = way.home.kind.examine(&seen, &request, way)?;
+        let request = &self.request;
+        let (facts, warning) = way.home.kind.examine(&self.seen, request, way)?;
         let addresses = request.addresses.iter();
         let addresses = addresses.map(InterfaceAddress::address).collect();
         let moved = way.moved(facts.clone().into(), addresses);
         way.lease(request.device, Some(&moved))?;
         Ok(Departure {
-            request,
-            seen,
+            candidate: self,
             facts,
             warning,
-            locks,
         })
     }
 }
 
 /// A device that is leased and may move now.
 pub(crate) struct Departure<'a, K: Kind> {
-    pub(super) request: Request<'a>,
-    pub(super) seen: K::Seen,
-    pub(super) facts: K::Facts,
+    pub(super) candidate: Candidate<'a, K>,
+    facts: K::Facts,
     warning: Option<String>,
-    locks: Vec<Lock>,
 }
 
 impl<'a, K: Kind> Departure<'a, K> {
     /// Next: [`Grant`], or [`Return`] and its error.
     fn send(self, way: &Way<'_, K>) -> Result<Grant<'a, K>> {
         if let Err(failed) = way.home.kind.send(&self, way) {
-            let back = way.bring_back(self.request.device, self.facts);
+            let back = way.bring_back(self.candidate.request.device, self.facts);
             return Err(and_back(failed, back));
         }
         Ok(Grant {
-            request: self.request,
-            seen: self.seen,
+            candidate: self.candidate,
             facts: Some(self.facts),
             warning: self.warning,
-            _locks: self.locks,
         })
     }
 }
 
 /// A device that the container has.
 struct Grant<'a, K: Kind> {
-    request: Request<'a>,
-    /// As it was when it was found.
-    seen: K::Seen,
+    candidate: Candidate<'a, K>,
     /// What it was; none where it did not move for this container.
     facts: Option<K::Facts>,
     /// What is not known of it.
     warning: Option<String>,
-    /// Nobody else touches it before all are granted.
-    _locks: Vec<Lock>,
 }
 
 impl<K: Kind> Grant<'_, K> {
     /// Next: [`Return`], where it moved for this container. Otherwise it is the host's network, or the others of the
     /// namespace keep the device.
     fn withdraw(self, way: &Way<'_, K>) -> Result<()> {
+        let device = self.candidate.request.device;
         if let Some(facts) = self.facts {
-            return way.bring_back(self.request.device, facts);
+            return way.bring_back(device, facts);
         }
         let (id, bundle) = (way.container.id, lease::canonical(way.container.bundle)?);
-        let device = self.request.device;
         way.leases.abandon(device, id, &bundle, START_PATIENCE)
     }
 }
@@ -429,13 +413,14 @@ impl<'a, K: Kind> Grants<'a, K> {
 
     /// The devices with their names on the host.
     pub(super) fn seen(&self) -> impl Iterator<Item = (&str, &K::Seen)> {
-        let all = self.all.iter();
+        let all = self.all.iter().map(|one| &one.candidate);
         all.map(|one| (one.request.name.as_str(), &one.seen))
     }
 
     pub(crate) fn devices(&self) -> Vec<Device> {
         let all = self.all.iter();
-        all.map(|one| one.request.device.clone()).collect()
+        all.map(|one| one.candidate.request.device.clone())
+            .collect()
     }
 
     /// What is not known of the devices. From here on others may touch them.
@@ -611,7 +596,7 @@ pub(crate) struct Gone<'a> {
 impl Gone<'_> {
     /// The file of the network namespace that config.json names.
     fn namespace(&self) -> Option<PathBuf> {
-        namespace::network(&self.bundle.join("config.json"))
+        bundle::network_namespace(&self.bundle.join("config.json"))
     }
 }
 

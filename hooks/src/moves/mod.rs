@@ -159,15 +159,12 @@ pub(crate) fn claim(
 fn settle_all(devices: &[Device], host: &ThisHost, identity: &Identity) -> Result<()> {
     let moving = devices.iter();
     let moving: Vec<&Device> = moving.filter(|one| one.class == Class::Netdev).collect();
-    if moving.is_empty() {
+    if moving.is_empty() || !host.is_initial_namespace() {
         return Ok(());
     }
     let Some(leases) = lease::find()? else {
         return Ok(());
     };
-    if !host.is_initial_namespace() {
-        return Ok(());
-    }
     for device in moving {
         let _moving = leases.lock_moving(device, MOVING_PATIENCE)?;
         journey::settle(&leases, device, identity, DYING_PATIENCE)?;

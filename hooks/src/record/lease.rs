@@ -28,7 +28,7 @@ use super::own_dir::open_run;
 use super::pod;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::pools::{PoolRequest, Pools, Reserved};
-use crate::decide::subject::Identity;
+use crate::decide::subject;
 
 /// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
 const GROUPS: &str = "/dev/vfio";
@@ -92,7 +92,7 @@ impl<'a> Keeper<'a> {
     fn take_ticket(
         &self,
         id: &Token,
-        container: Identity<'_>,
+        container: subject::Container<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
         if !self.host.is_initial_namespace() {
@@ -199,7 +199,12 @@ impl Pools for Keeper<'_> {
         }
     }
 
-    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
+    fn ticket(
+        &self,
+        id: &Token,
+        container: subject::Container<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket> {
         self.take_ticket(id, container, task)
     }
 }
@@ -272,7 +277,12 @@ impl Pools for Viewer {
 
     fn give_back(&self, _: &Reserved) {}
 
-    fn ticket(&self, id: &Token, container: Identity<'_>, task: Option<&Path>) -> Result<Ticket> {
+    fn ticket(
+        &self,
+        id: &Token,
+        container: subject::Container<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
         let tickets = tickets.ok_or_else(|| ticket::unknown(id))?;
         let starting = Starting {

@@ -15,12 +15,12 @@ use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::config::filter::{Container, Outcome, apply};
+use onload_hooks::config::filter::{Outcome, apply};
 use onload_hooks::config::state::State;
 use onload_hooks::decide::host::{HostView, Privilege, Settings};
 use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
 use onload_hooks::decide::specs::Specs;
-use onload_hooks::decide::subject::Identity;
+use onload_hooks::decide::subject::Container;
 use onload_hooks::decide::sysfs::Sysfs;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
@@ -204,7 +204,7 @@ impl Pools for FakeHost {
 
     fn give_back(&self, _: &Reserved) {}
 
-    fn ticket(&self, id: &Token, _: Identity<'_>, _: Option<&Path>) -> Result<Ticket> {
+    fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
         Err(ticket::unknown(id))
     }
 }
@@ -648,6 +648,7 @@ fn a_libc_that_cannot_load_it_stops_the_container_or_skips_the_preload() {
         let outcome = host.apply(&config).unwrap();
         assert!(
             outcome
+                .report
                 .warnings
                 .iter()
                 .any(|warning| warning.contains("is not preloaded: the image's libc is musl"))
@@ -685,8 +686,8 @@ fn without_the_right_no_limit_above_one_s_own_is_written() {
     let mut host = FakeHost::new();
     host.privilege.may_raise_limits = false;
     let outcome = host.apply(&ask("rdma", "rxe0")).unwrap();
-    assert!(outcome.warnings[0].contains("CAP_SYS_RESOURCE is missing"));
-    let reached = outcome.reasons.iter();
+    assert!(outcome.report.warnings[0].contains("CAP_SYS_RESOURCE is missing"));
+    let reached = outcome.report.reasons.iter();
     let reached: Vec<&String> = reached.filter(|r| r.contains("RLIMIT_MEMLOCK")).collect();
     assert_eq!(reached, ["onload.dev/rdma: RLIMIT_MEMLOCK is 65536 bytes"]);
     let after = written(&outcome.config.unwrap());
@@ -1122,18 +1123,18 @@ fn root_is_warned_about_unless_a_user_namespace_maps_it_away() {
     let host = FakeHost::new();
     let mut config = ask("nic-nodes", "all");
     config["process"]["user"] = json!({"uid": 0, "gid": 0});
-    assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
+    assert_eq!(host.apply(&config).unwrap().report.warnings.len(), 1);
     config["linux"]["namespaces"] = json!([{"type": "user"}]);
     assert_eq!(
-        host.apply(&config).unwrap().warnings.len(),
+        host.apply(&config).unwrap().report.warnings.len(),
         1,
         "a joined namespace maps it who knows where"
     );
     config["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
-    assert_eq!(host.apply(&config).unwrap().warnings.len(), 0);
+    assert_eq!(host.apply(&config).unwrap().report.warnings.len(), 0);
     config["process"]["user"] = json!({"uid": 7, "gid": 0});
     config["linux"]["uidMappings"] = json!([{"containerID": 7, "hostID": 0, "size": 1}]);
-    assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
+    assert_eq!(host.apply(&config).unwrap().report.warnings.len(), 1);
 }
 
 /// A request for Onload by user 1000 with no-new-privileges, where the host's root is refused.
@@ -1235,11 +1236,12 @@ fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_w
     assert!(outcome.guards_exec);
     assert!(
         outcome
+            .report
             .warnings
             .iter()
             .any(|line| line.contains("CAP_SETUID is removed")),
         "{:?}",
-        outcome.warnings
+        outcome.report.warnings
     );
     let after = written(&outcome.config.unwrap());
     let kept = ["CAP_CHOWN", "CAP_KILL"];
@@ -1248,7 +1250,7 @@ fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_w
         json!({"bounding": held, "effective": kept, "permitted": kept, "inheritable": []})
     );
     let again = host.apply(&after).unwrap();
-    assert!(again.guards_exec && again.config.is_none() && again.warnings.is_empty());
+    assert!(again.guards_exec && again.config.is_none() && again.report.warnings.is_empty());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use onload_sys::cpu_list;
+use onload_sys::fs::open::PATH_MAX;
 
 use crate::decide::sysfs::Sysfs;
 
@@ -16,11 +17,20 @@ const V1: &str = "fs/cgroup/cpuset";
 /// A file that only the hierarchy of version 2 has.
 const IS_V2: &str = "fs/cgroup/cgroup.controllers";
 
+/// Version 2 has the first, version 1 the second; before Linux 3.17 that has no effective ones.
+const CPUS: [&str; 3] = [
+    "cpuset.cpus.effective",
+    "cpuset.effective_cpus",
+    "cpuset.cpus",
+];
+const MEMS: [&str; 3] = [
+    "cpuset.mems.effective",
+    "cpuset.effective_mems",
+    "cpuset.mems",
+];
+
 /// The slice of a `cgroupsPath` that names none.
 const USUAL_SLICE: &str = "system.slice";
-
-/// Bytes of a path (PATH_MAX, limits.h). No control group has a longer one.
-const MAX_PATH: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ancestor {
@@ -33,43 +43,30 @@ pub(super) struct Ancestor {
 /// The nearest control group above a container's that says what it has; `None` where the kernel has no cpusets.
 pub(super) fn nearest(cgroups_path: &str, sysfs: &Sysfs) -> Option<Ancestor> {
     let is_v2 = sysfs.text(Path::new(IS_V2)).is_some();
-    let (hierarchy, cpus, mems): (_, &[&str], &[&str]) = if is_v2 {
-        (V2, &["cpuset.cpus.effective"], &["cpuset.mems.effective"])
-    } else {
-        // Before Linux 3.17 there are no effective ones.
-        let cpus = &["cpuset.effective_cpus", "cpuset.cpus"];
-        let mems = &["cpuset.effective_mems", "cpuset.mems"];
-        (V1, cpus, mems)
-    };
+    let hierarchy = Path::new(if is_v2 { V2 } else { V1 });
     let mut above = above(cgroups_path).into_iter();
-    above.find_map(|path| read(sysfs, hierarchy, path, cpus, mems))
+    above.find_map(|path| read(sysfs, hierarchy, path))
 }
 
 /// `None` where the group is not there, has no such controller, or nothing was given to it yet.
-fn read(
-    sysfs: &Sysfs,
-    hierarchy: &str,
-    path: PathBuf,
-    cpus: &[&str],
-    mems: &[&str],
-) -> Option<Ancestor> {
-    let dir = Path::new(hierarchy).join(&path);
-    let list = |files: &[&str]| {
-        let mut files = files.iter();
-        let text = files.find_map(|file| sysfs.text(&dir.join(file)));
-        let list = cpu_list::parse(&text.unwrap_or_default()).ok();
+fn read(sysfs: &Sysfs, hierarchy: &Path, path: PathBuf) -> Option<Ancestor> {
+    let dir = hierarchy.join(&path);
+    let list = |files: [&str; 3]| {
+        let text = files.iter().find_map(|file| sysfs.text(&dir.join(file)));
+        let list = cpu_list::parse(&text?).ok();
         list.filter(|list| !list.is_empty())
     };
     Some(Ancestor {
-        cpus: list(cpus)?,
-        mems: list(mems)?,
+        cpus: list(CPUS)?,
+        mems: list(MEMS)?,
         path: Path::new("/").join(path),
     })
 }
 
 /// The groups above that of a container, the nearest first, without a slash in front.
 fn above(cgroups_path: &str) -> Vec<PathBuf> {
-    if cgroups_path.len() > MAX_PATH {
+    // No control group has a longer one.
+    if cgroups_path.len() > PATH_MAX {
         return vec![PathBuf::new()];
     }
     let parent = match systemd(cgroups_path) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use onload_cdi::oci::Cpuset;
 use onload_core::bundle::{Cpus, Mems};
 use onload_sys::cpu_list;
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Result};
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
@@ -131,23 +131,24 @@ impl<'a> Resolver<'a> {
 
     fn cpus(&self) -> Result<BTreeSet<u32>> {
         let above = self.above()?;
-        let wanted = match &self.placement.cpus {
+        let (wanted, is_list) = match &self.placement.cpus {
             None => return Ok(BTreeSet::new()),
-            Some(Cpus::List(list)) => return self.all_of(list, "the CPUs", &above.cpus),
-            Some(Cpus::Numa) => self.cpus_of_nodes()?,
-            Some(Cpus::Isolated) => self.isolated()?,
+            Some(Cpus::List(list)) => (list.clone(), true),
+            Some(Cpus::Numa) => (self.cpus_of_nodes()?, false),
+            Some(Cpus::Isolated) => (self.isolated()?, false),
         };
-        self.some_of(&wanted, "the CPUs", &above.cpus)
+        self.within(above, &wanted, is_list, ("the CPUs", &above.cpus))
     }
 
     fn mems(&self) -> Result<BTreeSet<u32>> {
-        const WHAT: &str = "memory of the NUMA nodes";
         let above = self.above()?;
-        match &self.placement.mems {
-            None => Ok(BTreeSet::new()),
-            Some(Mems::List(list)) => self.all_of(list, WHAT, &above.mems),
-            Some(Mems::Numa) => self.some_of(&self.nodes()?, WHAT, &above.mems),
-        }
+        let (wanted, is_list) = match &self.placement.mems {
+            None => return Ok(BTreeSet::new()),
+            Some(Mems::List(list)) => (list.clone(), true),
+            Some(Mems::Numa) => (self.nodes()?, false),
+        };
+        let has = ("memory of the NUMA nodes", &above.mems);
+        self.within(above, &wanted, is_list, has)
     }
 
     fn above(&self) -> Result<&Ancestor> {
@@ -208,43 +209,25 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    /// Those that the container may have; at least one.
-    fn some_of(
+    /// Those that the container may have: all of a list, and at least one of any others.
+    fn within(
         &self,
+        above: &Ancestor,
         wanted: &BTreeSet<u32>,
-        what: &str,
-        has: &BTreeSet<u32>,
+        is_list: bool,
+        (what, has): (&str, &BTreeSet<u32>),
     ) -> Result<BTreeSet<u32>> {
         let both: BTreeSet<u32> = wanted.intersection(has).copied().collect();
-        if both.is_empty() {
-            return Err(self.not_there(wanted, what, has));
+        if both.is_empty() || is_list && both != *wanted {
+            let Placement { origin, bundle, .. } = self.placement;
+            bail!(
+                "{origin}: bundle {bundle} wants {what} {}, and the control group {} of the container has {}; widen that, or change [bundles.{bundle}]",
+                shown(wanted),
+                Quoted(&above.path.to_string_lossy()),
+                shown(has)
+            );
         }
         Ok(both)
-    }
-
-    /// All of them, or none.
-    fn all_of(
-        &self,
-        wanted: &BTreeSet<u32>,
-        what: &str,
-        has: &BTreeSet<u32>,
-    ) -> Result<BTreeSet<u32>> {
-        if !wanted.is_subset(has) {
-            return Err(self.not_there(wanted, what, has));
-        }
-        Ok(wanted.clone())
-    }
-
-    fn not_there(&self, wanted: &BTreeSet<u32>, what: &str, has: &BTreeSet<u32>) -> Error {
-        let Placement { origin, bundle, .. } = self.placement;
-        let group = self.above.as_ref().map(|above| above.path.as_path());
-        let group = group.unwrap_or(Path::new("/")).to_string_lossy();
-        error!(
-            "{origin}: bundle {bundle} wants {what} {}, and the control group {} of the container has {}; widen that, or change [bundles.{bundle}]",
-            shown(wanted),
-            Quoted(&group),
-            shown(has)
-        )
     }
 }
 

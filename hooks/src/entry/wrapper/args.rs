@@ -9,20 +9,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// `time="…" level=error msg="…"`.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
 /// Where the engine wants errors: `--log` and `--log-format`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogTarget {
     pub path: Option<PathBuf>,
-    pub format: LogFormat,
+    /// One JSON object per line, or else `time="…" level=error msg="…"`.
+    pub is_json: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,144 +45,43 @@ pub struct Create {
 
 /// The verbs of runc, crun and youki. Any other word may be the value of an option that this
 /// version does not know.
-const VERBS: [&str; 24] = [
-    "checkpoint",
-    "create",
-    "delete",
-    "events",
-    "exec",
-    "features",
-    "h",
-    "help",
-    "info",
-    "init",
-    "kill",
-    "list",
-    "mounts",
-    "pause",
-    "ps",
-    "restore",
-    "resume",
-    "run",
-    "spec",
-    "start",
-    "state",
-    "update",
-    "version",
-    "wait",
-];
+const VERBS: &str = "checkpoint create delete events exec features h help info init kill list mounts \
+    pause ps restore resume run spec start state update version wait";
 
-const GLOBAL_VALUES: [&str; 7] = [
-    "cgroup-manager",
-    "criu",
-    "log",
-    "log-format",
-    "log-level",
-    "root",
-    "rootless",
-];
+const GLOBAL_VALUES: &str = "cgroup-manager criu log log-format log-level root rootless";
 
-const GLOBAL_FLAGS: [&str; 8] = [
-    "V",
-    "debug",
-    "h",
-    "help",
-    "systemd-cgroup",
-    "usage",
-    "v",
-    "version",
-];
+const GLOBAL_FLAGS: &str = "V debug h help systemd-cgroup usage v version";
 
-const CREATE_VALUES: [&str; 8] = [
-    "b",
-    "bundle",
-    "config",
-    "console-socket",
-    "f",
-    "pid-file",
-    "pidfd-socket",
-    "preserve-fds",
-];
+const CREATE_VALUES: &str = "b bundle config console-socket f pid-file pidfd-socket preserve-fds";
 
 /// Verbs about one container, with their options that take a value. The value of an option that
 /// only another version has may be taken for the container's id; no container has that id then.
-const CONTAINER_VERBS: [(&str, &[&str]); 13] = [
-    ("checkpoint", &CHECKPOINT_VALUES),
-    ("delete", &[]),
-    ("events", &["interval"]),
-    (
-        "exec",
-        &[
-            "additional-gids",
-            "apparmor",
-            "c",
-            "cap",
-            "cgroup",
-            "console-socket",
-            "cwd",
-            "e",
-            "env",
-            "g",
-            "p",
-            "pid-file",
-            "pidfd-socket",
-            "preserve-fds",
-            "process",
-            "process-label",
-            "u",
-            "user",
-        ],
-    ),
-    ("kill", &[]),
-    ("pause", &[]),
-    ("ps", &["f", "format"]),
-    ("restore", &CHECKPOINT_VALUES),
-    ("resume", &[]),
-    ("start", &[]),
-    ("state", &[]),
-    (
-        "update",
-        &[
-            "blkio-weight",
-            "cpu-burst",
-            "cpu-idle",
-            "cpu-period",
-            "cpu-quota",
-            "cpu-rt-period",
-            "cpu-rt-runtime",
-            "cpu-share",
-            "cpuset-cpus",
-            "cpuset-mems",
-            "l3-cache-schema",
-            "mem-bw-schema",
-            "memory",
-            "memory-reservation",
-            "memory-swap",
-            "pids-limit",
-            "r",
-            "resources",
-        ],
-    ),
-    ("wait", &[]),
+const CONTAINER_VERBS: [(&str, &str); 13] = [
+    ("checkpoint", CHECKPOINT_VALUES),
+    ("delete", ""),
+    ("events", "interval"),
+    ("exec", EXEC_VALUES),
+    ("kill", ""),
+    ("pause", ""),
+    ("ps", "f format"),
+    ("restore", CHECKPOINT_VALUES),
+    ("resume", ""),
+    ("start", ""),
+    ("state", ""),
+    ("update", UPDATE_VALUES),
+    ("wait", ""),
 ];
 
-const CHECKPOINT_VALUES: [&str; 15] = [
-    "b",
-    "bundle",
-    "console-socket",
-    "empty-ns",
-    "image-path",
-    "lsm-mount-context",
-    "lsm-profile",
-    "manage-cgroups-mode",
-    "page-server",
-    "parent-path",
-    "pid-file",
-    "pidfd-socket",
-    "preserve-fds",
-    "status-fd",
-    "work-path",
-];
+const CHECKPOINT_VALUES: &str = "b bundle console-socket empty-ns image-path lsm-mount-context \
+    lsm-profile manage-cgroups-mode page-server parent-path pid-file pidfd-socket preserve-fds \
+    status-fd work-path";
+
+const EXEC_VALUES: &str = "additional-gids apparmor c cap cgroup console-socket cwd e env g p \
+    pid-file pidfd-socket preserve-fds process process-label u user";
+
+const UPDATE_VALUES: &str = "blkio-weight cpu-burst cpu-idle cpu-period cpu-quota cpu-rt-period \
+    cpu-rt-runtime cpu-share cpuset-cpus cpuset-mems l3-cache-schema mem-bw-schema memory \
+    memory-reservation memory-swap pids-limit r resources";
 
 struct Opt<'a> {
     name: &'a [u8],
@@ -212,8 +103,8 @@ fn option(word: &OsStr) -> Option<Opt<'_>> {
     })
 }
 
-fn is_among(name: &[u8], known: &[&str]) -> bool {
-    known.iter().any(|known| known.as_bytes() == name)
+fn is_among(name: &[u8], words: &str) -> bool {
+    words.split(' ').any(|word| word.as_bytes() == name)
 }
 
 /// `args` is without the program's name.
@@ -233,10 +124,10 @@ pub fn parse(args: &[OsString]) -> Invocation {
         };
         let mut value = opt.value;
         if value.is_none() {
-            let takes = is_among(opt.name, &GLOBAL_VALUES);
-            let unknown = !takes && !is_among(opt.name, &GLOBAL_FLAGS);
+            let takes = is_among(opt.name, GLOBAL_VALUES);
+            let unknown = !takes && !is_among(opt.name, GLOBAL_FLAGS);
             // The word after an unknown option is its value, unless it is a verb or an option.
-            let may = |next: &OsStr| !is_among(next.as_bytes(), &VERBS) && option(next).is_none();
+            let may = |next: &OsStr| !is_among(next.as_bytes(), VERBS) && option(next).is_none();
             if takes || unknown && words.peek().is_some_and(|next| may(next)) {
                 value = words.next();
             }
@@ -258,31 +149,59 @@ pub fn parse(args: &[OsString]) -> Invocation {
     found
 }
 
+enum Word<'a> {
+    Option(&'a [u8], Option<&'a OsStr>),
+    Other(&'a OsStr),
+}
+
+/// The next of a verb's words; an option has its value, which is the word behind it if it is one of `values`. crun also
+/// accepts the value of an option of one of the letters `joined` right behind that, as `-pFILE`; runc also has
+/// `-pid-file`.
+fn next<'a>(
+    words: &mut impl Iterator<Item = &'a OsStr>,
+    values: &str,
+    joined: &[u8],
+) -> Option<Word<'a>> {
+    let word = words.next()?;
+    let Some(opt) = option(word) else {
+        return Some(Word::Other(word));
+    };
+    let takes = is_among(opt.name, values);
+    if let [b'-', rest @ ..] = word.as_bytes()
+        && let ([letter], [first, ..]) = rest.split_at_checked(1)?
+        && joined.contains(letter)
+        && *first != b'='
+        && !takes
+    {
+        let value = OsStr::from_bytes(&rest[1..]);
+        return Some(Word::Option(&rest[..1], Some(value)));
+    }
+    let value = match opt.value {
+        None if takes => words.next(),
+        value => value,
+    };
+    Some(Word::Option(opt.name, value))
+}
+
 /// The first word that is neither an option nor an option's value, and the value of `--process`.
 fn one_container<'a>(
     mut words: impl Iterator<Item = &'a OsStr>,
-    values: &[&str],
+    values: &str,
 ) -> (Option<OsString>, Option<PathBuf>) {
+    let joined: &[u8] = if is_among(b"process", values) {
+        b"p"
+    } else {
+        b""
+    };
     let mut process = None;
-    while let Some(word) = words.next() {
-        if word == "--" {
-            return (words.next().map(OsStr::to_owned), process);
-        }
-        let Some(opt) = option(word) else {
-            return (Some(word.to_owned()), process);
-        };
-        let value = match opt.value {
-            None if is_among(opt.name, values) => words.next(),
-            value => value,
-        };
-        // crun also accepts -pFILE; runc also has -pid-file and -process-label.
-        let joined = word.as_bytes().strip_prefix(b"-p").filter(|_| {
-            opt.value.is_none() && !is_among(opt.name, values) && is_among(b"process", values)
-        });
-        match (opt.name, joined) {
-            (b"p" | b"process", _) => process = value.map(PathBuf::from),
-            (_, Some(joined)) => process = Some(PathBuf::from(OsStr::from_bytes(joined))),
-            _ => {}
+    while let Some(word) = next(&mut words, values, joined) {
+        match word {
+            Word::Other(word) if word == "--" => {
+                return (words.next().map(OsStr::to_owned), process);
+            }
+            Word::Other(word) => return (Some(word.to_owned()), process),
+            Word::Option(b"p" | b"process", value) => process = value.map(PathBuf::from),
+            Word::Option(..) => {}
         }
     }
     (None, process)
@@ -295,50 +214,26 @@ fn global(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
         (b"version" | b"v" | b"V", None) => found.is_version = true,
         (b"root", Some(root)) => found.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),
-        (b"log-format", Some(format)) => {
-            log.format = if format == "json" {
-                LogFormat::Json
-            } else {
-                LogFormat::Text
-            };
-        }
+        (b"log-format", Some(format)) => log.is_json = format == "json",
         _ => {}
     }
 }
 
 fn create<'a>(mut words: impl Iterator<Item = &'a OsStr>) -> Create {
     let mut found = Create::default();
-    while let Some(word) = words.next() {
-        if word == "--" {
-            found.id = words.next().map(OsString::from).or(found.id);
-            break;
-        }
-        let Some(opt) = option(word) else {
+    while let Some(word) = next(&mut words, CREATE_VALUES, b"bf") {
+        match word {
+            Word::Other(word) if word == "--" => {
+                found.id = words.next().map(OsString::from).or(found.id);
+                break;
+            }
             // The id is the only word. A word before it is the value of an unknown option.
-            found.id = Some(word.to_owned());
-            continue;
-        };
-        let joined = |letter: u8| match word.as_bytes() {
-            [b'-', first, rest @ ..] if *first == letter && !rest.is_empty() && rest[0] != b'=' => {
-                Some(OsStr::from_bytes(rest))
+            Word::Other(word) => found.id = Some(word.to_owned()),
+            Word::Option(b"b" | b"bundle", value) => {
+                found.bundle = value.map(PathBuf::from).unwrap_or_default();
             }
-            _ => None,
-        };
-        let value = match opt.value {
-            None if is_among(opt.name, &CREATE_VALUES) => words.next(),
-            value => value,
-        };
-        match opt.name {
-            b"b" | b"bundle" => found.bundle = value.map(PathBuf::from).unwrap_or_default(),
-            b"f" | b"config" => found.config = value.map(PathBuf::from),
-            _ if !word.as_bytes().starts_with(b"--") => {
-                if let Some(path) = joined(b'b').filter(|_| opt.name != b"bundle") {
-                    found.bundle = PathBuf::from(path);
-                } else if let Some(path) = joined(b'f') {
-                    found.config = Some(PathBuf::from(path));
-                }
-            }
-            _ => {}
+            Word::Option(b"f" | b"config", value) => found.config = value.map(PathBuf::from),
+            Word::Option(..) => {}
         }
     }
     found
@@ -363,14 +258,14 @@ mod tests {
         let shim = "--root /run/containerd/runc/k8s.io --log /b/log.json --log-format json --systemd-cgroup create --bundle /b --pid-file /b/init.pid c1";
         let found = parsed(shim);
         assert_eq!(found.log.path, Some(PathBuf::from("/b/log.json")));
-        assert_eq!(found.log.format, LogFormat::Json);
+        assert!(found.log.is_json);
         let create = found.create.unwrap();
         assert_eq!(
             (create.bundle, create.id),
             (PathBuf::from("/b"), Some("c1".into()))
         );
         let conmon = "--log-format=json --log=/b/oci-log create --bundle /b --pid-file /b/pid c1";
-        assert_eq!(parsed(conmon).log.format, LogFormat::Json);
+        assert!(parsed(conmon).log.is_json);
         assert_eq!(bundle(conmon).as_deref(), Some("/b"));
     }
 
@@ -498,6 +393,8 @@ mod tests {
             assert_eq!(parsed(line).process, Some("/p".into()), "{line}");
             assert_eq!(parsed(line).container, Some("c1".into()), "{line}");
         }
+        // crun's spelling takes all that follows.
+        assert_eq!(parsed("exec -p/a=b c1").process, Some("/a=b".into()));
         for line in [
             "exec c1 -p /p",
             "exec -pid-file /p c1",

@@ -6,46 +6,36 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
+use onload_core::config::LogLevel;
 use onload_core::timestamp::{now, rfc3339};
 use onload_sys::text::one_line;
 
 use crate::entry::program::say;
-use crate::entry::wrapper::args::{LogFormat, LogTarget};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    Warning,
-    Error,
-}
+use crate::entry::wrapper::args::LogTarget;
 
 /// Writes one line. A warning goes to standard error only if there is no log file, since that
 /// descriptor belongs to the container.
-pub(crate) fn write(target: &LogTarget, level: Level, message: &str) {
+pub(crate) fn write(target: &LogTarget, level: LogLevel, message: &str) {
     let logged = target.path.as_deref().is_some_and(|path| {
-        let line = format(target.format, level, message, now());
+        let line = format(target.is_json, level, message, now());
         let mut options = OpenOptions::new();
         let file = options.append(true).create(true).mode(0o644).open(path);
         file.is_ok_and(|mut file| file.write_all(line.as_bytes()).is_ok())
     });
-    match level {
-        Level::Error => say(message),
-        Level::Warning if !logged => say(&format!("warning: {message}")),
-        Level::Warning => {}
+    if level == LogLevel::Error {
+        say(message);
+    } else if !logged {
+        say(&format!("warning: {message}"));
     }
 }
 
-fn format(format: LogFormat, level: Level, message: &str, time: u64) -> String {
-    let level = match level {
-        Level::Warning => "warning",
-        Level::Error => "error",
-    };
+fn format(is_json: bool, level: LogLevel, message: &str, time: u64) -> String {
     let time = rfc3339(time);
     let message = serde_json::Value::from(one_line(message));
-    match format {
-        LogFormat::Json => {
-            format!("{{\"level\":\"{level}\",\"msg\":{message},\"time\":\"{time}\"}}\n")
-        }
-        LogFormat::Text => format!("time=\"{time}\" level={level} msg={message}\n"),
+    if is_json {
+        format!("{{\"level\":\"{level}\",\"msg\":{message},\"time\":\"{time}\"}}\n")
+    } else {
+        format!("time=\"{time}\" level={level} msg={message}\n")
     }
 }
 
@@ -56,11 +46,11 @@ mod tests {
     #[test]
     fn a_line_is_what_runc_would_write() {
         assert_eq!(
-            format(LogFormat::Json, Level::Error, "a \"b\"\nc", 0),
+            format(true, LogLevel::Error, "a \"b\"\nc", 0),
             "{\"level\":\"error\",\"msg\":\"a \\\"b\\\"\\\\nc\",\"time\":\"1970-01-01T00:00:00Z\"}\n"
         );
         assert_eq!(
-            format(LogFormat::Text, Level::Warning, "x", 0),
+            format(false, LogLevel::Warning, "x", 0),
             "time=\"1970-01-01T00:00:00Z\" level=warning msg=\"x\"\n"
         );
     }
@@ -72,9 +62,9 @@ mod tests {
         std::fs::write(&path, "before\n").unwrap();
         let target = LogTarget {
             path: Some(path.clone()),
-            format: LogFormat::Json,
+            is_json: true,
         };
-        write(&target, Level::Warning, "x");
+        write(&target, LogLevel::Warning, "x");
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);

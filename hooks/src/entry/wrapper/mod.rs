@@ -21,14 +21,14 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::config::bundle::ConfigFile;
-use crate::config::filter::Container;
+use crate::config::filter::Outcome;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::report::Report;
-use crate::entry::edit::{self, Edited};
+use crate::decide::subject::Container;
+use crate::entry::edit;
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
-use crate::entry::wrapper::log::Level;
 use crate::record::made_by;
 use crate::record::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
 use crate::record::maker::{EntryPoint, Stage};
@@ -65,10 +65,10 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
         }
         Err(error) => format!("{error:#}"),
     };
-    let line = Line::new(LogLevel::Error, message.as_str());
+    let line = (LogLevel::Error, message.clone());
     let log = log_file::settings(Path::new(CONFIG_PATH));
     log_lines(&invocation, &log, [line]);
-    log::write(&invocation.log, Level::Error, &prefixed(&message));
+    log::write(&invocation.log, LogLevel::Error, &prefixed(&message));
     FAILURE
 }
 
@@ -88,14 +88,14 @@ fn prefixed(message: &str) -> String {
 
 struct Prepared {
     runtime: PathBuf,
-    edited: Edited,
+    edited: Outcome,
     remembered: Option<StoredRecord>,
 }
 
 impl Prepared {
     /// Removes what was prepared: nobody will start the container.
     fn undo(&self) {
-        self.edited.undo();
+        edit::undo(&self.edited);
         if let Some(remembered) = &self.remembered {
             remembered.undo();
         }
@@ -114,7 +114,7 @@ fn prepare(invocation: &Invocation) -> Result<Prepared> {
     if !invocation.makes_container {
         return Ok(Prepared {
             runtime: runtime_of_existing(invocation, container, &host)?,
-            edited: Edited::default(),
+            edited: Outcome::default(),
             remembered: None,
         });
     }
@@ -125,7 +125,7 @@ fn prepare(invocation: &Invocation) -> Result<Prepared> {
             (runtime, None)
         }
     };
-    let mut edited = Edited::default();
+    let mut edited = Outcome::default();
     match &invocation.create {
         Some(create) if named.is_some() => {
             edited = edit(create, id, invocation, &host).with_context(|| container_of(id))?;
@@ -155,10 +155,10 @@ fn container_of(id: Option<&ContainerId>) -> String {
 /// Says the warnings of a report, and logs all of it.
 fn tell(invocation: &Invocation, id: Option<&ContainerId>, report: &Report) {
     for warning in &report.warnings {
-        log::write(&invocation.log, Level::Warning, &prefixed(warning));
+        log::write(&invocation.log, LogLevel::Warning, &prefixed(warning));
     }
     let subject = id.map_or_else(String::new, |id| format!("container {id}: "));
-    log_lines(invocation, &report.log, Line::of(report, &subject));
+    log_lines(invocation, &report.log, log_file::lines(report, &subject));
 }
 
 fn warn(invocation: &Invocation, host: &ThisHost, warning: String) {
@@ -170,7 +170,7 @@ fn warn(invocation: &Invocation, host: &ThisHost, warning: String) {
 fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         let message = prefixed(&format!("{error:#}"));
-        log::write(&invocation.log, Level::Warning, &message);
+        log::write(&invocation.log, LogLevel::Warning, &message);
     }
 }
 
@@ -191,7 +191,7 @@ fn was_guarded(container: Option<ContainerKey<'_>>, host: &ThisHost) -> bool {
 fn remember(
     container: Option<ContainerKey<'_>>,
     runtime: &Path,
-    edited: &Edited,
+    edited: &Outcome,
     host: &ThisHost,
 ) -> Result<Option<StoredRecord>> {
     let record = Record {
@@ -206,7 +206,7 @@ fn remember(
     };
     match written {
         Err(error) if edited.guards_exec => {
-            edited.undo();
+            edit::undo(edited);
             let error = std::io::Error::from(error);
             bail!(
                 "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {error}; root-with-onload = \"refuse\" needs that record"
@@ -332,9 +332,9 @@ fn edit(
     id: Option<&ContainerId>,
     invocation: &Invocation,
     host: &ThisHost,
-) -> Result<Edited> {
+) -> Result<Outcome> {
     let Some(file) = open(create)? else {
-        return Ok(Edited::default());
+        return Ok(Outcome::default());
     };
     let bundle = &create.bundle;
     let container = Container {

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use onload_sys::elf::{self, ElfError, GlibcVersion, Summary};
+use onload_sys::fs::open::PATH_MAX;
 use onload_sys::text::Chain;
 
 use crate::image::container_root::{ContainerRoot, FileError};
@@ -41,8 +42,6 @@ const LIBRARY_DIRS: [&str; 8] = [
 
 /// Words of a command line that are read: an init, its `--`, and the command after it.
 pub(crate) const WORDS: usize = 3;
-/// Bytes of a path that the kernel accepts (PATH_MAX).
-const PATH_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {

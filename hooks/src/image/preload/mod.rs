@@ -25,6 +25,9 @@ use crate::decide::present::drop_held_hooks;
 use crate::image::container_root::ContainerRoot;
 use libc_check::{Program, Verdict};
 
+/// The list under the container's directory that has the image's own libraries too.
+pub(crate) const MERGED: &str = "ld.so.preload";
+
 /// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
@@ -35,12 +38,10 @@ pub(crate) enum ListProblem {
     Unreadable(String),
 }
 
-/// A file to write on this host before the container starts.
+/// A file of the name [`MERGED`] to write on this host before the container starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
     pub id: ContainerId,
-    /// Its name under the container's directory.
-    pub name: &'static str,
     pub bytes: Vec<u8>,
 }
 
@@ -201,8 +202,7 @@ fn by_file(
         let list = now.root.map_or_else(|| Ok(Vec::new()), own_list);
         list.map_err(not_merged)
     };
-    let merged = now.id;
-    let merged = merged.map(|id| (id, format!("{RUN_DIR}/{id}/ld.so.preload")));
+    let merged = now.id.map(|id| (id, format!("{RUN_DIR}/{id}/{MERGED}")));
     let mut mounts = config.mounts().iter().rev();
     if let Some(present) = mounts.find(|mount| mount.is_at(LD_SO_PRELOAD)) {
         let source = present.source();
@@ -270,7 +270,6 @@ fn not_merged(problem: ListProblem) -> Error {
 fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
     HostFile {
         id: id.clone(),
-        name: "ld.so.preload",
         bytes: list(LIBRARY, own).into_bytes(),
     }
 }

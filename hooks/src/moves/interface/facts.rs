@@ -45,106 +45,80 @@ pub(super) fn plan<'a>(
     facts: &'a InterfaceFacts,
 ) -> Vec<(&'static str, Vec<Step<'a>>)> {
     let mut plan: Vec<(&'static str, Vec<Step<'a>>)> = Vec::new();
-    let mut add = |what, differs: bool, steps: Vec<Step<'a>>| {
-        if differs {
+    let mut add = |what, steps: Vec<Step<'a>>| {
+        if !steps.is_empty() {
             plan.push((what, steps));
         }
     };
-    let one = |change| vec![Step::Change(change)];
-    let modes = link.xdp.map_or(&[][..], |xdp| xdp.modes());
-    let no_xdp = modes
-        .iter()
-        .map(|mode| Step::Change(Change::NoXdp(*mode)))
-        .collect();
-    add("its XDP program", link.xdp.is_some(), no_xdp);
-    let is_kept = |name: &[u8]| {
-        facts
-            .alternative_names
-            .iter()
-            .any(|own| own.as_bytes() == name)
-    };
-    let foreign: Vec<Step<'a>> = link
-        .alternative_names
-        .iter()
-        .filter(|name| !is_kept(name))
-        .map(|name| Step::AlternativeName {
-            name,
-            is_set: false,
-        })
-        .collect();
-    add("its other names", !foreign.is_empty(), foreign);
-    let (name, address) = (facts.name.as_bytes(), address_bytes(&facts.mac));
-    let renamed = link.name != name;
-    let readdressed = address
-        .as_ref()
-        .is_some_and(|address| *address != link.address);
-    let resized = link.mtu != facts.mtu;
-    if link.flags & UP != 0 && (renamed || readdressed || resized) {
-        add("its state", true, one(Change::Flags { mask: UP, flags: 0 }));
-    }
-    add("its name", renamed, one(Change::Name(name)));
-    let missing = facts.alternative_names.iter().map(String::as_bytes);
-    let missing: Vec<Step<'a>> = missing
-        .filter(|name| !link.alternative_names.iter().any(|own| own == name))
-        .map(|name| Step::AlternativeName { name, is_set: true })
-        .collect();
-    add("its other names", !missing.is_empty(), missing);
+    let one = |differs: bool, change| some(differs.then_some(change));
+    let modes = link.xdp.map_or(&[][..], |xdp| xdp.modes()).iter();
+    let no_xdp = modes.map(|mode| Step::Change(Change::NoXdp(*mode)));
+    add("its XDP program", no_xdp.collect());
+    let names = &facts.alternative_names;
+    let is_kept = |name: &[u8]| names.iter().any(|own| own.as_bytes() == name);
+    let foreign = link.alternative_names.iter().filter(|name| !is_kept(name));
+    let foreign = foreign.map(|name| Step::AlternativeName {
+        name,
+        is_set: false,
+    });
+    add("its other names", foreign.collect());
+    let name = facts.name.as_bytes();
+    let address = address_bytes(&facts.mac).filter(|address| *address != link.address);
+    let (renamed, resized) = (link.name != name, link.mtu != facts.mtu);
+    let is_taken_down = renamed || resized || address.is_some();
+    let down = Change::Flags { mask: UP, flags: 0 };
     add(
-        "its address",
-        readdressed,
-        one(Change::Address(address.unwrap_or_default())),
+        "its state",
+        one(is_taken_down && link.flags & UP != 0, down),
     );
-    add("its MTU", resized, one(Change::Mtu(facts.mtu)));
-    let queue = link.queue_length != facts.queue_length;
+    add("its name", one(renamed, Change::Name(name)));
+    let missing = names.iter().map(String::as_bytes);
+    let missing = missing.filter(|name| !link.alternative_names.iter().any(|own| own == name));
+    let missing = missing.map(|name| Step::AlternativeName { name, is_set: true });
+    add("its other names", missing.collect());
+    add("its address", some(address.map(Change::Address)));
+    add("its MTU", one(resized, Change::Mtu(facts.mtu)));
+    let length = facts.queue_length;
+    let is_other = link.queue_length != length;
     add(
         "the length of its queue",
-        queue,
-        one(Change::QueueLength(facts.queue_length)),
+        one(is_other, Change::QueueLength(length)),
     );
     let alias = facts.alias.as_deref().unwrap_or_default().as_bytes();
-    add("its alias", link.alias != alias, one(Change::Alias(alias)));
+    add("its alias", one(link.alias != alias, Change::Alias(alias)));
     let broadcast = facts.broadcast.as_deref().and_then(address_bytes);
     let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
     add(
         "its broadcast address",
-        broadcast.is_some(),
-        one(Change::Broadcast(broadcast.unwrap_or_default())),
+        some(broadcast.map(Change::Broadcast)),
     );
     let mode = facts.link_mode.filter(|mode| Some(*mode) != link.link_mode);
-    add(
-        "its link mode",
-        mode.is_some(),
-        one(Change::LinkMode(mode.unwrap_or_default())),
-    );
+    add("its link mode", some(mode.map(Change::LinkMode)));
     // What is set first changes what follows from it, and that is put right after it.
     let words = facts.words.iter();
-    let words: Vec<Step<'a>> = words
-        .filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word))
-        .map(|(kind, word)| {
-            Step::Change(Change::Word {
-                kind: *kind,
-                word: *word,
-            })
-        })
-        .collect();
+    let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
+    let words = words.map(|(kind, word)| Change::Word {
+        kind: *kind,
+        word: *word,
+    });
     add(
         "its group or the limits of its offloads",
-        !words.is_empty(),
-        words,
+        words.map(Step::Change).collect(),
     );
     let flags = Change::Flags {
         mask: CHOSEN_FLAGS,
         flags: facts.flags,
     };
-    add(
-        "its flags",
-        (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0,
-        one(flags.clone()),
-    );
+    let differs = (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0;
+    add("its flags", one(differs, flags.clone()));
     // What takes it down on the way brings it up again, as it was.
-    let went_down = link.flags & facts.flags & UP != 0 && (renamed || readdressed || resized);
-    add("its flags", went_down, one(flags));
+    let went_down = is_taken_down && link.flags & facts.flags & UP != 0;
+    add("its flags", one(went_down, flags));
     plan
+}
+
+fn some(change: Option<Change<'_>>) -> Vec<Step<'_>> {
+    change.map(Step::Change).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -19,15 +19,10 @@ pub(super) const SHORT: Duration = Duration::from_secs(2);
 /// And how long where it cannot, since nothing may be left on an interface.
 pub(super) const LONG: Duration = Duration::from_secs(6);
 
-/// An interface that stands on another one, and where it is.
-pub(super) struct Upper {
-    pub(super) place: netns::Found,
-    pub(super) link: Link,
-}
-
+/// What stands on an interface in other namespaces.
 #[derive(Default)]
 pub(super) struct Uppers {
-    pub(super) found: Vec<Upper>,
+    pub(super) found: Vec<(netns::Found, Vec<Link>)>,
     /// Why there may be more.
     pub(super) unseen: Option<Error>,
 }
@@ -51,14 +46,15 @@ pub(super) fn uppers_elsewhere(
                 break;
             }
         };
-        let found = uppers_in(base, lower, &place).with_context(|| {
+        let found = uppers_in(base, lower, &place.netns).with_context(|| {
             format!(
                 "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
                 place.keeper
             )
         });
         match found {
-            Ok(found) => uppers.found.extend(found),
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => uppers.found.push((place, found)),
             // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
             Err(error) => {
                 uppers.unseen.get_or_insert(error);
@@ -68,25 +64,18 @@ pub(super) fn uppers_elsewhere(
     Ok(uppers)
 }
 
-fn uppers_in(base: &Netns, lower: &Link, place: &netns::Found) -> Result<Vec<Upper>> {
-    let (links, _) = place.netns.look()?;
-    let stand = |link: &&Link| {
+fn uppers_in(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
+    let (mut links, _) = netns.look()?;
+    links.retain(|link| {
         let number = link.lower_namespace;
         number.is_some() && link.stands_in(number, lower.index)
-    };
-    let mut found = links.iter().filter(stand).peekable();
-    if found.peek().is_none() {
-        return Ok(Vec::new());
+    });
+    if !links.is_empty() {
+        let number = netns.number_of(base);
+        let number = number.context("listing what stands on an interface")?;
+        links.retain(|link| link.lower_namespace == number);
     }
-    let listing = "listing what stands on an interface";
-    let number = place.netns.number_of(base).context(listing)?;
-    let own = found.filter(|link| link.lower_namespace == number);
-    own.map(|link| {
-        let place = place.again().context(listing)?;
-        let link = link.clone();
-        Ok(Upper { place, link })
-    })
-    .collect()
+    Ok(links)
 }
 
 /// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may.
@@ -105,8 +94,10 @@ pub(super) fn delete_uppers(
         delete_upper(base, upper)?;
     }
     let uppers = uppers_elsewhere(base, lower, depth, patience)?;
-    for upper in uppers.found {
-        delete_upper(&upper.place.netns, &upper.link)?;
+    for (place, links) in uppers.found {
+        for upper in &links {
+            delete_upper(&place.netns, upper)?;
+        }
     }
     uppers.unseen.map_or(Ok(()), Err)
 }

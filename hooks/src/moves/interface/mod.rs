@@ -113,7 +113,7 @@ impl Kind for Identity {
     }
 
     fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
-        let (link, request) = (&departure.seen, &departure.request);
+        let (link, request) = (&departure.candidate.seen, &departure.candidate.request);
         // It may have come into use since the first look. Nobody but root can do that.
         usage::check(&way.home.netns, link, Depth::Root)?;
         let moved = way.home.netns.give(link.index, &way.to, None);

@@ -25,10 +25,12 @@ pub(super) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<S
     };
     let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
     let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
-    uses.extend(elsewhere.found.iter().map(|upper| Use::UpperElsewhere {
-        kind: String::from_utf8_lossy(&upper.link.kind).into_owned(),
-        keeper: upper.place.keeper.clone(),
-    }));
+    for (place, uppers) in &elsewhere.found {
+        uses.extend(uppers.iter().map(|upper| Use::UpperElsewhere {
+            kind: String::from_utf8_lossy(&upper.kind).into_owned(),
+            keeper: place.keeper.clone(),
+        }));
+    }
     if !uses.is_empty() {
         let uses: Vec<String> = uses.iter().map(ToString::to_string).collect();
         bail!(

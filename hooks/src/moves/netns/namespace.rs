@@ -53,15 +53,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 impl Netns {
     /// The namespace of an open file; `path` is for messages.
     pub(crate) fn enter(file: File, path: &Path) -> Result<Self> {
-        Netns::of(file).with_context(|| format!("entering the network namespace {path:?}"))
-    }
-
-    fn of(file: File) -> io::Result<Self> {
-        let (socket, cookie) = in_thread(file.as_fd(), || {
+        let opened = in_thread(file.as_fd(), || {
             let socket = Socket::open(None)?.impatient();
             let cookie = netns::cookie(socket.as_fd())?;
             Ok((socket, cookie))
-        })?;
+        });
+        let entering = || format!("entering the network namespace {path:?}");
+        let (socket, cookie) = opened.with_context(entering)?;
         Ok(Netns {
             file,
             socket,
@@ -89,10 +87,6 @@ impl Netns {
         let is_same = first.is_ok_and(|first| inode(&self.file).is_ok_and(|own| own == first));
         let pids = rustix::fs::stat(OWN_PIDS).map(|stat| stat.st_ino);
         is_same && pids == Ok(INITIAL_PIDS)
-    }
-
-    pub(crate) fn again(&self) -> io::Result<Netns> {
-        Netns::of(self.file.try_clone()?)
     }
 
     pub(crate) fn is_own(&self) -> bool {

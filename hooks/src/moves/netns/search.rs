@@ -292,15 +292,6 @@ fn file_system(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
-impl Found {
-    pub(crate) fn again(&self) -> io::Result<Found> {
-        Ok(Found {
-            netns: self.netns.again()?,
-            keeper: self.keeper.clone(),
-        })
-    }
-}
-
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries

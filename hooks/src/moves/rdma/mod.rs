@@ -74,7 +74,7 @@ impl Kind for Devices {
     }
 
     fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
-        let found = &departure.seen;
+        let found = &departure.candidate.seen;
         let moved = self.give(&way.home.netns, found.index, &way.to);
         check_moved(moved, "moving into the container", &found.name)
     }
