@@ -20,7 +20,7 @@ use crate::devices::group::{self, Device, Group, Place};
 use crate::devices::id;
 use crate::devices::plan::{Plan, plan};
 use crate::devices::reservation::{Manner, Need, Reservation, needs};
-use crate::settings::{Runtime, Settings};
+use crate::settings::Settings;
 use crate::tickets::{self, OwnTasks};
 use crate::wire::device::{ContainerReservation, DeviceGroup};
 
@@ -36,7 +36,7 @@ pub struct Snapshot {
     by_id: BTreeMap<String, Place>,
     tasks: OwnTasks,
     books: Books,
-    runtime: Option<Runtime>,
+    has_runtime: bool,
     library_dir: Option<PathBuf>,
     without_nodes: bool,
 }
@@ -73,7 +73,7 @@ impl Snapshot {
             reserve_wait: settings.reserve_wait,
             tasks,
             books: look.books,
-            runtime: Some(settings.runtime),
+            has_runtime: settings.has_runtime,
             library_dir: paths.onload_lib.task.named().cloned(),
             without_nodes: paths.device.is_closed(),
         })
@@ -145,7 +145,7 @@ impl Snapshot {
     }
 
     fn is_by_ticket(&self, class: Class) -> bool {
-        self.runtime == Some(Runtime::Onload) && !self.books.is_own(class)
+        self.has_runtime && !self.books.is_own(class)
     }
 
     /// The devices of some ids, each once, with the first of its ids.

@@ -184,7 +184,10 @@ fn pages(host: &Host, kib: u64) -> Option<StatValue> {
     let dir = Path::new(HUGEPAGES).join(format!("hugepages-{kib}kB"));
     let free = number(host, &dir.join("free_hugepages"))?;
     let all = number(host, &dir.join("nr_hugepages"))?;
-    Some(part(free, all, "pages", "free pages of this size"))
+    Some(StatValue {
+        int_denominator_val: Some(i64::try_from(all).unwrap_or(i64::MAX)),
+        ..count(free, "pages", "free pages of this size")
+    })
 }
 
 fn stacks(host: &Host) -> Option<StatValue> {
@@ -206,13 +209,6 @@ fn count(number: u64, unit: &str, desc: &str) -> StatValue {
         unit: unit.to_owned(),
         desc: desc.to_owned(),
         ..StatValue::default()
-    }
-}
-
-fn part(number: u64, of: u64, unit: &str, desc: &str) -> StatValue {
-    StatValue {
-        int_denominator_val: Some(i64::try_from(of).unwrap_or(i64::MAX)),
-        ..count(number, unit, desc)
     }
 }
 

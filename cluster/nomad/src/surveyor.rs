@@ -86,7 +86,13 @@ impl Surveyor {
         let receiver = self.snapshots.subscribe();
         let is_first = !std::mem::replace(&mut self.shared().is_started, true);
         if is_first {
-            let mut looking = Looking::new(Arc::clone(self));
+            let mut looking = Looking {
+                surveyor: Arc::clone(self),
+                period: SHORTEST_PERIOD,
+                said: Said::default(),
+                left_out: BTreeSet::new(),
+                warnings: BTreeSet::new(),
+            };
             let started = survey::start(move |watch| Some(looking.look_again(watch)), untold);
             if let Err(error) = started {
                 tracing::error!(
@@ -115,16 +121,6 @@ struct Looking {
 }
 
 impl Looking {
-    fn new(surveyor: Arc<Surveyor>) -> Self {
-        Looking {
-            surveyor,
-            period: SHORTEST_PERIOD,
-            said: Said::default(),
-            left_out: BTreeSet::new(),
-            warnings: BTreeSet::new(),
-        }
-    }
-
     /// Looks until that was by the settings of now: others may have come before there was a waker.
     fn look_again(&mut self, watch: &mut Watch) -> Duration {
         loop {

@@ -16,7 +16,7 @@ use crate::wire::messages::{
     ConfigureRequest, ConfigureResponse, RegisterPluginRequest, SynchronizeRequest,
     SynchronizeResponse,
 };
-use crate::wire::mux::{Mux, PLUGIN, RUNTIME, Received};
+use crate::wire::mux::{Mux, PLUGIN, RUNTIME};
 use crate::wire::ttrpc::{self, MAX_MESSAGE, Message, REQUEST, RESPONSE, Request, Response};
 
 /// How long a runtime may take to answer the registration and to say who it is. It gives up on us after
@@ -97,9 +97,8 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
     pub fn run(&mut self) -> Error {
         let ended = self.register().and_then(|()| {
             loop {
-                let received = self.mux.receive()?;
-                let came = Instant::now();
-                self.take(received, came)?;
+                let (connection, message) = self.mux.receive()?;
+                self.take(connection, &message, Instant::now())?;
             }
         });
         match ended {
@@ -133,14 +132,10 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
     }
 
     /// The runtime may call us before it answers the registration.
-    fn take(&mut self, received: Received, came: Instant) -> Result<()> {
-        let Received {
-            connection,
-            message,
-        } = received;
+    fn take(&mut self, connection: u32, message: &Message, came: Instant) -> Result<()> {
         match (connection, message.kind) {
-            (RUNTIME, RESPONSE) if message.stream == REGISTRATION => self.registered(&message),
-            (PLUGIN, REQUEST) => self.call(&message, came),
+            (RUNTIME, RESPONSE) if message.stream == REGISTRATION => self.registered(message),
+            (PLUGIN, REQUEST) => self.call(message, came),
             // An answer to nothing, or a call where we call: the other end is not what we think it is,
             // but nothing of it was asked for either.
             _ => Ok(()),

@@ -44,17 +44,11 @@ impl Service {
         }
         let mut answers = BTreeMap::new();
         while let Some(Ok((uid, prepared))) = tasks.join_next().await {
-            let answer = match prepared {
-                Ok(devices) => NodePrepareResourceResponse {
-                    devices,
-                    error: String::new(),
-                },
-                Err(error) => NodePrepareResourceResponse {
-                    devices: Vec::new(),
-                    error,
-                },
+            let (devices, error) = match prepared {
+                Ok(devices) => (devices, String::new()),
+                Err(error) => (Vec::new(), error),
             };
-            answers.insert(uid, answer);
+            answers.insert(uid, NodePrepareResourceResponse { devices, error });
         }
         let is_good = answers.values().all(|answer| answer.error.is_empty());
         self.metrics

@@ -12,6 +12,7 @@ use onload_host::specdir::{Action, sha256};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
 use onload_sys::fs::trust::Owners;
+use rustix::fs::StatVfsMountFlags;
 
 use super::apply::{Target, remove_directory, try_hook};
 use super::place::{Directory, HOOK_LIMIT, Tree};
@@ -58,18 +59,19 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
     let tree = Tree::of(place.host, place.owners.clone())?;
     let wanted = wanted(what)?;
     let mounted = tree.mounted(&place.directory.join(VERSION))?;
-    if mounted.noexec {
+    if mounted.contains(StatVfsMountFlags::NOEXEC) {
         bail!(
             "installing the hook: {} is on a file system that is mounted noexec, so no runtime could execute it; name another directory with --hook-dir",
             tree.outside(place.directory).display()
         );
     }
     let (found, plan) = decide(place, &tree, &wanted)?;
-    let is_baked_in = mounted.read_only && plan.steps.is_empty();
+    let is_read_only = mounted.contains(StatVfsMountFlags::RDONLY);
+    let is_baked_in = is_read_only && plan.steps.is_empty();
     if is_baked_in || plan.is_idle(&found.content.record) {
         return Ok(report(place, &plan, Vec::new()));
     }
-    if mounted.read_only {
+    if is_read_only {
         bail!(
             "installing the hook: {} is on a file system that is mounted read-only; name a directory that is not with --hook-dir",
             tree.outside(place.directory).display()

@@ -54,13 +54,6 @@ pub(super) struct Content {
     pub record: Record,
 }
 
-/// How the file system of the directory is mounted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mounted {
-    pub read_only: bool,
-    pub noexec: bool,
-}
-
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
@@ -109,7 +102,7 @@ impl Tree {
     }
 
     /// How the file system is mounted that holds a directory, or will hold it.
-    pub(super) fn mounted(&self, path: &Path) -> Result<Mounted> {
+    pub(super) fn mounted(&self, path: &Path) -> Result<StatVfsMountFlags> {
         for above in path.ancestors() {
             let Some(found) = self.look(above)? else {
                 continue;
@@ -118,13 +111,9 @@ impl Tree {
                 let path = self.outside(above);
                 format!("looking at the file system of {}", path.display())
             })?;
-            let flags = status.f_flag;
-            return Ok(Mounted {
-                read_only: flags.contains(StatVfsMountFlags::RDONLY),
-                noexec: flags.contains(StatVfsMountFlags::NOEXEC),
-            });
+            return Ok(status.f_flag);
         }
-        Ok(Mounted::default())
+        Ok(StatVfsMountFlags::empty())
     }
 
     /// Opens a directory, after making it and those above it where they are missing (mode 0755).

@@ -67,7 +67,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
         .iter()
         .map(|version| (*version, format!("{}/{version}/", directory.display())))
         .collect();
-    for (file, kind) in files(host, &mut users) {
+    for (file, is_specification) in files(host, &mut users) {
         let bytes = match host.bytes(&file, LIMIT) {
             Ok(bytes) => bytes.unwrap_or_default(),
             // A directory beside files.
@@ -77,9 +77,10 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
                 continue;
             }
         };
-        let hooks = match kind {
-            Kind::Specification => None,
-            Kind::Container => hooks(&bytes),
+        let hooks = if is_specification {
+            None
+        } else {
+            hooks(&bytes)
         };
         let names = |text: &str| match &hooks {
             Some(paths) => paths.iter().any(|path| path.starts_with(text)),
@@ -93,13 +94,6 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
         }
     }
     users
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// A specification, which only root writes.
-    Specification,
-    Container,
 }
 
 /// What is read of a container's configuration (runtime-spec, `config.json`), or of runc's state, which has the same
@@ -143,7 +137,8 @@ fn is_other(error: &HostError) -> bool {
     matches!(error, HostError::Read { .. }) && error.unread().is_none()
 }
 
-fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
+/// The files that may name a hook; whether each is a specification, which only root writes.
+fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, bool> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
         match bundles::list(host, path) {
             Ok(names) => names,
@@ -177,28 +172,25 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
         files.extend(STATES.map(|name| container.join(name)));
     }
     files.extend(of_leases(host, users));
-    let files = files.into_iter().map(|path| (path, Kind::Container));
+    let files = files.into_iter().map(|path| (path, false));
     let specifications = specifications.into_iter().flatten();
-    let specifications = specifications.map(|path| (path, Kind::Specification));
+    let specifications = specifications.map(|path| (path, true));
     files.chain(specifications).collect()
 }
 
 fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
-    let mut failed = |what: String| {
-        users.unread.insert(what);
-    };
-    let listed = match leases::list(host) {
-        Ok(listed) => listed,
-        Err(error) => {
-            failed(chain(error));
-            return Vec::new();
-        }
-    };
+    let listed = leases::list(host).unwrap_or_else(|error| {
+        users.unread.insert(chain(error));
+        Vec::new()
+    });
     let mut files = Vec::new();
     for one in listed {
         match one.lease {
             Ok(lease) => files.push(lease.bundle.join("config.json")),
-            Err(why) => failed(format!("the lease of {}: {why}", one.device)),
+            Err(why) => {
+                let unread = format!("the lease of {}: {why}", one.device);
+                users.unread.insert(unread);
+            }
         }
     }
     files

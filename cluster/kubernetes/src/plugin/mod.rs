@@ -2,7 +2,6 @@
 
 mod directory;
 mod offer;
-mod register;
 mod service;
 
 pub use directory::{Kubelet, watch};

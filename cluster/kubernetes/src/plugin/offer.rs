@@ -13,8 +13,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::Server;
 
 use super::directory::Kubelet;
-use super::register::register;
-use super::service::{Node, Service, Streams};
+use super::service::{Node, Service, Streams, register};
 use crate::resources::Resource;
 use crate::serve::{end, serve, stopped};
 use crate::socket::{self, Place};

@@ -1,24 +1,55 @@
-//! What kubelet asks of a resource.
+//! How kubelet is told of a resource, and what it asks of it.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, anyhow};
+use onload_core::kubernetes_settings::ResourceName;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
-use super::register::OPTIONS;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::resources::{Given, Refusal, Resource, Surroundings, Wish, allocate, preferred};
 use crate::wire::device_plugin::device_plugin_server::DevicePlugin;
+use crate::wire::device_plugin::registration_client::RegistrationClient;
 use crate::wire::device_plugin::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
     ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
     NumaNode, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
-    PreferredAllocationResponse, TopologyInfo,
+    PreferredAllocationResponse, RegisterRequest, TopologyInfo,
 };
-use crate::wire::{HEALTHY, UNHEALTHY};
+use crate::wire::{HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION};
+
+/// Inside Register kubelet dials us back and gives up after 10 s.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+const OPTIONS: DevicePluginOptions = DevicePluginOptions {
+    pre_start_required: false,
+    get_preferred_allocation_available: true,
+};
+
+/// Registers a resource that is served at a socket in kubelet's directory.
+pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName) -> Result<()> {
+    let path = directory.join(KUBELET_SOCKET);
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()));
+    let dialling = "dialling kubelet";
+    let endpoint = endpoint.context(dialling)?;
+    let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
+    let channel = endpoint.connect().await.context(dialling)?;
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: socket.to_owned(),
+        resource_name: name.to_string(),
+        options: Some(OPTIONS),
+    };
+    let answer = RegistrationClient::new(channel).register(request).await;
+    answer.map_err(|status| anyhow!("kubelet refused it: {}", status.message()))?;
+    Ok(())
+}
 
 #[derive(Debug)]
 pub struct Node {

@@ -10,7 +10,7 @@ use onload_host::offers::{Attribute, Health, Offer, Sharing};
 use super::attributes::{self, Attributes};
 use super::group::{Counted, Device, Group};
 use super::id::Type;
-use crate::settings::{Runtime, Settings};
+use crate::settings::Settings;
 
 /// The name of Onload without an interface, as nomad-onload has it.
 pub const NONE: &str = "none";
@@ -228,7 +228,7 @@ impl<'p> Planning<'p> {
 
     /// What only our runtime can give, where nobody says that tasks run with it.
     fn needs_runtime(&self, offer: &Offer) -> Option<&'static str> {
-        if self.settings.runtime == Runtime::Onload {
+        if self.settings.has_runtime {
             return None;
         }
         match (offer.class, offer.sharing) {
@@ -481,7 +481,7 @@ mod tests {
 
     fn planned(offers: &[Offer], earlier: Option<&Plan>) -> Plan {
         let settings = Settings {
-            runtime: Runtime::Onload,
+            has_runtime: true,
             ..Settings::default()
         };
         plan(offers, &settings, earlier, |lease| lease.ticket.is_some())

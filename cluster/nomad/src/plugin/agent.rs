@@ -3,38 +3,33 @@
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::thread;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
-use tokio::sync::{oneshot, watch};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 
 #[derive(Debug)]
 pub struct Agent {
-    end: oneshot::Receiver<()>,
+    process: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Agent {
     /// The parent of this process. Where it cannot be watched, the plugin stays until it is told to end.
     pub fn of_this_process() -> Agent {
-        let (told, end) = oneshot::channel();
         let process = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
-        if let Some(process) = process {
-            let wait = move || {
-                if wait_for_end(&process).is_ok() {
-                    let _ = told.send(());
-                }
-            };
-            let _ = thread::Builder::new().name("agent".to_owned()).spawn(wait);
+        Agent {
+            process: process.and_then(|process| registered(process).ok()),
         }
-        Agent { end }
     }
 
     /// Ends when the agent has ended and leaves behind a plugin that no other agent will look for: Nomad finds the one
     /// again whose configuration was taken.
     pub async fn abandons(self, mut is_configured: watch::Receiver<bool>) {
-        if self.end.await.is_err() {
+        let Some(process) = self.process else {
+            return pending().await;
+        };
+        // A pidfd is readable from the end of its process on (pidfd_open(2)).
+        if process.readable().await.is_err() {
             return pending().await;
         }
         // Where nobody can configure it any more, that is so too.
@@ -42,12 +37,9 @@ impl Agent {
     }
 }
 
-/// A pidfd is readable from the end of its process on (pidfd_open(2)).
-fn wait_for_end(process: &OwnedFd) -> io::Result<()> {
-    loop {
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], None) {
-            Err(Errno::INTR) => {}
-            polled => return Ok(polled.map(drop)?),
-        }
-    }
+/// tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
+/// of an [`OwnedFd`] cannot.
+#[allow(deprecated)]
+fn registered(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(process)
 }

@@ -42,7 +42,7 @@ impl DevicePlugin for Devices {
     ) -> Result<Response<Self::FingerprintStream>, Status> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(publish(self.surveyor.snapshots(), sender));
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn reserve(
@@ -86,7 +86,7 @@ impl DevicePlugin for Devices {
         let root = self.surveyor.options().host_root.clone();
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(count(self.surveyor.snapshots(), root, every, sender));
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 

@@ -1,9 +1,6 @@
 //! The services that go-plugin itself wants of every plugin.
 
-use std::pin::Pin;
-
 use tokio::sync::mpsc;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -12,7 +9,7 @@ use crate::wire::go_plugin::grpc_controller_server::GrpcController;
 use crate::wire::go_plugin::grpc_stdio_server::GrpcStdio;
 use crate::wire::go_plugin::{ConnInfo, Empty, StdioData};
 
-pub type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub type Messages<T> = ReceiverStream<Result<T, Status>>;
 
 #[derive(Debug)]
 pub struct Controller {
@@ -40,7 +37,10 @@ impl GrpcStdio for Stdio {
         &self,
         _request: Request<()>,
     ) -> Result<Response<Self::StreamStdioStream>, Status> {
-        Ok(Response::new(open::<StdioData>()))
+        let (sender, receiver) = mpsc::channel(1);
+        // It stays open without a message, until the host closes it.
+        tokio::spawn(async move { sender.closed().await });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
@@ -63,13 +63,6 @@ impl GrpcBroker for Broker {
             while let Ok(Some(_)) = offered.message().await {}
             drop(sender);
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
-}
-
-/// A stream that stays open without a message, until the host closes it.
-fn open<T: Send + 'static>() -> Messages<T> {
-    let (sender, receiver) = mpsc::channel::<Result<T, Status>>(1);
-    tokio::spawn(async move { sender.closed().await });
-    Box::pin(ReceiverStream::new(receiver))
 }

@@ -12,8 +12,6 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::UnixListener;
 
-const ATTEMPTS: usize = 8;
-
 const PREFIX: &str = "onload-nomad-";
 /// The socket. It has this name once it is listened at.
 const SOCKET: &str = "plugin.sock";
@@ -74,18 +72,11 @@ fn remove_abandoned(above: &Path) {
 }
 
 fn make_dir(above: &Path) -> io::Result<Place> {
-    let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
-    for _ in 0..ATTEMPTS {
-        let mut bytes = [0; 8];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let dir = above.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(bytes)));
-        match DirBuilder::new().mode(0o700).create(&dir) {
-            Ok(()) => return Ok(Place { dir }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(taken)
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    let dir = above.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(bytes)));
+    DirBuilder::new().mode(0o700).create(&dir)?;
+    Ok(Place { dir })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use onload_sys::text::Quoted;
 use serde::Deserialize;
 
 use super::duration;
-use super::values::{Paths, Place, Probe, Runtime, Settings, Slots, Way};
+use super::values::{Paths, Place, Probe, Settings, Slots, Way};
 
 /// The most tasks that may have one device: a host with a hundred devices lists them in one message of gRPC.
 const MAX_SLOTS: u32 = 1000;
@@ -55,7 +55,7 @@ impl Values {
             ignored_interfaces: self.texts("ignored_interfaces")?,
             slots: self.slots(usual.slots)?,
             paths: self.paths()?,
-            runtime: self.runtime()?,
+            has_runtime: self.has_runtime()?,
             fingerprint_period: match self.text("fingerprint_period")? {
                 Some(text) => period(text)?,
                 None => usual.fingerprint_period,
@@ -113,11 +113,11 @@ impl Values {
         })
     }
 
-    fn runtime(&self) -> Result<Runtime> {
+    fn has_runtime(&self) -> Result<bool> {
         let name = "runtime";
         match self.text(name)? {
-            None | Some("") => Ok(Runtime::Unknown),
-            Some("onload") => Ok(Runtime::Onload),
+            None | Some("") => Ok(false),
+            Some("onload") => Ok(true),
             Some(other) => Err(refusal(
                 name,
                 Quoted(other),
@@ -231,7 +231,7 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::settings::table::{Kind, TABLE};
+    use crate::settings::table::{BOOL, NUMBER, TABLE, TEXT, TEXTS};
 
     fn packed(config: &Json) -> Vec<u8> {
         rmp_serde::to_vec(config).unwrap()
@@ -276,12 +276,12 @@ mod tests {
     fn every_setting_has_an_effect() {
         for setting in TABLE {
             let value = match (setting.kind, setting.name) {
-                (Kind::Bool, _) => json!(setting.default != Some("true")),
-                (Kind::Number, _) => json!(3),
-                (Kind::Texts, _) => json!(["ens1"]),
-                (Kind::Text, "fingerprint_period" | "reserve_wait") => json!("1h30m"),
-                (Kind::Text, "runtime") => json!("onload"),
-                (Kind::Text, _) => json!("/opt/onload"),
+                (BOOL, _) => json!(setting.default != Some("true")),
+                (NUMBER, _) => json!(3),
+                (TEXTS, _) => json!(["ens1"]),
+                (TEXT, "fingerprint_period" | "reserve_wait") => json!("1h30m"),
+                (TEXT, "runtime") => json!("onload"),
+                _ => json!("/opt/onload"),
             };
             let config = json!({ setting.name: value });
             assert_ne!(
@@ -297,9 +297,9 @@ mod tests {
     fn a_setting_of_another_type_is_refused_by_name() {
         for setting in TABLE {
             let wrong = match setting.kind {
-                Kind::Text | Kind::Bool => json!(["a"]),
-                Kind::Number => json!(1.5),
-                Kind::Texts => json!("ens1"),
+                NUMBER => json!(1.5),
+                TEXTS => json!("ens1"),
+                _ => json!(["a"]),
             };
             let said = said(&json!({ setting.name: wrong }));
             let begins = format!("setting {} of the plugin is ", setting.name);
@@ -381,10 +381,7 @@ mod tests {
 
     #[test]
     fn only_our_runtime_is_a_word_of_the_operator() {
-        assert_eq!(
-            read(&json!({"runtime": ""})).unwrap().runtime,
-            Runtime::Unknown
-        );
+        assert!(!read(&json!({"runtime": ""})).unwrap().has_runtime);
         let said = said(&json!({"runtime": "runc"}));
         assert!(
             said.starts_with("setting runtime of the plugin is \"runc\"; write \"onload\""),

@@ -9,4 +9,4 @@ mod values;
 
 pub use decode::decode;
 pub use schema::schema;
-pub use values::{Paths, Place, Probe, Runtime, Settings, Slots, Way};
+pub use values::{Paths, Place, Probe, Settings, Slots, Way};

@@ -8,7 +8,7 @@ pub fn schema() -> Spec {
     let attributes = TABLE.iter().map(|setting| {
         let attribute = spec(Block::Attr(Attr {
             name: setting.name.to_owned(),
-            r#type: setting.kind.expression().to_owned(),
+            r#type: setting.kind.to_owned(),
             required: false,
         }));
         let attribute = match setting.default {

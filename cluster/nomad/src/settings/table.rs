@@ -3,36 +3,23 @@
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: &'static str,
     /// What it is where it is left out, as an expression of HCL; none where it is null then.
     pub default: Option<&'static str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Bool,
-    Number,
-    Text,
-    Texts,
-}
-
-impl Kind {
-    pub fn expression(self) -> &'static str {
-        match self {
-            Kind::Bool => "bool",
-            Kind::Number => "number",
-            Kind::Text => "string",
-            Kind::Texts => "list(string)",
-        }
-    }
-}
+/// Types of HCL.
+pub const BOOL: &str = "bool";
+pub const NUMBER: &str = "number";
+pub const TEXT: &str = "string";
+pub const TEXTS: &str = "list(string)";
 
 const fn yes(name: &'static str) -> Setting {
-    with(name, Kind::Bool, "true")
+    with(name, BOOL, "true")
 }
 
 const fn ten(name: &'static str) -> Setting {
-    with(name, Kind::Number, "10")
+    with(name, NUMBER, "10")
 }
 
 /// A directory. Left out, it is where the host's specifications have it, which differs between
@@ -40,12 +27,12 @@ const fn ten(name: &'static str) -> Setting {
 const fn place(name: &'static str) -> Setting {
     Setting {
         name,
-        kind: Kind::Text,
+        kind: TEXT,
         default: None,
     }
 }
 
-const fn with(name: &'static str, kind: Kind, default: &'static str) -> Setting {
+const fn with(name: &'static str, kind: &'static str, default: &'static str) -> Setting {
     Setting {
         name,
         kind,
@@ -61,7 +48,7 @@ pub const TABLE: &[Setting] = &[
     yes("probe_xdp"),
     yes("probe_pps"),
     yes("probe_ptp"),
-    with("ignored_interfaces", Kind::Texts, "[]"),
+    with("ignored_interfaces", TEXTS, "[]"),
     ten("num_nic"),
     ten("num_pps"),
     ten("num_ptp"),
@@ -77,8 +64,8 @@ pub const TABLE: &[Setting] = &[
     place("host_zf_bin_path"),
     place("task_zf_lib_path"),
     place("host_zf_lib_path"),
-    with("fingerprint_period", Kind::Text, "\"1m\""),
-    with("need_nic", Kind::Bool, "false"),
+    with("fingerprint_period", TEXT, "\"1m\""),
+    with("need_nic", BOOL, "false"),
     yes("probe_rdma"),
     yes("probe_vfio"),
     yes("probe_netdev"),
@@ -87,6 +74,6 @@ pub const TABLE: &[Setting] = &[
     ten("num_rdma"),
     ten("num_hugepages"),
     ten("num_profile"),
-    with("runtime", Kind::Text, "\"\""),
-    with("reserve_wait", Kind::Text, "\"15s\""),
+    with("runtime", TEXT, "\"\""),
+    with("reserve_wait", TEXT, "\"15s\""),
 ];

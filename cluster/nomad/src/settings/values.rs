@@ -19,8 +19,8 @@ pub struct Settings {
     pub slots: Slots,
     /// Where things are on the host and in the task.
     pub paths: Paths,
-    /// Whether tasks run with our OCI runtime.
-    pub runtime: Runtime,
+    /// Whether the operator says that tasks run with our OCI runtime, to which what Nomad cannot carry is left then.
+    pub has_runtime: bool,
     /// After how long the host is looked at again in any case.
     pub fingerprint_period: Duration,
     /// How long a reservation waits for a device that a task of this client holds.
@@ -85,15 +85,6 @@ pub struct Paths {
     pub zf_bin: Way,
 }
 
-/// Whether tasks run with our OCI runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runtime {
-    /// Nobody says so: tasks get what Nomad itself can carry.
-    Unknown,
-    /// The operator says so: what Nomad cannot carry is left to the runtime.
-    Onload,
-}
-
 impl Place {
     pub fn named(&self) -> Option<&PathBuf> {
         match self {
@@ -142,7 +133,7 @@ impl Default for Settings {
                 profile: 10,
             },
             paths: Paths::default(),
-            runtime: Runtime::Unknown,
+            has_runtime: false,
             fingerprint_period: Duration::from_secs(60),
             reserve_wait: Duration::from_secs(15),
         }

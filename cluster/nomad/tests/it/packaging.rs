@@ -183,7 +183,7 @@ fn the_page_has_every_setting_with_its_type_and_default() {
             .iter()
             .find(|row| row[1].split(", ").any(|each| each == name) && row.len() == 6);
         let row = row.unwrap_or_else(|| panic!("no row for {name}"));
-        assert_eq!(row[2], setting.kind.expression(), "{name}");
+        assert_eq!(row[2], setting.kind, "{name}");
         let default = setting.default.map(|literal| format!("`{literal}`"));
         assert_eq!(row[3], default.unwrap_or_default(), "{name}");
     }

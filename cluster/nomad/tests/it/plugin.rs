@@ -75,7 +75,7 @@ async fn the_schema_has_every_setting_with_its_type_and_default() {
         };
         let wanted = Attr {
             name: setting.name.to_owned(),
-            r#type: setting.kind.expression().to_owned(),
+            r#type: setting.kind.to_owned(),
             required: false,
         };
         assert_eq!(found, wanted);

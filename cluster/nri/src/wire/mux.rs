@@ -24,12 +24,6 @@ const FRAME_HEADER: usize = 8;
 
 const PIECE: usize = 64 * 1024;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
-    pub connection: u32,
-    pub message: Message,
-}
-
 #[derive(Debug)]
 pub struct Mux<S> {
     stream: S,
@@ -49,15 +43,12 @@ impl<S: Read + Write> Mux<S> {
         &self.stream
     }
 
-    /// The next message of either connection. Nothing can be read after an error.
-    pub fn receive(&mut self) -> Result<Received> {
+    /// The next message, and of which connection it is. Nothing can be read after an error.
+    pub fn receive(&mut self) -> Result<(u32, Message)> {
         loop {
             for (connection, begun) in &mut self.begun {
                 if let Some(message) = ttrpc::take(begun)? {
-                    return Ok(Received {
-                        connection: *connection,
-                        message,
-                    });
+                    return Ok((*connection, message));
                 }
             }
             self.read_frame()?;
@@ -179,8 +170,8 @@ mod tests {
                 .chunks(size)
                 .flat_map(|content| frame(PLUGIN, content))
                 .collect();
-            let received = reading(&frames).receive().unwrap();
-            assert_eq!(received.message, whole, "{size}");
+            let (_, received) = reading(&frames).receive().unwrap();
+            assert_eq!(received, whole, "{size}");
         }
     }
 
@@ -196,10 +187,7 @@ mod tests {
             frame(PLUGIN, &first[5..]),
         ];
         let mut mux = reading(&bytes.concat());
-        let mut next = || {
-            let received = mux.receive().unwrap();
-            (received.connection, received.message)
-        };
+        let mut next = || mux.receive().unwrap();
         assert_eq!(next(), (RUNTIME, two.clone()));
         assert_eq!(next(), (RUNTIME, two));
         assert_eq!(next(), (PLUGIN, one));
@@ -241,8 +229,8 @@ mod tests {
                 at += 8 + usize::try_from(length).unwrap();
             }
             let mut back = reading(&bytes);
-            assert_eq!(back.receive().unwrap().message, sent);
-            assert_eq!(back.receive().unwrap().message, sent);
+            assert_eq!(back.receive().unwrap().1, sent);
+            assert_eq!(back.receive().unwrap().1, sent);
         }
     }
 }

@@ -39,7 +39,7 @@ impl ApiError {
                 if error
                     .get_ref()
                     .and_then(StdError::source)
-                    .is_some_and(|cause| cause.is::<LongEvent>()) =>
+                    .is_some_and(<dyn StdError>::is::<LongEvent>) =>
             {
                 anyhow!("{what}: the API server's answer is too long")
             }

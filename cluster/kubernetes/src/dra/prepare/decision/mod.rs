@@ -179,47 +179,31 @@ impl Surroundings<'_> {
         let others =
             others.filter(|other| offer.class.is_iommu_group() && other.class == offer.class);
         let family = others.filter(|other| is_of(other, offer) || is_of(offer, other));
-        let all = family.flat_map(|other| {
-            let names = other.cdi.iter().filter_map(|name| name.split_once('='));
-            let names = names.filter_map(|(_, name)| DeviceName::try_from(name).ok());
-            names.chain([other.name.clone()])
-        });
+        let all = family.flat_map(|other| cdi_names(other).chain([other.name.clone()]));
         let all: BTreeSet<DeviceName> = all.collect();
-        let device = |name| LeasedDevice {
-            class: offer.class,
-            name,
-        };
-        let leased = all.into_iter().map(|name| Leased {
-            request: request.to_owned(),
-            device: device(name),
+        let leased = all.iter().map(|name| Leased {
             most: 1,
-            addressed: None,
+            ..leased(request, offer, offer.class, name)
         });
         leased.collect()
     }
 
     /// What discovery says of a device that has this name, or had it.
     fn why_not_offered(&self, pool: &str, device: &str) -> Option<String> {
-        let not_offered = self.snapshot.not_offered.iter();
-        let mut reasons = not_offered.flat_map(|(name, reasons)| {
-            let reasons = reasons.iter();
-            reasons.map(move |(class, reason)| (*class, name, reason))
-        });
         let is_it = |class: Class, name: &str| {
             let name = DeviceName::try_from(name);
             self.names.pool(class) == pool
                 && name.is_ok_and(|name| self.names.device(class, &name, None) == device)
         };
-        let found = reasons.find(|(class, name, _)| is_it(*class, name));
-        found.map(|(_, _, reason)| reason.clone())
+        let mut not_offered = self.snapshot.not_offered.iter();
+        not_offered.find_map(|(name, reasons)| {
+            let (_, reason) = reasons.iter().find(|(class, _)| is_it(*class, name))?;
+            Some(reason.clone())
+        })
     }
 
     fn cdi_devices(&self, offer: &Offer, class: Class) -> Result<Vec<DeviceName>> {
-        let names = offer.cdi.iter();
-        let names = names.filter_map(|name| name.split_once('='));
-        let mut names: Vec<DeviceName> = names
-            .filter_map(|(_, name)| DeviceName::try_from(name).ok())
-            .collect();
+        let mut names: Vec<DeviceName> = cdi_names(offer).collect();
         if names.is_empty() {
             names.push(offer.name.clone());
         }
@@ -248,6 +232,12 @@ impl Surroundings<'_> {
         let there = Listed(&there);
         bail!("no CDI specification has {id}; this node has the profiles {there}")
     }
+}
+
+/// The names of its CDI devices.
+fn cdi_names(offer: &Offer) -> impl Iterator<Item = DeviceName> {
+    let names = offer.cdi.iter().filter_map(|name| name.split_once('='));
+    names.filter_map(|(_, name)| DeviceName::try_from(name).ok())
 }
 
 fn cdi(class: Class, name: &DeviceName) -> String {
