@@ -5,6 +5,7 @@
 //! Source: System V gABI chapter 5, and the Linux Standard Base on symbol versioning (`Elf_Verdef`,
 //! `Elf_Verneed`).
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::unix::fs::FileExt;
@@ -23,6 +24,8 @@ const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
 const MAX_NAME_BYTES: u64 = 4096;
 /// Bytes of a name that are read first; the name of a library or version is shorter.
 const SHORT_NAME_BYTES: u64 = 32;
+/// Bytes behind a name or record that are read with it.
+const NEAR_BYTES: u64 = 512;
 /// Symbol versions that are read in total; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
 
@@ -245,6 +248,32 @@ struct File<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     header: &'d H,
     endian: Endianness,
     segments: &'d [H::ProgramHeader],
+    names: Near<'d>,
+    tables: Near<'d>,
+}
+
+/// What was read last of a file, and where it begins. Names stand beside each other, and so do the records of a table:
+/// `object`'s cache takes a piece of memory and two hashes for each piece that it is asked for.
+#[derive(Default)]
+struct Near<'d>(Cell<(u64, &'d [u8])>);
+
+impl<'d> Near<'d> {
+    fn bytes<R: ReadRef<'d>>(&self, data: R, offset: u64, size: u64) -> Result<&'d [u8], ()> {
+        let end = offset.checked_add(size).ok_or(())?;
+        let (start, bytes) = self.0.get();
+        if let Some(found) = part(bytes, offset.wrapping_sub(start), size) {
+            return Ok(found);
+        }
+        let end = end.max(data.len()?.min(end.saturating_add(NEAR_BYTES)));
+        let bytes = data.read_bytes_at(offset, end - offset)?;
+        self.0.set((offset, bytes));
+        part(bytes, 0, size).ok_or(())
+    }
+}
+
+fn part(bytes: &[u8], at: u64, size: u64) -> Option<&[u8]> {
+    let bytes = bytes.get(usize::try_from(at).ok()?..)?;
+    bytes.get(..usize::try_from(size).ok()?)
 }
 
 /// The entries of a dynamic section that matter here.
@@ -273,6 +302,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             header,
             endian,
             segments,
+            names: Near::default(),
+            tables: Near::default(),
         })
     }
 
@@ -367,7 +398,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         }
         // Most names are short, and searching so few bytes costs less than the processor features
         // that `object`'s search queries first.
-        let begin = self.data.read_bytes_at(start, room.min(SHORT_NAME_BYTES));
+        let begin = self
+            .names
+            .bytes(self.data, start, room.min(SHORT_NAME_BYTES));
         let bytes = match begin.ok().and_then(before_zero) {
             Some(bytes) => bytes,
             None => {
@@ -395,10 +428,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         let malformed = Malformed("version table");
         let offset = self.file_offset(address)?;
         let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
-        let bytes = self
-            .data
-            .read_bytes_at(offset, size)
-            .map_err(|()| malformed)?;
+        let bytes = self.tables.bytes(self.data, offset, size);
+        let bytes = bytes.map_err(|()| malformed)?;
         pod::from_bytes::<T>(bytes)
             .map(|(record, _)| record)
             .map_err(|()| malformed)
