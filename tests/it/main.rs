@@ -31,6 +31,7 @@ mod links;
 mod list_validate;
 mod messages;
 mod metrics;
+mod mistakes;
 mod packaging;
 mod pools;
 mod progress;

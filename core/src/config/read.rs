@@ -304,7 +304,8 @@ impl KeyReader<'_> {
                 return;
             }
             DeValue::Array(_) => {
-                return self.problem(at, name, "expected a table, found an array");
+                let message = format!("expected a table, found an array; write [{name}]");
+                return self.problem(at, name, &message);
             }
             // serde says what is wrong with it.
             _ => return,
@@ -375,9 +376,12 @@ pub(super) fn unknown(text: &str, table: &str, at: usize, key: &str, known: &[&s
             .min_by_key(|(distance, _)| *distance)
     };
     let nearest = nearest_of(table, known).or_else(anywhere);
-    let suggestion = nearest.map(|(_, key)| format!("; did you mean {key:?}?"));
+    let advice = match nearest {
+        Some((_, key)) => format!("did you mean {key:?}?"),
+        None => format!("known are {}", known.join(", ")),
+    };
     let key = qualified(table, key);
-    let message = format!("unknown key {key:?}{}", suggestion.unwrap_or_default());
+    let message = format!("unknown key {key:?}; {advice}");
     at_line(text, at, None, &message)
 }
 

@@ -413,7 +413,7 @@ fn an_image_that_carries_the_variable_of_a_ticket_gets_nothing_even_of_allowed_c
         let output = run(&sandbox, &config);
         prints(&output, NOTHING);
         let said = stderr(&output);
-        let words = format!("{name} of the container's environment gives nothing");
+        let words = format!("{name} in the container's environment is ignored");
         // The runtime warns too, where a cgroup goes slowly.
         let ours: Vec<&str> = said
             .lines()
