@@ -16,6 +16,7 @@ mod completion;
 mod config;
 mod configure;
 mod contributing;
+mod default_config;
 mod directions;
 mod discover;
 mod docs;

@@ -304,7 +304,10 @@ impl KeyReader<'_> {
                 return;
             }
             DeValue::Array(_) => {
-                let message = format!("expected a table, found an array; write [{name}]");
+                let named = format!("{pattern}.*");
+                let is_of_names = self.tables.iter().any(|(table, _)| *table == named);
+                let below = if is_of_names { ".NAME" } else { "" };
+                let message = format!("expected a table, found an array; write [{name}{below}]");
                 return self.problem(at, name, &message);
             }
             // serde says what is wrong with it.
