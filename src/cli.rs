@@ -43,12 +43,14 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads the command line and the environment of this process. The error may be a request for help: clap says how it
-    /// is to be shown.
+    /// Reads the command line and the environment of this process. The error may be a request for help.
     pub fn read() -> Result<Cli, clap::Error> {
         let words: Vec<OsString> = std::env::args_os().collect();
-        let variable = std::env::var_os(COLOR_VARIABLE);
-        let mut command = Cli::command().color(early_color(&words, variable.as_deref()));
+        let mut command = Cli::command().color(match early_color() {
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+            Color::Auto => ColorChoice::Auto,
+        });
         let matches = command.try_get_matches_from_mut(words)?;
         let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         settled(cli, &matches).map_err(|error| match generate_of(&mut command) {
@@ -78,10 +80,38 @@ fn settled(mut cli: Cli, matches: &ArgMatches) -> Result<Cli, clap::Error> {
 /// The variable of `--color`.
 const COLOR_VARIABLE: &str = "ONLOAD_CTK_COLOR";
 
+/// What clap says of a command line that it does not understand, as one line: the reason, what clap takes the word
+/// for, and the usage. None where it is help, which was asked for or is the answer to a command without its subcommand.
+pub fn refusal(error: &clap::Error) -> Option<String> {
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || !error.use_stderr() {
+        return None;
+    }
+    let text = error.render().to_string();
+    let lines = text.strip_prefix("error: ").unwrap_or(&text).lines();
+    let mut line = String::new();
+    for part in lines.map(str::trim).filter(|part| !part.is_empty()) {
+        if part.starts_with("For more information") {
+            continue;
+        }
+        let between = match line.chars().next_back() {
+            None => "",
+            Some(':') => " ",
+            Some(_) if part.starts_with('[') => " ",
+            Some(_) => "; ",
+        };
+        line.push_str(between);
+        line.push_str(&part.replacen("Usage:", "usage:", 1));
+    }
+    Some(line)
+}
+
 /// The colours of help and of lines that clap does not understand: they are printed before, or
 /// instead of, the flag's own reading. What is no word of `--color` counts as `auto`.
-fn early_color(words: &[OsString], variable: Option<&OsStr>) -> ColorChoice {
-    let mut chosen = variable.and_then(OsStr::to_str);
+pub fn early_color() -> Color {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let variable = std::env::var_os(COLOR_VARIABLE);
+    let mut chosen = variable.as_deref().and_then(OsStr::to_str);
     let mut words = words.iter().filter_map(|word| word.to_str());
     while let Some(word) = words.next().filter(|word| *word != "--") {
         if word == "--color" {
@@ -90,11 +120,8 @@ fn early_color(words: &[OsString], variable: Option<&OsStr>) -> ColorChoice {
             chosen = Some(value);
         }
     }
-    match chosen.and_then(|word| Color::from_str(word, false).ok()) {
-        Some(Color::Always) => ColorChoice::Always,
-        Some(Color::Never) => ColorChoice::Never,
-        Some(Color::Auto) | None => ColorChoice::Auto,
-    }
+    let chosen = chosen.and_then(|word| Color::from_str(word, false).ok());
+    chosen.unwrap_or(Color::Auto)
 }
 
 /// Options of every command.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onload_ctk::cli::{Cdi, Cli, Command, Container, Host, Lease, Runtime};
+use onload_ctk::cli::{Cdi, Cli, Command, Container, Host, Lease, Runtime, early_color, refusal};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
 use onload_ctk::printer::{Printer, is_broken_pipe};
@@ -14,7 +14,14 @@ fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    let cli = Cli::read().unwrap_or_else(|error| error.exit());
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let line = refusal(&error).unwrap_or_else(|| error.exit());
+            Printer::new(early_color().into(), false, false).error(line);
+            return ExitCode::from(FAILURE);
+        }
+    };
     let global = &cli.global;
     let mut printer = Printer::new(global.color.into(), global.quiet, global.verbose);
     let result = run(&cli, &mut printer).and_then(|answer| {

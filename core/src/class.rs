@@ -279,8 +279,9 @@ impl FromStr for Class {
         if let Some(class) = Class::named(word) {
             return Ok(class);
         }
-        let kind = Class::ALL.into_iter().find(|class| class.kind() == word);
-        match kind {
+        let is_meant =
+            |class: &Class| class.kind() == word || class.as_str().eq_ignore_ascii_case(word);
+        match Class::ALL.into_iter().find(is_meant) {
             Some(class) => bail!("unknown class {word:?}; write {class}"),
             None => bail!("unknown class {word:?}; known are {}", list()),
         }
@@ -327,10 +328,12 @@ mod tests {
             kind.to_string(),
             "unknown class \"onload.dev/nic\"; write nic"
         );
-        let error = "NIC".parse::<Class>().unwrap_err();
+        let upper = "NIC".parse::<Class>().unwrap_err();
+        assert_eq!(upper.to_string(), "unknown class \"NIC\"; write nic");
+        let error = "gpu".parse::<Class>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
+            "unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
         );
     }
 }

@@ -36,14 +36,19 @@ pub struct Sriov {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
-    /// Interfaces that are registered with Onload for AF_XDP.
+    /// Interfaces that are registered with Onload for AF_XDP. A registration ends with the boot.
     pub af_xdp: Vec<Interface>,
-    /// Whether Onload sets flow filters by AF_XDP; without them each of these interfaces has one channel. Unset: left
-    /// as it is.
+    /// Whether Onload sets flow filters on them. With false it sets none, and each of them gets one channel, since
+    /// without filters only connections whose hash meets the queue of the stack are accelerated. Say false where a
+    /// card has no filters (ethtool -k: "ntuple-filters: off \[fixed]"): there bind and listen of every server fail
+    /// with "Operation not supported". Default: the module's parameter and the channels stay as they are.
     pub af_xdp_flow_filters: Option<bool>,
-    /// In which network namespaces RDMA devices are seen; unset: left as it is.
+    /// In which network namespaces RDMA devices are seen: "shared", in all; "exclusive", in one each, and a device
+    /// moves into the container that gets it. It can change only while the host's network namespace is the only
+    /// one. Default: it stays as it is.
     pub rdma_netns: Option<RdmaNetns>,
-    /// Pages by size and NUMA node, at least.
+    /// Huge pages by size and NUMA node, at least: { "1Gi" = { 0 = 4, 1 = 4 } } for four pages of 1 GiB on each of
+    /// two nodes.
     pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNode, u64>>,
 }
 

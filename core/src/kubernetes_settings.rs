@@ -26,17 +26,25 @@ pub const MAX_IDS: u32 = 32_768;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct KubernetesSettings {
-    /// By which of its interfaces Kubernetes is offered devices.
+    /// The interface of Kubernetes: "device-plugin", "dra" (dynamic resource allocation), or "auto"; also by class,
+    /// as { vfio = "dra" }, with "auto" for the others. "auto" is DRA where the cluster serves requests for
+    /// onload.dev/nic by it (Kubernetes 1.36 with packaging/kubernetes/dra) and pods lose nothing, else the device
+    /// plugin; the daemon's log says why. A class changes when no pod of the node has a device of it.
     pub offer: OfferBy,
-    /// The classes that have a resource each.
+    /// The classes that are a resource each, onload.dev/nic and so on: "all", or some of nic, nic-plain, nic-nodes,
+    /// zf, rdma, vfio, netdev, ptp, pps, gdrcopy. Every pod can ask for a resource; a ResourceQuota restricts that by
+    /// namespace. Each pool is a resource too, and a device of a pool that containers have one at a time is no
+    /// longer among those of its class.
     pub classes: ResourceClasses,
-    /// How many containers may have one device that nobody counts the holders of.
+    /// How many containers may have one device at once, where neither \[leases] nor a pool sets a number.
     pub slots: Slots,
-    /// Resources with names of the operator's.
+    /// Resources with names of your own: { "amd.com/onload" = { class = "nic", slots = 10 } }, or with { pool =
+    /// "roce", slots = 500 } the devices of a pool.
     pub resources: BTreeMap<ResourceName, ResourceSettings>,
-    /// The networks of which a claim may set addresses; a DeviceClass may set any.
+    /// The networks, as "192.0.2.0/24", of which a claim may set the address of an interface that moves into its
+    /// pod. A DeviceClass may set any.
     pub addresses: Vec<Network>,
-    /// Where metrics and health are served.
+    /// Where /metrics, /healthz and /readyz are served: an address and port, "unix:/PATH", or "" for nowhere.
     pub listen: Listen,
 }
 
@@ -372,19 +380,19 @@ mod tests {
         let rest = format!("a.io/{}", "x".repeat(64));
         for (text, why) in [
             ("nic", "DOMAIN/NAME"),
-            ("Onload.dev/nic", "lower case"),
+            ("Onload.dev/nic", "lower-case domain name"),
             ("onload..dev/nic", "domain name"),
             ("-a.io/nic", "domain name"),
             ("a_b.io/nic", "domain name"),
             ("/nic", "domain name"),
             (too_long.as_str(), "domain name"),
             (label.as_str(), "domain name"),
-            ("onload.dev/", "behind the slash"),
-            ("onload.dev/a/b", "behind the slash"),
-            ("onload.dev/_a", "behind the slash"),
-            ("onload.dev/a-", "behind the slash"),
-            ("onload.dev/a:b", "behind the slash"),
-            (rest.as_str(), "behind the slash"),
+            ("onload.dev/", "the part after the slash"),
+            ("onload.dev/a/b", "the part after the slash"),
+            ("onload.dev/_a", "the part after the slash"),
+            ("onload.dev/a-", "the part after the slash"),
+            ("onload.dev/a:b", "the part after the slash"),
+            (rest.as_str(), "the part after the slash"),
             ("kubernetes.io/nic", "Kubernetes' own"),
             ("x.kubernetes.io/nic", "Kubernetes' own"),
             ("requests.onload.dev/nic", "quota"),

@@ -588,7 +588,7 @@ fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>> {
             match comma(origin, text) {
                 Some(remedy) => bail!("{origin}: {quoted} is a request of its own; {remedy}"),
                 None => bail!(
-                    "{origin}: {quoted} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
+                    "{origin}: {quoted} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}; separate several by ','"
                 ),
             }
         };
@@ -1118,7 +1118,7 @@ mod tests {
                 "nic=all,gpu=0",
                 format!("\"nic\" {of}: \"gpu=0\" cannot be the name"),
             ),
-            ("nic=a;nic=b", format!("\"nic\" {of} stands there twice")),
+            ("nic=a;nic=b", format!("\"nic\" {of} is there twice")),
             (
                 "nic=../a",
                 format!("\"nic\" {of}: \"../a\" cannot be the name"),

@@ -31,7 +31,7 @@ pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk ca
 
 /// A setting has another form than the engine gives it.
 pub(crate) fn wrong_form(key: &str, expected: &str) -> anyhow::Error {
-    anyhow!("{key} is not {expected}; fix it, or write it as a section of its own")
+    anyhow!("{key} is not {expected}; write {expected} there")
 }
 
 pub(crate) fn taken(found: impl Display) -> anyhow::Error {

@@ -30,7 +30,7 @@ pub mod validate;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
@@ -225,8 +225,9 @@ fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
         if class.is_some_and(|class| class.parse::<Class>().is_ok()) {
             bail!("reading device {name:?}: write onload.dev/{name}");
         }
-        name.parse::<QualifiedName>()
-            .with_context(|| format!("reading device {name:?}"))
+        name.parse::<QualifiedName>().map_err(|error| {
+            anyhow!("reading device {name:?}: {error}; \"onload-ctk cdi list\" shows the names")
+        })
     };
     names.iter().map(name).collect()
 }

@@ -19,7 +19,7 @@ const OTHER: &str = "3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2
 const JSON: [&str; 3] = ["status", "--format", "json"];
 
 /// A process of a host: of the host itself, or of docker's container with that id.
-fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
+pub(crate) fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
     let dir = format!("/proc/{pid}");
     let (cgroup, network, pids) = match id {
         None => ("0::/init.scope\n".to_owned(), "net:[1]", "pid:[1]"),

@@ -304,7 +304,11 @@ impl KeyReader<'_> {
                 return;
             }
             DeValue::Array(_) => {
-                return self.problem(at, name, "expected a table, found an array");
+                let named = format!("{pattern}.*");
+                let is_of_names = self.tables.iter().any(|(table, _)| *table == named);
+                let below = if is_of_names { ".NAME" } else { "" };
+                let message = format!("expected a table, found an array; write [{name}{below}]");
+                return self.problem(at, name, &message);
             }
             // serde says what is wrong with it.
             _ => return,
@@ -375,9 +379,12 @@ pub(super) fn unknown(text: &str, table: &str, at: usize, key: &str, known: &[&s
             .min_by_key(|(distance, _)| *distance)
     };
     let nearest = nearest_of(table, known).or_else(anywhere);
-    let suggestion = nearest.map(|(_, key)| format!("; did you mean {key:?}?"));
+    let advice = match nearest {
+        Some((_, key)) => format!("did you mean {key:?}?"),
+        None => format!("known are {}", known.join(", ")),
+    };
     let key = qualified(table, key);
-    let message = format!("unknown key {key:?}{}", suggestion.unwrap_or_default());
+    let message = format!("unknown key {key:?}; {advice}");
     at_line(text, at, None, &message)
 }
 

@@ -54,17 +54,20 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Discover {
-    /// Interfaces that are never offered.
+    /// Interfaces that are never offered. One that is not there gives a warning.
     pub ignored_interfaces: Vec<String>,
-    /// Finding no accelerated interface is an error.
+    /// Fail when there is no accelerated interface, and write nothing, instead of going on without.
     pub missing_nic_is_error: bool,
-    /// Offer `/dev/infiniband/umadN` with an RDMA device.
+    /// Offer /dev/infiniband/umadN with an RDMA device: management datagrams, for tools. Those of a device for the
+    /// subnet manager (smiN) come with the RDMA device of the same PCI function.
     pub offer_umad: bool,
-    /// Offer `/dev/infiniband/issmN` with an RDMA device; its holder can act as a subnet manager.
+    /// Offer /dev/infiniband/issmN with an RDMA device: its holder can act as the subnet manager.
     pub offer_issm: bool,
-    /// Offer a physical function bound to vfio although it has virtual functions.
+    /// Offer a physical function that is bound to vfio although it has virtual functions: its holder can disturb
+    /// those of everybody else.
     pub offer_pf_with_vfs: bool,
-    /// Interfaces that may be offered to move into a container. A pool of the class names others.
+    /// Interfaces that may move into a container as class netdev; "*" stands for any characters: \["ens1f0v*"]. A
+    /// pool of class netdev offers its members too. One that the host uses is never offered.
     pub offer_netdevs: Vec<Glob>,
 }
 
@@ -72,43 +75,59 @@ pub struct Discover {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Cdi {
-    /// The classes that are written.
+    /// The kinds that are written: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages,
+    /// netdev, ptp, pps, gdrcopy, bundle.
     pub kinds: Kinds,
-    /// Path of `onload-hook` on the host.
+    /// The hook that raises RLIMIT_MEMLOCK and checks nodes again when a container starts.
     pub hook_path: PathBuf,
-    /// How libonload.so gets into the processes of a container.
+    /// How libonload.so gets into the processes of a container: "env" sets LD_PRELOAD, which processes started
+    /// later by docker exec or podman exec do not have; "file" mounts a one-line file at /etc/ld.so.preload, which
+    /// they have; "off" leaves it to you. By --device either replaces an image's own, by annotation both are
+    /// merged. With "file", docker needs "default-ulimits" in daemon.json.
     pub preload: Preload,
-    /// `EF_FDTABLE_SIZE`, in descriptors.
+    /// EF_FDTABLE_SIZE, in descriptors, from 1 to 16777216: libonload.so sizes a table by it, and lowers
+    /// RLIMIT_NOFILE to it.
     pub fdtable_size: u32,
-    /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices.
+    /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices, at least: "unlimited", or a number of bytes, which
+    /// may end in K, M, G or T for powers of 1024, as "8G" does.
     pub memlock: Memlock,
-    /// A container that is given one interface by name uses this one alone, unless it says otherwise.
+    /// A container that is given one interface by name as nic, nic-plain or zf uses that one alone: its
+    /// EF_INTERFACE_WHITELIST or ZF_ATTR names the interface. Leave this off where containers see the interface
+    /// under another name, as with macvlan and ipvlan: Onload then accelerates nothing in them.
     pub select_interface: bool,
-    /// Mount `/run/onload`, the socket of the shared queue controller.
+    /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root.
     pub onload_socket: bool,
-    /// Give PTP clocks writable: the holder can step the host's clock.
+    /// Give PTP clocks and PPS sources writable: the holder can step the host's clock.
     pub ptp_write: bool,
-    /// Give `/dev/vhost-net` and `/dev/net/tun` with a vfio device.
+    /// Give /dev/vhost-net and /dev/net/tun with a vfio device, for a virtual interface beside it (DPDK's
+    /// virtio-user and tap). Its holder uses the host's kernel code for both.
     pub vhost_net: bool,
-    /// Directory under which hugetlbfs mounts appear in a container.
+    /// Directory of a container under which hugetlbfs mounts appear, as hugepages-2Mi and so on.
     pub hugepages_dir: PathBuf,
-    /// Directories of the host searched for libraries; empty: the usual ones.
+    /// Directories of the host that are searched for libraries; empty: the multiarch directory and /usr/lib64, then
+    /// the same below /opt/onload.
     pub host_library_dirs: Vec<PathBuf>,
-    /// Directories of the container where libraries appear; empty: the multiarch one and /usr/lib64.
+    /// Directories of a container where libraries appear; empty: the multiarch directory and /usr/lib64, so that
+    /// the loaders of Debian and of Red Hat both find them.
     pub container_library_dirs: Vec<PathBuf>,
-    /// Directory of the host that holds the tools; none: the usual ones; empty: no tools.
+    /// Directory of the host that holds Onload's tools. Default: usr/bin beside the libraries. An empty text: no
+    /// tools.
     pub host_tool_dir: Option<PathBuf>,
-    /// Directory of the container where tools appear; none: where the host has them.
+    /// Directory of a container where tools appear. Default: where the host has them. An empty text: no tools.
     pub container_tool_dir: Option<PathBuf>,
-    /// Give a tool the libraries of the host that an image need not have.
+    /// Give tools that need more than libc, such as onload_stackdump, the host's own libraries. The tool's place in
+    /// the container then holds a script, which starts it from /usr/lib/onload-ctk with the host's loader and
+    /// libraries; programs of the image do not look there. The image needs /bin/sh.
     pub tool_libraries: bool,
-    /// Directory of the host that holds the profiles; none: the usual one; empty: no profiles.
+    /// Directory of the host that holds Onload's profiles. Default: usr/libexec/onload/profiles beside the
+    /// libraries. An empty text: no profiles.
     pub host_profile_dir: Option<PathBuf>,
-    /// Directory of the container where profiles appear; none: where the host has them.
+    /// Directory of a container where profiles appear. Default: where the host has them. An empty text: they are
+    /// not mounted.
     pub container_profile_dir: Option<PathBuf>,
-    /// Directory of the host that holds the device nodes; none: /dev.
+    /// Directory of the host that holds the device nodes.
     pub host_device_dir: Option<PathBuf>,
-    /// Directory of the container where device nodes appear; none: where the host has them.
+    /// Directory of a container where device nodes appear.
     pub container_device_dir: Option<PathBuf>,
 }
 
@@ -142,15 +161,23 @@ impl Default for Cdi {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Annotations {
-    /// The classes that an annotation may ask for.
+    /// The classes that an annotation onload.dev/CLASS may ask for. Whoever can start a container or build an image
+    /// can write annotations, so nothing is allowed by default. A container that is given rdma, vfio, zf or
+    /// hugepages may also ask for CAP_IPC_LOCK, by onload.dev/ipc-lock.
     pub allow: Vec<Class>,
-    /// The networks that addresses in an annotation must be in.
+    /// The networks that the annotation onload.dev/address may set addresses of, such as \["192.0.2.0/24"]. Without
+    /// a network it sets none.
     pub addresses: Vec<Network>,
-    /// A container whose user 0 is the host's user 0 asks for Onload.
+    /// A container that asks for Onload (nic, nic-plain, nic-nodes, zf) as the host's user 0 can map every Onload
+    /// stack of the host: "allow", "warn" or "refuse". "refuse" refuses other users too who could become user 0:
+    /// without no-new-privileges by a set-user-ID program of the image, by a capability, or in a user namespace
+    /// that maps one of its users to it. onload-container-runtime takes CAP_SETUID away instead of refusing.
+    /// Containers by --device are not subject to it.
     pub root_with_onload: RootWithOnload,
-    /// libonload.so cannot be loaded by the container's libc.
+    /// libonload.so cannot be loaded by the container's libc: "fail" stops a container that asks by annotation,
+    /// "skip" starts it without the preload.
     pub on_incompatible: OnIncompatible,
-    /// Device nodes may be put into a container that already lives.
+    /// Device nodes may be put into a container that its runtime has already made (by the hook of hooks.d/oci).
     pub live_devices: bool,
 }
 
@@ -170,7 +197,10 @@ impl Default for Annotations {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Environment {
-    /// The classes that [`crate::request::VARIABLE`] may ask for.
+    /// The classes that the variable ONLOAD_CTK_REQUEST of a container may ask for, as nic=all;rdma=mlx5_0: for
+    /// engines that pass containers no annotations, such as docker swarm. Only onload-container-runtime reads it.
+    /// Every image can carry a variable, so nothing is allowed by default, and this list is not that of
+    /// annotations.
     pub allow: Vec<Class>,
 }
 
@@ -178,7 +208,8 @@ pub struct Environment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Leases {
-    /// How many containers may have one device of a class at once.
+    /// How many containers may have one device of a class at once, as { rdma = 500, vfio = 2 }. Without a number
+    /// one container has a vfio device, and any number have one of another class.
     pub share: BTreeMap<Class, Share>,
 }
 
@@ -223,7 +254,8 @@ pub enum Mover {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Runtime {
-    /// The OCI runtime that the wrapper becomes; empty: the first that exists of a fixed list.
+    /// The OCI runtime behind onload-container-runtime; empty: the first that exists of /usr/bin/runc,
+    /// /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun.
     pub path: PathBuf,
 }
 
@@ -231,9 +263,13 @@ pub struct Runtime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Log {
-    /// The least severe lines that are written.
+    /// How much is written to it: "error" is why containers did not start, "warning" adds what was odd with those
+    /// that did, "info" what each was given, "debug" why. onload-kubernetes writes JSON to standard error, at this
+    /// level.
     pub level: LogLevel,
-    /// The file that they are written to; empty: none.
+    /// The file to which onload-hook and onload-container-runtime write what they say, beside standard error and
+    /// the journal; empty: none. It and each directory above it must belong to root, and nobody else may write to
+    /// them. It is made with mode 0600. What cannot be written to it stops no container.
     pub file: PathBuf,
 }
 

@@ -343,8 +343,8 @@ fn a_pool_that_is_not_understood_is_refused_with_its_line_and_key() {
     }
     for case in [
         "[pools]\nclass = \"vfio\"\n => line 2: pools.class: expected a table, found string \"vfio\"",
-        "[[pools]]\nclass = \"vfio\"\n => line 1: pools: expected a table, found an array",
-        "[[pools.fast]]\nclass = \"vfio\"\n => line 1: pools.fast: expected a table, found an array",
+        "[[pools]]\nclass = \"vfio\"\n => line 1: pools: expected a table, found an array; write [pools.NAME]",
+        "[[pools.fast]]\nclass = \"vfio\"\n => line 1: pools.fast: expected a table, found an array; write [pools.fast]",
         "pools = 5\n => line 1: pools: expected a table, found integer `5`",
         "[pool.fast]\nclass = \"vfio\"\n => line 1: unknown key \"pool\"; did you mean \"pools\"?",
     ] {
@@ -495,8 +495,8 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
         "line 1: unknown key \"allow\"; did you mean \"annotations.allow\"?"
     );
     assert_eq!(
-        refusal("[cdi]\nxyzzyplugh = 1\n"),
-        "line 2: unknown key \"cdi.xyzzyplugh\""
+        refusal("[runtime]\nxyzzyplugh = 1\n"),
+        "line 2: unknown key \"runtime.xyzzyplugh\"; known are path"
     );
 }
 
@@ -572,8 +572,8 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_line_and_key() {
         "cdi.memlock = []\n => line 1: cdi.memlock: expected a string or an integer, found an array",
         "log = { level = \"info\", file = 1 }\n => line 1: log.file: expected a string, found integer `1`",
         "cdi = 5\n => line 1: cdi: expected a table, found integer `5`",
-        "\ncdi = []\n => line 2: cdi: expected a table, found an array",
-        "[[log]]\nlevel = \"info\"\n => line 1: log: expected a table, found an array",
+        "\ncdi = []\n => line 2: cdi: expected a table, found an array; write [cdi]",
+        "[[log]]\nlevel = \"info\"\n => line 1: log: expected a table, found an array; write [log]",
     ] {
         let (text, refused) = case.split_once(" => ").unwrap();
         assert_eq!(refusal(text), refused, "{text}");
@@ -815,7 +815,7 @@ fn the_hook_refuses_what_it_uses_and_does_not_understand() {
         "[cdi]\nmemlock = \"some\"\n => line 2: cdi.memlock: expected \"unlimited\" or",
         "[cdi]\nfdtable-size = 0\n => from 1 to 16777216",
         "[cdi]\nhook-path = \"hook\"\n => absolute path",
-        "[annotations]\nallow = []\nallow = []\n => line 3: duplicate key",
+        "[annotations]\nallow = []\nallow = []\n => line 3: it is there already; write each key and section once",
         "[pools\n => line 1: ",
         "[annotations]\nroot_with_onload = \"refuse\"\n => line 2: unknown key \"annotations.root_with_onload\"; did you mean \"annotations.root-with-onload\"?",
         "[leases]\nshare = 5\n => line 2: leases.share: expected a table",

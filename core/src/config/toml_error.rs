@@ -64,6 +64,11 @@ fn mistake_at(text: &str, at: usize) -> Option<String> {
             "this is YAML, and the file is TOML: write [section], and key = value".to_owned(),
         );
     }
+    if line.starts_with('{') {
+        return Some(
+            "this is JSON, and the file is TOML: write [section], and key = value".to_owned(),
+        );
+    }
     let is_of_word = |c: char| c.is_alphanumeric() || "-_./:*".contains(c);
     let word = behind.split(|c| !is_of_word(c)).next()?;
     let is_head = line.starts_with('[') && !line.contains('=');
@@ -83,6 +88,7 @@ fn in_toml(message: &str) -> String {
         return match message {
             // Of an enumeration, no variant of which is a table.
             "wanted string or table" => "expected a string".to_owned(),
+            "duplicate key" => "it is there already; write each key and section once".to_owned(),
             other => other.to_owned(),
         };
     };

@@ -413,10 +413,7 @@ mod tests {
         for (name, uses) in [
             (
                 "ens1",
-                &[
-                    "the default route leads over it",
-                    "the address 192.0.2.10/24",
-                ][..],
+                &["it carries the default route", "the address 192.0.2.10/24"][..],
             ),
             ("ens2", &["a part of bridge \"br0\""]),
             ("ens3", &["an XDP program"]),

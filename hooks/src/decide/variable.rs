@@ -369,8 +369,7 @@ mod tests {
             assert_eq!(
                 asked.warnings,
                 [
-                    "ONLOAD_CTK_REQUEST_X of the container's environment gives nothing, since only an engine's \
-                  ticket may stand there; a request stands in ONLOAD_CTK_REQUEST"
+                    "ONLOAD_CTK_REQUEST_X in the container's environment is ignored, since it may hold only an engine's ticket; write a request into ONLOAD_CTK_REQUEST"
                 ]
             );
         }

@@ -239,7 +239,7 @@ fn a_hostile_value_is_one_line_where_a_class_is_allowed() {
         (long.as_str(), "ONLOAD_CTK_REQUEST has more than 4096 bytes"),
         ("nic=\u{1b}[31m\nall", "cannot be the name of a device"),
         ("nic=../../etc/shadow", "cannot be the name of a device"),
-        ("nic=all;nic=ens1", "stands there twice"),
+        ("nic=all;nic=ens1", "is there twice"),
         ("nic=all;ipc-lock=true", "cannot be asked for there"),
         ("\n=all", "unknown class"),
     ] {
@@ -413,7 +413,7 @@ fn an_image_that_carries_the_variable_of_a_ticket_gets_nothing_even_of_allowed_c
         let output = run(&sandbox, &config);
         prints(&output, NOTHING);
         let said = stderr(&output);
-        let words = format!("{name} of the container's environment gives nothing");
+        let words = format!("{name} in the container's environment is ignored");
         // The runtime warns too, where a cgroup goes slowly.
         let ours: Vec<&str> = said
             .lines()
