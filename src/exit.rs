@@ -37,7 +37,7 @@ pub const STATUSES: [(u8, &str); 3] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 10] = [
+const NO: [(&str, &str); 11] = [
     (
         "cdi check",
         "a file of specifications is missing, is to be removed, or differs from what would be written now",
@@ -66,6 +66,10 @@ const NO: [(&str, &str); 10] = [
         "--remove leaves the entry in place, because containers or the engine's default need it",
     ),
     ("status", "the container that was named does not do well"),
+    (
+        "try",
+        "the device does not work in a container; the line says why",
+    ),
 ];
 
 /// When a command answers no; none where it never does.

@@ -30,7 +30,7 @@ const ORDERS: [&str; 10] = [
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
     hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs hooks/src/live/mount_api.rs
     hooks/src/moves/bpf.rs hooks/src/moves/interface/ethtool.rs hooks/src/moves/netns/cookie.rs
-    hooks/src/moves/netns/owner.rs";
+    hooks/src/moves/netns/owner.rs src/commands/probe/system.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";

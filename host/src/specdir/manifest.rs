@@ -94,7 +94,8 @@ impl Manifest {
     }
 }
 
-pub(super) fn sha256(content: &[u8]) -> String {
+/// In hexadecimal digits.
+pub fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

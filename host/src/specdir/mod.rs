@@ -14,6 +14,6 @@ pub const SPEC_DIRS: [&str; 2] = [OUTPUT_DIR, "/run/cdi"];
 
 pub use directory::{LOCK_NAME, SpecDir};
 pub use engine_dirs::{engine_dirs, given_or_engine_dirs};
-pub use manifest::{FILE_PREFIX, Format, MANIFEST_NAME, Manifest};
+pub use manifest::{FILE_PREFIX, Format, MANIFEST_NAME, Manifest, sha256};
 pub use plan::{Action, Plan, Step, Wanted, plan};
 pub use renumbered::{Renumbered, renumbered};
