@@ -81,6 +81,10 @@ first-command:
 release:
     scripts/build-programs
 
+# What a release publishes: packages, tarball, image, notes and checksums, in target/dist
+release-all:
+    packaging/release
+
 # Size and dependencies of what runs at every container start
 hooks-budget:
     . packaging/scripts/binaries.sh && as_packaged scripts/check-hooks-budget

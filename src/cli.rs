@@ -192,6 +192,14 @@ pub enum Command {
     /// on that container.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(Status),
+    /// Try a device: start a small container with it, and tell whether it works
+    ///
+    /// Makes an image of files of this host, starts a container of it by the engine, and uses the device in there:
+    /// nic sends packets through Onload, rdma opens its node, vfio opens the group and the function, hugepages maps
+    /// and writes a page, netdev sends a packet by the interface. The answer says what was seen. Container and image
+    /// are removed, also when it is interrupted.
+    #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES, LEASES]))]
+    Try(Try),
     /// Check this host and suggest fixes
     ///
     /// Checks modules, PCIe links, CPUs, huge pages, RDMA, specifications, file permissions, units, SELinux,
@@ -234,6 +242,9 @@ pub enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man(Man),
+    /// Use a device that this container was given, and say what was seen
+    #[command(hide = true)]
+    Probe(Probe),
 }
 
 /// Commands on CDI specifications.
@@ -431,6 +442,42 @@ pub struct Status {
         env = "ONLOAD_CTK_STATUS_FORMAT"
     )]
     pub format: Listing,
+}
+
+/// Try a device.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk try nic=ens1\n         onload-ctk try vfio=0000:81:10.0 --engine podman"
+)]
+pub struct Try {
+    /// The device, as in nic=ens1 or hugepages=2Mi
+    #[arg(value_name = "DEVICE")]
+    pub device: String,
+    /// The engine [default: the first that can give devices]
+    #[arg(long, value_name = "ENGINE", env = "ONLOAD_CTK_TRY_ENGINE")]
+    pub engine: Option<TryEngine>,
+}
+
+/// An engine that a device is tried with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TryEngine {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// containerd, by its client ctr and the runtime of this package.
+    Containerd,
+}
+
+/// Use a device.
+#[derive(Clone, Debug, Args)]
+pub struct Probe {
+    /// Its class
+    #[arg(value_name = "CLASS", value_parser = ClassWord)]
+    pub class: Class,
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub name: String,
 }
 
 /// Print metrics.

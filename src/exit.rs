@@ -37,7 +37,7 @@ pub const STATUSES: [(u8, &str); 3] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 10] = [
+const NO: [(&str, &str); 11] = [
     (
         "cdi check",
         "a specification file is missing, is to be removed, or differs from what would be written now",
@@ -68,6 +68,10 @@ const NO: [(&str, &str); 10] = [
     (
         "status",
         "the named container does not use its devices as it should",
+    ),
+    (
+        "try",
+        "the device does not work in a container; the line says why",
     ),
 ];
 

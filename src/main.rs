@@ -50,6 +50,7 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Metrics(args) => commands::metrics::run(global, args, printer),
         Command::Status(args) => commands::status::run(global, args, printer),
         Command::Topology(args) => commands::topology::run(global, args, printer),
+        Command::Try(args) => commands::trial::run(global, args, printer),
         Command::Doctor(args) => commands::doctor::run(global, args, printer),
         Command::Cdi(Cdi::Generate(args)) => commands::generate::run(global, args, printer),
         Command::Cdi(Cdi::Show(args)) => commands::show::run(global, args, printer),
@@ -75,5 +76,6 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Runtime(Runtime::Behind) => commands::behind::run(global, printer),
         Command::Completion(args) => commands::completion::run(args, printer),
         Command::Man(args) => commands::man::run(args),
+        Command::Probe(args) => commands::probe::run(args, printer),
     }
 }

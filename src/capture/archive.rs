@@ -46,7 +46,7 @@ pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
     ))
 }
 
-fn append_file(
+pub(crate) fn append_file(
     builder: &mut Builder<Vec<u8>>,
     name: &Path,
     content: &[u8],

@@ -8,6 +8,8 @@ use onload_sys::text::{counted, shell_word};
 
 use super::advise;
 use super::doctor::examined;
+use super::engine_checks::{obstacle, of};
+use super::trial::Engine;
 use crate::cli::Global;
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
@@ -23,9 +25,6 @@ const SHOWN: [Class; 6] = [
     Class::Netdev,
     Class::Hugepages,
 ];
-/// The engines whose containers ask by `--device`.
-const TRIED: [&str; 2] = ["docker", "podman"];
-
 pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (inventory, checks) = examined(global, printer)?;
     let lines = [
@@ -96,20 +95,9 @@ fn name(device: &Device) -> String {
     format!("{}={}", device.class.as_str(), device.name)
 }
 
-fn of<'c>(checks: &'c [Check], name: &'static str) -> impl Iterator<Item = &'c Check> {
-    checks.iter().filter(move |check| check.name == name)
-}
-
 fn written(checks: &[Check]) -> String {
     let findings = of(checks, "specs-fresh").map(|check| check.finding.finding.as_str());
     findings.collect::<Vec<_>>().join("; ")
-}
-
-/// What keeps containers of an engine from asking for devices.
-fn obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
-    let versions = of(checks, "engine-version").chain(of(checks, "engine-cdi"));
-    let mut own = versions.filter(|check| check.finding.subject == engine.finding.subject);
-    own.find(|check| check.finding.verdict != Verdict::Pass)
 }
 
 fn engines(checks: &[Check]) -> String {
@@ -133,19 +121,13 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     if let Some(remedy) = remedy {
         return remedy.to_string();
     }
-    let is_good = |engine: &&Check| {
-        engine.finding.verdict == Verdict::Pass && obstacle(checks, engine).is_none()
-    };
-    let mut names = of(checks, "engine")
-        .filter(is_good)
-        .filter_map(|engine| engine.finding.subject.as_deref());
-    let engine = names.find(|name| TRIED.contains(name));
+    let engine = Engine::usable(checks).next();
     let tried = SHOWN.into_iter().filter(|class| *class != Class::Zf);
     let mut tried = tried.filter_map(|class| one_of(inventory, class));
     match (engine, tried.next()) {
         (Some(engine), Some(device)) => {
             let device = shell_word(name(device));
-            format!("run: {engine} run --device onload.dev/{device} …")
+            format!("run: onload-ctk try {device} --engine {}", engine.name())
         }
         _ => engine_remedy(checks)
             .map_or_else(|| "run: onload-ctk doctor".to_owned(), ToString::to_string),

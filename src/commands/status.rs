@@ -6,6 +6,8 @@ use std::time::Duration;
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
+use onload_host::devices::inventory::Inventory;
+use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::survey;
 use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
@@ -28,24 +30,7 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
     let (inventory, _) = survey(&host, &config);
-    let listed = leases::list(&host);
-    printer.progress("looking at containers");
-    let guarded = |path: &Path, bytes: usize| process::guarded(path, bytes, PATIENCE);
-    let networks = |pid| network(&host, pid);
-    let found = status(Looked {
-        host: &host,
-        inventory: &inventory,
-        leases: listed.as_ref().ok().map(Vec::as_slice),
-        guarded: &guarded,
-        networks: &networks,
-    });
-    printer.end_progress();
-    let mut found = found?;
-    if let Err(error) = &listed {
-        printer.warning(format_args!(
-            "which devices are leased is not known: {error:#}"
-        ));
-    }
+    let mut found = look(&host, &inventory, printer)?;
     if found.unseen > 0 {
         let advice = if geteuid().is_root() {
             "run as root on the host itself, with all capabilities"
@@ -70,6 +55,32 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         (Some(_), Some(one)) if !one.state().is_good() => Answer::No,
         _ => Answer::Yes,
     })
+}
+
+/// How every container of the host does.
+pub(super) fn look(
+    host: &Host,
+    inventory: &Inventory,
+    printer: &mut Printer,
+) -> anyhow::Result<Status> {
+    let listed = leases::list(host);
+    printer.progress("looking at containers");
+    let guarded = |path: &Path, bytes: usize| process::guarded(path, bytes, PATIENCE);
+    let networks = |pid| network(host, pid);
+    let found = status(Looked {
+        host,
+        inventory,
+        leases: listed.as_ref().ok().map(Vec::as_slice),
+        guarded: &guarded,
+        networks: &networks,
+    });
+    printer.end_progress();
+    if let Err(error) = &listed {
+        printer.warning(format_args!(
+            "which devices are leased is not known: {error:#}"
+        ));
+    }
+    Ok(found?)
 }
 
 /// The container that a word means: one of that name before those whose id begins so.

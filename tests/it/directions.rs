@@ -32,7 +32,7 @@ const ORDERS: [&str; 12] = [
 /// The only files with unsafe code: what begins and ends a program, and system calls that no library has.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
     hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
-    sys/src/bpf/call.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
+    src/commands/probe/system.rs sys/src/bpf/call.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-engines onload-report onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";

@@ -42,5 +42,6 @@ mod status;
 mod tables;
 mod tool_libraries;
 mod topology;
+mod trial;
 mod verbose;
 mod versions;

@@ -85,7 +85,7 @@ fn what_comes_next_is_the_first_thing_that_is_missing() {
     assert_eq!(lines(&tree)[3], "podman");
     assert_eq!(
         next(&tree),
-        "run: podman run --device onload.dev/nic=enp59s0f0np0 …"
+        "run: onload-ctk try nic=enp59s0f0np0 --engine podman"
     );
 }
 

@@ -215,7 +215,43 @@ fn scripts_are_what_a_shell_takes() {
             scripts += 1;
         }
     }
-    assert_eq!(scripts, 3 + 3 + 1 + 5);
+    assert_eq!(scripts, 3 + 3 + 1 + 6);
+}
+
+#[test]
+fn the_notes_of_a_release_are_the_section_of_its_version() {
+    let notes = |changelog: &str| {
+        let tree = Scripts::new();
+        fs::create_dir_all(tree.path("packaging")).unwrap();
+        tree.write("packaging/release", &read("release"));
+        tree.write("Cargo.toml", "[workspace.package]\nversion = \"1.2.3\"\n");
+        tree.write("CHANGELOG.md", changelog);
+        let mut bash = Command::new("bash");
+        bash.arg(tree.path("packaging/release")).arg("--notes");
+        let output = bash.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.success(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let changelog = "# Changelog\n\n## Unreleased\n\n- later\n\n## 1.2.3 (today)\n\n### Features\n\n- now\n\n## 1.2.30\n\n- no\n";
+    let released = "# onload-ctk 1.2.3\n\n### Features\n\n- now\n";
+    assert_eq!(notes(changelog), (true, released.to_owned(), String::new()));
+
+    let (done, stdout, stderr) = notes("# Changelog\n\n## Unreleased\n\n- later\n");
+    assert!(done);
+    assert_eq!(stdout, "# onload-ctk 1.2.3\n\n- later\n");
+    assert!(stderr.contains("has no section 1.2.3"), "{stderr}");
+
+    let (done, stdout, stderr) = notes("# Changelog\n\n## 1.2.2\n\n- before\n");
+    assert!(!done);
+    assert_eq!(stdout, "");
+    assert!(
+        stderr.contains("neither a section 1.2.3 nor Unreleased"),
+        "{stderr}"
+    );
 }
 
 /// What a package puts where, but for names that differ between distributions.

@@ -9,7 +9,7 @@ use onload_core::onload::TOOL_STARTER;
 use onload_sys::elf::{self, ElfError, Summary};
 
 use crate::discover::probe::Probe;
-use crate::host::EntryKind;
+use crate::host::{EntryKind, Host};
 
 /// Bytes of a library that are searched; libonload.so has about five million.
 pub const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
@@ -93,7 +93,10 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
 /// Where the host has the libraries that tools of an installation need: its own directory, those where
 /// installations are looked for, and those of the host's loader.
 pub(crate) fn search_dirs(installation: &Installation, configured: &[PathBuf]) -> Vec<PathBuf> {
-    let own = [installation.library_dir.clone()];
+    dirs_after([installation.library_dir.clone()], configured)
+}
+
+fn dirs_after(own: impl IntoIterator<Item = PathBuf>, configured: &[PathBuf]) -> Vec<PathBuf> {
     let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
         let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
         let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
@@ -255,6 +258,17 @@ fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Clo
         ));
     }
     close(probe, &summary, dirs).map(Some)
+}
+
+/// All that a program of the host is made of besides itself, with what a library needs that is preloaded.
+pub fn closure_of(host: &Host, program: &Path, preloaded: &Path) -> Result<Closure, String> {
+    let probe = Probe::new(host);
+    let read = |path: &Path| {
+        elf_summary(&probe, path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let mut summary = read(program)?;
+    summary.needed.extend(read(preloaded)?.needed);
+    close(&probe, &summary, &dirs_after([], &[]))
 }
 
 /// The error says why one of them cannot be given.

@@ -94,8 +94,7 @@ impl Manifest {
     }
 }
 
-/// The sha256 of a content in hexadecimal.
-#[must_use]
+/// In hexadecimal digits.
 pub fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

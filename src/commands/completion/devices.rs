@@ -16,12 +16,17 @@ use crate::commands::spec_dirs;
 const WITH_DEVICES: [&str; 2] = ["show", "inject"];
 
 pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
-    command.mut_subcommand("cdi", |cdi| {
+    let devices = || {
+        let typed = typed.to_vec();
+        ArgValueCandidates::new(move || candidates(&typed))
+    };
+    let with_try = command.mut_subcommand("try", |command| {
+        command.mut_arg("device", |argument| argument.add(devices()))
+    });
+    with_try.mut_subcommand("cdi", |cdi| {
         WITH_DEVICES.into_iter().fold(cdi, |cdi, name| {
-            let typed = typed.to_vec();
-            let devices = ArgValueCandidates::new(move || candidates(&typed));
             cdi.mut_subcommand(name, |command| {
-                command.mut_arg("devices", |argument| argument.add(devices))
+                command.mut_arg("devices", |argument| argument.add(devices()))
             })
         })
     })

@@ -1,0 +1,113 @@
+//! The device that is tried, as it is typed.
+
+use anyhow::bail;
+use onload_core::class::Class;
+use onload_host::devices::LOOPBACK;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::not_offered::Subject;
+
+/// The classes that have a probe.
+const CLASSES: [Class; 5] = [
+    Class::Nic,
+    Class::Rdma,
+    Class::Vfio,
+    Class::Hugepages,
+    Class::Netdev,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub class: Class,
+    pub name: String,
+}
+
+impl Asked {
+    pub(super) fn read(word: &str) -> anyhow::Result<Asked> {
+        let short = word.strip_prefix("onload.dev/").unwrap_or(word);
+        let Some((class, name)) = short.split_once('=') else {
+            bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
+        };
+        let class: Class = class.parse()?;
+        if !CLASSES.contains(&class) {
+            let classes = CLASSES.map(Class::as_str).join(", ");
+            bail!(
+                "trying {short}: there is no probe for class {}; name a device of {classes}",
+                class.as_str()
+            );
+        }
+        if name == "all" || class == Class::Nic && name == LOOPBACK {
+            bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
+        }
+        Ok(Asked {
+            class,
+            name: name.to_owned(),
+        })
+    }
+
+    /// As `--device` takes it.
+    pub(super) fn device(&self) -> String {
+        format!("{}={}", self.class.kind(), self.name)
+    }
+
+    pub(super) fn short(&self) -> String {
+        format!("{}={}", self.class.as_str(), self.name)
+    }
+
+    /// Onload accelerates interfaces that the container sees.
+    pub(super) fn needs_host_network(&self) -> bool {
+        self.class == Class::Nic
+    }
+
+    pub(super) fn require_offer(&self, inventory: &Inventory) -> anyhow::Result<()> {
+        let mut devices = inventory.devices.iter();
+        if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
+            return Ok(());
+        }
+        let mut reasons = inventory.not_offered.iter();
+        let reason = reasons
+            .find(|entry| entry.kind == Subject::Device(self.class) && entry.name == self.name);
+        match reason {
+            Some(entry) => bail!(
+                "trying {}: it is not offered: {}",
+                self.short(),
+                entry.reason
+            ),
+            None => bail!(
+                "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists what it has",
+                self.short()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_typed_with_or_without_its_vendor() {
+        for word in ["nic=ens1", "onload.dev/nic=ens1"] {
+            let asked = Asked::read(word).unwrap();
+            assert_eq!(asked.device(), "onload.dev/nic=ens1");
+            assert_eq!(asked.short(), "nic=ens1");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_tried_is_refused_with_what_can() {
+        for (word, why) in [
+            ("ens1", "write CLASS=NAME, as in nic=ens1"),
+            ("gpu=0", "gpu"),
+            (
+                "zf=ens1",
+                "no probe for class zf; name a device of nic, rdma, vfio, hugepages, netdev",
+            ),
+            ("nic=all", "name one device"),
+            ("nic=loopback", "name one device"),
+            ("rdma=all", "name one device"),
+        ] {
+            let error = format!("{:#}", Asked::read(word).unwrap_err());
+            assert!(error.contains(why), "{word}: {error}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The engine's client as a process: what it says, how long it may take, and that it ends when the user says so.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::signal::{SigSet, Signal};
+
+/// An image of a hundred megabytes is written to a slow disk.
+const LOADING: Duration = Duration::from_secs(120);
+const TICK: Duration = Duration::from_millis(50);
+
+/// Whether the user wants it to end. From here on signals no longer end this program by themselves, so that it can
+/// clean up; its children are in process groups of their own, where no terminal sends them any.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    pub(super) fn watch() -> anyhow::Result<Interrupt> {
+        let mut signals = SigSet::empty();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            signals.add(signal);
+        }
+        signals.thread_block().context("blocking signals")?;
+        let interrupt = Interrupt::default();
+        let seen = interrupt.clone();
+        thread::spawn(move || {
+            while signals.wait().is_ok() {
+                seen.0.store(true, Ordering::Relaxed);
+            }
+        });
+        Ok(interrupt)
+    }
+
+    pub(super) fn refuse(&self) -> anyhow::Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            bail!("interrupted by a signal");
+        }
+        Ok(())
+    }
+}
+
+fn command(line: &[String]) -> Command {
+    let mut command = Command::new(line.first().map_or("", String::as_str));
+    command.args(line.iter().skip(1)).process_group(0);
+    command.stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn spawn(line: &[String]) -> anyhow::Result<Child> {
+    let program = line.first().map_or("", String::as_str);
+    let child = command(line).spawn();
+    child.with_context(|| format!("running {program}"))
+}
+
+/// Runs it to its end with that on stdin, and gives what it printed.
+pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::Result<String> {
+    let mut child = spawn(line)?;
+    let stdin = child.stdin.take();
+    // A client that ends early does not read it all.
+    thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
+    let (stdout, stderr) = (all_of(child.stdout.take()), all_of(child.stderr.take()));
+    let deadline = Instant::now() + LOADING;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let late = Instant::now() > deadline;
+        if late || stop.refuse().is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+            stop.refuse()?;
+            bail!(
+                "{}: it did not end within {} s",
+                line.join(" "),
+                LOADING.as_secs()
+            );
+        }
+        thread::sleep(TICK);
+    };
+    let stdout = stdout.recv().unwrap_or_default();
+    if !status.success() {
+        let stderr = stderr.recv().unwrap_or_default();
+        bail!(
+            "{}: {}",
+            line.join(" "),
+            last_line(&stderr, &status.to_string())
+        );
+    }
+    Ok(stdout)
+}
+
+fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+/// The last line that says something; engines end with the reason.
+fn last_line(stderr: &str, otherwise: &str) -> String {
+    let mut lines = stderr.lines().rev().map(str::trim);
+    let last = lines.find(|line| !line.is_empty());
+    last.unwrap_or(otherwise).to_owned()
+}
+
+/// A container in the foreground. It ends when its stdin does, and with it this program.
+pub(super) struct Container {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<io::Result<String>>,
+    stderr: Receiver<String>,
+}
+
+impl Container {
+    pub(super) fn start(line: &[String]) -> anyhow::Result<Container> {
+        let mut child = spawn(line)?;
+        let stdout = child.stdout.take();
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = stdout
+                .into_iter()
+                .flat_map(|pipe| BufReader::new(pipe).lines());
+            for line in lines {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Container {
+            stdin: child.stdin.take(),
+            stderr: all_of(child.stderr.take()),
+            child,
+            lines,
+        })
+    }
+
+    /// What it prints before that line. An error is what the engine or the probe said last.
+    pub(super) fn says_until(
+        &self,
+        end: &str,
+        within: Duration,
+        stop: &Interrupt,
+    ) -> anyhow::Result<Vec<String>> {
+        let deadline = Instant::now() + within;
+        let mut said = Vec::new();
+        loop {
+            stop.refuse()?;
+            match self.lines.recv_timeout(TICK) {
+                Ok(Ok(line)) if line.trim_end() == end => return Ok(said),
+                Ok(Ok(line)) => said.push(line),
+                Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
+                    let patience = Duration::from_secs(5);
+                    let stderr = self.stderr.recv_timeout(patience).unwrap_or_default();
+                    bail!("{}", last_line(&stderr, "it ended and said nothing"));
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() > deadline => {
+                    bail!("it did not answer within {} s", within.as_secs());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Lets it end by itself, so that its runtime gives its devices back; who does not is ended.
+    pub(super) fn end(mut self, within: Duration) {
+        drop(self.stdin.take());
+        let deadline = Instant::now() + within;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(TICK);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    const SHORT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn what_a_client_prints_is_given_and_its_last_word_is_the_error() {
+        let stop = Interrupt::default();
+        let said = run(&sh("cat"), b"in".to_vec(), &stop).unwrap();
+        assert_eq!(said, "in");
+        let error = run(&sh("echo one >&2; echo two >&2; exit 3"), Vec::new(), &stop).unwrap_err();
+        assert!(error.to_string().ends_with(": two"), "{error}");
+        let error = run(&["/nonexistent/docker".to_owned()], Vec::new(), &stop).unwrap_err();
+        assert!(
+            format!("{error:#}").starts_with("running /nonexistent/docker: "),
+            "{error:#}"
+        );
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_client_that_would_go_on() {
+        let stop = Interrupt::default();
+        stop.0.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        let error = run(&sh("sleep 60"), Vec::new(), &stop).unwrap_err();
+        assert!(error.to_string().starts_with("interrupted"), "{error}");
+        assert!(began.elapsed() < SHORT);
+    }
+
+    #[test]
+    fn a_container_speaks_until_it_is_ready_and_ends_with_its_input() {
+        let stop = Interrupt::default();
+        let container = Container::start(&sh("echo seen; echo ready; cat")).unwrap();
+        let said = container.says_until("ready", SHORT, &stop).unwrap();
+        assert_eq!(said, ["seen"]);
+        let began = Instant::now();
+        container.end(SHORT);
+        assert!(began.elapsed() < SHORT);
+    }
+
+    #[test]
+    fn a_container_that_never_gets_ready_says_why() {
+        let stop = Interrupt::default();
+        let container = Container::start(&sh("echo no such device >&2; exit 125")).unwrap();
+        let error = container.says_until("ready", SHORT, &stop).unwrap_err();
+        assert_eq!(error.to_string(), "no such device");
+        container.end(SHORT);
+        let container = Container::start(&sh("sleep 60")).unwrap();
+        let within = Duration::from_millis(100);
+        let error = container.says_until("ready", within, &stop).unwrap_err();
+        assert!(
+            error.to_string().starts_with("it did not answer"),
+            "{error}"
+        );
+        container.end(within);
+    }
+}

@@ -1,0 +1,141 @@
+//! The image of the probe, made of what the host has: an archive that docker, podman and containerd load.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use onload_host::discover::program::{Closure, closure_of};
+use onload_host::host::Host;
+use onload_host::specdir::sha256;
+use serde_json::json;
+use tar::Builder;
+
+use crate::capture::archive::append_file;
+
+/// This program in the image.
+pub(super) const OURS: &str = "/onload-ctk";
+/// What sends packets by libc, as Onload's library wants it: this program is static, and nothing preloads into it.
+pub(super) const SHELL: &str = "/bin/bash";
+
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+pub(super) fn of_this_program() -> anyhow::Result<Files> {
+    let own = fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
+    Ok(Files::from([(PathBuf::from(OURS), own)]))
+}
+
+/// bash of the host, with its loader and all libraries that it and Onload's library need.
+pub(super) fn of_shell(host: &Host, onload: &Path) -> anyhow::Result<Files> {
+    let shell = Path::new(SHELL);
+    let closure = closure_of(host, shell, onload);
+    let Closure { loader, libraries } =
+        closure.map_err(|why| anyhow!("making the probe's image of {SHELL}: {why}"))?;
+    let paths = [shell.to_owned(), loader].into_iter();
+    let mut files = Files::new();
+    for path in paths.chain(libraries.into_values()) {
+        let content = fs::read(&path);
+        let content =
+            content.with_context(|| format!("reading {} for the probe's image", path.display()))?;
+        files.insert(path, content);
+    }
+    Ok(files)
+}
+
+/// In the form of `docker save`, with one layer.
+pub(super) fn archive(name: &str, files: &Files) -> io::Result<Vec<u8>> {
+    let mut layer = Builder::new(Vec::new());
+    for (path, content) in files {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        append_file(&mut layer, below, content, 0o755)?;
+    }
+    let layer = layer.into_inner()?;
+    let config = json!({
+        "architecture": architecture(),
+        "os": "linux",
+        "config": {"Cmd": [OURS], "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
+    });
+    let config = config.to_string();
+    let config_name = format!("{}.json", sha256(config.as_bytes()));
+    let manifest =
+        json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]).to_string();
+    let mut whole = Builder::new(Vec::new());
+    for (name, content) in [
+        (config_name.as_str(), config.as_bytes()),
+        ("layer.tar", &layer),
+        ("manifest.json", manifest.as_bytes()),
+    ] {
+        append_file(&mut whole, Path::new(name), content, 0o644)?;
+    }
+    whole.into_inner()
+}
+
+/// As images name it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn unpacked(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().unwrap();
+        let entries = entries.map(|entry| {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            (entry.path().unwrap().display().to_string(), content)
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn the_archive_names_its_layer_by_digest_and_holds_the_files() {
+        let files = Files::from([(PathBuf::from("/bin/x"), b"content".to_vec())]);
+        let whole = unpacked(&archive("localhost/x:1", &files).unwrap());
+        let manifest: serde_json::Value = serde_json::from_slice(&whole["manifest.json"]).unwrap();
+        assert_eq!(manifest[0]["RepoTags"][0], "localhost/x:1");
+        let layer = &whole[manifest[0]["Layers"][0].as_str().unwrap()];
+        let config = &whole[manifest[0]["Config"].as_str().unwrap()];
+        let config: serde_json::Value = serde_json::from_slice(config).unwrap();
+        let digest = format!("sha256:{}", sha256(layer));
+        assert_eq!(config["rootfs"]["diff_ids"][0], digest.as_str());
+        assert_eq!(
+            unpacked(layer),
+            BTreeMap::from([("bin/x".to_owned(), b"content".to_vec())])
+        );
+    }
+
+    #[test]
+    fn a_preloaded_library_that_is_not_there_is_named() {
+        let host = Host::open(Path::new("/")).unwrap();
+        let error = of_shell(&host, Path::new("/nonexistent/libonload.so")).unwrap_err();
+        let said = format!("{error:#}");
+        assert!(said.contains("/nonexistent/libonload.so"), "{said}");
+    }
+
+    #[test]
+    fn the_shell_comes_with_its_loader_and_libc() {
+        let host = Host::open(Path::new("/")).unwrap();
+        // Any shared object stands for Onload's library here.
+        let files = of_shell(&host, Path::new(SHELL)).unwrap();
+        let names: Vec<_> = files.keys().filter_map(|path| path.file_name()).collect();
+        assert!(names.iter().any(|name| *name == "libc.so.6"), "{names:?}");
+        assert!(
+            names
+                .iter()
+                .any(|name| name.to_string_lossy().starts_with("ld-linux")),
+            "{names:?}"
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! `try`: what it refuses before any engine is asked.
+
+use crate::common::hosts::x2;
+use crate::common::{Commands, program, run};
+
+#[test]
+fn a_captured_host_starts_no_container() {
+    let said = x2().run(&["try", "nic=enp59s0f0np0"]).refused();
+    assert_eq!(
+        said,
+        "trying nic=enp59s0f0np0: containers are started on the running host alone; leave out --host-root"
+    );
+}
+
+#[test]
+fn what_is_no_device_with_a_probe_is_refused_in_one_line() {
+    for (word, why) in [
+        ("ens1", "write CLASS=NAME, as in nic=ens1"),
+        ("zf=ens1", "there is no probe for class zf"),
+        ("nic=all", "name one device"),
+        ("nice=ens1", "nice"),
+    ] {
+        let said = run(program().args(["try", word])).refused();
+        assert!(said.contains(why), "{word}: {said}");
+    }
+}
