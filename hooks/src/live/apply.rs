@@ -47,7 +47,7 @@ impl Inspection<'_> {
         let mut own = OwnDir::open(self.id, entry_point, host)?;
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
-        let result = self.all(&own, &mut done, asker, host);
+        let result = self.all(&mut own, &mut done, asker, host);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
@@ -62,7 +62,13 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(&mut self, own: &OwnDir, done: &mut Done, asker: &Asker, host: &ThisHost) -> Result<()> {
+    fn all(
+        &mut self,
+        own: &mut OwnDir,
+        done: &mut Done,
+        asker: &Asker,
+        host: &ThisHost,
+    ) -> Result<()> {
         let live = self.live(asker).after(self.before.clone());
         self.claim(host)?;
         let mut created = self.record_plan(own)?;
@@ -75,9 +81,9 @@ impl Inspection<'_> {
         created.made.retain(|made| made.inode.is_some());
         let fresh = done.made.iter().map(|fresh| fresh.made.clone());
         created.made.extend(fresh);
-        files::write(&own.dir, files::CREATED, &created)?;
-        files::write(&own.dir, files::STATE, &live)?;
-        Ok(())
+        own.record.created = Some(created);
+        own.record.live = Some(live);
+        own.save()
     }
 
     fn live(&self, asker: &Asker) -> Live {
@@ -117,10 +123,8 @@ impl Inspection<'_> {
     }
 
     /// Records what will be created, after what an earlier start of the container created.
-    fn record_plan(&mut self, own: &OwnDir) -> Result<Created> {
-        let warnings = &mut self.warnings;
-        let before: Option<Created> = files::read_known(&own.dir, files::CREATED, warnings)?;
-        let mut created = before.unwrap_or_default();
+    fn record_plan(&self, own: &mut OwnDir) -> Result<Created> {
+        let mut created = own.record.created.take().unwrap_or_default();
         if created.root != self.root_path {
             created.made.clear();
         }
@@ -128,7 +132,8 @@ impl Inspection<'_> {
         created.made.retain(|made| made.inode.is_some());
         let mut planned = created.clone();
         planned.made.extend(self.missing.iter().cloned());
-        files::write(&own.dir, files::CREATED, &planned)?;
+        own.record.created = Some(planned);
+        own.save()?;
         Ok(created)
     }
 

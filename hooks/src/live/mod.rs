@@ -195,7 +195,8 @@ fn done_before(state: &State, host: &ThisHost, warnings: &mut Vec<String>) -> Re
         Err(Errno::NOENT) => return Ok(None),
         own => own.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
-    let Some(live) = files::read_known::<Live>(&own, files::STATE, warnings)? else {
+    let record = files::read_known(&own, warnings)?;
+    let Some(live) = record.and_then(|record| record.live) else {
         return Ok(None);
     };
     let init = Init::open(state.pid)?;

@@ -13,7 +13,7 @@ use super::devices;
 use super::inspect::own_device_cgroup;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::sysfs::Numbers;
-use crate::record::files::{self, Live};
+use crate::record::files;
 use crate::record::init::Init;
 
 /// Opens the devices of a container again. Returns warnings.
@@ -21,14 +21,14 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
     let host = ThisHost::with_config(config)?;
     let settings = host.settings()?;
     let path = Path::new(RUN_DIR).join(id.as_str());
-    let live: Option<Live> = match host.trusted().open_dir(&path) {
-        Ok(dir) => files::read(&dir, files::STATE)?,
+    let record = match host.trusted().open_dir(&path) {
+        Ok(dir) => files::read(&dir)?,
         Err(error) if error.is_absent() => None,
         Err(error) => return Err(error.into()),
     };
-    let Some(live) = live else {
+    let Some(live) = record.and_then(|record| record.live) else {
         bail!(
-            "{path:?} has no state.json: no devices were opened to that container while it ran; is this its full id?"
+            "{path:?} has no record of a hook that finished: no devices were opened to that container while it ran; is this its full id?"
         );
     };
     if live.rules.is_empty() {

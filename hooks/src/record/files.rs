@@ -1,6 +1,6 @@
-//! The records under /run/onload-ctk/ID for as long as a container lives: what was created in its root, and what `reapply`
-//! needs. Another version may have written them: unknown fields are ignored, and a field `version` above [`VERSION`] means
-//! that this version cannot interpret the rest. Version 1 is written without that field.
+//! The record under /run/onload-ctk/ID for as long as a container lives: who made the files beside it, what was created in
+//! its root, and what `reapply` needs. Another version may have written it: unknown fields are ignored, and a `version`
+//! above [`VERSION`] means that this version cannot interpret the rest.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,20 +14,28 @@ use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::write_atomic;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::maker::Maker;
 use crate::decide::device::Rule;
 
-/// Holds [`Created`].
-pub(crate) const CREATED: &str = "created";
-/// Holds [`Live`].
-pub(crate) const STATE: &str = "state.json";
+/// Holds [`Record`].
+pub(crate) const RECORD: &str = "record.json";
 /// The variables of the members of pools, as a file for the container's programs.
 pub(crate) const VARIABLES: &str = "variables";
-/// The newest version of either record that this code understands.
+/// The newest version of the record that this code understands.
 pub(crate) const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 1024 * 1024;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Who made the files last. None where the container is gone, and nothing but mount targets in its root is left.
+    pub maker: Option<Maker>,
+    /// None until a hook is about to create mount targets.
+    pub created: Option<Created>,
+    /// None until a hook has finished.
+    pub live: Option<Live>,
+}
 
 /// A file or a directory; device nodes are mounted on files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +75,7 @@ impl Made {
     }
 }
 
-/// Everything that was created in one root. It is written before anything is created, without inodes, and again afterwards
+/// Everything that was created in one root. It is recorded before anything is created, without inodes, and again afterwards
 /// with them. Whenever the hook is killed, the record lists what exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Created {
@@ -123,107 +131,91 @@ impl Live {
     }
 }
 
-pub(crate) fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<()> {
-    let mut bytes = serde_json::to_vec(record).unwrap_or_default();
+pub(crate) fn write(dir: &OwnedFd, record: &Record) -> Result<()> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        version: u32,
+        #[serde(flatten)]
+        record: &'a Record,
+    }
+    let version = VERSION;
+    let mut bytes = serde_json::to_vec(&Whole { version, record }).unwrap_or_default();
     bytes.push(b'\n');
-    write_atomic(dir, OsStr::new(name), &bytes, 0o600)
+    write_atomic(dir, OsStr::new(RECORD), &bytes, 0o600)
         .context("recording what is done for the container")
 }
 
-/// Reads a record; `None` if there is no file.
-pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<Option<T>> {
-    let bytes = bytes(dir, name)?;
-    bytes.map(|bytes| parse(name, &bytes)).transpose()
+/// Reads the record of a container's directory; `None` if there is none.
+pub(crate) fn read(dir: impl AsFd) -> Result<Option<Record>> {
+    bytes(dir)?.map(|bytes| parse(&bytes)).transpose()
 }
 
 /// As [`read`], but a record that cannot be understood, perhaps from another version, counts as absent and adds a line to
 /// `warnings`.
-pub(crate) fn read_known<T: DeserializeOwned>(
-    dir: impl AsFd,
-    name: &str,
-    warnings: &mut Vec<String>,
-) -> Result<Option<T>> {
-    let Some(bytes) = bytes(dir, name)? else {
+pub(crate) fn read_known(dir: impl AsFd, warnings: &mut Vec<String>) -> Result<Option<Record>> {
+    let Some(bytes) = bytes(dir)? else {
         return Ok(None);
     };
-    let record = parse(name, &bytes);
+    let record = parse(&bytes);
     Ok(record
         .map_err(|error| warnings.push(format!("{error:#}; it is ignored")))
         .ok())
 }
 
-fn reading(name: &str) -> String {
-    format!("reading {name} of the container")
-}
+const READING: &str = "reading the record of the container";
 
-fn bytes(dir: impl AsFd, name: &str) -> Result<Option<Vec<u8>>> {
+fn bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat(dir, name, flags, Mode::empty()) {
+    let file = match openat(dir, RECORD, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        file => File::from(file.with_context(|| reading(name))?),
+        file => File::from(file.context(READING)?),
     };
     let mut bytes = Vec::new();
     let read = file.take(MAX_BYTES).read_to_end(&mut bytes);
-    read.with_context(|| reading(name))?;
+    read.context(READING)?;
     Ok(Some(bytes))
 }
 
-fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T> {
-    let version = version(bytes).with_context(|| reading(name))?;
-    if version > VERSION {
-        bail!(
-            "{name} of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
-        );
-    }
-    serde_json::from_slice(bytes).with_context(|| reading(name))
-}
-
-/// The version of a record; without the field it is the first.
-fn version(bytes: &[u8]) -> Result<u32, serde_json::Error> {
+fn parse(bytes: &[u8]) -> Result<Record> {
     #[derive(Deserialize)]
     struct Versioned {
-        #[serde(default = "first")]
         version: u32,
     }
-    fn first() -> u32 {
-        1
+    let Versioned { version } = serde_json::from_slice(bytes).context(READING)?;
+    if version > VERSION {
+        bail!(
+            "the record of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
+        );
     }
-    Ok(serde_json::from_slice::<Versioned>(bytes)?.version)
+    serde_json::from_slice(bytes).context(READING)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read_text<T: DeserializeOwned>(text: &str) -> Result<Option<T>> {
+    fn read_text(text: &str) -> Result<Option<Record>> {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(STATE), text).unwrap();
-        let open = File::open(dir.path()).unwrap();
-        read(&open, STATE)
+        std::fs::write(dir.path().join(RECORD), text).unwrap();
+        read(File::open(dir.path()).unwrap())
     }
 
-    const LIVE: &str = r#""pid":7,"startTime":70,"rules":[{"major":243,"minor":0,"access":"rw"}],"nodes":["/dev/onload"],"leases":[],"bundle":"","takes":[],"variables":"","byAnnotation":true"#;
+    const LIVE: &str = r#""live":{"pid":7,"startTime":70,"rules":[{"major":243,"minor":0,"access":"rw"}],"nodes":["/dev/onload"],"leases":[],"bundle":"","takes":[],"variables":"","byAnnotation":true}"#;
+    const CREATED: &str = r#""created":{"root":"/r","made":[{"path":"/a","kind":"file"}]}"#;
 
     #[test]
     fn fields_of_another_version_are_passed_over() {
-        let plain: Live = read_text(&format!("{{{LIVE}}}")).unwrap().unwrap();
+        let plain = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#));
+        let plain = plain.unwrap().unwrap();
+        let made = &plain.created.as_ref().unwrap().made;
+        assert_eq!(made, &[Made::planned(Path::new("/a"), TargetType::File)]);
         for more in [
-            r#""version":1"#,
-            r#""since":{"boot":"x"},"moods":["a"]"#,
+            r#""version":1,"since":{"boot":"x"},"moods":["a"]"#,
             r#""version":0,"rulesOfTomorrow":null"#,
         ] {
-            let live: Live = read_text(&format!("{{{more},{LIVE}}}")).unwrap().unwrap();
-            assert_eq!(live, plain, "{more}");
+            let record = read_text(&format!("{{{more},{LIVE},{CREATED}}}"));
+            assert_eq!(record.unwrap().unwrap(), plain, "{more}");
         }
-        let created: Created = read_text(
-            r#"{"version":1,"root":"/r","made":[{"path":"/a","kind":"file","mode":1}],"x":1}"#,
-        )
-        .unwrap()
-        .unwrap();
-        assert_eq!(
-            created.made,
-            [Made::planned(Path::new("/a"), TargetType::File)]
-        );
     }
 
     #[test]
@@ -232,26 +224,32 @@ mod tests {
             r#"{"version":2}"#.to_owned(),
             format!("{{{LIVE},\"version\":4294967295}}"),
         ] {
-            let error = read_text::<Live>(&text).unwrap_err();
+            let error = read_text(&text).unwrap_err();
             assert!(error.to_string().contains("understands 1"), "{error}");
         }
         for text in [
             "",
             "{",
             "[]",
-            r#"{"version":"2"}"#,
+            "{}",
+            r#"{"version":"1"}"#,
             r#"{"version":-1}"#,
-            r#"{"pid":7}"#,
+            r#"{"version":1,"live":{"pid":7}}"#,
         ] {
-            let error = read_text::<Live>(text).unwrap_err();
-            assert_eq!(error.to_string(), reading(STATE), "{text}");
+            let error = read_text(text).unwrap_err();
+            assert_eq!(error.to_string(), READING, "{text}");
         }
     }
 
     #[test]
-    fn what_is_written_says_no_version_as_long_as_it_is_the_first() {
-        let live: Live = read_text(&format!("{{{LIVE}}}")).unwrap().unwrap();
-        assert_eq!(serde_json::to_string(&live).unwrap(), format!("{{{LIVE}}}"));
-        assert_eq!(VERSION, 1);
+    fn what_is_written_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = OwnedFd::from(File::open(dir.path()).unwrap());
+        let written = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#));
+        let written = written.unwrap().unwrap();
+        write(&open, &written).unwrap();
+        assert_eq!(read(&open).unwrap(), Some(written));
+        let text = std::fs::read_to_string(dir.path().join(RECORD)).unwrap();
+        assert!(text.starts_with("{\"version\":1,"), "{text}");
     }
 }

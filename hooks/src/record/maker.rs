@@ -1,7 +1,6 @@
 //! Which process created a container's files under /run/onload-ctk, and whether they are still needed: a start may fail
 //! before any poststop is called.
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,16 +9,11 @@ use onload_core::timestamp::since_boot_ms;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::open::is_there;
 use onload_sys::processes::Processes;
-use rustix::fs::{AtFlags, stat, statat};
+use rustix::fs::stat;
 use serde::{Deserialize, Serialize};
 
-use super::files;
 use super::init::{Init, has_ended};
 use super::made_by::DEFAULT_ROOTS;
-
-/// The record beside the files. Whoever clears the directory removes it as the leftovers of a killed process
-/// (`onload_sys::fs::atomic::is_temporary_name`).
-pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.
 const GRACE: Duration = Duration::from_secs(600);
@@ -30,7 +24,7 @@ const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Stage {
-    /// A hook that changes a living container, and writes state.json when it has finished.
+    /// A hook that changes a living container, and records that when it has finished.
     Hook,
     /// It exits before the runtime starts.
     Precreate,
@@ -49,7 +43,7 @@ pub(crate) struct Maker {
     boot: String,
     /// When it wrote this, in milliseconds after boot (CLOCK_BOOTTIME).
     made_ms: u64,
-    /// Inode of the PID namespace in which `pid`, and the container's init in state.json, are counted.
+    /// Inode of the PID namespace in which `pid`, and the container's init, are counted.
     pid_namespace: u64,
     /// `None` for a path that JSON cannot express.
     bundle: Option<PathBuf>,
@@ -89,16 +83,7 @@ impl Maker {
         })
     }
 
-    pub(crate) fn write(&self, dir: &OwnedFd) -> Result<()> {
-        files::write(dir, MAKER, self)
-    }
-
-    /// Reads it from a container's directory; `None` if there is none, or none that this version understands.
-    pub(crate) fn read(dir: &OwnedFd) -> Option<Maker> {
-        files::read(dir, MAKER).ok().flatten()
-    }
-
-    /// Whether process ids in the container's directory mean the same to this process as to the one that wrote them. A
+    /// Whether process ids in the container's record mean the same to this process as to the one that wrote them. A
     /// runtime in a container may share /run with its host. A number from one of them is another process or none in the
     /// other, which must not conclude that the container is gone.
     pub(crate) fn shares_pid_namespace(&self) -> bool {
@@ -114,10 +99,15 @@ impl Maker {
         Duration::from_millis(now_ms.saturating_sub(self.made_ms))
     }
 
-    /// Whether the files are useless, `age` after they were created: their maker is gone, and no container appeared. With
+    /// Whether the files of a container that no hook has finished for are useless.
+    pub(crate) fn is_abandoned(&self, id: &ContainerId) -> bool {
+        self.is_abandoned_after(id, self.age(since_boot_ms()))
+    }
+
+    /// Whether they are useless, `age` after they were created: their maker is gone, and no container appeared. With
     /// any runtime, its directory for the container shows that. A file removed by mistake was already mounted when the
     /// container was created, and stays mounted.
-    fn is_abandoned(&self, id: &ContainerId, age: Duration) -> bool {
+    fn is_abandoned_after(&self, id: &ContainerId, age: Duration) -> bool {
         if self.lives() {
             return false;
         }
@@ -137,16 +127,6 @@ impl Maker {
 fn pid_namespace() -> Result<u64> {
     let found = stat(PID_NAMESPACE).with_context(|| format!("reading {PID_NAMESPACE:?}"))?;
     Ok(found.st_ino)
-}
-
-/// Whether the files in a container's directory without state.json are useless. A poststop that could not remove the mount
-/// targets left their record without that of the maker.
-#[must_use]
-pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
-    match maker {
-        Some(maker) => maker.is_abandoned(id, maker.age(since_boot_ms())),
-        None => statat(dir, files::CREATED, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
-    }
 }
 
 /// What names this boot. A container manager's own file is mounted over the kernel's in a container without privileges,
@@ -193,7 +173,7 @@ mod tests {
 
         fn is_abandoned(&self, minutes: u64) -> bool {
             self.maker
-                .is_abandoned(&self.id, Duration::from_secs(60 * minutes))
+                .is_abandoned_after(&self.id, Duration::from_secs(60 * minutes))
         }
 
         fn make(&self, path: &str) {
@@ -258,14 +238,12 @@ mod tests {
     #[test]
     fn what_was_counted_in_another_pid_namespace_is_not_judged() {
         let ended = Ended::new(Stage::Hook);
-        let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
         let counts = |pid_namespace: u64| {
             let maker = Maker {
                 pid_namespace,
                 ..ended.maker.clone()
             };
-            maker.write(&dir).unwrap();
-            Maker::read(&dir).unwrap().shares_pid_namespace()
+            maker.shares_pid_namespace()
         };
         assert!(counts(ended.maker.pid_namespace));
         assert!(!counts(1));
@@ -302,14 +280,13 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_makes_nothing_older() {
         let ended = Ended::new(Stage::Precreate);
-        let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
         // As if the clock had been an hour behind when it was made.
         let long_ago = std::time::SystemTime::now() - 6 * GRACE;
         File::open(ended.dir.path())
             .unwrap()
             .set_modified(long_ago)
             .unwrap();
-        assert!(!is_abandoned(Some(&ended.maker), &dir, &ended.id));
+        assert!(!ended.maker.is_abandoned(&ended.id));
         let grace = u64::try_from(GRACE.as_millis()).unwrap();
         assert_eq!(ended.maker.age(ended.maker.made_ms + grace), GRACE);
     }
@@ -324,15 +301,5 @@ mod tests {
         let maker = Maker::this(entry_point).unwrap();
         assert_eq!(maker.roots, DEFAULT_ROOTS.map(PathBuf::from));
         assert!(maker.bundle.unwrap().is_absolute());
-    }
-
-    #[test]
-    fn what_has_no_record_of_its_maker_is_left_if_targets_were_created() {
-        let dir = tempfile::tempdir().unwrap();
-        let id = "onload-ctk-no-such-container".parse().unwrap();
-        let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
-        assert!(!is_abandoned(None, &fd(), &id), "another program's");
-        fs::write(dir.path().join(files::CREATED), "x").unwrap();
-        assert!(is_abandoned(None, &fd(), &id));
     }
 }

@@ -14,7 +14,8 @@ use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
-use super::maker::{EntryPoint, MAKER, Maker};
+use super::files::{self, RECORD, Record};
+use super::maker::{EntryPoint, Maker};
 use crate::decide::host::ThisHost;
 
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -28,6 +29,8 @@ pub(crate) struct OwnDir {
     /// nobody else sweeps either.
     pub lock: Option<Lock>,
     pub warning: Option<String>,
+    /// What is recorded of the container, an earlier start's included.
+    pub record: Record,
     path: PathBuf,
 }
 
@@ -42,8 +45,13 @@ impl OwnDir {
         let run = open_run(host)?;
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
         let maker = Maker::this(entry_point)?;
-        let own = OwnDir::make(run, id, lock)?;
-        maker.write(&own.dir).inspect_err(|_| own.give_up(id))?;
+        let mut own = OwnDir::make(run, id, lock)?;
+        // A record that is not understood is replaced; whoever needs it says so.
+        let before = files::read_known(&own.dir, &mut Vec::new());
+        let before = before.inspect_err(|_| remove_empty(&own.run, id))?;
+        own.record = before.unwrap_or_default();
+        own.record.maker = Some(maker);
+        own.save().inspect_err(|_| own.give_up(id))?;
         Ok(own)
     }
 
@@ -68,8 +76,13 @@ impl OwnDir {
             dir,
             lock,
             warning,
+            record: Record::default(),
             path,
         })
+    }
+
+    pub(crate) fn save(&self) -> Result<()> {
+        files::write(&self.dir, &self.record)
     }
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -90,7 +103,9 @@ impl OwnDir {
 
     /// Restores it as far as possible. The original error is the one to report.
     pub(crate) fn give_up(&self, id: &ContainerId) {
-        let _ = unlinkat(&self.dir, MAKER, AtFlags::empty());
+        if self.record.created.is_none() && self.record.live.is_none() {
+            let _ = unlinkat(&self.dir, RECORD, AtFlags::empty());
+        }
         remove_empty(&self.run, id);
     }
 }
@@ -130,7 +145,7 @@ mod tests {
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let id: ContainerId = "c1".parse().unwrap();
         std::fs::create_dir(dir.path().join("c1")).unwrap();
-        std::fs::write(dir.path().join("c1/created"), "{}").unwrap();
+        std::fs::write(dir.path().join("c1/record.json"), "{}").unwrap();
         let mut sweeper = run().lock_if_free();
         let lock = run().lock_while(LockMode::Shared, &mut || {
             sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();

@@ -17,19 +17,13 @@ use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{self, Created, Live};
+use super::files::{self, Created, Record};
 use super::init::has_ended;
 use super::lease;
-use super::maker::{self, Maker};
 use super::targets;
 use crate::image::container_root::ContainerRoot;
 
-pub(crate) const FILES: [&str; 4] = [
-    "ld.so.preload",
-    files::VARIABLES,
-    files::CREATED,
-    files::STATE,
-];
+pub(crate) const FILES: [&str; 3] = ["ld.so.preload", files::VARIABLES, files::RECORD];
 
 /// Containers that one sweep examines, however many there are. The choice is random, so that each has its turn.
 const LOOKS: usize = 8;
@@ -97,24 +91,22 @@ fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
 }
 
 /// Whether something was created for a container whose init is gone, or that never appeared. A directory that another
-/// program created has neither record.
+/// program created has no record, and one of another version is understood by that version's own poststop.
 fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
-    let maker = Maker::read(&dir);
-    if maker
-        .as_ref()
-        .is_some_and(|maker| !maker.shares_pid_namespace())
-    {
+    let Ok(Some(record)) = files::read(&dir) else {
         return false;
-    }
-    match files::read::<Live>(&dir, files::STATE) {
-        Ok(Some(live)) => has_ended(live.pid, live.start_time),
-        Ok(None) => maker::is_abandoned(maker.as_ref(), &dir, id),
-        // From another version, whose own poststop understands it.
-        Err(_) => false,
-    }
+    };
+    let Some(maker) = &record.maker else {
+        return true;
+    };
+    maker.shares_pid_namespace()
+        && match &record.live {
+            Some(live) => has_ended(live.pid, live.start_time),
+            None => maker.is_abandoned(id),
+        }
 }
 
 /// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
@@ -126,10 +118,12 @@ pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
         return false;
     };
-    let created = statat(&own, files::CREATED, AtFlags::SYMLINK_NOFOLLOW);
-    if matches!(created, Err(Errno::NOENT)) {
+    let has_hook = |record: Record| record.created.is_some();
+    if files::read(&own).is_ok_and(|record| !record.is_some_and(has_hook)) {
         // The runtime that follows reports its own errors, and what stays is small.
-        let _ = unlinkat(&own, "ld.so.preload", AtFlags::empty());
+        for name in ["ld.so.preload", files::RECORD] {
+            let _ = unlinkat(&own, name, AtFlags::empty());
+        }
         remove_temporary(&own);
         let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
     }
@@ -145,10 +139,21 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
         Err(Errno::NOENT) => return Ok(false),
         own => own.with_context(|| removing(&path))?,
     };
-    release(&own, id);
-    let stays = !remove_created(run, &own, id, lock);
+    // What is not understood says nothing of what there is to do.
+    let record = files::read(&own).ok().flatten().unwrap_or_default();
+    release(&record, id);
+    let created = record.created.filter(|created| !created.made.is_empty());
+    let created = created.filter(|created| !remove_created(run, created, id, lock));
+    let stays = created.is_some();
+    if stays {
+        let left = Record {
+            created,
+            ..Record::default()
+        };
+        files::write(&own, &left)?;
+    }
     for name in FILES {
-        if stays && name == files::CREATED {
+        if stays && name == files::RECORD {
             continue;
         }
         match unlinkat(&own, name, AtFlags::empty()) {
@@ -178,14 +183,14 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
 pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, PathBuf)> {
     let run = RunDir::find(run_dir).ok()??;
     let own = run.open(id.as_str()).ok()?;
-    let live = files::read::<Live>(&own, files::STATE).ok()??;
+    let live = files::read(&own).ok()??.live?;
     Some((live.leases, live.bundle))
 }
 
 /// Releases what the container had for itself. Whoever wants it next finds out that its holder has ended, so nothing is
 /// lost where this fails.
-fn release(own: &OwnedFd, id: &ContainerId) {
-    if let Ok(Some(live)) = files::read::<Live>(own, files::STATE)
+fn release(record: &Record, id: &ContainerId) {
+    if let Some(live) = &record.live
         && !live.leases.is_empty()
     {
         let _ = lease::release(&live.leases, None, id, &live.bundle);
@@ -198,17 +203,11 @@ fn removing(path: &Path) -> String {
 
 /// Removes the mount targets that were created in the container's root, if they are still the same files. A root that is
 /// gone, or that its engine has unmounted, contains none. Returns whether nothing is left to do.
-fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&Lock>) -> bool {
-    let Ok(Some(created)) = files::read::<Created>(own, files::CREATED) else {
-        return true;
-    };
-    if created.made.is_empty() {
-        return true;
-    }
+fn remove_created(run: &RunDir, created: &Created, id: &ContainerId, lock: Option<&Lock>) -> bool {
     if lock.is_none() {
         return false;
     }
-    if hand_over(run, id, &created) {
+    if hand_over(run, id, created) {
         return true;
     }
     if let Ok(root) = ContainerRoot::open(&created.root) {
@@ -220,23 +219,27 @@ fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&L
 /// Hands the targets over to another container with the same root, if there is one: unlinking a target would remove the
 /// mount on it. Returns whether there is such a container.
 fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
-    let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
+    let Some((dir, mut record)) = neighbour(run, id, &created.root) else {
         return false;
     };
-    let made = created.made.iter().cloned();
-    theirs.made.splice(0..0, made);
-    files::write(&dir, files::CREATED, &theirs).is_ok()
+    if let Some(theirs) = &mut record.created {
+        theirs.made.splice(0..0, created.made.iter().cloned());
+    }
+    files::write(&dir, &record).is_ok()
 }
 
-/// Another container with the same root: its directory, and what was created for it.
-fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
+/// Another container with the same root: its directory, and its record.
+fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Record)> {
     let others = listed(run).into_iter().filter(|name| name != id.as_str());
     let mut records = others.filter_map(|name| {
         let dir = run.open(&name).ok()?;
-        let theirs = files::read::<Created>(&dir, files::CREATED).ok()??;
-        Some((dir, theirs))
+        let record = files::read(&dir).ok()??;
+        Some((dir, record))
     });
-    records.find(|(_, theirs)| theirs.root == root)
+    records.find(|(_, record)| {
+        let theirs = record.created.as_ref();
+        theirs.is_some_and(|theirs| theirs.root == root)
+    })
 }
 
 /// Whether there is another container with the same root. Without the lock, one may be about to appear.
@@ -245,7 +248,7 @@ pub(crate) fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool
     neighbour(run, id, root).is_some()
 }
 
-/// Removes what a killed process left of a file that it was writing, and the record of the maker.
+/// Removes what a killed process left of a file that it was writing.
 fn remove_temporary(own: &OwnedFd) {
     let names = listed(own).into_iter();
     for name in names.filter(|name| is_temporary_name(name.as_ref())) {
@@ -311,12 +314,13 @@ mod tests {
         let id = "c1".parse().unwrap();
         assert!(!forget_list(dir.path(), &id));
         fs::create_dir(dir.path().join("c1")).unwrap();
-        for name in ["ld.so.preload", "created"] {
-            fs::write(dir.path().join("c1").join(name), "x").unwrap();
+        let record = r#"{"version":1,"created":{"root":"/r","made":[]}}"#;
+        for (name, text) in [("ld.so.preload", "x"), ("record.json", record)] {
+            fs::write(dir.path().join("c1").join(name), text).unwrap();
         }
         assert!(forget_list(dir.path(), &id));
         assert_eq!(fs::read_dir(dir.path().join("c1")).unwrap().count(), 2);
-        fs::remove_file(dir.path().join("c1/created")).unwrap();
+        fs::remove_file(dir.path().join("c1/record.json")).unwrap();
         assert!(forget_list(dir.path(), &id));
         assert!(!dir.path().join("c1").exists());
     }
@@ -338,10 +342,10 @@ mod tests {
     fn a_symlink_in_the_place_of_the_directory_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
-        fs::write(other.path().join("state.json"), "x").unwrap();
+        fs::write(other.path().join("record.json"), "x").unwrap();
         std::os::unix::fs::symlink(other.path(), dir.path().join("c1")).unwrap();
         assert!(remove(dir.path(), "c1").is_err());
-        assert!(other.path().join("state.json").exists());
+        assert!(other.path().join("record.json").exists());
     }
 
     #[test]
@@ -352,7 +356,7 @@ mod tests {
         fs::create_dir(dir.path().join("c1")).unwrap();
         std::os::unix::fs::symlink(
             other.path().join("victim"),
-            dir.path().join("c1/state.json"),
+            dir.path().join("c1/record.json"),
         )
         .unwrap();
         remove(dir.path(), "c1").unwrap();
@@ -388,7 +392,8 @@ mod tests {
             let made = format!(r#"[{{"path":"/{id}","kind":"file"}}]"#);
             let root = self.root.path().display();
             let created = format!(r#"{{"root":"{root}","made":{made}}}"#);
-            fs::write(self.path(id).join("created"), created).unwrap();
+            let record = format!(r#"{{"version":1,"created":{created}}}"#);
+            fs::write(self.path(id).join("record.json"), record).unwrap();
             fs::write(self.path(id).join("ld.so.preload"), "x".repeat(65536)).unwrap();
         }
 
@@ -413,7 +418,7 @@ mod tests {
         let id = "c1".parse().unwrap();
         assert!(clear(&fixture.dir(), &id, None).unwrap());
         assert!(fixture.root.path().join("c1").exists());
-        assert_eq!(names(&fixture.dir().open("c1").unwrap()), ["created"]);
+        assert_eq!(names(&fixture.dir().open("c1").unwrap()), ["record.json"]);
         drop(stranger);
         fixture.sweep(0);
         assert!(!fixture.root.path().join("c1").exists());
@@ -432,7 +437,10 @@ mod tests {
             "{warnings:?}"
         );
         sweep(fixture.run.path(), None);
-        assert!(fixture.path("c1/created").exists(), "others are at work");
+        assert!(
+            fixture.path("c1/record.json").exists(),
+            "others are at work"
+        );
         drop(stranger);
         sweep(fixture.run.path(), None);
         assert!(!fixture.path("c1").exists());
@@ -481,9 +489,9 @@ mod tests {
     fn a_state_of_another_version_is_left_to_the_poststop() {
         let fixture = Fixture::new();
         fixture.leave("c1");
-        fs::write(fixture.path("c1/state.json"), "{\"version\":[]}").unwrap();
+        fs::write(fixture.path("c1/record.json"), "{\"version\":[]}").unwrap();
         fixture.sweep(0);
-        assert!(fixture.path("c1/state.json").exists());
+        assert!(fixture.path("c1/record.json").exists());
         assert_eq!(remove(fixture.run.path(), "c1").unwrap(), [""; 0]);
         assert!(!fixture.path("c1").exists());
     }

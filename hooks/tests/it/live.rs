@@ -345,17 +345,17 @@ fn an_exec_d_process_has_devices_and_preload() {
     let id = unique();
     let script = format!(
         "$r exec {id} /bin/sh -c 'exec 3>/dev/onload && echo opened; {}'
-         cat /run/onload-ctk/{id}/state.json",
+         cat /run/onload-ctk/{id}/record.json",
         MAPPED.replace('\'', "\"")
     );
     let output = leaves_nothing(&sandbox, &while_it_runs(RUNC, &id, &script));
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    let (said, state) = text.split_at("opened\nmapped\n".len());
+    let (said, record) = text.split_at("opened\nmapped\n".len());
     assert_eq!(said, "opened\nmapped\n", "{}", stderr(&output));
-    let state: Value = serde_json::from_str(state).unwrap();
+    let record: Value = serde_json::from_str(record).unwrap();
     assert_eq!(
-        state["rules"],
+        record["live"]["rules"],
         json!([{"major": 1, "minor": 11, "access": "rw"}, {"major": 1, "minor": 5, "access": "rw"}])
     );
 }
@@ -736,28 +736,24 @@ fn a_table_of_mounts_of_more_than_eight_megabytes_is_read_to_its_end() {
 }
 
 #[test]
-fn records_of_another_version_cost_a_line_and_no_more() {
+fn a_record_of_another_version_costs_a_line_and_no_more() {
     let Some(sandbox) = host() else { return };
     let mut config = nic("exec 3>/dev/onload && echo opened");
     heard(&sandbox, &mut config);
     let before = traces(&sandbox);
     let id = unique();
-    for name in ["state.json", "created"] {
-        sandbox.file(
-            &format!("/run/onload-ctk/{id}/{name}"),
-            "{\"pid\": \"seven\", \"made\": 7}",
-        );
-    }
+    sandbox.file(
+        &format!("/run/onload-ctk/{id}/record.json"),
+        "{\"version\": 1, \"live\": {\"pid\": \"seven\"}}",
+    );
     let output = sandbox.script(&format!("{}; ", script_of(&id).replace("exec ", "")), b"");
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     let said = sandbox.read("/tmp/said");
-    for name in ["state.json", "created"] {
-        let line =
-            format!("createRuntime: container {id}: warning: reading {name} of the container: ");
-        assert!(said.contains(&line), "{said}");
-    }
-    assert_eq!(said.matches("; it is ignored\n").count(), 2, "{said}");
-    assert_eq!(said.lines().count(), 2, "{said}");
+    let line =
+        format!("createRuntime: container {id}: warning: reading the record of the container: ");
+    assert!(said.contains(&line), "{said}");
+    assert!(said.ends_with("; it is ignored\n"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
@@ -1273,9 +1269,9 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
          opens
          {HOOK_THERE} reapply {id}; echo $?
          opens
-         s=/run/onload-ctk/{id}/state.json; cp $s /tmp/state; sed 's/\"startTime\":/&1/' /tmp/state > $s
+         s=/run/onload-ctk/{id}/record.json; cp $s /tmp/state; sed 's/\"live\":.\"pid\":[0-9]*,\"startTime\":/&1/' /tmp/state > $s
          {HOOK_THERE} reapply {id}; echo $?
-         sed 's/\"pid\":[0-9]*/\"pid\":4194303/' /tmp/state > $s
+         sed 's/\\(\"live\":.\"pid\":\\)[0-9]*/\\14194303/' /tmp/state > $s
          {HOOK_THERE} reapply {id}; echo $?
          cp /tmp/state $s; echo 'live-devices = false' > /tmp/line; cp /etc/onload-ctk/config.toml /tmp/config; sed -i '1r /tmp/line' /etc/onload-ctk/config.toml
          {HOOK_THERE} reapply {id}; echo $?
@@ -1294,7 +1290,7 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
         "that is another process",
         "/proc/4194303",
         "live-devices = false in /etc/onload-ctk/config.toml",
-        "has no state.json",
+        "has no record of a hook that finished",
         "device node \"/dev/onload\" is no longer character device 1:11",
         "device node \"/dev/onload\" is no longer character device 1:11",
     ]) {
@@ -1441,7 +1437,7 @@ fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
         "{RUNC} run -b /bundle {id} 2> /tmp/said & failing=$!
          while ! test -e /bundle/rootfs/usr/lib64/libonload.so; do :; done
          {RUNC} run -b /other {id}-other > /tmp/out & other=$!
-         while ! test -e /run/onload-ctk/{id}-other/state.json && kill -0 $failing; do :; done
+         while ! grep -qs '\"live\":.\"pid\"' /run/onload-ctk/{id}-other/record.json && kill -0 $failing; do :; done
          wait $failing; : > /bundle/rootfs/tmp/failed; wait $other
          rm /bundle/rootfs/tmp/failed; cat /tmp/out /tmp/said"
     );

@@ -17,7 +17,12 @@ fn of_0_1_0(path: &str) -> String {
     fs::read_to_string(versions.join(path)).unwrap()
 }
 
-/// What 0.1.0 accepts as `created`, where it ignores unknown fields.
+/// What 0.1.0 accepts as a record, where it ignores unknown fields.
+#[derive(Debug, Deserialize)]
+struct RecordOf010 {
+    created: CreatedOf010,
+}
+
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "what is refused counts")]
 struct CreatedOf010 {
@@ -65,18 +70,17 @@ fn a_container_of_0_1_0_is_reapplied_and_cleaned_up() {
     }
     let sandbox = living();
     let id = unique("0-1-0");
-    for name in ["created", "state.json", "ld.so.preload"] {
+    for name in ["record.json", "ld.so.preload"] {
         sandbox.file(&format!("/bundle/{name}"), of_0_1_0(&format!("run/{name}")));
     }
     // The process and the inodes are this container's; the rest is what 0.1.0 wrote.
     let script = format!(
         "d=/run/onload-ctk/{id}
          runc --root /run/runc create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
-         own() {{ grep -o '\"'$1'\":[0-9]*' $d/state.json; }}
-         sed \"s/\\\"pid\\\":18875/$(own pid)/; s/\\\"startTime\\\":305663/$(own startTime)/\" /bundle/state.json > /tmp/state
+         own=$(grep -o '\"live\":.\"pid\":[0-9]*,\"startTime\":[0-9]*' $d/record.json) || exit 14
          inode() {{ stat -c %i /bundle/rootfs/$1/libonload.so; }}
-         sed \"s/10018962/$(inode usr/lib64)/; s/10019045/$(inode usr/lib/x86_64-linux-gnu)/\" /bundle/created > /tmp/created
-         cp /tmp/state $d/state.json; cp /tmp/created $d/created; cp /bundle/ld.so.preload $d
+         sed \"s/\\\"live\\\":.\\\"pid\\\":18875,\\\"startTime\\\":305663/$own/; s/10018962/$(inode usr/lib64)/; s/10019045/$(inode usr/lib/x86_64-linux-gnu)/\" /bundle/record.json > /tmp/record
+         cp /tmp/record $d/record.json; cp /bundle/ld.so.preload $d
          {HOOK_THERE} reapply {id} || exit 11
          {WRAPPER_THERE} --root /run/runc kill {id} KILL || exit 12
          i=0; while runc --root /run/runc state {id} | grep -q '\"status\": \"created\"' && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
@@ -211,11 +215,11 @@ fn what_today_s_hook_keeps_is_taken_by_0_1_0() {
     let id = unique("today");
     let script = format!(
         "runc --root /run/runc create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
-         cat /run/onload-ctk/{id}/created
+         cat /run/onload-ctk/{id}/record.json
          runc --root /run/runc delete --force {id} || exit 11"
     );
     let output = sandbox.script(&script, b"");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let created: CreatedOf010 = serde_json::from_str(&stdout(&output)).unwrap();
-    assert!(matches!(created.made[0].kind, KindOf010::File));
+    let record: RecordOf010 = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(matches!(record.created.made[0].kind, KindOf010::File));
 }

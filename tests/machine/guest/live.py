@@ -129,9 +129,9 @@ def through_changes(bench, engine, guest):
         if unified:
             after = all_programs(pid)
             check(f"{engine.name} live: programs do not pile up", after <= before + 1, f"{before}, then {after}")
-        state = STATE / container / "state.json"
+        state = STATE / container / "record.json"
         record = json.loads(state.read_text(encoding="ascii"))
-        record["startTime"] += 1
+        record["live"]["startTime"] += 1
         whole = state.read_bytes()
         state.write_text(json.dumps(record), encoding="ascii")
         done = run("onload-hook", "reapply", container)
