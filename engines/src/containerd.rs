@@ -13,9 +13,10 @@ use crate::nri;
 use crate::ours::{
     POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form,
 };
+use crate::settings::{Runtimes, Settings};
 use crate::toml::{
-    add_text, array, get, parse, parse_other, prune, remove, remove_section, render, section,
-    shown, texts,
+    add_text, array, get, list, parse, parse_other, prune, read, remove, remove_section, render,
+    section, shown, texts,
 };
 
 pub(crate) const FILE: &str = "/etc/containerd/config.toml";
@@ -23,6 +24,8 @@ pub(crate) const FILE: &str = "/etc/containerd/config.toml";
 /// Beside the file, drop-ins that the file of containerd 2.2 imports by default
 /// (`defaults/defaults_unix.go`): somebody counts on one, and none of ours would import them.
 const DROP_INS: &str = "conf.d";
+/// The plugin as files of format version 1 call it.
+const CRI_1: &str = "cri";
 pub(crate) const CRI_2: &str = "io.containerd.grpc.v1.cri";
 pub(crate) const CRI_3: &str = "io.containerd.cri.v1.runtime";
 pub(crate) const CRI_PLUGINS: [&str; 2] = [CRI_2, CRI_3];
@@ -90,6 +93,53 @@ pub(crate) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Besid
     let document = parse(now)?;
     let imports = texts(document.get("imports"));
     Ok(imports.map(|pattern| import(directory, pattern)).collect())
+}
+
+/// containerd-config.toml(5); gives the files that it imports.
+pub(crate) fn hear(
+    settings: &mut Settings,
+    file: &Path,
+    text: &str,
+) -> Result<Vec<Beside>, String> {
+    let document = read(text)?;
+    let format = document.get("version").and_then(Item::as_integer);
+    settings.format = settings.format.or(Some(format.unwrap_or(1)));
+    settings.is_off |= disabled(&document).is_some();
+    let is_nri_off = get(&document, &nri::DISABLE).and_then(Item::as_bool);
+    settings.nri = is_nri_off.map(|is_off| !is_off).or(settings.nri);
+    if nri::is_disabled(&document) {
+        settings.nri = Some(false);
+    }
+    for plugin in [CRI_1, CRI_2, CRI_3] {
+        if get(&document, &["plugins", plugin]).is_some() {
+            hear_plugin(settings, file, &document, plugin);
+        }
+    }
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let imports = texts(document.get("imports"));
+    Ok(imports.map(|pattern| import(directory, pattern)).collect())
+}
+
+fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plugin: &'static str) {
+    let at = |key: &[&str]| get(document, &[&["plugins", plugin], key].concat());
+    let cdi = at(&["enable_cdi"]).and_then(Item::as_bool);
+    settings.cdi = cdi.or(settings.cdi);
+    let section = format!("[plugins.\"{plugin}\"]");
+    settings.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(section));
+    let runtimes = at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
+    let names = runtimes.map(|runtimes| runtimes.iter().map(|(name, _)| name.to_owned()).collect());
+    let names = names.map(|mut names: Vec<String>| {
+        names.sort();
+        names
+    });
+    settings.has_runtime |= runtimes.is_some_and(|runtimes| runtimes.contains_key(RUNTIME_NAME));
+    let default = at(&["containerd", DEFAULT]).and_then(Item::as_str);
+    settings.runtimes.push(Runtimes {
+        file: file.to_owned(),
+        plugin,
+        names,
+        default: default.map(str::to_owned),
+    });
 }
 
 /// An import may be relative to the importing file, and its last part a pattern.
@@ -200,14 +250,18 @@ fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item =
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
 pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
-    let mut disabled = texts(document.get("disabled_plugins"));
-    let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    if let Some(id) = disabled.find(cri) {
+    if let Some(id) = disabled(document) {
         bail!(
             "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {id:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
         );
     }
     Ok(())
+}
+
+/// What `disabled_plugins` calls the CRI plugin, where it does.
+fn disabled(document: &DocumentMut) -> Option<&str> {
+    let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
+    texts(document.get("disabled_plugins")).find(cri)
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it

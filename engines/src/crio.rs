@@ -11,7 +11,8 @@ use crate::default_runtime;
 use crate::file::{Beside, Keep, Other, Wanted};
 use crate::nri;
 use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
-use crate::toml::{get, parse, parse_other, prune, remove_section, render, section, shown};
+use crate::settings::Settings;
+use crate::toml::{get, parse, parse_other, prune, read, remove_section, render, section, shown};
 
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 
@@ -33,6 +34,14 @@ const OWN: [&str; 5] = [
 
 pub(crate) const DEFAULT: &str = "default_runtime";
 const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
+
+pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+    let document = read(text)?;
+    let nri = get(&document, &nri::ENABLE).and_then(Item::as_bool);
+    settings.nri = nri.or(settings.nri);
+    settings.hear_section(&document, &["crio", "runtime"], file);
+    Ok(())
+}
 
 pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))

@@ -3,12 +3,16 @@
 //! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
 //! also serves the version that is installed tomorrow.
 
+use std::path::Path;
+
 use anyhow::bail;
+use onload_sys::text::Chain;
 use serde_json::{Value, json};
 
 use crate::file::{Before, Keep, Wanted};
 use crate::json::JsonText;
 use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
+use crate::settings::Settings;
 
 pub(crate) const FILE: &str = "/etc/docker/daemon.json";
 
@@ -49,6 +53,24 @@ pub(crate) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wan
     }
     let text = Some(json.as_str().to_owned());
     Ok(Wanted { text, warnings })
+}
+
+pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+    if text.trim().is_empty() {
+        return Ok(());
+    }
+    let object: Value = serde_json::from_str(text).map_err(|error| Chain(&error).to_string())?;
+    let at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
+    settings.cdi = at(&CDI).and_then(Value::as_bool);
+    let texts = |dirs: &Vec<Value>| {
+        let dirs = dirs.iter().filter_map(Value::as_str);
+        dirs.map(str::to_owned).collect()
+    };
+    let dirs = at(&[SPEC_DIRS]).and_then(Value::as_array);
+    settings.hear_dirs(dirs.map(texts), file, None);
+    settings.has_runtime = at(&RUNTIME).is_some();
+    settings.is_default = at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
+    Ok(())
 }
 
 pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {

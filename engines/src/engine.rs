@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::kind::Kind;
 use crate::{containerd, crio, docker, nomad, podman};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +23,18 @@ impl Engine {
         Engine::Nomad,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub fn kind(self) -> Kind {
         match self {
-            Engine::Docker => "docker",
-            Engine::Containerd => "containerd",
-            Engine::Crio => "crio",
-            Engine::Podman => "podman",
-            Engine::Nomad => "nomad",
+            Engine::Docker => Kind::Docker,
+            Engine::Containerd => Kind::Containerd,
+            Engine::Crio => Kind::Crio,
+            Engine::Podman => Kind::Podman,
+            Engine::Nomad => Kind::Nomad,
         }
+    }
+
+    pub fn name(self) -> &'static str {
+        self.kind().name()
     }
 
     pub fn file(self) -> &'static Path {
@@ -43,17 +48,11 @@ impl Engine {
     }
 
     pub fn program(self) -> &'static str {
-        match self {
-            Engine::Docker => "dockerd",
-            Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nomad => self.name(),
-        }
+        self.kind().program()
     }
 
     /// The service that reads its file when it starts; none where every command reads it.
     pub fn service(self) -> Option<&'static str> {
-        match self {
-            Engine::Podman => None,
-            Engine::Docker | Engine::Containerd | Engine::Crio | Engine::Nomad => Some(self.name()),
-        }
+        self.kind().services().first().copied()
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use onload_host::host::{Host, HostError};
 
 use crate::ours::RUNTIME_NAME;
 
@@ -16,6 +17,17 @@ pub enum Beside {
 }
 
 impl Beside {
+    pub fn paths(&self, host: &Host) -> Result<Vec<PathBuf>, HostError> {
+        Ok(match self {
+            Beside::File(path) => vec![path.clone()],
+            Beside::Directory(directory, pattern) => {
+                let names = host.list(directory)?.names;
+                let names = names.iter().filter(|name| matches(pattern, name));
+                names.map(|name| directory.join(name)).collect()
+            }
+        })
+    }
+
     pub(crate) fn holds(&self, path: &Path) -> bool {
         match self {
             Beside::File(file) => file == path,
@@ -28,7 +40,7 @@ impl Beside {
 }
 
 /// The only special character is `*`.
-pub fn matches(pattern: &str, name: &str) -> bool {
+fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {

@@ -1,5 +1,5 @@
-//! The files of container engines: what stands in them, and how they are edited. [`setup`] makes of the old text of a file
-//! the new one and back, [`holders`] knows the containers that have recorded our runtime, and [`policy`] edits our own
+//! The files of container engines: what stands in them, and how they are edited. [`reader`] says what those of a host
+//! say, [`setup`] makes of the old text of a file the new one and back, [`holders`] knows the containers that have recorded our runtime, and [`policy`] edits our own
 //! `config.toml`. Nothing here writes a file.
 
 mod containerd;
@@ -11,16 +11,21 @@ pub mod engine;
 pub mod file;
 mod hcl;
 pub mod holders;
+pub mod installed;
 mod json;
+pub mod kind;
 mod nomad;
 mod nri;
 pub mod ours;
 mod place;
 mod podman;
 pub mod policy;
+pub mod reader;
+pub mod settings;
 pub mod setup;
 mod template;
 mod toml;
+pub mod version;
 
 #[cfg(test)]
 mod containerd_tests;

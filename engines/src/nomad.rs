@@ -45,7 +45,7 @@ pub(crate) fn wanted(
         );
     }
     for other in others {
-        match allows(other)? {
+        match allows(&other.path, &other.text).with_context(|| other.beside_it())? {
             None => {}
             // The operator allows it already; a file of ours would replace theirs.
             Some(true) => return Ok(Wanted::default()),
@@ -69,13 +69,12 @@ pub(crate) fn wanted(
     })
 }
 
-/// None where it does not configure that plugin.
-fn allows(other: &Other) -> anyhow::Result<Option<bool>> {
-    let json = other.path.extension().is_some_and(|end| end == "json");
-    if json {
-        return allows_json(&other.text).with_context(|| other.beside_it());
+/// Whether docker's plugin may use our runtime; none where the file does not configure that plugin.
+pub(crate) fn allows(file: &Path, text: &str) -> Result<Option<bool>, serde_json::Error> {
+    if file.extension().is_some_and(|end| end == "json") {
+        return allows_json(text);
     }
-    let tokens = tokens(&other.text);
+    let tokens = tokens(text);
     Ok(plugin(&tokens).map(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME)))
 }
 

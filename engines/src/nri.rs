@@ -8,7 +8,7 @@ use toml_edit::{Decor, DocumentMut, Item, Value};
 
 use crate::file::Other;
 use crate::ours::WRITTEN;
-use crate::toml::{get, parse, parse_other, prune, remove, render, section};
+use crate::toml::{get, parse, parse_other, prune, remove, render, section, texts};
 
 pub(crate) type Switch = (&'static [&'static str], bool);
 
@@ -17,7 +17,7 @@ const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
 /// Off, if true.
 pub(crate) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
 const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
-const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
+pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
 /// Behind a value that we set in a file of somebody else's that has no backup, with what it was.
 const MARK: &str = " # onload-ctk";
@@ -38,11 +38,6 @@ pub(crate) fn turned_on(
     let mut document = parse(text)?;
     let others = others.iter().map(parse_other);
     let others = others.collect::<Result<Vec<_>, _>>()?;
-    let is_disabled = |file: &DocumentMut| {
-        let disabled = get(file, &["disabled_plugins"]).and_then(Item::as_array);
-        let [_, id] = CONTAINERD;
-        disabled.is_some_and(|ids| ids.iter().any(|own| own.as_str() == Some(id)))
-    };
     if [&document].into_iter().chain(&others).any(is_disabled) {
         let [_, id] = CONTAINERD;
         bail!("disabled_plugins turns NRI off; take {id:?} out of it");
@@ -65,6 +60,11 @@ pub(crate) fn turned_on(
         }
     }
     Ok(render(&document, text))
+}
+
+/// Whether containerd's file leaves the plugin out.
+pub(crate) fn is_disabled(document: &DocumentMut) -> bool {
+    texts(document.get("disabled_plugins")).any(|id| id == CONTAINERD[1])
 }
 
 fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option<bool> {

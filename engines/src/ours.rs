@@ -7,6 +7,8 @@ use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
 pub const RUNTIME_NAME: &str = "onload";
 pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+/// Our hook for podman; the one for other engines stands in a directory beside it.
+pub const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// The annotations that an engine passes on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no onload.dev annotation has a second one.
 pub(crate) const POD_ANNOTATIONS: &str = "onload.dev/*";

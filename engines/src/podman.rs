@@ -10,17 +10,16 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
 use crate::default_runtime;
 use crate::file::{Beside, Keep, Other, Wanted};
-use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
+use crate::ours::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken};
+use crate::settings::Settings;
 use crate::toml::{
-    add_text, array, get, parse, parse_other, prune, remove, render, section, shown, texts,
+    add_text, array, get, parse, parse_other, prune, read, remove, render, section, shown, texts,
 };
 
 pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
 const DIRECTORY: &str = "/etc/containers/containers.conf.d";
 const PATTERN: &str = "*.conf";
-/// Our hook for podman; the one for other engines stands in a directory beside it.
-const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// What podman reads where no file says otherwise.
 const DEFAULT_HOOKS_DIR: &str = "/usr/share/containers/oci/hooks.d";
 const HEADER: &str = "\
@@ -32,6 +31,12 @@ const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
 
 pub(crate) const DEFAULT: &str = "runtime";
 const DEFAULT_NAME: [&str; 2] = ["engine", DEFAULT];
+
+pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+    let document = read(text)?;
+    settings.hear_section(&document, &["engine"], file);
+    Ok(())
+}
 
 pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))

@@ -6,6 +6,12 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 use crate::file::Other;
 use crate::ours::wrong_form;
 
+/// A document that is only read. The error has no lines of the file; people have those.
+pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
+    text.parse::<DocumentMut>()
+        .map_err(|error| error.message().to_owned())
+}
+
 /// It is an error if serialising it would change it (toml_edit writes only line feeds).
 pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     let error = |error: toml_edit::TomlError| {
@@ -173,6 +179,12 @@ pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
 pub(crate) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
     let array = item.and_then(Item::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The texts of an array; none where there is no array.
+pub(crate) fn list(item: Option<&Item>) -> Option<Vec<String>> {
+    item?.as_array()?;
+    Some(texts(item).map(str::to_owned).collect())
 }
 
 pub(crate) fn add_text(array: &mut Array, text: &str) {

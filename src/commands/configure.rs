@@ -9,11 +9,11 @@ use onload_core::config::CONFIG_PATH;
 use onload_engines::engine::Engine;
 use onload_engines::file::{Action, Decision};
 use onload_engines::holders::Held;
+use onload_engines::installed::CdiOfEngine;
 use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::policy;
 use onload_engines::setup::Setup;
 use onload_host::host::Host;
-use onload_report::doctor::CdiOfEngine;
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
@@ -219,7 +219,7 @@ fn cdi_of(host: &Host, args: &Configure) -> CdiOfEngine {
     let is_running = host.is_running();
     let version_of = |program: &Path| is_running.then(|| program_version::of(program))?;
     // It decides what is advised, and no file.
-    CdiOfEngine::of(host, args.runtime.name(), &version_of).unwrap_or_default()
+    CdiOfEngine::of(host, args.runtime.kind(), &version_of).unwrap_or_default()
 }
 
 /// Who names a file may be a user, who cannot lock those of the host and has no need to.

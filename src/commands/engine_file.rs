@@ -3,12 +3,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_engines::file::{Action, Beside, Decision, Files, Keep, Other, matches};
+use onload_engines::file::{Action, Beside, Decision, Files, Keep, Other};
 use onload_engines::holders::Held;
+use onload_engines::installed::PROGRAM_DIRS;
 use onload_engines::ours::RUNTIME_NAME;
 use onload_engines::setup::Setup;
 use onload_host::host::{EntryKind, Host};
-use onload_report::doctor::PROGRAM_DIRS;
 use onload_sys::fs::trust::{Owners, TrustError, Trusted};
 use rustix::process::geteuid;
 
@@ -273,14 +273,7 @@ fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>
 fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec<Other>> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for beside in beside {
-        match beside {
-            Beside::File(path) => paths.push(path.clone()),
-            Beside::Directory(directory, pattern) => {
-                let names = host.list(directory)?.names;
-                let names = names.iter().filter(|name| matches(pattern, name));
-                paths.extend(names.map(|name| directory.join(name)));
-            }
-        }
+        paths.extend(beside.paths(host)?);
     }
     let mut others: Vec<Other> = Vec::new();
     for path in paths {

@@ -18,8 +18,8 @@ const ORDERS: [&str; 12] = [
         netdev kubernetes_settings config hook_arguments request policy ticket",
     "host/src: netlink host bundles settings discover leases devices pools spec_name generate specdir drift boot
         offers watch",
-    "engines/src: ours file toml json hcl place default_runtime nri containerd containerd_drop_in template docker crio
-        podman nomad engine setup holders policy",
+    "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd
+        containerd_drop_in template docker crio podman nomad reader engine setup holders policy",
     "report/src: pci_link status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",

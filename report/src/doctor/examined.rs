@@ -4,15 +4,13 @@ use std::path::Path;
 
 use onload_cdi::Registry;
 use onload_core::config::Config;
+use onload_engines::installed::VersionOf;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::pools::Pools;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
-
-/// Which version a program says it is; none where that is unknown.
-pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
 
 pub struct Examined<'e> {
     pub host: &'e Host,

@@ -22,12 +22,11 @@ mod unread;
 use onload_sys::text::Chain;
 
 use engines::Engine;
-pub use engines::{CdiOfEngine, PROGRAM_DIRS};
 use onload_host::host::HostError;
 
 pub use check::{Check, Family, Finding, Remedy, Verdict};
+pub use examined::Examined;
 use examined::Findings;
-pub use examined::{Examined, VersionOf};
 
 /// The check that names engines which nobody uses, too.
 const ENGINE: &str = "engine";

@@ -5,10 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use onload_engines::kind::Kind;
+use onload_engines::ours::RUNTIME_NAME;
+use onload_engines::settings::Settings;
 use onload_host::host::HostError;
 
-use super::kind::Kind;
-use super::settings::{RUNTIME, Settings};
 use crate::doctor::examined::Examined;
 
 const PROC: &str = "/proc";
@@ -122,8 +123,8 @@ pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Opt
         return None;
     }
     // A runtime that its file no longer names stays until it starts again, and does no harm.
-    let lacks_runtime = settings.has_runtime && info.get("Runtimes")?.get(RUNTIME).is_none();
-    let is_default = info.get("DefaultRuntime")? == RUNTIME;
+    let lacks_runtime = settings.has_runtime && info.get("Runtimes")?.get(RUNTIME_NAME).is_none();
+    let is_default = info.get("DefaultRuntime")? == RUNTIME_NAME;
     Some(lacks_runtime || is_default != settings.is_default)
 }
 

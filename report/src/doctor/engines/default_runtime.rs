@@ -1,9 +1,10 @@
 //! containerd's default runtime, without which its plugin for Kubernetes does not load.
 
+use onload_engines::kind::Kind;
+use onload_engines::settings::{CONTAINERD_2, Runtimes, Settings};
+use onload_engines::version::Version;
+
 use super::found::Engine;
-use super::kind::Kind;
-use super::settings::{CONTAINERD_2, Runtimes, Settings};
-use super::version::Version;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 

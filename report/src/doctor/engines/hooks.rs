@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
+use onload_engines::kind::Kind;
+use onload_engines::ours::HOOKS_DIR;
 use onload_host::host::HostError;
 use onload_sys::text::shell_word;
 
 use super::found::Engine;
-use super::kind::Kind;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
-const OURS: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// Directories of hooks that podman shares with CRI-O and buildah.
 const SHARED: [&str; 2] = [
     "/usr/share/containers/oci/hooks.d",
@@ -43,11 +43,11 @@ pub(in super::super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Fi
 }
 
 pub(super) fn answer(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
-    Ok(is_told(engine) && examined.exists(OURS)?)
+    Ok(is_told(engine) && examined.exists(HOOKS_DIR)?)
 }
 
 fn is_told(engine: &Engine) -> bool {
-    let is_ours = |dir: &String| dir.trim_end_matches('/') == OURS;
+    let is_ours = |dir: &String| dir.trim_end_matches('/') == HOOKS_DIR;
     let settings = engine.settings.as_ref();
     settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
 }
@@ -62,7 +62,7 @@ fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, Ho
     if !String::from_utf8_lossy(&text).contains("\"precreate\"") {
         return Ok(None);
     }
-    let move_it = Remedy::run(format!("mv {} {OURS}/", shell_word(path)));
+    let move_it = Remedy::run(format!("mv {} {HOOKS_DIR}/", shell_word(path)));
     let text =
         "it has the stage precreate, with which CRI-O does not start and buildah does not run";
     let finding = Finding::fail(text, move_it).at(path);
@@ -70,11 +70,11 @@ fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, Ho
 }
 
 fn missing(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
-    if !is_told(engine) || examined.exists(OURS)? {
+    if !is_told(engine) || examined.exists(HOOKS_DIR)? {
         return Ok(None);
     }
     let text =
-        format!("is told of hooks in {OURS}, which is not there: annotations ask for nothing");
-    let finding = Finding::fail(text, examined.reinstall()?).at(OURS);
+        format!("is told of hooks in {HOOKS_DIR}, which is not there: annotations ask for nothing");
+    let finding = Finding::fail(text, examined.reinstall()?).at(HOOKS_DIR);
     Ok(Some(finding.of(engine.kind.name())))
 }

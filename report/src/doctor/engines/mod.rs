@@ -5,14 +5,15 @@ mod daemon;
 mod default_runtime;
 mod found;
 mod hooks;
-mod kind;
 mod nri;
 mod restarts;
-mod settings;
 mod spec_dirs;
-mod version;
 
 use onload_core::config::CONFIG_PATH;
+use onload_engines::kind::Kind;
+use onload_engines::ours::RUNTIME_PATH;
+use onload_engines::settings::{CONTAINERD_2, Settings};
+use onload_engines::version::{self, Version};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
 
@@ -20,17 +21,12 @@ use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
 use super::examined::{Examined, Findings};
 pub(super) use default_runtime::default_runtime;
-pub use found::{CdiOfEngine, PROGRAM_DIRS};
 pub(super) use found::{Engine, engines};
 pub(super) use hooks::hooks;
-use kind::Kind;
 pub(super) use nri::plugin;
 pub(super) use restarts::restarts;
-use settings::{CONTAINERD_2, Settings};
 pub(super) use spec_dirs::spec_dirs;
-use version::Version;
 
-const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 /// The first Kubernetes whose kubelet has.
 const KUBELET_CDI: Version = Version(1, 29, 0);
 
@@ -217,7 +213,7 @@ fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
 
 /// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
 pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let is_there = examined.is_file(WRAPPER)?;
+    let is_there = examined.is_file(RUNTIME_PATH)?;
     let mut findings = Vec::new();
     for engine in engines {
         let Ok(settings) = &engine.settings else {
@@ -225,7 +221,8 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         };
         let name = engine.kind.name();
         let finding = if settings.has_runtime && !is_there && engine.kind != Kind::Nomad {
-            let text = format!("the runtime \"onload\" is registered, and {WRAPPER} is not there");
+            let text =
+                format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
             Finding::fail(text, examined.reinstall()?)
         } else if settings.has_runtime {
             Finding::pass("the runtime \"onload\" is registered")

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use onload_engines::kind::Kind;
+use onload_engines::settings::Settings;
+use onload_engines::version::Version;
 use onload_host::host::HostError;
 
 use super::daemon;
 use super::found::Engine;
-use super::kind::Kind;
-use super::settings::Settings;
-use super::version::Version;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 

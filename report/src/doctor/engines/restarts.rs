@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use onload_core::container_id;
+use onload_engines::kind::Kind;
+use onload_engines::ours::RUNTIME_NAME;
+use onload_engines::version::Version;
 use onload_host::bundles::DOCKER;
 use serde::Deserialize;
 
 use super::found::Engine;
-use super::kind::Kind;
-use super::version::Version;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
-const OUR_RUNTIME: &str = "onload";
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -43,7 +43,7 @@ impl HostConfig {
         let requests = self.device_requests.iter().flatten();
         let has_cdi = requests.into_iter().any(|request| request.driver == "cdi");
         let policy = self.restart_policy.name.as_str();
-        has_cdi && ["always", "unless-stopped"].contains(&policy) && self.runtime != OUR_RUNTIME
+        has_cdi && ["always", "unless-stopped"].contains(&policy) && self.runtime != RUNTIME_NAME
     }
 }
 
@@ -68,7 +68,7 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
         [] => Finding::pass("no container with devices relies on being started at boot"),
         down => Finding::warn(
             format!(
-                "containers with devices stay down after a boot (moby issue 49989) unless docker is 28.2 or they have the runtime \"{OUR_RUNTIME}\"; start these after each boot: {}",
+                "containers with devices stay down after a boot (moby issue 49989) unless docker is 28.2 or they have the runtime \"{RUNTIME_NAME}\"; start these after each boot: {}",
                 down.join(", ")
             ),
             Remedy::run(format!("docker start {}", down.join(" "))),

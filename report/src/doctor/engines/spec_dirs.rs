@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use onload_engines::kind::Kind;
+use onload_engines::reader::K3S;
+use onload_engines::settings::{Settings, SpecDirs};
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
 use super::found::Engine;
-use super::kind::Kind;
-use super::settings::{K3S, Settings, SpecDirs};
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 

@@ -2,10 +2,10 @@
 
 use onload_cdi::Version as Cdi;
 
-use super::version::{self, Readers, Version};
+use crate::version::{self, Readers, Version};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     Docker,
     Containerd,
     Crio,
@@ -16,7 +16,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Docker,
         Kind::Containerd,
         Kind::Crio,
@@ -26,7 +26,7 @@ impl Kind {
         Kind::Kubelet,
     ];
 
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Docker => "docker",
             Kind::Containerd => "containerd",
@@ -38,14 +38,14 @@ impl Kind {
         }
     }
 
-    pub(super) fn program(self) -> &'static str {
+    pub fn program(self) -> &'static str {
         match self {
             Kind::Docker => "dockerd",
             _ => self.name(),
         }
     }
 
-    pub(super) fn packages(self) -> &'static [&'static str] {
+    pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
             Kind::Docker => &["docker.io", "docker-ce", "moby-engine"],
             Kind::Containerd => &["containerd", "containerd.io"],
@@ -58,7 +58,7 @@ impl Kind {
     }
 
     /// Where those who make it say how each version is installed.
-    pub(super) fn published(self) -> &'static str {
+    pub fn published(self) -> &'static str {
         match self {
             Kind::Docker => "https://docs.docker.com/engine/install/",
             Kind::Containerd => {
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    pub(super) fn services(self) -> &'static [&'static str] {
+    pub fn services(self) -> &'static [&'static str] {
         match self {
             Kind::Podman => &[],
             Kind::K3s => &["k3s", "k3s-agent"],
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    pub(super) fn process_names(self) -> &'static [&'static str] {
+    pub fn process_names(self) -> &'static [&'static str] {
         match self {
             Kind::Docker => &["dockerd"],
             Kind::K3s => &["k3s-server", "k3s-agent"],
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    pub(super) fn least(self) -> Option<(Version, &'static str)> {
+    pub fn least(self) -> Option<(Version, &'static str)> {
         match self {
             Kind::Docker => Some((Version(25, 0, 0), "CDI")),
             Kind::Containerd => Some((Version(1, 7, 0), "CDI")),
@@ -105,7 +105,7 @@ impl Kind {
         }
     }
 
-    pub(super) fn too_old(self, version: Version) -> Option<String> {
+    pub fn too_old(self, version: Version) -> Option<String> {
         let (least, what) = self.least().filter(|(least, _)| version < *least)?;
         Some(format!(
             "{version} knows no {what}, which came with {least}"
@@ -123,11 +123,11 @@ impl Kind {
         }
     }
 
-    pub(super) fn newest_cdi(self, version: Version) -> Option<Cdi> {
+    pub fn newest_cdi(self, version: Version) -> Option<Cdi> {
         version::newest(self.readers(), version)
     }
 
-    pub(super) fn validate(self) -> &'static str {
+    pub fn validate(self) -> &'static str {
         match self {
             Kind::Docker => "dockerd --validate",
             Kind::Containerd => "containerd config dump",

@@ -5,7 +5,7 @@ use std::fmt;
 use onload_cdi::Version as Cdi;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(pub(super) u32, pub(super) u32, pub(super) u32);
+pub struct Version(pub u32, pub u32, pub u32);
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,7 +17,7 @@ impl Version {
     /// Reads the first number with a dot in what a program says (`Docker version 26.1.5+dfsg1, build
     /// 411e817`, `containerd github.com/containerd/containerd 1.7.24~ds1 …`), or in the version of a package
     /// (`5:27.3.1-1~debian.12`).
-    pub(super) fn parse(text: &str) -> Option<Version> {
+    pub(crate) fn parse(text: &str) -> Option<Version> {
         let words = text.split(|c: char| c.is_whitespace() || c == ':' || c == ',');
         words.filter_map(Version::of_word).next()
     }
@@ -36,14 +36,14 @@ impl Version {
 }
 
 /// From which version on an engine reads which CDI, as the library says that its release was built with.
-pub(super) type Readers = &'static [(Version, Cdi)];
+pub(crate) type Readers = &'static [(Version, Cdi)];
 
-pub(super) const DOCKER_CDI: Version = Version(28, 2, 0);
+pub const DOCKER_CDI: Version = Version(28, 2, 0);
 
-pub(super) const CONTAINERD_CDI: Version = Version(2, 0, 0);
+pub const CONTAINERD_CDI: Version = Version(2, 0, 0);
 
 /// docker (moby, `vendor.mod`).
-pub(super) const DOCKER: Readers = &[
+pub(crate) const DOCKER: Readers = &[
     (Version(25, 0, 0), Cdi::V0_6_0),
     (Version(26, 1, 0), Cdi::V0_7_0),
     (Version(27, 4, 0), Cdi::V0_8_0),
@@ -51,7 +51,7 @@ pub(super) const DOCKER: Readers = &[
     (Version(29, 2, 0), Cdi::V1_1_0),
 ];
 /// containerd (`go.mod`).
-pub(super) const CONTAINERD: Readers = &[
+pub(crate) const CONTAINERD: Readers = &[
     (Version(1, 7, 0), Cdi::V0_5_0),
     (Version(1, 7, 12), Cdi::V0_6_0),
     (Version(1, 7, 16), Cdi::V0_7_0),
@@ -60,7 +60,7 @@ pub(super) const CONTAINERD: Readers = &[
     (Version(2, 2, 1), Cdi::V1_1_0),
 ];
 /// podman (`go.mod`).
-pub(super) const PODMAN: Readers = &[
+pub(crate) const PODMAN: Readers = &[
     (Version(4, 1, 0), Cdi::V0_4_0),
     (Version(4, 3, 0), Cdi::V0_5_0),
     (Version(4, 7, 0), Cdi::V0_6_0),
@@ -69,7 +69,7 @@ pub(super) const PODMAN: Readers = &[
     (Version(5, 5, 0), Cdi::V1_0_0),
 ];
 /// CRI-O (`go.mod`).
-pub(super) const CRIO: Readers = &[
+pub(crate) const CRIO: Readers = &[
     (Version(1, 24, 0), Cdi::V0_3_0),
     (Version(1, 25, 0), Cdi::V0_5_0),
     (Version(1, 28, 0), Cdi::V0_6_0),
@@ -80,7 +80,7 @@ pub(super) const CRIO: Readers = &[
 ];
 
 /// The newest CDI that a version reads; none if it reads none.
-pub(super) fn newest(readers: Readers, version: Version) -> Option<Cdi> {
+pub(crate) fn newest(readers: Readers, version: Version) -> Option<Cdi> {
     let known = readers.iter().rev();
     let mut known = known.filter(|(from, _)| *from <= version);
     known.next().map(|(_, cdi)| *cdi)

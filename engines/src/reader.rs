@@ -1,0 +1,156 @@
+//! Reads what an engine's own configuration says, file by file as the engine reads them.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use onload_host::host::{EntryKind, Host, HostError};
+
+use crate::file::Beside;
+use crate::kind::Kind;
+use crate::settings::Settings;
+use crate::{containerd, crio, docker, nomad, podman};
+
+/// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
+pub const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+const KUBELET: &str = "/var/lib/kubelet/config.yaml";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotUnderstood {
+    pub file: PathBuf,
+    pub why: String,
+}
+
+/// The outer error: a file cannot be read; the inner one: a file is not understood.
+pub fn read(host: &Host, kind: Kind) -> Result<Result<Settings, NotUnderstood>, HostError> {
+    let mut settings = Settings::default();
+    let mut queue = VecDeque::new();
+    for files in files_of(kind) {
+        queue.extend(files.paths(host)?);
+    }
+    while let Some(file) = queue.pop_front() {
+        if !matches!(host.entry(&file)?, Some(EntryKind::File { .. })) {
+            continue;
+        }
+        let Some(text) = host.text(&file)? else {
+            continue;
+        };
+        let imports = match hear(&mut settings, kind, &file, &text) {
+            Ok(imports) => imports,
+            Err(why) => return Ok(Err(NotUnderstood { file, why })),
+        };
+        // The imports of an imported file are not followed: one may import itself.
+        if settings.files.is_empty() {
+            for import in imports {
+                queue.extend(import.paths(host)?);
+            }
+        }
+        settings.files.push(file);
+    }
+    Ok(Ok(settings))
+}
+
+fn files_of(kind: Kind) -> Vec<Beside> {
+    match kind {
+        Kind::Docker => vec![Beside::File(docker::FILE.into())],
+        Kind::Containerd => vec![Beside::File(containerd::FILE.into())],
+        Kind::K3s => vec![Beside::File(K3S.into())],
+        Kind::Kubelet => vec![Beside::File(KUBELET.into())],
+        Kind::Nomad => nomad::beside(Path::new(nomad::FILE)),
+        Kind::Crio => crio::beside(Path::new(crio::FILE)),
+        Kind::Podman => podman::beside(Path::new(podman::FILE)),
+    }
+}
+
+/// Gives the files that it imports, and the reason where it is not understood.
+fn hear(
+    settings: &mut Settings,
+    kind: Kind,
+    file: &Path,
+    text: &str,
+) -> Result<Vec<Beside>, String> {
+    match kind {
+        Kind::Docker => docker::hear(settings, file, text)?,
+        Kind::Containerd | Kind::K3s => return containerd::hear(settings, file, text),
+        Kind::Crio => crio::hear(settings, file, text)?,
+        Kind::Podman => podman::hear(settings, file, text)?,
+        Kind::Kubelet => settings.cdi = kubelet_cdi(text),
+        Kind::Nomad => {
+            let allows = nomad::allows(file, text).map_err(|error| error.to_string())?;
+            settings.has_runtime |= allows == Some(true);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// The feature gate by which kubelet hands CDI names on (`KubeletConfiguration`, `featureGates`). It is
+/// a line of its own in every file that kubeadm or a person writes.
+fn kubelet_cdi(text: &str) -> Option<bool> {
+    let mut values = text.lines().filter_map(|line| {
+        let value = line.trim().strip_prefix("DevicePluginCDIDevices:")?;
+        value.trim().trim_matches(['"', '\'']).parse::<bool>().ok()
+    });
+    values.next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Engine;
+    use crate::file::{Action, Files};
+    use crate::ours::HOOKS_DIR;
+    use crate::setup::Setup;
+
+    fn heard(kind: Kind, file: &str, text: &str) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        hear(&mut settings, kind, Path::new(file), text)?;
+        Ok(settings)
+    }
+
+    #[test]
+    fn what_configure_writes_is_read() {
+        for engine in Engine::ALL {
+            let setup = Setup::usual(engine);
+            let decision = setup.configure(&Files::default()).unwrap();
+            let Action::Write(text) = decision.file else {
+                panic!("{engine:?}: {:?}", decision.file);
+            };
+            let file = engine.file().to_str().unwrap();
+            let settings = heard(engine.kind(), file, &text).unwrap();
+            assert!(settings.has_runtime, "{engine:?}: {text}");
+            let turns_on = matches!(engine, Engine::Docker | Engine::Containerd);
+            assert_eq!(settings.cdi, turns_on.then_some(true), "{engine:?}: {text}");
+            let has_hooks = settings.hook_dirs.iter().any(|dir| dir == HOOKS_DIR);
+            assert_eq!(has_hooks, engine == Engine::Podman, "{engine:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_is_allowed_in_the_plugin_of_docker_alone() {
+        let hcl = |text: &str| heard(Kind::Nomad, "/etc/nomad.d/a.hcl", text).unwrap();
+        let list = "config { allow_runtimes = [\"runc\", \"onload\"] }";
+        assert!(hcl(&format!("plugin \"docker\" {{ {list} }}")).has_runtime);
+        for text in [
+            format!("plugin \"podman\" {{ {list} }}"),
+            format!("/* plugin \"docker\" {{ {list} }} */"),
+            "plugin \"docker\" { config { allow_runtimes = [\"runc\"] } }".to_owned(),
+        ] {
+            assert!(!hcl(&text).has_runtime, "{text}");
+        }
+        let json = |text: &str| heard(Kind::Nomad, "/etc/nomad.d/a.json", text);
+        let text = r#"{"plugin": {"docker": {"config": {"allow_runtimes": ["onload"]}}}}"#;
+        assert!(json(text).unwrap().has_runtime);
+        assert!(!json("{}").unwrap().has_runtime);
+        assert!(json("{").is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_no_json_or_toml_is_not_understood() {
+        for kind in [Kind::Docker, Kind::Containerd, Kind::Crio, Kind::Podman] {
+            assert!(heard(kind, "/etc/file", "[[").is_err(), "{kind:?}");
+            assert_eq!(heard(kind, "/etc/file", "").unwrap().cdi, None, "{kind:?}");
+        }
+        let twice = "[engine]\nruntime = \"a\"\nruntime = \"b\"\n";
+        let why = heard(Kind::Podman, "/etc/file", twice).unwrap_err();
+        assert_eq!(why, "duplicate key");
+    }
+}

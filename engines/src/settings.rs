@@ -1,0 +1,81 @@
+//! What the files of an engine say: the last one that says something wins, and nothing in them is trusted to be of any
+//! form.
+
+use std::path::{Path, PathBuf};
+
+use toml_edit::Table;
+
+use crate::ours::RUNTIME_NAME;
+use crate::toml::{get, list, texts};
+
+/// The format of containerd's file since containerd 2.
+pub const CONTAINERD_2: i64 = 3;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub files: Vec<PathBuf>,
+    /// None where no file says so.
+    pub cdi: Option<bool>,
+    pub spec_dirs: Option<SpecDirs>,
+    pub has_runtime: bool,
+    pub hook_dirs: Vec<String>,
+    /// The format of containerd's file; none for others, and where there is no file.
+    pub format: Option<i64>,
+    pub is_off: bool,
+    pub nri: Option<bool>,
+    pub runtimes: Vec<Runtimes>,
+    pub is_default: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtimes {
+    pub file: PathBuf,
+    /// The plugin as it is called there.
+    pub plugin: &'static str,
+    /// The names that it registers; none where it leaves the list alone.
+    pub names: Option<Vec<String>>,
+    pub default: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecDirs {
+    pub dirs: Vec<String>,
+    /// The file that says so, which is the one to change.
+    pub file: PathBuf,
+    /// Its section; none where files have none.
+    pub section: Option<String>,
+}
+
+impl Settings {
+    /// What k3s makes containerd's file from, whenever it starts.
+    pub fn k3s_template(&self) -> &'static str {
+        match self.format {
+            Some(CONTAINERD_2..) => "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+            _ => "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+        }
+    }
+
+    pub(crate) fn hear_dirs(
+        &mut self,
+        dirs: Option<Vec<String>>,
+        file: &Path,
+        section: Option<String>,
+    ) {
+        let said = dirs.map(|dirs| SpecDirs {
+            dirs,
+            file: file.to_owned(),
+            section,
+        });
+        self.spec_dirs = said.or(self.spec_dirs.take());
+    }
+
+    /// What CRI-O and podman call by the same names.
+    pub(crate) fn hear_section(&mut self, document: &Table, section: &[&str], file: &Path) {
+        let at = |key: &[&str]| get(document, &[section, key].concat());
+        let name = format!("[{}]", section.join("."));
+        self.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(name));
+        self.hook_dirs
+            .extend(texts(at(&["hooks_dir"])).map(str::to_owned));
+        self.has_runtime |= at(&["runtimes", RUNTIME_NAME]).is_some();
+    }
+}
