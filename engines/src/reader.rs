@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_runtime_is_allowed_in_the_plugin_of_docker_alone() {
-        let hcl = |text| heard(Kind::Nomad, "/etc/nomad.d/a.hcl", text).unwrap();
+        let hcl = |text: &str| heard(Kind::Nomad, "/etc/nomad.d/a.hcl", text).unwrap();
         let list = "config { allow_runtimes = [\"runc\", \"onload\"] }";
         assert!(hcl(&format!("plugin \"docker\" {{ {list} }}")).has_runtime);
         for text in [
@@ -136,7 +136,7 @@ mod tests {
         ] {
             assert!(!hcl(&text).has_runtime, "{text}");
         }
-        let json = |text| heard(Kind::Nomad, "/etc/nomad.d/a.json", text);
+        let json = |text: &str| heard(Kind::Nomad, "/etc/nomad.d/a.json", text);
         let text = r#"{"plugin": {"docker": {"config": {"allow_runtimes": ["onload"]}}}}"#;
         assert!(json(text).unwrap().has_runtime);
         assert!(!json("{}").unwrap().has_runtime);
