@@ -283,7 +283,7 @@ mod tests {
         if !network::can_be("BPF programs on interfaces") {
             return;
         }
-        let child = Child::new();
+        let child = Child::of_root();
         child.ip("link add d0 type veth peer name d1");
         child.within(|| {
             let link = named_link(b"d0");
@@ -332,7 +332,7 @@ mod tests {
         if !network::can_be("BPF programs on interfaces") {
             return;
         }
-        let child = Child::new();
+        let child = Child::of_root();
         child.ip("link add d0 type veth peer name d1");
         child.within(|| {
             let kept = [b"d0", b"d1"].map(|name| {

@@ -19,7 +19,7 @@ pub fn can_be(why: &str) -> bool {
 pub struct Child(Process);
 
 impl Child {
-    pub fn new() -> Self {
+    pub fn of_root() -> Self {
         Child::of("unshare --net sleep 1000")
     }
 

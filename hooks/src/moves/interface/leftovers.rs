@@ -147,7 +147,7 @@ mod tests {
         let Some(_stranger) = Child::of_user() else {
             return;
         };
-        let (base, two) = (Child::new(), Child::new());
+        let (base, two) = (Child::of_root(), Child::of_root());
         base.ip("link add d0 type veth peer name d1");
         base.ip("link add link d0 name mac0 type macvlan");
         base.ip(&format!("link set mac0 netns {}", two.pid()));
@@ -173,7 +173,7 @@ mod tests {
         if !network::can_be("moving interfaces") {
             return;
         }
-        let (one, two) = (Child::new(), Child::new());
+        let (one, two) = (Child::of_root(), Child::of_root());
         one.ip("link add moves index 7 type veth");
         // More than one datagram of the kernel's has.
         for number in 0..60 {

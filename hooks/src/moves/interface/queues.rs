@@ -320,7 +320,7 @@ mod tests {
         if !network::can_be("changing interfaces") {
             return;
         }
-        let child = Child::new();
+        let child = Child::of_root();
         child.ip("link add d0 numrxqueues 4 numtxqueues 4 type veth peer name d1");
         child.within(|| {
             let place = Place {

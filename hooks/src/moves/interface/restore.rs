@@ -224,7 +224,7 @@ mod tests {
         /// None where namespaces cannot be made here.
         fn new() -> Option<Self> {
             network::can_be("moving interfaces").then(|| Host {
-                child: Child::new(),
+                child: Child::of_root(),
                 identity: Identity::with_stand_ins([(51, pci())].into()),
             })
         }
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn an_interface_that_a_container_put_in_the_place_of_another_does_not_stay_on_the_host() {
         let Some(host) = Host::new() else { return };
-        let (home, container) = (host.home(), Child::new());
+        let (home, container) = (host.home(), Child::of_root());
         let seen = seen();
         let facts = facts::of(&seen, pci());
         for (came_as, kind, other) in [
@@ -311,7 +311,7 @@ mod tests {
         let Some(host) = Host::with("eth3") else {
             return;
         };
-        let (home, container) = (host.home(), Child::new());
+        let (home, container) = (host.home(), Child::of_root());
         container.ip("link add eth7 index 77 type veth");
         let seen = seen();
         let facts = facts::of(&seen, pci());

@@ -413,7 +413,7 @@ mod tests {
         // Any process of user 0 can, without a capability.
         let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
         // Its number in /proc is above all of the others'.
-        let child = Child::new();
+        let child = Child::of_root();
         let (own, here) = (netns(&child), Netns::own().unwrap());
         let cookies = |depth, patience| {
             let mut end = None;
@@ -458,7 +458,7 @@ mod tests {
         if !can_be() {
             return;
         }
-        let child = Child::new();
+        let child = Child::of_root();
         let own = netns(&child);
         let found = find(own.cookie(), None).unwrap();
         assert!(found.is_some());
