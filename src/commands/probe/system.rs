@@ -1,9 +1,6 @@
 //! What only unsafe calls can try: a page of huge memory, and a group of vfio.
 
-#![expect(
-    unsafe_code,
-    reason = "rustix has mmap(2) and ioctl(2) as unsafe functions alone"
-)]
+#![expect(unsafe_code, reason = "rustix has mmap(2) and ioctl(2) as unsafe")]
 
 use std::ffi::CStr;
 use std::fs::File;
