@@ -161,13 +161,14 @@ fn vfio(address: &str) -> anyhow::Result<String> {
     }
     system::set_container(&group, &container)
         .with_context(|| format!("putting {node} into a vfio container"))?;
-    let mut results = kinds
-        .iter()
-        .map(|kind| system::set_iommu(&container, *kind));
-    let first = results.next().unwrap_or(Err(Errno::INVAL));
-    results
-        .fold(first, |before, next| before.or(next))
-        .with_context(|| format!("setting the IOMMU of {node}"))?;
+    let mut set = Err(Errno::INVAL);
+    for kind in kinds {
+        set = system::set_iommu(&container, *kind);
+        if set.is_ok() {
+            break;
+        }
+    }
+    set.with_context(|| format!("setting the IOMMU of {node}"))?;
     system::open_device(&group, &CString::new(address)?)
         .with_context(|| format!("opening {address} of {node}"))?;
     Ok(format!(
