@@ -1,6 +1,6 @@
 //! What doctor's checks say of the engines one by one.
 
-use onload_host::doctor::{Check, Verdict};
+use onload_report::doctor::{Check, Verdict};
 
 pub(super) fn of<'c>(checks: &'c [Check], name: &'static str) -> impl Iterator<Item = &'c Check> {
     checks.iter().filter(move |check| check.name == name)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_host::doctor::{Check, Verdict};
+use onload_report::doctor::{Check, Verdict};
 
 use super::super::engine_checks::{obstacle, of};
 use super::asked::Asked;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
-use onload_host::doctor::{Check, Verdict};
 use onload_host::host::Host;
+use onload_report::doctor::{Check, Verdict};
 use onload_sys::text::shell_word;
 use rustix::process::geteuid;
 
@@ -237,7 +237,7 @@ impl Trial<'_> {
 
 #[cfg(test)]
 mod tests {
-    use onload_host::doctor::{Family, Finding, Remedy};
+    use onload_report::doctor::{Family, Finding, Remedy};
 
     use super::*;
 

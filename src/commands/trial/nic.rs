@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_core::netdev::usage::Namespace;
 use onload_core::onload::LIBRARY;
-use onload_host::status::State;
+use onload_report::status::State;
 
 use super::{ENDING, Outcome, READY, STARTING, Trial, image};
 use crate::commands::status;
