@@ -128,7 +128,7 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
 pub enum Kept {
-    Here { plan: Plan, hook: PathBuf },
+    Here { plan: Box<Plan>, hook: PathBuf },
     ByOther(String),
     ByAnother,
 }
@@ -221,7 +221,10 @@ impl Keeper {
         let specs = generate(inventory, &pools.offered, &config, surroundings)?;
         let kinds = config.cdi.kinds.classes();
         Ok(match write(host, &specs, kinds, inventory.undecided())? {
-            Ok(plan) => Kept::Here { plan, hook },
+            Ok(plan) => Kept::Here {
+                plan: Box::new(plan),
+                hook,
+            },
             Err(writer) => Kept::ByOther(writer),
         })
     }
