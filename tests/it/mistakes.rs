@@ -44,12 +44,12 @@ const TYPED: &[(&[&str], i32, &str)] = &[
     (
         &["statsu"],
         2,
-        "unrecognized subcommand 'statsu'; tip: a similar subcommand exists: 'status'; usage: onload-ctk [OPTIONS] <COMMAND>",
+        "unrecognized subcommand 'statsu'; tip: a similar subcommand exists: 'status'; usage: onload-ctk [OPTIONS] [COMMAND]",
     ),
     (
         &["cdi", "generate", "--kind", "gpu"],
         2,
-        "reading --kind: unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle",
+        "reading --kind: unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
     ),
     (
         &["cdi", "generate", "--kind", "NIC"],
@@ -151,7 +151,7 @@ const TYPED: &[(&[&str], i32, &str)] = &[
             "gpu",
         ],
         2,
-        "invalid value 'gpu' for '--allow <CLASS>': unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle",
+        "invalid value 'gpu' for '--allow <CLASS>': unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
     ),
     (
         &["container", "explain", "ROOT/nowhere"],
@@ -230,7 +230,7 @@ const CONFIGURED: &[(&str, &str)] = &[
     ),
     (
         "[annotations]\nallow = [\"gpu\"]\n",
-        "line 2: annotations.allow: unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle",
+        "line 2: annotations.allow: unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
     ),
     (
         "[annotations]\nallow = [\"nic\"\n",
@@ -419,7 +419,7 @@ const ANNOTATED: &[(&str, &str, &str)] = &[
     (
         "onload.dev/rmda",
         "mlx5_0",
-        "annotation \"onload.dev/rmda\": unknown class \"rmda\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle; settings are preload, ipc-lock, hugepages-limit, numa, address",
+        "annotation \"onload.dev/rmda\": unknown class \"rmda\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle; settings are preload, ipc-lock, hugepages-limit, numa, address",
     ),
     (
         "onload.dev/RDMA",
