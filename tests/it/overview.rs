@@ -72,10 +72,7 @@ fn what_comes_next_is_the_first_thing_that_is_missing() {
 
     engine(&tree, "podman", "podman", "3.4.4");
     let [_, _, _, engines, refused] = lines(&tree);
-    assert_eq!(
-        engines,
-        "podman (3.4.4 is too old: CDI needs 4.1.0)"
-    );
+    assert_eq!(engines, "podman (3.4.4 is too old: CDI needs 4.1.0)");
     assert!(
         refused.contains("install podman 4.1.0 or later"),
         "{refused}"
