@@ -343,16 +343,16 @@ pub struct LeaseRelease {
 pub enum Host {
     /// Show what "host apply" would change
     ///
-    /// Compares this host with [[sriov]] and [host] in config.toml: virtual functions, huge pages, interfaces
+    /// Compares this host with the sections sriov and host of config.toml: virtual functions, huge pages, interfaces
     /// registered with Onload, the RDMA mode. Nothing is changed.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Plan(HostPlan),
     /// Change this host to match config.toml
     ///
     /// Creates and binds virtual functions, reserves huge pages, registers interfaces with Onload and sets the RDMA
-    /// mode, as [[sriov]] and [host] in config.toml say. Settings that match already are left alone, and nothing that
-    /// is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service runs
-    /// it at boot.
+    /// mode, as the sections sriov and host of config.toml say. Settings that match already are left alone, and nothing
+    /// that is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service
+    /// runs it at boot.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Apply(HostApply),
 }

@@ -944,7 +944,7 @@ fn an_interface_that_the_host_uses_is_in_use() {
         (
             "/network.table",
             network("route 10 0.0.0.0/0 4\n"),
-            "the default route leads over it",
+            "it carries the default route",
         ),
         (
             // Of another table than the main one, the kernel says the same.

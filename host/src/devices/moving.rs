@@ -382,10 +382,7 @@ mod tests {
                 "address 2 192.0.2.10/24\n",
                 "a: it has the address 192.0.2.10/24; ",
             ),
-            (
-                "route 2 0.0.0.0/0 4\n",
-                "a: the default route leads over it, ",
-            ),
+            ("route 2 0.0.0.0/0 4\n", "a: it carries the default route"),
             (
                 "route 2 198.51.100.0/24 3\n",
                 "a: a route to 198.51.100.0/24 leads over it; ",

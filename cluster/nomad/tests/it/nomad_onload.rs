@@ -509,5 +509,5 @@ async fn the_job_of_its_clock_example_learns_which_clock_it_got() {
         "its roadmap has no such variable yet"
     );
     assert_eq!(given.devices[0].permissions, "r");
-    assert!(page().contains("`ptp-write = true`"));
+    assert!(page().contains("`[cdi] ptp-write = true`"));
 }
