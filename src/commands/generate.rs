@@ -321,7 +321,6 @@ fn make_plan(
         format: args.format.into(),
         undecided: inventory.undecided(),
         asked: Manifest {
-            writer: env!("CARGO_PKG_NAME").to_owned(),
             format: args.format.into(),
             max_cdi_version: newest.map(|version| version.to_string()),
             kinds,

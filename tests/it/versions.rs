@@ -1,11 +1,13 @@
-//! The specifications and the manifest of 0.1.0 under today's command.
+//! The specifications and the manifest of 0.1.0 under today's command, and today's under 0.1.0's reader.
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use crate::common::{Run, captured, on, package, run, scratch};
+use serde::Deserialize;
 
 const MANIFEST: &str = ".onload-ctk-manifest";
 const NIC: &str = "onload.dev-nic.json";
@@ -25,6 +27,32 @@ fn command(dir: &tempfile::TempDir, words: &[&str]) -> Run {
     let path = dir.path().to_str().unwrap();
     let words = [words, &["--output-dir", path]].concat();
     run(&mut on(&captured(), &words))
+}
+
+/// What 0.1.0 takes for a manifest (its `src/specdir/manifest.rs`).
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[allow(dead_code, reason = "what is refused counts")]
+struct ManifestOf010 {
+    format: FormatOf010,
+    #[serde(default)]
+    max_cdi_version: Option<String>,
+    kinds: Vec<String>,
+    files: BTreeMap<String, WrittenOf010>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FormatOf010 {
+    Json,
+    Yaml,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "what is refused counts")]
+struct WrittenOf010 {
+    sha256: Vec<String>,
 }
 
 #[test]
@@ -56,6 +84,21 @@ fn what_0_1_0_asked_for_is_known() {
         .filter(|line| !line.contains(NIC) && !line.contains(RDMA))
         .collect();
     assert_eq!(others, [""; 0], "{}", checked.stderr);
+}
+
+#[test]
+fn today_s_manifest_is_one_that_0_1_0_takes() {
+    let dir = scratch();
+    command(&dir, &["cdi", "generate", "--max-cdi-version", "0.5.0"]).done();
+    let text = fs::read_to_string(dir.path().join(MANIFEST)).unwrap();
+    let manifest: ManifestOf010 = serde_json::from_str(&text).unwrap();
+    assert!(matches!(manifest.format, FormatOf010::Json));
+    assert!(manifest.files.contains_key(NIC));
+    let yaml = text.replace("\"json\"", "\"yaml\"");
+    let yaml: ManifestOf010 = serde_json::from_str(&yaml).unwrap();
+    assert!(matches!(yaml.format, FormatOf010::Yaml));
+    let more = text.replacen('{', "{\"more\": 1,", 1);
+    assert!(serde_json::from_str::<ManifestOf010>(&more).is_err());
 }
 
 #[test]

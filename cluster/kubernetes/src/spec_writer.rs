@@ -1,5 +1,5 @@
-//! Who writes this node's specifications: the package where the manifest beside them names it, else the daemon. The
-//! package writes whoever wrote before.
+//! Who writes this node's specifications: the units of the package where they are enabled, else the daemon. Two
+//! writers of two versions would undo each other's work at every change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use onload_core::config::{Cdi, Config};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{Specs, Surroundings, generate};
-use onload_host::host::Host;
+use onload_host::host::{EntryKind, Host};
 use onload_host::pools::Pools;
 use onload_host::specdir::{
     Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, Wanted, plan,
@@ -21,7 +21,6 @@ use onload_host::specdir::{
 use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::trust::{Owners, Trusted};
-use onload_sys::text::Quoted;
 
 /// Where specifications are written.
 pub const SPEC_DIR: &str = "/var/run/cdi";
@@ -37,33 +36,93 @@ pub(crate) const WRITER_LOCK: &str = "spec-writer";
 /// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
 /// the pods of other device plugins can open, and so lock.
 const OFFER_LOCK: &str = "device-plugin";
-/// What the manifest calls the writer that this is.
-const WRITER: &str = "onload-kubernetes";
+/// The unit of the package that writes specifications, at boot.
+const SERVICE: &str = "onload-cdi.service";
+/// That, and those that start it: at changes, every minute.
+const UNITS: [&str; 3] = [SERVICE, "onload-cdi.path", "onload-cdi.timer"];
+/// Where systemd looks for units, the first that has one decides (systemd.unit(5)).
+const UNIT_DIRS: [&str; 13] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "/run/systemd/generator.late",
+];
+/// How the directories end whose links enable a unit (systemd.unit(5)).
+const WANTING: [&str; 3] = [".wants", ".requires", ".upholds"];
+/// Bytes of a unit.
+const UNIT_LIMIT: u64 = 1024 * 1024;
+/// A link to it, in the place of a unit, masks that unit.
+const MASK: &str = "/dev/null";
 
 /// Who writes the specifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpecWriter {
-    /// The package, or whatever else the manifest names: the daemon reads what is there.
-    Other(String),
+    /// The package, of which this link enables a unit: the daemon reads what is there.
+    Package {
+        unit: PathBuf,
+    },
     Daemon,
 }
 
-/// Who writes the specifications of a host. It changes when the package comes or goes.
+/// Who writes the specifications of a host. It changes when the package comes or goes, so ask before each
+/// time.
 pub fn spec_writer(host: &Host) -> Result<SpecWriter> {
-    match host.directory(Path::new(SPEC_DIR))? {
-        Some(open) => writer_in(&SpecDir::new(host.outside_path(Path::new(SPEC_DIR)), open)),
-        None => Ok(SpecWriter::Daemon),
+    // The other units write nothing themselves.
+    if !can_start(host, SERVICE)? {
+        return Ok(SpecWriter::Daemon);
     }
+    for unit in UNITS {
+        if !can_start(host, unit)? {
+            continue;
+        }
+        if let Some(unit) = enabling_link(host, unit)? {
+            return Ok(SpecWriter::Package { unit });
+        }
+    }
+    Ok(SpecWriter::Daemon)
 }
 
-fn writer_in(directory: &SpecDir) -> Result<SpecWriter> {
-    let manifest = directory.manifest()?.unwrap_or_default();
-    let writer = manifest.unwrap_or_default().writer;
-    Ok(if writer.is_empty() || writer == WRITER {
-        SpecWriter::Daemon
-    } else {
-        SpecWriter::Other(writer)
-    })
+/// Whether systemd finds a unit: a link may outlive the package, and a mask may stand in a unit's place, which is a
+/// link to /dev/null or an empty file.
+fn can_start(host: &Host, unit: &str) -> Result<bool> {
+    for dir in UNIT_DIRS {
+        let path = Path::new(dir).join(unit);
+        if host.link(&path)?.is_some_and(|to| to == Path::new(MASK)) {
+            return Ok(false);
+        }
+        match host.entry(&path)? {
+            None => {}
+            Some(EntryKind::File { .. }) => {
+                let text = host.bytes(&path, UNIT_LIMIT)?;
+                return Ok(text.is_some_and(|text| !text.is_empty()));
+            }
+            Some(_) => return Ok(false),
+        }
+    }
+    Ok(false)
+}
+
+fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>> {
+    for dir in UNIT_DIRS.map(Path::new) {
+        let names = host.list(dir)?.names;
+        let wanting = |name: &&String| WANTING.iter().any(|end| name.ends_with(end));
+        for name in names.iter().filter(wanting) {
+            let path = dir.join(name).join(unit);
+            if host.link(&path)?.is_some() {
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Takes the place of the daemon that writes, if it is free; it stays taken until the result is dropped.
@@ -129,7 +188,7 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
 #[derive(Debug)]
 pub enum Kept {
     Here { plan: Box<Plan>, hook: PathBuf },
-    ByOther(String),
+    ByPackage(PathBuf),
     ByAnother,
 }
 
@@ -159,11 +218,13 @@ impl fmt::Display for Kept {
                     ),
                 }
             }
-            Kept::ByOther(writer) => write!(
-                f,
-                "{} writes the specifications, says {SPEC_DIR}/{MANIFEST_NAME}",
-                Quoted(writer)
-            ),
+            Kept::ByPackage(unit) => {
+                let unit = unit.display();
+                write!(
+                    f,
+                    "the package writes the specifications: {unit} enables it"
+                )
+            }
             Kept::ByAnother => {
                 f.write_str("another daemon of this node writes the specifications until it ends")
             }
@@ -206,8 +267,8 @@ impl Keeper {
         if self.claim.is_none() {
             return Ok(Kept::ByAnother);
         }
-        if let SpecWriter::Other(writer) = spec_writer(host)? {
-            return Ok(Kept::ByOther(writer));
+        if let SpecWriter::Package { unit } = spec_writer(host)? {
+            return Ok(Kept::ByPackage(unit));
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             bail!(
@@ -220,25 +281,19 @@ impl Keeper {
         let surroundings = Surroundings::of(host, &config)?;
         let specs = generate(inventory, &pools.offered, &config, surroundings)?;
         let kinds = config.cdi.kinds.classes();
-        Ok(match write(host, &specs, kinds, inventory.undecided())? {
-            Ok(plan) => Kept::Here {
-                plan: Box::new(plan),
-                hook,
-            },
-            Err(writer) => Kept::ByOther(writer),
-        })
+        let plan = Box::new(write(host, &specs, kinds, inventory.undecided())?);
+        Ok(Kept::Here { plan, hook })
     }
 }
 
 /// Makes the directory of specifications hold these, and tells what was done: after an error each file is the old or the
-/// new one. A class of `undecided` keeps its devices: not everything about it could be read. Where another has become the
-/// writer meanwhile, nothing is done, and that one is returned.
+/// new one. A class of `undecided` keeps its devices: not everything about it could be read.
 pub fn write(
     host: &Host,
     specs: &Specs,
     kinds: &[Class],
     undecided: BTreeSet<Class>,
-) -> Result<Result<Plan, String>> {
+) -> Result<Plan> {
     let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
@@ -248,7 +303,6 @@ pub fn write(
         format: Format::Json,
         undecided,
         asked: Manifest {
-            writer: WRITER.to_owned(),
             kinds: kinds.to_vec(),
             ..Manifest::default()
         },
@@ -256,15 +310,11 @@ pub fn write(
     };
     let path = host.outside_path(Path::new(SPEC_DIR));
     let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
-    let _lock = directory.lock()?;
-    match writer_in(&directory)? {
-        SpecWriter::Daemon => carry_out(&directory, &wanted).map(Ok),
-        SpecWriter::Other(writer) => Ok(Err(writer)),
-    }
+    carry_out(&directory, &wanted)
 }
 
-/// The directory's lock is held.
 fn carry_out(directory: &SpecDir, wanted: &Wanted) -> Result<Plan> {
+    let _lock = directory.lock()?;
     // A manifest that is not understood makes every file somebody else's, which stays.
     let manifest = directory.manifest()?.unwrap_or_default();
     let plan = plan(wanted, &directory.existing()?, manifest.as_ref());
@@ -288,7 +338,6 @@ pub fn remove(host: &Host) -> Result<Option<Plan>> {
         asked: Manifest::default(),
         force: false,
     };
-    let _lock = directory.lock()?;
     let plan = carry_out(&directory, &wanted)?;
     for name in [MANIFEST_NAME, LOCK_NAME] {
         atomic::remove(directory.descriptor(), OsStr::new(name))
@@ -321,6 +370,10 @@ mod tests {
 
         fn file(&self, path: &str, text: &str) {
             self.0.file(path, text);
+        }
+
+        fn link(&self, path: &str, target: &str) {
+            self.0.link(path, target);
         }
 
         fn program(&self, path: &str) {
@@ -356,57 +409,110 @@ mod tests {
         }
     }
 
-    const OWN: &str = "var/run/cdi/.onload-ctk-manifest";
+    const UNIT: &str = "usr/lib/systemd/system/onload-cdi.service";
+    const WANTS: &str = "etc/systemd/system/multi-user.target.wants/onload-cdi.service";
 
-    /// What the package does when it is installed, and at each change of the host.
-    fn write_as_package(node: &Node) {
-        let manifest = r#"{"writer":"onload-ctk","format":"json","kinds":["rdma"],"files":{}}"#;
-        node.file(OWN, manifest);
+    #[test]
+    fn a_node_without_our_package_has_the_daemon_as_its_writer() {
+        let node = Node::new();
+        assert_eq!(node.writer(), SpecWriter::Daemon);
+        node.file(UNIT, "[Unit]");
+        assert_eq!(node.writer(), SpecWriter::Daemon, "it is not enabled");
     }
 
     #[test]
-    fn a_node_whose_specifications_nobody_wrote_has_the_daemon_as_its_writer() {
+    fn each_enabled_unit_of_the_package_makes_that_the_writer() {
+        for (unit, wants) in [
+            (UNIT, WANTS),
+            (
+                "lib/systemd/system/onload-cdi.path",
+                "etc/systemd/system/multi-user.target.wants/onload-cdi.path",
+            ),
+            (
+                "usr/lib/systemd/system/onload-cdi.timer",
+                "etc/systemd/system/timers.target.wants/onload-cdi.timer",
+            ),
+            (
+                UNIT,
+                "usr/lib/systemd/system/kubelet.service.requires/onload-cdi.service",
+            ),
+            (
+                "etc/systemd/system/onload-cdi.service",
+                "run/systemd/system/x.target.wants/onload-cdi.service",
+            ),
+        ] {
+            let node = Node::new();
+            node.file(UNIT, "[Unit]");
+            node.file(unit, "[Unit]");
+            node.link(wants, &format!("/{unit}"));
+            let unit = PathBuf::from(format!("/{wants}"));
+            assert_eq!(node.writer(), SpecWriter::Package { unit }, "{wants}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_a_removed_package_left_behind_writes_nothing() {
         let node = Node::new();
-        assert_eq!(node.writer(), SpecWriter::Daemon);
-        write(&node.host(), &specs(), &Class::ALL, BTreeSet::new())
-            .unwrap()
-            .unwrap();
-        assert_eq!(node.writer(), SpecWriter::Daemon);
-        // A manifest that is not understood names nobody.
-        node.file(OWN, "{");
+        node.link(WANTS, &format!("/{UNIT}"));
         assert_eq!(node.writer(), SpecWriter::Daemon);
     }
 
     #[test]
-    fn a_daemon_that_sees_another_writer_stops_until_that_has_gone() {
-        let node = Node::new();
-        node.program(PACKAGED);
-        let mut keeper = node.keeper();
-        let mut keep = || {
-            let config = Config::default();
-            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
-            keeper
-                .keep(&node.host(), &config, &inventory, &pools)
-                .unwrap()
-        };
-        assert!(matches!(keep(), Kept::Here { .. }));
-        write_as_package(&node);
-        let before = fs::read(node.path(OWN)).unwrap();
-        let line =
-            "\"onload-ctk\" writes the specifications, says /var/run/cdi/.onload-ctk-manifest";
-        assert_eq!(keep().to_string(), line);
-        assert_eq!(fs::read(node.path(OWN)).unwrap(), before);
-        fs::remove_file(node.path(OWN)).unwrap();
-        assert!(matches!(keep(), Kept::Here { .. }));
+    fn a_masked_unit_writes_nothing() {
+        for mask in ["etc/systemd/system", "run/systemd/system"] {
+            let node = Node::new();
+            node.file(UNIT, "[Unit]");
+            node.link(WANTS, &format!("/{UNIT}"));
+            node.link(&format!("{mask}/onload-cdi.service"), "/dev/null");
+            assert_eq!(node.writer(), SpecWriter::Daemon, "{mask}");
+        }
     }
 
     #[test]
-    fn a_writer_that_comes_between_the_look_and_the_lock_stays() {
+    fn units_that_start_a_masked_service_write_nothing() {
         let node = Node::new();
-        write_as_package(&node);
-        let written = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
-        assert_eq!(written.unwrap_err(), "onload-ctk");
-        assert!(!node.path(FILE).exists());
+        node.file(UNIT, "[Unit]");
+        node.file("usr/lib/systemd/system/onload-cdi.timer", "[Timer]");
+        let wants = "etc/systemd/system/timers.target.wants/onload-cdi.timer";
+        node.link(wants, "/usr/lib/systemd/system/onload-cdi.timer");
+        let timer = Path::new("/").join(wants);
+        assert_eq!(node.writer(), SpecWriter::Package { unit: timer });
+        node.link("etc/systemd/system/onload-cdi.service", "/dev/null");
+        assert_eq!(node.writer(), SpecWriter::Daemon);
+    }
+
+    #[test]
+    fn an_empty_file_masks_a_unit_wherever_systemd_looks_before_it() {
+        for mask in [
+            "etc/systemd/system.control/onload-cdi.service",
+            "run/systemd/transient/onload-cdi.service",
+            "etc/systemd/system/onload-cdi.service",
+            "run/systemd/generator/onload-cdi.service",
+            "usr/local/lib/systemd/system/onload-cdi.service",
+        ] {
+            let node = Node::new();
+            node.file(UNIT, "[Unit]");
+            node.link(WANTS, "/usr/lib/systemd/system/onload-cdi.service");
+            assert_ne!(node.writer(), SpecWriter::Daemon);
+            node.file(mask, "");
+            assert_eq!(node.writer(), SpecWriter::Daemon, "{mask}");
+        }
+        let node = Node::new();
+        node.file(UNIT, "[Unit]");
+        node.link(WANTS, "/usr/lib/systemd/system/onload-cdi.service");
+        node.file("run/systemd/generator.late/onload-cdi.service", "");
+        assert_ne!(node.writer(), SpecWriter::Daemon, "the package's is first");
+    }
+
+    #[test]
+    fn another_unit_is_not_ours() {
+        let node = Node::new();
+        node.file("usr/lib/systemd/system/onload-cdi-other.service", "[Unit]");
+        node.link(
+            "etc/systemd/system/multi-user.target.wants/onload-cdi-other.service",
+            "/x",
+        );
+        assert_eq!(node.writer(), SpecWriter::Daemon);
     }
 
     #[test]
@@ -557,9 +663,7 @@ mod tests {
     #[test]
     fn without_a_hook_the_specifications_that_are_there_stay() {
         let node = Node::new();
-        write(&node.host(), &specs(), &Class::ALL, BTreeSet::new())
-            .unwrap()
-            .unwrap();
+        write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
         let before = fs::read(node.path(FILE)).unwrap();
         let mut keeper = node.keeper();
         let config = Config::default();
@@ -603,13 +707,9 @@ mod tests {
     #[test]
     fn what_is_written_is_removed_again() {
         let node = Node::new();
-        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new())
-            .unwrap()
-            .unwrap();
+        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
         assert!(plan.changes_files() && node.path(FILE).exists());
-        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new())
-            .unwrap()
-            .unwrap();
+        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
         assert!(!plan.changes_files());
         remove(&node.host()).unwrap().unwrap();
         assert_eq!(fs::read_dir(node.path("var/run/cdi")).unwrap().count(), 0);
@@ -618,9 +718,7 @@ mod tests {
     #[test]
     fn kinds_that_the_operator_left_out_are_not_written() {
         let node = Node::new();
-        write(&node.host(), &specs(), &[Class::Nic], BTreeSet::new())
-            .unwrap()
-            .unwrap();
+        write(&node.host(), &specs(), &[Class::Nic], BTreeSet::new()).unwrap();
         assert!(!node.path(FILE).exists());
     }
 
@@ -629,9 +727,7 @@ mod tests {
         let node = Node::new();
         node.file(FILE, "theirs");
         node.file("var/run/cdi/other.json", "theirs");
-        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new())
-            .unwrap()
-            .unwrap();
+        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
         assert_eq!(plan.left().collect::<Vec<_>>(), ["onload.dev-rdma.json"]);
         let plan = remove(&node.host()).unwrap().unwrap();
         assert!(plan.steps.iter().any(|step| step.action == Action::Leave));

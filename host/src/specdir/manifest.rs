@@ -49,9 +49,6 @@ impl Format {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// The program that keeps these files up to date. Two of two versions would undo each other's work at every change.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub writer: String,
     pub format: Format,
     /// The newest CDI version that was allowed; `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
