@@ -154,7 +154,7 @@ pub struct Run {
     )]
     pub spec_dir: Vec<PathBuf>,
     /// Address of /metrics, /healthz and /readyz: ADDRESS:PORT, unix:/PATH, or an empty text for none
-    /// [default: listen under [kubernetes] in the configuration]
+    /// [default: listen in section kubernetes of the configuration]
     #[arg(long, value_name = "ADDRESS", env = "ONLOAD_KUBERNETES_LISTEN")]
     pub listen: Option<Listen>,
     /// Socket on which the daemon answers "health"; only root can use it
