@@ -1,7 +1,7 @@
 //! The kernel as we speak to it: files opened with care ([`fs`]), processes and their cgroups ([`processes`]), mounts
 //! ([`mountinfo`], [`mount_api`]), network interfaces and their namespaces ([`netlink`], [`ethtool`], [`netns`]), programs that
 //! the kernel runs ([`bpf`]), PCI addresses ([`pci`]) and device numbers ([`numbers`]), ELF files ([`elf`]); and how a failure
-//! is said ([`error`]).
+//! is said ([`mod@error`]).
 
 pub mod bpf;
 pub mod cpu_list;
