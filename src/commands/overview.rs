@@ -25,6 +25,7 @@ const SHOWN: [Class; 6] = [
     Class::Netdev,
     Class::Hugepages,
 ];
+
 pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (inventory, checks) = examined(global, printer)?;
     let lines = [

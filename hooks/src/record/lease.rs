@@ -89,32 +89,6 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn take_ticket(
-        &self,
-        id: &Token,
-        container: subject::Container<'_>,
-        task: Option<&Path>,
-    ) -> Result<Ticket> {
-        if !self.host.is_initial_namespace() {
-            bail!("only root can start a container with a ticket");
-        }
-        let run = open_run(self.host)?;
-        let processes = Processes::default();
-        let id_of_container = container.id.ok_or_else(no_id)?;
-        let own = std::process::id();
-        let root = self.root.map(Path::as_os_str);
-        let user = User {
-            container: id_of_container.clone(),
-            bundle: canonical(container.bundle)?,
-            maker: processes.find(own)?.ok_or_else(|| ended(own))?,
-            state: made_by::state_directories(root, id_of_container.as_str()).collect(),
-            task: task.map(Path::to_owned),
-            ended_ms: None,
-        };
-        let tickets = Tickets::open(&run, processes)?;
-        tickets.take(id, user, START_PATIENCE)
-    }
-
     fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>> {
         let processes = Processes::default();
         let until = Instant::now() + OPENERS;
@@ -205,7 +179,24 @@ impl Pools for Keeper<'_> {
         container: subject::Container<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
-        self.take_ticket(id, container, task)
+        if !self.host.is_initial_namespace() {
+            bail!("only root can start a container with a ticket");
+        }
+        let run = open_run(self.host)?;
+        let processes = Processes::default();
+        let id_of_container = container.id.ok_or_else(no_id)?;
+        let own = std::process::id();
+        let root = self.root.map(Path::as_os_str);
+        let user = User {
+            container: id_of_container.clone(),
+            bundle: canonical(container.bundle)?,
+            maker: processes.find(own)?.ok_or_else(|| ended(own))?,
+            state: made_by::state_directories(root, id_of_container.as_str()).collect(),
+            task: task.map(Path::to_owned),
+            ended_ms: None,
+        };
+        let tickets = Tickets::open(&run, processes)?;
+        tickets.take(id, user, START_PATIENCE)
     }
 }
 

@@ -29,25 +29,17 @@ impl ApiError {
         let not_understood = || format!("{what}: the answer of the API server is not understood");
         let unreachable = || format!("{what}: the API server cannot be reached");
         let error = match error {
+            error if is_too_long(&error) => {
+                anyhow!("{what}: the API server's answer is too long")
+            }
             kube_client::Error::Api(status) => {
                 let what = what.to_owned();
                 return ApiError::Refused { what, status };
             }
             kube_client::Error::SerdeError(error) => Error::new(error).context(not_understood()),
             kube_client::Error::FromUtf8(error) => Error::new(error).context(not_understood()),
-            kube_client::Error::ReadEvents(error)
-                if error
-                    .get_ref()
-                    .and_then(StdError::source)
-                    .is_some_and(<dyn StdError>::is::<LongEvent>) =>
-            {
-                anyhow!("{what}: the API server's answer is too long")
-            }
             kube_client::Error::ReadEvents(error) => Error::new(error).context(unreachable()),
             kube_client::Error::HyperError(error) => Error::new(error).context(unreachable()),
-            kube_client::Error::Service(error) if error.is::<LengthLimitError>() => {
-                anyhow!("{what}: the API server's answer is too long")
-            }
             kube_client::Error::Service(error) => {
                 let is_away = error.is::<legacy::Error>() || error.is::<hyper::Error>();
                 let sentence = if is_away {
@@ -95,6 +87,18 @@ impl ApiError {
         };
         let seconds = status.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST))
+    }
+}
+
+/// Whether more came than is read: of an answer, or of an event of a watch, in whose error the client's own stands.
+fn is_too_long(error: &kube_client::Error) -> bool {
+    match error {
+        kube_client::Error::Service(error) => error.is::<LengthLimitError>(),
+        kube_client::Error::ReadEvents(error) => {
+            let cause = error.get_ref().and_then(StdError::source);
+            cause.is_some_and(<dyn StdError>::is::<LongEvent>)
+        }
+        _ => false,
     }
 }
 
