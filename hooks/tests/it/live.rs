@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::common::{
     HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, memlock, print_file, stderr, stdout,
+    unique,
 };
 use onload_test_needs as needs;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -75,13 +76,6 @@ fn run(sandbox: &Sandbox, id: &str) -> Output {
     sandbox.script(&script_of(id), b"")
 }
 
-/// A name that no other test has, nor this one in another run.
-fn unique() -> String {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap().replace("::", "-");
-    format!("onload-ctk-{}-{test}", std::process::id())
-}
-
 /// The host with everything that a container could leave on it: files, those of the image too,
 /// mounts and cgroups.
 fn traces(sandbox: &Sandbox) -> BTreeSet<String> {
@@ -93,7 +87,7 @@ fn traces(sandbox: &Sandbox) -> BTreeSet<String> {
     let image =
         "cd /bundle && find . -printf '%p %y %s %m %U %l\\n'; ls -d /sys/fs/cgroup/*/onload-ctk-*";
     let image = stdout(&sandbox.script(image, b""));
-    let id = unique();
+    let id = unique("c");
     let image = image
         .lines()
         .filter(|line| line.starts_with('.') || line.contains(&id));
@@ -140,7 +134,7 @@ fn prints(sandbox: &Sandbox, script: &str, expected: &str) -> String {
 #[track_caller]
 fn succeeds(sandbox: &Sandbox, config: &Value) -> String {
     sandbox.bundle(config);
-    let output = leaves_nothing(sandbox, &script_of(&unique()));
+    let output = leaves_nothing(sandbox, &script_of(&unique("c")));
     assert!(output.status.success(), "{}", stderr(&output));
     stdout(&output)
 }
@@ -155,7 +149,7 @@ fn refused(sandbox: &Sandbox, config: &Value) -> String {
 /// The same of `/bundle` as it is.
 #[track_caller]
 fn refused_as_it_is(sandbox: &Sandbox) -> String {
-    let id = unique();
+    let id = unique("c");
     one_line(&leaves_nothing(sandbox, &script_of(&id)), &id)
 }
 
@@ -251,7 +245,7 @@ fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
         let to = format!("/bundle/rootfs/bin/{program}");
         fs::copy(format!("/bin/{program}"), sandbox.path(&to)).unwrap();
     }
-    let message = prints(&sandbox, &script_of(&unique()), "opened\n");
+    let message = prints(&sandbox, &script_of(&unique("c")), "opened\n");
     let refused = message.matches("Read-only file system").count();
     assert_eq!(refused, 2, "{message}");
 }
@@ -301,7 +295,7 @@ fn a_container_s_own_node_is_another_than_the_host_s() {
     };
     config["process"]["args"][2] = json!(GOES_ON);
     sandbox.bundle(&config);
-    let id = unique();
+    let id = unique("c");
     let look = format!(
         "p=$($r state {id} | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'); n=/proc/$p/root/dev/onload
          stat -c '%a %u:%g %t:%T' $n /dev/onload
@@ -342,7 +336,7 @@ fn a_node_that_is_root_s_alone_is_refused_to_a_user_namespace() {
 fn an_exec_d_process_has_devices_and_preload() {
     let Some(sandbox) = host() else { return };
     sandbox.bundle(&nic(GOES_ON));
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "$r exec {id} /bin/sh -c 'exec 3>/dev/onload && echo opened; {}'
          cat /run/onload-ctk/{id}/record.json",
@@ -374,7 +368,7 @@ fn two_stages_and_another_door_give_what_one_gives() {
 
     config["annotations"]["onload.dev/preload"] = json!("file");
     sandbox.bundle(&config);
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "{WRAPPER_THERE} --root /run/runc run -b /bundle {id}; ls -A -I '@*' /run/onload-ctk"
     );
@@ -630,7 +624,7 @@ fn a_user_of_the_host_cannot_hold_containers_up_by_a_lock() {
          {other} ls /run/onload-ctk/@locks || echo closed
          kill $!
          printf '{{\"id\":\"c1\",\"status\":\"stopped\"}}' | {other} {HOOK_THERE} poststop || echo failed",
-        unique()
+        unique("c")
     );
     // A user without root has nothing to clean up there.
     sandbox.mkdir("/tmp");
@@ -668,7 +662,7 @@ fn a_container_that_sees_run_cannot_hold_others_up_by_a_lock() {
     heard(&sandbox, &mut config);
     sandbox.mkdir("/run/mount");
     let run = |id: &str| format!("runc --root /run/runc run -b /bundle {id} || echo failed");
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "{}
          unshare --mount sh -c 'mount --bind -o ro /run /run && mount -o remount,bind,ro /run && exec flock --no-fork /run/onload-ctk/@locks/containers sh -c \"echo > /tmp/held; exec sleep 50\"' & holder=$!
@@ -712,7 +706,7 @@ fn a_mount_of_the_host_whose_name_is_no_text_hinders_no_container() {
     sandbox.mkdir("/run/mount");
     let script = format!(
         "d=$(printf '/tmp/caf\\351'); mkdir \"$d\"; mount -t tmpfs none \"$d\"; {}",
-        script_of(&unique())
+        script_of(&unique("c"))
     );
     prints(&sandbox, &script, "opened\n");
 }
@@ -730,7 +724,7 @@ fn a_table_of_mounts_of_more_than_eight_megabytes_is_read_to_its_end() {
          i=0; while test $i -lt 600; do mount -n -i -t tmpfs none \"$d\" || exit 9; i=$((i+1)); done
          test $(wc -c < /proc/self/mountinfo) -gt 8388608 || exit 8
          {}",
-        script_of(&unique())
+        script_of(&unique("c"))
     );
     prints(&sandbox, &script, "opened\n");
 }
@@ -741,7 +735,7 @@ fn a_record_of_another_version_costs_a_line_and_no_more() {
     let mut config = nic("exec 3>/dev/onload && echo opened");
     heard(&sandbox, &mut config);
     let before = traces(&sandbox);
-    let id = unique();
+    let id = unique("c");
     sandbox.file(
         &format!("/run/onload-ctk/{id}/record.json"),
         "{\"version\": 1, \"live\": {\"pid\": \"seven\"}}",
@@ -822,7 +816,7 @@ fn the_list_of_a_container_that_lives_stays() {
     config["root"]["path"] = json!("/bundle/rootfs");
     config["linux"]["namespaces"] = json!([{"type": "nonsense"}]);
     sandbox.file("/own/config.json", serde_json::to_vec(&config).unwrap());
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "r='{WRAPPER_THERE} --root /run/other'
          $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
@@ -846,7 +840,7 @@ fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
     let mut config = nic(command);
     config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
     sandbox.bundle(&config);
-    let script = format!("umask 077; {}", script_of(&unique()));
+    let script = format!("umask 077; {}", script_of(&unique("c")));
     prints(&sandbox, &script, "/opt/new/dir/libonload.so\n");
     let script = format!(
         "umask 077; rm -r /run/onload-ctk; {WRAPPER_THERE} --root /run/runc create -b /own c1; stat -c '%n %a' /run/onload-ctk /run/onload-ctk/c1"
@@ -879,7 +873,7 @@ fn three_containers_at_once_in_one_root_do_not_meet() {
     let Some(sandbox) = host() else { return };
     let command = format!("exec 3>/dev/onload && echo opened; {MAPPED}");
     sandbox.bundle(&nic(&command));
-    let id = unique();
+    let id = unique("c");
     let one = |n: u32| format!("{RUNC} run -b /bundle {id}{n} > /tmp/out{n} 2>&1 & ");
     let script = format!("{}{}{} wait; cat /tmp/out*", one(1), one(2), one(3));
     prints(&sandbox, &script, &"opened\nmapped\n".repeat(3));
@@ -904,7 +898,7 @@ fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts(
     sandbox.root_file_system("/root2");
     bundle("left", "/root2", false);
     bundle("next", "/bundle/rootfs", true);
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "$r run -b /left {id}-left
          ls -I '@*' /run/onload-ctk
@@ -934,7 +928,7 @@ fn with_crun() -> String {
     format!(
         "umount /sys/fs/cgroup/unified 2> /tmp/said
          exec timeout 60 crun --cgroup-manager=cgroupfs --root /run/runc run -b /bundle {}",
-        unique()
+        unique("c")
     )
 }
 
@@ -950,7 +944,7 @@ fn a_variable_that_is_long_by_its_spelling_alone_does_not_matter() {
     let long = format!("LONG={}", r"\u003c".repeat(22_000));
     let text = sandbox.read("/bundle/config.json").replace("LONG=@", &long);
     sandbox.file("/bundle/config.json", text);
-    let output = run(&sandbox, &unique());
+    let output = run(&sandbox, &unique("c"));
     assert_eq!(stdout(&output), "opened 22000\n", "{}", stderr(&output));
 }
 
@@ -975,7 +969,7 @@ fn a_user_namespace_of_its_own_works() {
     let chown = sandbox.script("chown -hR 100000:100000 /bundle/rootfs", b"");
     assert!(chown.status.success());
     let expected = "opened\nmapped\n0 100000 65536\n";
-    prints(&sandbox, &script_of(&unique()), expected);
+    prints(&sandbox, &script_of(&unique("c")), expected);
 }
 
 #[test]
@@ -1011,7 +1005,7 @@ fn a_shared_root_carries_nothing_to_the_host() {
     sandbox.mkdir("/run/mount");
     let script = format!(
         "mount --bind /bundle /bundle; mount --make-shared /bundle; {}",
-        script_of(&unique())
+        script_of(&unique("c"))
     );
     prints(&sandbox, &script, "started\n");
 }
@@ -1030,7 +1024,7 @@ fn a_target_on_a_mount_that_is_shared_with_the_host_is_refused() {
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/usr/lib64/libonload.so", "");
     sandbox.mkdir("/run/mount");
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "mount --make-rshared /; mount --bind /volume /volume; mount --make-shared /volume; cat /proc/self/mountinfo > /tmp/before
          {}; echo $?; cat /proc/self/mountinfo | diff - /tmp/before && echo same",
@@ -1065,7 +1059,7 @@ fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
         let _ = fs::rename(&place, sandbox.path("/bundle/rootfs/moved"));
         symlink(target, &place).unwrap();
         let before = traces(&sandbox);
-        let output = run(&sandbox, &unique());
+        let output = run(&sandbox, &unique("c"));
         assert_eq!(
             differences(&sandbox, &before),
             NOTHING,
@@ -1098,7 +1092,7 @@ fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out()
             .collect()
     };
     let before = host_only(traces(&sandbox));
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "i=0; while test $i -lt 20; do i=$((i+1)); {RUNC} run -b /bundle {id} && echo started; done"
     );
@@ -1261,7 +1255,7 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
         return;
     }
     sandbox.bundle(&nic(GOES_ON));
-    let id = unique();
+    let id = unique("c");
     let script = format!(
         "opens() {{ $r exec {id} /bin/sh -c 'exec 3>/dev/onload' 2> /dev/null && echo opens || echo closed; }}
          opens
@@ -1349,7 +1343,7 @@ fn traced_host(has_poststop: bool) -> Option<Sandbox> {
 /// milliseconds, and runc is given up later.
 fn traced(sandbox: &Sandbox, options: &str) -> Output {
     sandbox.file("/tmp/options", options);
-    sandbox.script_within(Duration::from_secs(50), &script_of(&unique()))
+    sandbox.script_within(Duration::from_secs(50), &script_of(&unique("c")))
 }
 
 /// The calls that a run made while it changed something, each with its number among its like.
@@ -1394,7 +1388,7 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
         let output = traced(&sandbox, "");
         assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
         // Nobody cleans up here but the hook itself, where it fails.
-        let id = unique();
+        let id = unique("c");
         let state = format!("{{\"id\":\"{id}\",\"status\":\"stopped\"}}");
         let script = format!("exec {HOOK_THERE} poststop");
         assert!(sandbox.script(&script, state.as_bytes()).status.success());
@@ -1407,7 +1401,7 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
         let injected = sandbox.read("/tmp/trace");
         let injected = injected.lines().find(|line| line.ends_with("(INJECTED)"));
         println!("{} {}", injected.unwrap(), stderr(&output));
-        one_line(&output, &unique());
+        one_line(&output, &unique("c"));
         assert_eq!(differences(&sandbox, &before), NOTHING, "{inject}");
     }
     println!("{} failures were tried", calls.len());
@@ -1429,7 +1423,7 @@ fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
     other["root"]["path"] = json!("/bundle/rootfs");
     sandbox.file("/other/config.json", serde_json::to_vec(&other).unwrap());
     let before = traces(&sandbox);
-    let id = unique();
+    let id = unique("c");
     // The fourth mount is the first whose target lasts: those before go into the container's own /dev.
     let fault = fault("move_mount", "error=EINVAL:delay_enter=5s", 4);
     sandbox.file("/tmp/options", format!("-e trace=move_mount {fault}"));

@@ -388,12 +388,11 @@ fn description(path: &Path) -> String {
     format!("{:o} {content}", stat.permissions().mode())
 }
 
-/// The id of a container of this test: tests of one binary run at once, and those of two modules may name theirs alike.
+/// The id of a container of this test: tests of one binary run at once, and a container's cgroup has its id.
 pub fn unique(name: &str) -> String {
     let thread = std::thread::current();
-    let module = thread.name().and_then(|test| test.split("::").next());
-    let module = module.unwrap_or("test");
-    format!("onload-ctk-{}-{module}-{name}", std::process::id())
+    let test = thread.name().unwrap_or("test").replace("::", "-");
+    format!("onload-ctk-{}-{test}-{name}", std::process::id())
 }
 
 /// Commands for a shell without programs that print a file.
