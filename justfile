@@ -18,8 +18,8 @@ quick base="main": fmt clippy && doc
     # shellcheck disable=SC2086 # several words
     [ -z "$crates" ] || cargo test --lib --locked $crates
 
-# The guest takes more than half of the time, on one core: it is built and begins as early as it can, while the rest compiles.
-# Tests with time limits do not run beside it.
+# The guest takes more than half of the time, on a core and a half: it is built and begins as early as it can, and all the
+# rest runs beside it with what it leaves.
 
 # Everything: what fails fast first, the guest beside it
 ci:
@@ -38,20 +38,14 @@ ci:
     just fmt
     beside machine --build-guest
     beside machine
-    for recipe in subjects spelling doc clippy deny package release hooks-budget fuzz; do
+    for recipe in subjects spelling doc clippy deny package release hooks-budget fuzz test first-command syscalls; do
         [ "$recipe" != release ] || nice=5
         title "$recipe"
         just "$recipe"
     done
-    just test --no-run
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
-    nice=0
-    for recipe in test first-command syscalls; do
-        title "$recipe"
-        just "$recipe"
-    done
     printf '\n== done (%s s) ==\n' "$SECONDS"
 
 # Every test that needs no virtual machine, by the README's own command
