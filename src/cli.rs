@@ -194,10 +194,10 @@ pub enum Command {
     Status(Status),
     /// Try a device: start a small container with it, and tell whether it works
     ///
-    /// Makes an image of files of this host, starts a container of it by the engine, and uses the device in there:
+    /// Makes an image from files of this host, starts a container from it with the engine, and uses the device there:
     /// nic sends packets through Onload, rdma opens its node, vfio opens the group and the function, hugepages maps
     /// and writes a page, netdev sends a packet by the interface. The answer says what was seen. Container and image
-    /// are removed, also when it is interrupted.
+    /// are removed, even if the command is interrupted.
     #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES, LEASES]))]
     Try(Try),
     /// Check this host and suggest fixes
@@ -555,7 +555,7 @@ pub struct Generate {
     )]
     pub format: SpecFormat,
     /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
-    /// refused, but for pools, which need 0.6.0 and are left out
+    /// refused, except pools, which need 0.6.0 and are left out
     #[arg(
         long,
         value_name = "VERSION",

@@ -65,7 +65,7 @@ pub enum Command {
     Run(Run),
     /// Ask the daemon for its health, as the probes of its pod do
     ///
-    /// The exit status is 1 if it does not, and 2 if it does not answer.
+    /// The exit status is 1 if it is unhealthy or not ready, and 2 if it does not answer.
     Health(Health),
     /// Install the hook of this version on the host, and remove older ones that are not in use
     Install(Install),

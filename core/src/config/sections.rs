@@ -56,7 +56,7 @@ pub struct Config {
 pub struct Discover {
     /// Interfaces that are never offered. One that is not there gives a warning.
     pub ignored_interfaces: Vec<String>,
-    /// Fail when there is no accelerated interface, and write nothing, instead of going on without.
+    /// Fail when there is no accelerated interface, and write nothing, instead of going on without one.
     pub missing_nic_is_error: bool,
     /// Offer /dev/infiniband/umadN with an RDMA device: management datagrams, for tools. Those of a device for the
     /// subnet manager (smiN) come with the RDMA device of the same PCI function.
@@ -82,7 +82,7 @@ pub struct Cdi {
     pub hook_path: PathBuf,
     /// How libonload.so gets into the processes of a container: "env" sets LD_PRELOAD, which processes started
     /// later by docker exec or podman exec do not have; "file" mounts a one-line file at /etc/ld.so.preload, which
-    /// they have; "off" leaves it to you. By --device either replaces an image's own, by annotation both are
+    /// they have; "off" leaves it to you. By --device our value replaces the image's own; by annotation the two are
     /// merged. With "file", docker needs "default-ulimits" in daemon.json.
     pub preload: Preload,
     /// EF_FDTABLE_SIZE, in descriptors, from 1 to 16777216: libonload.so sizes a table by it, and lowers
@@ -97,7 +97,7 @@ pub struct Cdi {
     pub select_interface: bool,
     /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root.
     pub onload_socket: bool,
-    /// Give PTP clocks and PPS sources writable: the holder can step the host's clock.
+    /// Make the nodes of PTP clocks and PPS sources writable: the holder can step the host's clock.
     pub ptp_write: bool,
     /// Give /dev/vhost-net and /dev/net/tun with a vfio device, for a virtual interface beside it (DPDK's
     /// virtio-user and tap). Its holder uses the host's kernel code for both.
@@ -169,9 +169,9 @@ pub struct Annotations {
     /// a network it sets none.
     pub addresses: Vec<Network>,
     /// A container that asks for Onload (nic, nic-plain, nic-nodes, zf) as the host's user 0 can map every Onload
-    /// stack of the host: "allow", "warn" or "refuse". "refuse" refuses other users too who could become user 0:
-    /// without no-new-privileges by a set-user-ID program of the image, by a capability, or in a user namespace
-    /// that maps one of its users to it. onload-container-runtime takes CAP_SETUID away instead of refusing.
+    /// stack of the host: "allow", "warn" or "refuse". "refuse" also refuses other users who could become user 0: by
+    /// a set-user-ID program of the image unless no-new-privileges is set, by a capability, or in a user namespace
+    /// that maps one of its users to user 0. onload-container-runtime takes CAP_SETUID away instead of refusing.
     /// Containers by --device are not subject to it.
     pub root_with_onload: RootWithOnload,
     /// libonload.so cannot be loaded by the container's libc: "fail" stops a container that asks by annotation,
@@ -263,7 +263,7 @@ pub struct Runtime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Log {
-    /// How much is written to it: "error" is why containers did not start, "warning" adds what was odd with those
+    /// How much is written to it: "error" is why containers did not start, "warning" adds what was odd about those
     /// that did, "info" what each was given, "debug" why. onload-kubernetes writes JSON to standard error, at this
     /// level.
     pub level: LogLevel,
