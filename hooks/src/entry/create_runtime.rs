@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::slice;
 
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
@@ -65,16 +66,16 @@ pub(crate) fn run(
             init: state.pid.ok_or_else(init::no_pid)?,
         };
         let host = ThisHost::with_config(config)?;
-        let interfaces = &stand_ins.interfaces;
-        let claimed = moves::claim(&asked, container, "createRuntime", &host, interfaces);
-        warnings.extend(claimed?);
+        let asked = slice::from_ref(&asked);
+        let claimed = moves::claim(asked, &[], container, "createRuntime", &host, stand_ins)?;
+        warnings.extend(claimed.finish());
     }
     if !moving.rdma_netns.is_empty() {
         let host = ThisHost::with_config(config)?;
-        warnings.extend(live::move_rdma(state, &moving, &host, &stand_ins.rdma)?);
+        warnings.extend(live::move_rdma(state, &moving, &host, stand_ins)?);
     }
     if !asked.take.is_empty() {
-        warnings.extend(live::take(state, &asked.take, config)?.warnings);
+        warnings.extend(live::take(state, &asked.take, config, stand_ins)?.warnings);
     }
     Ok(warnings)
 }

@@ -207,7 +207,10 @@ fn by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result<()>
     }
     let subject = subject(stage, &state.id);
     caller::restore_bundle(&mut state).context(&subject)?;
-    say_all(&subject, &live::inject(&state, config).context(&subject)?);
+    say_all(
+        &subject,
+        &live::inject(&state, config, stand_ins).context(&subject)?,
+    );
     Ok(())
 }
 

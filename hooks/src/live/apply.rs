@@ -24,9 +24,7 @@ use super::undo::Done;
 use crate::decide::host::ThisHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::sysfs::Numbers;
-use crate::moves::{self, Identity};
 use crate::record::files::{self, Created, Live};
-use crate::record::lease;
 use crate::record::maker::{EntryPoint, Stage};
 use crate::record::own_dir::OwnDir;
 
@@ -47,7 +45,7 @@ impl Inspection<'_> {
         let mut own = OwnDir::open(self.id, entry_point, host)?;
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
-        let result = self.all(&mut own, &mut done, asker, host);
+        let result = self.all(&mut own, &mut done, asker);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
@@ -62,15 +60,8 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(
-        &mut self,
-        own: &mut OwnDir,
-        done: &mut Done,
-        asker: &Asker,
-        host: &ThisHost,
-    ) -> Result<()> {
+    fn all(&mut self, own: &mut OwnDir, done: &mut Done, asker: &Asker) -> Result<()> {
         let live = self.live(asker).after(self.before.clone());
-        self.claim(host)?;
         let mut created = self.record_plan(own)?;
         let trees = self.prepare(own, &live)?;
         self.limits()?;
@@ -87,7 +78,7 @@ impl Inspection<'_> {
     }
 
     fn live(&self, asker: &Asker) -> Live {
-        let leases = self.plan.leases();
+        let leases = self.plan.leased.clone();
         let bundle = if leases.is_empty() {
             PathBuf::new()
         } else {
@@ -100,26 +91,10 @@ impl Inspection<'_> {
             nodes: self.plan.rule_nodes(),
             leases,
             bundle,
-            takes: asker.takes(),
+            takes: self.plan.takes.clone(),
             variables: self.plan.variables.clone().unwrap_or_default(),
             by_annotation: *asker == Asker::Annotations,
         }
-    }
-
-    /// Leases to the container what only one may have. If a later step fails, the container ends, and the
-    /// lease with it.
-    fn claim(&mut self, host: &ThisHost) -> Result<()> {
-        let container = lease::Container {
-            id: self.id,
-            bundle: self.bundle,
-            init: self.init.pid(),
-        };
-        let identity = Identity::default();
-        for claim in &self.plan.claims {
-            let claimed = moves::claim(claim, container, "onload-hook", host, &identity);
-            self.warnings.extend(claimed?);
-        }
-        Ok(())
     }
 
     /// Records what will be created, after what an earlier start of the container created.

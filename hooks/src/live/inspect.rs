@@ -23,6 +23,7 @@ use crate::decide::subject::CONFIG_JSON;
 use crate::image::container_root::ContainerRoot;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
+use crate::moves::Node;
 use crate::record::files::{Live, Made, TargetType};
 use crate::record::init::{Init, RootUser, read_whole};
 
@@ -105,10 +106,27 @@ impl<'a> Inspection<'a> {
         }
         inspection.look_at_targets(config, &root)?;
         inspection.look_at_list(&root)?;
-        if !inspection.plan.rules.is_empty() {
-            inspection.device_cgroup = own_device_cgroup(&inspection.init)?;
-        }
+        inspection.look_at_cgroup()?;
         Ok(inspection)
+    }
+
+    /// The same with nodes of devices that have moved to the container since.
+    pub(super) fn with_nodes(mut self, nodes: &[Node], config: &OciConfig) -> Result<Self> {
+        if nodes.is_empty() {
+            return Ok(self);
+        }
+        self.plan.add_nodes(nodes, config)?;
+        let root = self.open_root()?;
+        self.look_at_targets(config, &root)?;
+        self.look_at_cgroup()?;
+        Ok(self)
+    }
+
+    fn look_at_cgroup(&mut self) -> Result<()> {
+        if !self.plan.rules.is_empty() {
+            self.device_cgroup = own_device_cgroup(&self.init)?;
+        }
+        Ok(())
     }
 
     /// The root as the container's init sees it: with all its mounts, the last one on top.

@@ -21,7 +21,6 @@ mod undo;
 use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
-use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
@@ -37,16 +36,16 @@ use crate::decide::host::{HostView, ThisHost};
 use crate::decide::report::Report;
 use crate::decide::subject::{Container, Subject};
 use crate::image::container_root::ContainerRoot;
-use crate::moves;
+use crate::moves::{self, StandIns};
 use crate::record::files::{self, Live};
-use crate::record::init::{self, Init};
+use crate::record::init::Init;
 use crate::record::lease::{self, Keeper};
 use crate::record::sweep;
 use inspect::Inspection;
 use plan::{Asker, InjectionPlan};
 
 /// Gives a container what its annotations request and its configuration does not contain.
-pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report> {
+pub(crate) fn inject(state: &State, config_path: &Path, stand_ins: &StandIns) -> Result<Report> {
     let file = ConfigFile::open(&state.bundle, None)?;
     let input = DecisionInput::read(file.scan(Places::Annotations)?)?;
     let Some(DecisionInput {
@@ -56,15 +55,22 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report> {
         return Ok(Report::default());
     };
     let host = ThisHost::with_config(config_path)?;
-    give(state, &config, &request, &Asker::Annotations, &host)
+    let asker = Asker::Annotations;
+    give(state, &config, &request, &asker, &host, stand_ins)
 }
 
 /// Gives a container members of pools that the device of a specification stands for.
-pub(crate) fn take(state: &State, takes: &[Take], config_path: &Path) -> Result<Report> {
+pub(crate) fn take(
+    state: &State,
+    takes: &[Take],
+    config_path: &Path,
+    stand_ins: &StandIns,
+) -> Result<Report> {
     let config = configuration(state)?;
     let host = ThisHost::with_config(config_path)?;
     let asker = Asker::Takes(takes.to_vec());
-    give(state, &config, &Asker::request(takes), &asker, &host)
+    let request = Asker::request(takes);
+    give(state, &config, &request, &asker, &host, stand_ins)
 }
 
 fn give(
@@ -73,6 +79,7 @@ fn give(
     request: &Request,
     asker: &Asker,
     host: &ThisHost,
+    stand_ins: &StandIns,
 ) -> Result<Report> {
     // Without the mounts of the container's configuration, as this process sees the root. If it cannot
     // be opened, it is refused later, with its reason.
@@ -106,19 +113,13 @@ fn give(
         return Ok(report);
     }
     let reserved = plan.reserved.take();
-    let moves = std::mem::take(&mut plan.moves);
     report.given = std::mem::take(&mut plan.given);
     report.reasons = plan.reasons();
-    let result = inject_plan(state, config, plan, before, asker, host);
+    let result = inject_plan(state, config, plan, before, asker, host, stand_ins);
     if let (Err(_), Some(reserved)) = (&result, &reserved) {
         lease::give_back(reserved);
     }
     report.warnings.extend(result?);
-    // Last, since this is what takes longest to undo.
-    for asked in &moves {
-        let moved = move_rdma(state, asked, host, &moves::Devices::default())?;
-        report.warnings.extend(moved);
-    }
     Ok(report)
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn move_rdma(
     state: &State,
     asked: &HookArguments,
     host: &ThisHost,
-    devices: &moves::Devices,
+    stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let asker = Asker::Moves(asked.rdma_netns.clone());
     let mut warnings = Vec::new();
@@ -136,30 +137,11 @@ pub(crate) fn move_rdma(
     if asker.is_served(before.as_ref()) {
         return Ok(warnings);
     }
-    let names: Vec<&str> = asked.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
-    let key = format!("{}={}", Class::Rdma.kind(), names.join(","));
-    let settings = host.settings()?;
+    let plan = plan::of_moves(asked, &host.settings()?)?;
     let config = configuration(state)?;
-    // What would be refused after the move is refused before it.
-    plan::of_nodes(&config, key.clone(), &[], Vec::new(), &settings)?;
-    let container = lease::Container {
-        id: &state.id,
-        bundle: &state.bundle,
-        init: state.pid.ok_or_else(init::no_pid)?,
-    };
-    let Some((grants, nodes)) = moves::give_rdma(asked, "createRuntime", container, host, devices)?
-    else {
-        return Ok(warnings);
-    };
-    let result = plan::of_nodes(&config, key, &nodes, grants.devices(), &settings)
-        .and_then(|plan| inject_plan(state, &config, plan, before, &asker, host));
-    match result {
-        Ok(more) => {
-            warnings.extend(more);
-            Ok(warnings)
-        }
-        Err(failed) => Err(grants.withdraw(failed)),
-    }
+    let more = inject_plan(state, &config, plan, before, &asker, host, stand_ins)?;
+    warnings.extend(more);
+    Ok(warnings)
 }
 
 fn configuration(state: &State) -> Result<OciConfig> {
@@ -168,17 +150,48 @@ fn configuration(state: &State) -> Result<OciConfig> {
     OciConfig::parse_text(text).context("config.json")
 }
 
+/// Examines the container, claims what it has for itself, and gives it the rest. Until all of that is claimed nothing of
+/// the container is changed; after an error nothing is claimed.
 fn inject_plan(
     state: &State,
     config: &OciConfig,
-    plan: InjectionPlan,
+    mut plan: InjectionPlan,
     before: Option<Live>,
     asker: &Asker,
     host: &ThisHost,
+    stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
+    let (claims, mut moves) = (
+        std::mem::take(&mut plan.claims),
+        std::mem::take(&mut plan.moves),
+    );
+    let moving = |asked: &HookArguments| Asker::Moves(asked.rdma_netns.clone());
+    moves.retain(|asked| !moving(asked).is_served(before.as_ref()));
+    plan.takes = moves
+        .iter()
+        .flat_map(|asked| moving(asked).takes())
+        .collect();
+    if let Asker::Takes(_) = asker {
+        plan.takes.extend(asker.takes());
+    }
+    let all = claims.iter().chain(&moves);
+    plan.leased = all.flat_map(|asked| asked.lease.clone()).collect();
     let init = Init::open(state.pid)?;
+    let container = lease::Container {
+        id: &state.id,
+        bundle: &state.bundle,
+        init: init.pid(),
+    };
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
-    Inspection::new(state, init, config, host, plan, before)?.go(asker, host)
+    let inspection = Inspection::new(state, init, config, host, plan, before)?;
+    let claimed = moves::claim(&claims, &moves, container, "onload-hook", host, stand_ins)?;
+    let given = inspection
+        .with_nodes(&claimed.nodes, config)
+        .and_then(|inspection| inspection.go(asker, host));
+    match given {
+        Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
+        Err(failed) => Err(claimed.withdraw(failed)),
+    }
 }
 
 /// What earlier runs did for the same process: engines may call the hook both as prestart and as

@@ -128,8 +128,10 @@ pub(crate) struct InjectionPlan {
     pub claims: Vec<HookArguments>,
     /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
-    /// What it has leased already.
+    /// What is leased by both.
     pub leased: Vec<LeasedDevice>,
+    /// The devices of a specification that ask for it, by which a second call knows that it is done.
+    pub takes: Vec<String>,
     /// What was reserved for it just now.
     pub reserved: Option<Reserved>,
     /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
@@ -189,12 +191,29 @@ impl InjectionPlan {
             && self.moves.is_empty()
     }
 
-    /// The devices that the container has to have for itself.
-    pub(crate) fn leases(&self) -> Vec<LeasedDevice> {
-        let claims = self.claims.iter();
-        let claimed = claims.flat_map(|claim| claim.lease.clone());
-        claimed.chain(self.leased.iter().cloned()).collect()
+    /// Adds nodes that belong to the container already.
+    pub(super) fn add_nodes(&mut self, nodes: &[Node], config: &OciConfig) -> Result<()> {
+        let given = config.device_rules().context(CONFIG_JSON)?;
+        for node in nodes {
+            let Numbers { major, minor } = node.numbers;
+            let rule = Rule {
+                major,
+                minor,
+                access: Access::READ_WRITE,
+            };
+            if !rule.is_given(&given) && !self.rules.contains(&rule) {
+                self.rules.push(rule);
+            }
+            self.binds.push(of_node(&node.path, &node.path, rule));
+        }
+        self.binds.sort_by_cached_key(depth);
+        Ok(())
     }
+}
+
+/// A mount comes before those below it.
+fn depth(bind: &Bind) -> (usize, PathBuf) {
+    (bind.target.components().count(), bind.target.clone())
 }
 
 /// Decides for one container. If that fails, nothing is reserved.
@@ -235,34 +254,16 @@ pub(crate) fn decide(
     })
 }
 
-/// The plan for nodes that belong to the container already.
-pub(crate) fn of_nodes(
-    config: &OciConfig,
-    key: String,
-    nodes: &[Node],
-    leased: Vec<LeasedDevice>,
-    settings: &Settings,
-) -> Result<InjectionPlan> {
-    refuse_closed(&key, settings, "RDMA's mode shared")?;
-    let given = config.device_rules().context(CONFIG_JSON)?;
-    let mut plan = InjectionPlan {
-        keys: key,
-        leased,
+/// The plan for RDMA devices that move. Their nodes are known after that, and what would be refused then is refused now.
+pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<InjectionPlan> {
+    let names: Vec<&str> = moves.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
+    let keys = format!("{}={}", Class::Rdma.kind(), names.join(","));
+    refuse_closed(&keys, settings, "RDMA's mode shared")?;
+    Ok(InjectionPlan {
+        keys,
+        moves: vec![moves.clone()],
         ..InjectionPlan::default()
-    };
-    for node in nodes {
-        let Numbers { major, minor } = node.numbers;
-        let rule = Rule {
-            major,
-            minor,
-            access: Access::READ_WRITE,
-        };
-        if !rule.is_given(&given) {
-            plan.rules.push(rule);
-        }
-        plan.binds.push(of_node(&node.path, &node.path, rule));
-    }
-    Ok(plan)
+    })
 }
 
 /// The node is the host's own where the container's user may open that. Read-only means that its mode
@@ -444,7 +445,7 @@ impl Planner<'_> {
         let mut binds: Vec<Bind> = self.decision.edits.mounts.iter().filter_map(bind).collect();
         let (nodes, rules) = self.nodes(&self.decision.devices)?;
         binds.extend(nodes);
-        binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
+        binds.sort_by_cached_key(depth);
         let (memlock, warnings) = self.memlock().context(CONFIG_JSON)?;
         let (mut claims, mut moves) = (Vec::new(), Vec::new());
         for hook in &self.decision.edits.hooks {
@@ -459,6 +460,9 @@ impl Planner<'_> {
         }
         claims.retain(|claim| !claim.lease.is_empty());
         moves.retain(|moving| !moving.rdma_netns.is_empty());
+        for moving in &moves {
+            of_moves(moving, self.settings)?;
+        }
         Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
             binds,

@@ -417,12 +417,6 @@ impl<'a, K: Kind> Grants<'a, K> {
         all.map(|one| (one.request.name.as_str(), &one.seen))
     }
 
-    pub(crate) fn devices(&self) -> Vec<Device> {
-        let all = self.all.iter();
-        all.map(|one| one.candidate.request.device.clone())
-            .collect()
-    }
-
     /// What is not known of the devices. From here on others may touch them.
     pub(super) fn finish(self) -> Vec<String> {
         let all = self.all.into_iter();

@@ -14,7 +14,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{Device, Leases};
 use onload_core::netdev::settings::NetdevSettings;
 use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Error, Result};
 use onload_sys::pci::PciAddress;
 
 pub use interface::Identity;
@@ -122,37 +122,147 @@ fn rdma_devices(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
         .collect()
 }
 
-/// Leases to a container what a hook's arguments name, and moves interfaces to it last: their way back is longer.
-/// Returns warnings.
-pub(crate) fn claim(
-    arguments: &HookArguments,
-    container: Container<'_>,
-    entry_point: &str,
-    host: &ThisHost,
-    identity: &Identity,
-) -> Result<Vec<String>> {
-    let moving = interfaces(arguments, host)?;
-    let is_moving = |device: &&Device| moving.iter().any(|one| one.device == *device);
-    let leased = arguments.lease.iter().filter(|device| !is_moving(device));
-    let leased: Vec<Device> = leased.cloned().collect();
-    let wanted = lease::Wanted {
-        devices: &leased,
+/// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
+pub(crate) struct Claimed<'a> {
+    container: Container<'a>,
+    leased: Vec<Device>,
+    interfaces: Vec<Grants<'a, Identity>>,
+    rdma: Vec<Grants<'a, Devices>>,
+    /// The nodes that it is to have of RDMA devices that moved.
+    pub(crate) nodes: Vec<Node>,
+    warnings: Vec<String>,
+}
+
+/// Leases to a container what the arguments of hooks name, and moves to it what is to move: all of it or nothing.
+pub(crate) fn claim<'a>(
+    claims: &'a [HookArguments],
+    moves: &'a [HookArguments],
+    container: Container<'a>,
+    entry_point: &'a str,
+    host: &'a ThisHost,
+    stand_ins: &'a StandIns,
+) -> Result<Claimed<'a>> {
+    let mut claimed = Claimed {
+        container,
+        leased: Vec::new(),
+        interfaces: Vec::new(),
+        rdma: Vec::new(),
+        nodes: Vec::new(),
+        warnings: Vec::new(),
+    };
+    match claimed.all(claims, moves, entry_point, host, stand_ins) {
+        Ok(()) => Ok(claimed),
+        Err(failed) => Err(claimed.withdraw(failed)),
+    }
+}
+
+fn wanted<'a>(
+    arguments: &'a HookArguments,
+    devices: &'a [Device],
+    entry_point: &'a str,
+) -> lease::Wanted<'a> {
+    lease::Wanted {
+        devices,
         expect: &arguments.expect,
         token: arguments.token.as_ref(),
         claim: arguments.claim.as_ref(),
         entry_point,
         moved: None,
-    };
-    settle_all(&leased, host, identity)?;
-    let warning = if leased.is_empty() {
-        None
-    } else {
-        lease::claim(wanted, container, host)?
-    };
-    let grants = Grants::new(moving, wanted, container, host, identity)?;
-    let mut warnings = grants.map_or_else(Vec::new, Grants::finish);
-    warnings.extend(warning);
-    Ok(warnings)
+    }
+}
+
+impl<'a> Claimed<'a> {
+    fn all(
+        &mut self,
+        claims: &'a [HookArguments],
+        moves: &'a [HookArguments],
+        entry_point: &'a str,
+        host: &'a ThisHost,
+        stand_ins: &'a StandIns,
+    ) -> Result<()> {
+        // Two containers that want the same two must not wait for each other.
+        let by_lease = |all: &'a [HookArguments]| {
+            let mut all: Vec<&HookArguments> = all.iter().collect();
+            all.sort_by_key(|asked| &asked.lease);
+            all
+        };
+        for asked in by_lease(claims) {
+            self.lease(asked, entry_point, host, &stand_ins.interfaces)?;
+        }
+        for asked in by_lease(moves) {
+            self.move_rdma(asked, host, &stand_ins.rdma)?;
+        }
+        Ok(())
+    }
+
+    /// Interfaces move last: their way back is longer.
+    fn lease(
+        &mut self,
+        arguments: &'a HookArguments,
+        entry_point: &'a str,
+        host: &'a ThisHost,
+        identity: &'a Identity,
+    ) -> Result<()> {
+        let moving = interfaces(arguments, host)?;
+        let is_moving = |device: &&Device| moving.iter().any(|one| one.device == *device);
+        let leased = arguments.lease.iter().filter(|device| !is_moving(device));
+        let leased: Vec<Device> = leased.cloned().collect();
+        settle_all(&leased, host, identity)?;
+        if !leased.is_empty() {
+            let wanted = wanted(arguments, &leased, entry_point);
+            self.warnings
+                .extend(lease::claim(wanted, self.container, host)?);
+            self.leased.extend(leased);
+        }
+        let wanted = wanted(arguments, &[], entry_point);
+        self.interfaces
+            .extend(Grants::new(moving, wanted, self.container, host, identity)?);
+        Ok(())
+    }
+
+    fn move_rdma(
+        &mut self,
+        arguments: &'a HookArguments,
+        host: &'a ThisHost,
+        devices: &'a Devices,
+    ) -> Result<()> {
+        let wanted = wanted(arguments, &[], "createRuntime");
+        let requests = rdma_devices(arguments)?;
+        let Some(grants) = Grants::new(requests, wanted, self.container, host, devices)? else {
+            return Ok(());
+        };
+        match rdma::nodes(&grants, devices) {
+            Ok(nodes) => {
+                let new = nodes.into_iter().filter(|node| !self.nodes.contains(node));
+                let new: Vec<Node> = new.collect();
+                self.nodes.extend(new);
+                self.rdma.push(grants);
+                Ok(())
+            }
+            Err(failed) => Err(grants.withdraw(failed)),
+        }
+    }
+
+    /// What is not known of the devices. From here on others may touch them.
+    pub(crate) fn finish(self) -> Vec<String> {
+        let mut warnings: Vec<String> = Vec::new();
+        warnings.extend(self.interfaces.into_iter().flat_map(Grants::finish));
+        warnings.extend(self.rdma.into_iter().flat_map(Grants::finish));
+        warnings.extend(self.warnings);
+        warnings
+    }
+
+    /// Takes everything back, since something failed; the error to report.
+    pub(crate) fn withdraw(self, mut failed: Error) -> Error {
+        for grants in self.rdma.into_iter().rev() {
+            failed = grants.withdraw(failed);
+        }
+        for grants in self.interfaces.into_iter().rev() {
+            failed = grants.withdraw(failed);
+        }
+        lease::abandon(&self.leased, self.container);
+        failed
+    }
 }
 
 /// Brings back what earlier containers have left of interfaces, so that they can be leased.
@@ -170,33 +280,6 @@ fn settle_all(devices: &[Device], host: &ThisHost, identity: &Identity) -> Resul
         journey::settle(&leases, device, identity, DYING_PATIENCE)?;
     }
     Ok(())
-}
-
-/// Gives a container RDMA devices in its network namespace, all of them or none; also the nodes that it is to have of
-/// them.
-pub(crate) fn give_rdma<'a>(
-    arguments: &'a HookArguments,
-    entry_point: &'a str,
-    container: Container<'a>,
-    host: &'a ThisHost,
-    devices: &'a Devices,
-) -> Result<Option<(Grants<'a, Devices>, Vec<Node>)>> {
-    let claim = lease::Wanted {
-        devices: &[],
-        expect: &[],
-        token: arguments.token.as_ref(),
-        claim: arguments.claim.as_ref(),
-        entry_point,
-        moved: None,
-    };
-    let requests = rdma_devices(arguments)?;
-    let Some(grants) = Grants::new(requests, claim, container, host, devices)? else {
-        return Ok(None);
-    };
-    match rdma::nodes(&grants, devices) {
-        Ok(nodes) => Ok(Some((grants, nodes))),
-        Err(failed) => Err(grants.withdraw(failed)),
-    }
 }
 
 /// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the

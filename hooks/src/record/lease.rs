@@ -377,6 +377,16 @@ fn claim_for(
     Ok(None)
 }
 
+/// Gives up what a container was leased just now, though its init lives: the container is not to run.
+pub(crate) fn abandon(devices: &[Device], container: Container<'_>) {
+    if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
+        for device in devices {
+            // Where that fails, the lease ends with the init.
+            let _ = leases.abandon(device, container.id, &bundle, START_PATIENCE);
+        }
+    }
+}
+
 fn group(device: &Device) -> Option<PathBuf> {
     let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
     device

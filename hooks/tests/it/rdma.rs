@@ -9,8 +9,9 @@
     reason = "a test"
 )]
 
+use crate::common::HOOK_THERE;
 use crate::common::moving::{self, can_move, first};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const DEVICES: &str = r#"
 for d in 0 1 2; do
@@ -292,4 +293,77 @@ fn nothing_moves_where_no_node_may_be_given_to_a_created_container() {
         gone one; here mlx5_0 closed"#;
     let bundles = [("one", container(Some("one"), &[0]))];
     on(&bundles, "live-devices = false", script);
+}
+
+/// Says after the hook what the container has: nodes that are mounted, one that its cgroup lets it open, and leases.
+const LOOK: &str = r#"#!/bin/sh
+state=$(cat)
+code=0; printf %s "$state" | /opt/onload/stand-ins "$@" || code=$?
+[ $3 = createRuntime ] || exit $code
+pid=$(printf %s "$state" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+at=$(sed -n 's/^[0-9]*:devices://p' /proc/$pid/cgroup)
+dir=/sys/fs/cgroup/devices$at
+[ -n "$at" ] || dir=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)
+{ grep -o '/uverbs[0-9]*' /proc/$pid/mountinfo | sort -u
+  sh -c 'echo $$ > $0/cgroup.procs && exec 3> /dev/infiniband/uverbs9' $dir 2>/tmp/said && echo opened
+  ls /run/onload-ctk/@leases; } > /tmp/seen
+exit $code
+"#;
+
+/// A container that asks by annotation for a device that moves and one that does not.
+fn asking() -> Value {
+    let mut config = moving::container(Some("one"), &stand_ins(), &[]);
+    config["annotations"]["onload.dev/rdma"] = "rxe9,mlx5_0".into();
+    for stage in ["createRuntime", "poststop"] {
+        config["hooks"][stage][0]["path"] = "/opt/onload/look".into();
+    }
+    config
+}
+
+#[test]
+fn what_is_refused_by_annotation_leaves_the_container_as_it_was_and_leases_nothing() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = moving::sandbox(&[
+        ("asking", asking()),
+        ("holder", container(Some("two"), &[0])),
+    ]);
+    sandbox.allow(&["rdma"], "[leases]\nshare = { rdma = 1 }");
+    sandbox.file("/opt/onload/look", LOOK);
+    sandbox.chmod("/opt/onload/look", 0o755);
+    sandbox.node("/dev/infiniband/uverbs9", 1, 11);
+    sandbox.sysfs("uverbs9", "rxe9", "1:11");
+    let hooks = |args: &[&str]| {
+        let hook = |stage: &str| {
+            let args = [&["onload-hook", stage], args].concat();
+            json!({"hookName": stage, "path": HOOK_THERE, "args": args})
+        };
+        json!([hook("createRuntime"), hook("poststop")])
+    };
+    let moves = "mlx5_0@0000:3b:00.0";
+    let spec = json!({"cdiVersion": "0.3.0", "kind": "onload.dev/rdma", "devices": [
+        {"name": "rxe9", "containerEdits": {
+            "deviceNodes": [{"path": "/dev/infiniband/uverbs9", "permissions": "rw"}],
+            "hooks": hooks(&["--lease", "rdma:rxe9"])}},
+        {"name": "mlx5_0", "containerEdits": {
+            "hooks": hooks(&["--lease", "rdma:mlx5_0", "--rdma-netns", moves])}}]});
+    sandbox.file("/etc/cdi/onload.dev-rdma.json", spec.to_string());
+    let script = r#"
+        seen() { [ "$(cat /tmp/seen | tr '\n' ' ')" = "$1" ] || fail "$(cat /tmp/seen /tmp/said)"; }
+        given() {
+          make asking || fail "$(cat /tmp/err)"
+          there one mlx5_0 given
+          seen '/uverbs0 /uverbs9 opened rdma=mlx5_0#0 rdma=rxe9#0 '
+          gone asking; here mlx5_0 given; free given
+        }
+        given
+        make holder || fail "$(cat /tmp/err)"
+        make asking && fail "created"
+        grep -q "it is held by container $ID-holder (process" /tmp/err || fail "$(cat /tmp/err)"
+        seen 'rdma=mlx5_0#0 '
+        gone asking; there two mlx5_0 holder
+        gone holder
+        given"#;
+    moving::on_both(&sandbox, &stand_ins(), DEVICES, script);
 }
