@@ -195,9 +195,11 @@ pub enum Command {
     /// Try a device: start a small container with it, and tell whether it works
     ///
     /// Makes an image from files of this host, starts a container from it with the engine, and uses the device there:
-    /// nic sends packets through Onload, rdma opens its node, vfio opens the group and the function, hugepages maps
-    /// and writes a page, netdev sends a packet by the interface. The answer says what was seen. Container and image
-    /// are removed, even if the command is interrupted.
+    /// nic sends packets through Onload, rdma locks memory and sends messages with the host's ibv_rc_pingpong, vfio
+    /// opens the function by each of its nodes, hugepages maps and writes a page, netdev sends a packet by the
+    /// interface. The answer says what was seen. If no container starts, one without the device tells whether the
+    /// engine is at fault. Container and image are removed, even if the command is interrupted; after a kill, the next
+    /// run removes them.
     #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES, LEASES]))]
     Try(Try),
     /// Check this host and suggest fixes

@@ -6,6 +6,8 @@ pub enum Answer {
     No,
     /// Nothing says no, and not everything could be determined.
     Unknown,
+    /// The engine starts no container, so that the device was not tried.
+    NotTried,
 }
 
 impl Answer {
@@ -14,6 +16,7 @@ impl Answer {
             Answer::Yes => 0,
             Answer::No => 1,
             Answer::Unknown => FAILURE,
+            Answer::NotTried => NOT_TRIED,
         }
     }
 }
@@ -25,15 +28,20 @@ impl From<Answer> for ExitCode {
 }
 
 pub const FAILURE: u8 = 2;
+pub const NOT_TRIED: u8 = 3;
 
 /// Every exit status, with what it says; the help and the manual pages print this.
-pub const STATUSES: [(u8, &str); 3] = [
+pub const STATUSES: [(u8, &str); 4] = [
     (Answer::Yes.status(), "success, or the answer is yes"),
     (
         Answer::No.status(),
         "the answer is no (drift, an invalid file, a refusal, a failed check, containers still in use)",
     ),
     (FAILURE, "error, or the answer could not be determined"),
+    (
+        NOT_TRIED,
+        "the engine starts no container, so that \"try\" says nothing about the device",
+    ),
 ];
 
 /// The commands that can answer no, by their words, and when they do.

@@ -260,14 +260,16 @@ fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Clo
     close(probe, &summary, dirs).map(Some)
 }
 
-/// All that a program of the host is made of besides itself, with what a library needs that is preloaded.
-pub fn closure_of(host: &Host, program: &Path, preloaded: &Path) -> Result<Closure, String> {
+/// All that a program of the host is made of besides itself, with what libraries need that are preloaded or that it loads.
+pub fn closure_of(host: &Host, program: &Path, loaded: &[PathBuf]) -> Result<Closure, String> {
     let probe = Probe::new(host);
     let read = |path: &Path| {
         elf_summary(&probe, path).map_err(|error| format!("{}: {error}", path.display()))
     };
     let mut summary = read(program)?;
-    summary.needed.extend(read(preloaded)?.needed);
+    for library in loaded {
+        summary.needed.extend(read(library)?.needed);
+    }
     close(&probe, &summary, &dirs_after([], &[]))
 }
 

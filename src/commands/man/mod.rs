@@ -15,7 +15,7 @@ use clap_mangen::roff::{Roff, bold, italic, roman};
 
 use crate::cli::{Cli, Man};
 use crate::commands::make_directory;
-use crate::exit::{self, Answer, FAILURE};
+use crate::exit::{self, Answer, FAILURE, NOT_TRIED};
 use crate::files::Files;
 
 const SECTION: &str = "1";
@@ -156,6 +156,7 @@ fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
             (1, Some(when)) => format!("The answer is no: {when}."),
             // Such an answer this command does not give.
             (1, None) if !is_group => continue,
+            (NOT_TRIED, _) if !["", "try"].contains(&words) => continue,
             _ => format!("{}.", capital(meaning)),
         };
         term::write(roff, bold(status.to_string()), &meaning);

@@ -1,10 +1,12 @@
 //! `probe`, the hidden command that `try` runs in a container: it uses the device that it was given, and says on
 //! stdout, a line each, what it saw.
 
+mod files;
+mod rdma;
 mod system;
+mod vfio;
 
-use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -21,20 +23,19 @@ use super::trial::READY;
 use crate::cli::Probe;
 use crate::exit::Answer;
 use crate::printer::Printer;
+use files::attribute;
 
 /// RFC 863: whoever gets it throws it away.
 const DISCARD: u16 = 9;
-const PATIENCE: Duration = Duration::from_secs(5);
-/// VFIO_NOIOMMU_IOMMU, VFIO_TYPE1v2_IOMMU and VFIO_TYPE1_IOMMU.
-const NOIOMMU: usize = 8;
-const IOMMUS: [usize; 2] = [3, 1];
+/// A link takes seconds to come up after a move.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(args: &Probe, printer: &mut Printer) -> anyhow::Result<Answer> {
     let name = args.name.as_str();
     let seen = match args.class {
         Class::Hugepages => hugepages(name)?,
-        Class::Rdma => rdma(name)?,
-        Class::Vfio => vfio(name)?,
+        Class::Rdma => rdma::used(name)?,
+        Class::Vfio => vfio::used(name)?,
         Class::Netdev => netdev(name)?,
         class => bail!(
             "trying {}: there is no probe for this class",
@@ -91,89 +92,6 @@ fn mount_of(mounts: &str, is_meant: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         (fields.next()? == "hugetlbfs").then(|| PathBuf::from(place))
     });
     mounted.into_iter().find(|mount| is_meant(mount))
-}
-
-fn rdma(name: &str) -> anyhow::Result<String> {
-    let nodes = Path::new("/sys/class/infiniband_verbs");
-    let listed = fs::read_dir(nodes).with_context(|| {
-        format!("looking for RDMA device {name}: its kernel files are not in the container")
-    })?;
-    let mut names = listed.filter_map(|entry| Some(entry.ok()?.path()));
-    let verbs = names.find(|verbs| attribute(&verbs.join("ibdev")).is_ok_and(|own| own == name));
-    let verbs = verbs.with_context(|| {
-        format!("looking for RDMA device {name}: the container's network does not have it")
-    })?;
-    let verbs = verbs.file_name().unwrap_or_default();
-    let node = Path::new("/dev/infiniband").join(verbs);
-    opened(&node)?;
-    let ports = Path::new("/sys/class/infiniband").join(name).join("ports");
-    let mut states = Vec::new();
-    for port in fs::read_dir(&ports).into_iter().flatten().flatten() {
-        let state = attribute(&port.path().join("state")).unwrap_or_default();
-        let port = port.file_name();
-        states.push(format!("port {} is {state}", port.to_string_lossy()));
-    }
-    if !states.iter().any(|state| state.ends_with("ACTIVE")) {
-        bail!(
-            "looking at RDMA device {name}: no port is active ({}); look at its link, and set its interface up",
-            states.join(", ")
-        );
-    }
-    Ok(format!(
-        "{} opens, {}; no message was sent over the device",
-        node.display(),
-        states.join(", ")
-    ))
-}
-
-fn attribute(path: &Path) -> io::Result<String> {
-    Ok(fs::read_to_string(path)?.trim().to_owned())
-}
-
-fn opened(path: &Path) -> anyhow::Result<File> {
-    let mut open = OpenOptions::new();
-    let file = open.read(true).write(true).open(path);
-    file.with_context(|| format!("opening {}", path.display()))
-}
-
-fn vfio(address: &str) -> anyhow::Result<String> {
-    let link = format!("/sys/bus/pci/devices/{address}/iommu_group");
-    let group = fs::read_link(&link)
-        .with_context(|| format!("reading {link}, the IOMMU group of {address}"))?;
-    let number = group.file_name().unwrap_or_default();
-    let number = number.to_string_lossy().into_owned();
-    let plain = PathBuf::from(format!("/dev/vfio/{number}"));
-    let noiommu = PathBuf::from(format!("/dev/vfio/noiommu-{number}"));
-    let (node, kinds) = if noiommu.exists() {
-        (noiommu, &[NOIOMMU][..])
-    } else {
-        (plain, &IOMMUS[..])
-    };
-    let container = opened(Path::new("/dev/vfio/vfio"))?;
-    let version =
-        system::api_version(&container).context("asking /dev/vfio/vfio for its version")?;
-    let group = opened(&node)?;
-    let node = node.display();
-    if !system::is_viable(&group).with_context(|| format!("asking {node} for its status"))? {
-        bail!(
-            "asking {node} for its status: the group is not viable, since another driver has a function of it; onload-ctk discover --explain names it"
-        );
-    }
-    system::set_container(&group, &container)
-        .with_context(|| format!("putting {node} into a vfio container"))?;
-    let mut set = Err(Errno::INVAL);
-    for kind in kinds {
-        set = system::set_iommu(&container, *kind);
-        if set.is_ok() {
-            break;
-        }
-    }
-    set.with_context(|| format!("setting the IOMMU of {node}"))?;
-    system::open_device(&group, &CString::new(address)?)
-        .with_context(|| format!("opening {address} of {node}"))?;
-    Ok(format!(
-        "{node} opens (vfio {version}), its group is viable, and {address} gave a descriptor"
-    ))
 }
 
 fn netdev(name: &str) -> anyhow::Result<String> {
@@ -248,13 +166,6 @@ mod tests {
             ),
             "{error}"
         );
-        let error = said(vfio("ffff:ff:1f.7"));
-        assert!(error.contains("the IOMMU group of ffff:ff:1f.7"), "{error}");
-        let error = said(rdma("nonexistent0"));
-        assert!(
-            error.contains("looking for RDMA device nonexistent0"),
-            "{error}"
-        );
         let error = said(hugepages("3Mi"));
         assert!(
             error.contains("no hugetlbfs of that size is mounted"),
@@ -262,20 +173,6 @@ mod tests {
         );
         let error = said(hugepages("many"));
         assert!(error.contains("it is not like 2Mi or 1Gi"), "{error}");
-    }
-
-    #[test]
-    fn what_is_no_vfio_node_is_refused() {
-        let file = File::open("/dev/null").unwrap();
-        for error in [
-            system::api_version(&file).map(drop).unwrap_err(),
-            system::is_viable(&file).map(drop).unwrap_err(),
-            system::set_container(&file, &file).unwrap_err(),
-            system::set_iommu(&file, NOIOMMU).unwrap_err(),
-            system::open_device(&file, c"0000:00:00.0").unwrap_err(),
-        ] {
-            assert_eq!(error, Errno::NOTTY);
-        }
     }
 
     #[test]

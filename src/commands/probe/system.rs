@@ -1,4 +1,4 @@
-//! What only unsafe calls can try: a page of huge memory, and a group of vfio.
+//! What only unsafe calls can try: memory that is huge or locked, and nodes of vfio.
 
 #![expect(unsafe_code, reason = "rustix has mmap(2) and ioctl(2) as unsafe")]
 
@@ -9,7 +9,7 @@ use std::ptr;
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Updater};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, mmap_anonymous, munmap};
 
 /// include/uapi/linux/vfio.h: `_IO(';', 100)` and what follows.
 const GET_API_VERSION: Opcode = 0x3b64;
@@ -18,6 +18,10 @@ const GROUP_GET_STATUS: Opcode = 0x3b67;
 const GROUP_SET_CONTAINER: Opcode = 0x3b68;
 const GROUP_GET_DEVICE_FD: Opcode = 0x3b6a;
 const VIABLE: u32 = 1;
+/// `_IO(';', 118)` and 119, since Linux 6.6; and include/uapi/linux/iommufd.h: `_IO(';', 0x81)`.
+const BIND_IOMMUFD: Opcode = 0x3b76;
+const ATTACH_IOMMUFD_PT: Opcode = 0x3b77;
+const IOAS_ALLOC: Opcode = 0x3b81;
 
 /// Maps one page of a file of hugetlbfs, writes to its first byte, and gives what then stands there.
 pub(super) fn touch(file: &File, bytes: usize) -> Result<u8, Errno> {
@@ -31,6 +35,18 @@ pub(super) fn touch(file: &File, bytes: usize) -> Result<u8, Errno> {
         let read = first.read_volatile();
         munmap(page, bytes)?;
         Ok(read)
+    }
+}
+
+/// Maps that much memory, and locks it until it is unmapped at the end.
+pub(super) fn lock(bytes: usize) -> Result<(), Errno> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: as in `touch`, and nothing is read or written there.
+    unsafe {
+        let memory = mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE)?;
+        let locked = mlock(memory, bytes);
+        munmap(memory, bytes)?;
+        locked
     }
 }
 
@@ -72,6 +88,39 @@ pub(super) fn open_device(group: &File, address: &CStr) -> Result<(), Errno> {
     // SAFETY: the kernel made this descriptor for us just now, and nothing else has it.
     drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(descriptor) });
     Ok(())
+}
+
+/// Gives a function to an iommufd, by its own node.
+pub(super) fn bind(device: &File, iommufd: &File) -> Result<(), Errno> {
+    // struct vfio_device_bind_iommufd: its size, flags, the iommufd, and the number that the kernel answers.
+    let descriptor = iommufd.as_fd().as_raw_fd().cast_unsigned();
+    with_words::<BIND_IOMMUFD, 4>(device, [16, 0, descriptor, 0]).map(drop)
+}
+
+/// The number of a new address space.
+pub(super) fn allocate_space(iommufd: &File) -> Result<u32, Errno> {
+    // struct iommu_ioas_alloc: its size, flags, and the number that the kernel answers.
+    let [_, _, space] = with_words::<IOAS_ALLOC, 3>(iommufd, [12, 0, 0])?;
+    Ok(space)
+}
+
+pub(super) fn attach(device: &File, space: u32) -> Result<(), Errno> {
+    // struct vfio_device_attach_iommufd_pt: its size, flags, and the number of the space or page table.
+    with_words::<ATTACH_IOMMUFD_PT, 3>(device, [12, 0, space]).map(drop)
+}
+
+/// A call whose argument is a struct of u32s that begins with its size, as those of the opcodes above are.
+fn with_words<const OPCODE: Opcode, const WORDS: usize>(
+    file: &File,
+    mut words: [u32; WORDS],
+) -> Result<[u32; WORDS], Errno> {
+    // SAFETY: the kernel reads and writes no more bytes at the address than the first word says, which is the size of
+    // `words`; any bits are u32s.
+    unsafe {
+        let call = Updater::<OPCODE, _>::new(&mut words);
+        ioctl::ioctl(file, call)?;
+    }
+    Ok(words)
 }
 
 /// A call whose argument is no pointer to memory that the kernel writes, and whose result is a number.

@@ -79,7 +79,7 @@ pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::
             stop.refuse()?;
             bail!(
                 "{}: it did not end within {} s",
-                line.join(" "),
+                verb(line),
                 LOADING.as_secs()
             );
         }
@@ -90,7 +90,7 @@ pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::
         let stderr = stderr.recv().unwrap_or_default();
         bail!(
             "{}: {}",
-            line.join(" "),
+            verb(line),
             last_line(&stderr, &status.to_string())
         );
     }
@@ -107,10 +107,17 @@ fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receiver
 }
 
-/// The last line that says something; engines end with the reason.
+/// As in "docker load".
+fn verb(line: &[String]) -> String {
+    line.iter().take(2).cloned().collect::<Vec<_>>().join(" ")
+}
+
+/// The last line that says something; engines end with the reason, and docker points to its help after it. What a
+/// hook said ends with a line, and docker and containerd with ": unknown" after that.
 fn last_line(stderr: &str, otherwise: &str) -> String {
     let mut lines = stderr.lines().rev().map(str::trim);
-    let last = lines.find(|line| !line.is_empty());
+    let last = lines
+        .find(|line| !line.is_empty() && !line.starts_with(": ") && !line.contains(" --help'"));
     last.unwrap_or(otherwise).to_owned()
 }
 
@@ -209,6 +216,27 @@ mod tests {
             format!("{error:#}").starts_with("running /nonexistent/docker: "),
             "{error:#}"
         );
+    }
+
+    #[test]
+    fn the_reason_is_found_before_what_docker_says_after_it() {
+        for (stderr, reason) in [
+            (
+                "docker: Error response from daemon: no.\nSee 'docker run --help'.\n",
+                "docker: Error response from daemon: no.",
+            ),
+            (
+                "docker: no.\n\nRun 'docker run --help' for more information\n",
+                "docker: no.",
+            ),
+            (
+                "docker: hook failed: stderr: onload-hook: held\n: unknown.\n",
+                "docker: hook failed: stderr: onload-hook: held",
+            ),
+            ("", "exit status: 1"),
+        ] {
+            assert_eq!(last_line(stderr, "exit status: 1"), reason);
+        }
     }
 
     #[test]

@@ -6,27 +6,12 @@ use onload_report::doctor::{Check, Verdict};
 
 use super::super::engine_checks::{obstacle, of};
 use super::asked::Asked;
+use super::names::Names;
 pub(crate) use crate::cli::TryEngine as Engine;
 
 /// containerd's own client knows no CDI names, so that there the runtime is asked by annotation.
 pub(super) const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 const ALL: [Engine; 3] = [Engine::Docker, Engine::Podman, Engine::Containerd];
-
-/// One run: both names are its own, so that nothing of another one is taken away.
-#[derive(Debug)]
-pub(super) struct Names {
-    pub container: String,
-    pub image: String,
-}
-
-impl Names {
-    pub(super) fn of_process(pid: u32) -> Names {
-        Names {
-            container: format!("onload-ctk-try-{pid}"),
-            image: format!("localhost/onload-ctk-probe:{pid}"),
-        }
-    }
-}
 
 impl Engine {
     pub(crate) fn name(self) -> &'static str {
@@ -75,30 +60,36 @@ impl Engine {
         }
     }
 
-    pub(super) fn start(self, names: &Names, asked: &Asked, program: &[String]) -> Vec<String> {
-        let device = asked.device();
+    /// A container of the image, with that device or with none.
+    pub(super) fn start(
+        self,
+        names: &Names,
+        device: Option<&Asked>,
+        program: &[String],
+    ) -> Vec<String> {
+        let on_host = device.is_some_and(Asked::needs_host_network);
+        let (container, image) = (names.container(), names.image());
         let mut line = match self {
             Engine::Containerd => {
-                let annotation = format!("{}={}", asked.class.kind(), asked.name);
                 let mut line = words(&["ctr", "run", "--rm", "--runc-binary", WRAPPER]);
-                line.extend(words(&["--annotation", &annotation]));
-                if asked.needs_host_network() {
+                if let Some(asked) = device {
+                    line.extend(words(&["--annotation", &asked.device()]));
+                }
+                if on_host {
                     line.push("--net-host".to_owned());
                 }
-                line.extend(words(&[&names.image, &names.container]));
+                line.extend([image, container]);
                 line
             }
             Engine::Docker | Engine::Podman => {
-                let network = if asked.needs_host_network() {
-                    "host"
-                } else {
-                    "none"
-                };
-                let client = self.client();
-                let mut line = words(&[client, "run", "--rm", "--interactive"]);
-                line.extend(words(&["--pull", "never", "--name", &names.container]));
-                line.extend(words(&["--network", network, "--device", &device]));
-                line.push(names.image.clone());
+                let network = if on_host { "host" } else { "none" };
+                let mut line = words(&[self.client(), "run", "--rm", "--interactive"]);
+                line.extend(words(&["--pull", "never", "--name", &container]));
+                line.extend(words(&["--network", network]));
+                if let Some(asked) = device {
+                    line.extend(words(&["--device", &asked.device()]));
+                }
+                line.push(image);
                 line
             }
         };
@@ -107,57 +98,41 @@ impl Engine {
     }
 
     /// Each takes away what is there; what is gone already is no failure of it.
-    pub(super) fn forget(self, names: &Names) -> Vec<Vec<String>> {
-        let (container, image) = (names.container.as_str(), names.image.as_str());
+    pub(super) fn remove_container(self, names: &Names) -> Vec<Vec<String>> {
+        let container = names.container();
+        let container = container.as_str();
         match self {
-            Engine::Docker => vec![
-                words(&["docker", "rm", "--force", container]),
-                words(&["docker", "rmi", "--force", image]),
-            ],
-            Engine::Podman => vec![
-                words(&["podman", "rm", "--force", "--time", "0", container]),
-                words(&["podman", "rmi", "--force", image]),
-            ],
+            Engine::Docker => vec![words(&["docker", "rm", "--force", container])],
+            Engine::Podman => vec![words(&[
+                "podman", "rm", "--force", "--time", "0", container,
+            ])],
             Engine::Containerd => vec![
                 words(&["ctr", "tasks", "rm", "--force", container]),
                 words(&["ctr", "containers", "rm", container]),
                 words(&["ctr", "snapshots", "rm", container]),
-                words(&["ctr", "images", "rm", image]),
             ],
         }
     }
 
-    /// They print what is left.
-    pub(super) fn left(self, names: &Names) -> Vec<Vec<String>> {
-        let (container, image) = (names.container.as_str(), names.image.as_str());
-        let by_name = format!("name={container}");
+    pub(super) fn remove_image(self, names: &Names) -> Vec<String> {
+        let image = names.image();
         match self {
-            Engine::Docker | Engine::Podman => vec![
-                words(&[
-                    self.client(),
-                    "ps",
-                    "--all",
-                    "--quiet",
-                    "--filter",
-                    &by_name,
-                ]),
-                words(&[self.client(), "images", "--quiet", image]),
+            Engine::Containerd => words(&["ctr", "images", "rm", &image]),
+            Engine::Docker | Engine::Podman => words(&[self.client(), "rmi", "--force", &image]),
+        }
+    }
+
+    /// They print the names of all containers and of all images, a line each.
+    pub(super) fn list(self) -> [Vec<String>; 2] {
+        let client = self.client();
+        match self {
+            Engine::Docker | Engine::Podman => [
+                words(&[client, "ps", "--all", "--format", "{{.Names}}"]),
+                words(&[client, "images", "--format", "{{.Repository}}:{{.Tag}}"]),
             ],
-            Engine::Containerd => vec![
-                words(&[
-                    "ctr",
-                    "containers",
-                    "list",
-                    "--quiet",
-                    &format!("id=={container}"),
-                ]),
-                words(&[
-                    "ctr",
-                    "images",
-                    "list",
-                    "--quiet",
-                    &format!("name=={image}"),
-                ]),
+            Engine::Containerd => [
+                words(&[client, "containers", "list", "--quiet"]),
+                words(&[client, "images", "list", "--quiet"]),
             ],
         }
     }
@@ -173,23 +148,25 @@ mod tests {
 
     use super::*;
 
+    fn names() -> Names {
+        Names::read("onload-ctk-try-7-99").unwrap()
+    }
+
     fn line(engine: Engine, class: Class, name: &str) -> String {
         let asked = Asked {
             class,
             name: name.to_owned(),
         };
         let program = words(&["/onload-ctk", "probe"]);
-        engine
-            .start(&Names::of_process(7), &asked, &program)
-            .join(" ")
+        engine.start(&names(), Some(&asked), &program).join(" ")
     }
 
     #[test]
     fn docker_and_podman_are_asked_by_cdi_name() {
         assert_eq!(
             line(Engine::Podman, Class::Hugepages, "2Mi"),
-            "podman run --rm --interactive --pull never --name onload-ctk-try-7 --network none \
-             --device onload.dev/hugepages=2Mi localhost/onload-ctk-probe:7 /onload-ctk probe"
+            "podman run --rm --interactive --pull never --name onload-ctk-try-7-99 --network none \
+             --device onload.dev/hugepages=2Mi localhost/onload-ctk-probe:7-99 /onload-ctk probe"
         );
         assert!(line(Engine::Docker, Class::Nic, "ens1").contains(" --network host "));
     }
@@ -199,24 +176,18 @@ mod tests {
         assert_eq!(
             line(Engine::Containerd, Class::Nic, "ens1"),
             "ctr run --rm --runc-binary /usr/bin/onload-container-runtime --annotation \
-             onload.dev/nic=ens1 --net-host localhost/onload-ctk-probe:7 onload-ctk-try-7 /onload-ctk probe"
+             onload.dev/nic=ens1 --net-host localhost/onload-ctk-probe:7-99 onload-ctk-try-7-99 /onload-ctk probe"
         );
         assert!(!line(Engine::Containerd, Class::Vfio, "0000:01:00.0").contains("--net-host"));
     }
 
     #[test]
-    fn each_engine_forgets_the_container_before_its_image() {
+    fn a_container_without_a_device_asks_for_none() {
         for engine in ALL {
-            let lines = engine.forget(&Names::of_process(7));
-            let at = |name: &str| {
-                lines
-                    .iter()
-                    .position(|line| line.iter().any(|word| word == name))
-            };
-            assert!(at("onload-ctk-try-7").is_some(), "{engine:?}");
+            let line = engine.start(&names(), None, &words(&["/onload-ctk"]));
             assert!(
-                at("onload-ctk-try-7") < at("localhost/onload-ctk-probe:7"),
-                "{engine:?}"
+                !line.iter().any(|word| word.contains("onload.dev")),
+                "{line:?}"
             );
         }
     }

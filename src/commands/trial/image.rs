@@ -18,8 +18,17 @@ use crate::capture::archive::append_file;
 pub(super) const OURS: &str = "/onload-ctk";
 /// What sends packets by libc, as Onload's library wants it: this program is static, and nothing preloads into it.
 pub(super) const SHELL: &str = "/bin/bash";
+/// libibverbs' own: a program without libibverbs cannot send, since each adapter has queues of its own kind.
+pub(in crate::commands) const PINGPONG: &str = "/usr/bin/ibv_rc_pingpong";
+/// Where Debian and Red Hat have the providers that libibverbs loads, and the names of those that it may load.
+const PROVIDERS: [&str; 3] = [
+    "/usr/lib/x86_64-linux-gnu/libibverbs",
+    "/usr/lib/aarch64-linux-gnu/libibverbs",
+    "/usr/lib64/libibverbs",
+];
+const DRIVERS: &str = "/etc/libibverbs.d";
 
-type Files = BTreeMap<PathBuf, Vec<u8>>;
+pub(super) type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn of_this_program() -> anyhow::Result<Files> {
     let own = fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
@@ -27,20 +36,49 @@ pub(super) fn of_this_program() -> anyhow::Result<Files> {
 }
 
 /// bash of the host, with its loader and all libraries that it and Onload's library need.
-pub(super) fn of_shell(host: &Host, onload: &Path) -> anyhow::Result<Files> {
-    let shell = Path::new(SHELL);
-    let closure = closure_of(host, shell, onload);
-    let Closure { loader, libraries } =
-        closure.map_err(|why| anyhow!("making the probe's image of {SHELL}: {why}"))?;
-    let paths = [shell.to_owned(), loader].into_iter();
-    let mut files = Files::new();
-    for path in paths.chain(libraries.into_values()) {
+pub(super) fn of_shell(host: &Host, onload: PathBuf) -> anyhow::Result<Files> {
+    read(of_program(host, Path::new(SHELL), &[onload])?)
+}
+
+/// libibverbs' own ping-pong, where the host has it, with libibverbs and the libraries of all its providers.
+pub(super) fn of_pingpong(host: &Host) -> anyhow::Result<Files> {
+    let program = Path::new(PINGPONG);
+    if !program.exists() {
+        return Ok(Files::new());
+    }
+    let providers = PROVIDERS.into_iter().map(listed);
+    let providers = providers.flatten().collect::<Vec<_>>();
+    let mut paths = of_program(host, program, &providers)?;
+    paths.extend(providers);
+    paths.extend(listed(DRIVERS));
+    read(paths)
+}
+
+fn listed(dir: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// A program with its loader, and all libraries that it needs, and those that it loads.
+fn of_program(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let closure = closure_of(host, program, loads).map_err(|why| {
+        let program = program.display();
+        anyhow!("making the probe's image of {program}: {why}")
+    });
+    let Closure { loader, libraries } = closure?;
+    let mut paths = vec![program.to_owned(), loader];
+    paths.extend(libraries.into_values());
+    Ok(paths)
+}
+
+fn read(paths: Vec<PathBuf>) -> anyhow::Result<Files> {
+    let read = |path: PathBuf| {
         let content = fs::read(&path);
         let content =
-            content.with_context(|| format!("reading {} for the probe's image", path.display()))?;
-        files.insert(path, content);
-    }
-    Ok(files)
+            content.with_context(|| format!("reading {} for the probe's image", path.display()));
+        content.map(|content| (path, content))
+    };
+    paths.into_iter().map(read).collect()
 }
 
 /// In the form of `docker save`, with one layer.
@@ -119,7 +157,7 @@ mod tests {
     #[test]
     fn a_preloaded_library_that_is_not_there_is_named() {
         let host = Host::open(Path::new("/")).unwrap();
-        let error = of_shell(&host, Path::new("/nonexistent/libonload.so")).unwrap_err();
+        let error = of_shell(&host, "/nonexistent/libonload.so".into()).unwrap_err();
         let said = format!("{error:#}");
         assert!(said.contains("/nonexistent/libonload.so"), "{said}");
     }
@@ -128,7 +166,7 @@ mod tests {
     fn the_shell_comes_with_its_loader_and_libc() {
         let host = Host::open(Path::new("/")).unwrap();
         // Any shared object stands for Onload's library here.
-        let files = of_shell(&host, Path::new(SHELL)).unwrap();
+        let files = of_shell(&host, SHELL.into()).unwrap();
         let names: Vec<_> = files.keys().filter_map(|path| path.file_name()).collect();
         assert!(names.iter().any(|name| *name == "libc.so.6"), "{names:?}");
         assert!(

@@ -4,8 +4,10 @@ mod asked;
 mod client;
 mod engine;
 mod image;
+mod names;
 mod nic;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,9 @@ use crate::printer::{ERROR, GOOD, Printer};
 use asked::Asked;
 use client::{Container, Interrupt, run as run_client};
 pub(crate) use engine::Engine;
-use engine::Names;
+use image::Files;
+pub(super) use image::PINGPONG;
+use names::Names;
 
 /// What a probe prints when it has used its device.
 pub(super) const READY: &str = "ready";
@@ -38,6 +42,8 @@ const ENDING: Duration = Duration::from_secs(10);
 enum Outcome {
     Works(String),
     Fails(String),
+    /// The engine starts no container, with or without the device.
+    NotTried(String),
 }
 
 struct Trial<'t> {
@@ -64,21 +70,29 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
     let (inventory, checks) = examined(global, printer)?;
     asked.require_offer(&inventory)?;
     require_written(&short, &checks)?;
-    let engine = choose(&short, &checks, args.engine)?;
+    let engine = match choose(&short, &checks, args.engine) {
+        Ok(engine) => engine,
+        Err(why) => {
+            printer.error(why);
+            return Ok(Answer::NotTried);
+        }
+    };
     let host = watched_host(global)?;
     let trial = Trial {
         host: &host,
         inventory: &inventory,
         engine,
         asked,
-        names: Names::of_process(std::process::id()),
+        names: Names::of_this_process()?,
         stop: Interrupt::watch()?,
     };
     printer.progress(format_args!("trying {short} with {}", engine.name()));
     let outcome = trial.outcome(printer);
     let left = trial.forget();
     printer.end_progress();
-    if let Err(error) = left {
+    if let Err(error) = left
+        && !matches!(outcome, Ok(Outcome::NotTried(_)))
+    {
         printer.warning(format_args!("{error:#}"));
     }
     let outcome = outcome.with_context(|| format!("trying {short} with {}", engine.name()))?;
@@ -92,16 +106,20 @@ fn print(
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
     let is_nic = short.starts_with("nic=");
+    let name = engine.name();
     let (style, word, text, answer) = match outcome {
         Outcome::Works(text) if is_nic => (GOOD, "accelerated", text, Answer::Yes),
         Outcome::Works(text) => (GOOD, "works", text, Answer::Yes),
         Outcome::Fails(text) if is_nic => (ERROR, "not accelerated", text, Answer::No),
         Outcome::Fails(text) => (ERROR, "does not work", text, Answer::No),
+        Outcome::NotTried(why) => {
+            printer.error(format_args!(
+                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; onload-ctk doctor says what to do"
+            ));
+            return Ok(Answer::NotTried);
+        }
     };
-    let first = format!(
-        "{short} in a container of {}: {style}{word}{style:#}: ",
-        engine.name()
-    );
+    let first = format!("{short} in a container of {name}: {style}{word}{style:#}: ");
     printer.print(paragraph(
         &first,
         "    ",
@@ -128,27 +146,29 @@ fn advised(check: &Check) -> String {
     }
 }
 
-fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> anyhow::Result<Engine> {
+/// The engine, or why none can be asked for a device.
+fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> Result<Engine, String> {
     let Some(engine) = named.or_else(|| Engine::usable(checks).next()) else {
         let engines = of(checks, "engine").map(advised);
         let engines: Vec<String> = engines.collect();
-        bail!(
+        return Err(format!(
             "trying {short}: no engine here can give devices ({}); \"onload-ctk doctor\" says what to do",
             engines.join("; ")
-        );
+        ));
     };
     let name = engine.name();
-    match engine.check(checks) {
-        None => bail!(
+    match (engine.check(checks), engine.lacks()) {
+        (None, _) => Err(format!(
             "trying {short}: {name} is not installed; install it, or name another by --engine"
-        ),
-        Some((_, Some(obstacle))) => bail!("trying {short} with {name}: {}", advised(obstacle)),
-        Some((_, None)) => {}
+        )),
+        (Some((_, Some(obstacle))), _) => {
+            Err(format!("trying {short} with {name}: {}", advised(obstacle)))
+        }
+        (Some((_, None)), Some(path)) => Err(format!(
+            "trying {short} with {name}: {path} is missing; install the package onload-ctk"
+        )),
+        (Some((_, None)), None) => Ok(engine),
     }
-    if let Some(path) = engine.lacks() {
-        bail!("trying {short} with {name}: {path} is missing; install the package onload-ctk");
-    }
-    Ok(engine)
 }
 
 impl Trial<'_> {
@@ -156,64 +176,97 @@ impl Trial<'_> {
         if self.asked.class == Class::Nic {
             return self.nic(printer);
         }
-        let files = image::of_this_program()?;
+        let mut files = image::of_this_program()?;
+        if self.asked.class == Class::Rdma {
+            files.extend(image::of_pingpong(self.host)?);
+        }
         let class = self.asked.class.as_str();
         let program = [image::OURS, "probe", class, &self.asked.name].map(str::to_owned);
-        let container = self.start(&files, &program)?;
-        let said = container.says_until(READY, STARTING, &self.stop);
-        container.end(ENDING);
-        self.stop.refuse()?;
-        Ok(match said {
-            Ok(lines) => Outcome::Works(lines.join("; ")),
-            Err(error) => {
-                // As the probe and the engines begin such a line.
-                let text = format!("{error:#}");
-                let text = ["error: ", "Error: "]
-                    .iter()
-                    .find_map(|word| text.strip_prefix(word))
-                    .unwrap_or(&text);
-                Outcome::Fails(text.to_owned())
-            }
+        self.tried(&files, &program, |lines| {
+            Ok(Outcome::Works(lines.join("; ")))
         })
     }
 
-    fn start(
+    /// Starts the program with the device, and looks at what it does once it says that it is ready.
+    fn tried(
         &self,
-        files: &std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>,
+        files: &Files,
         program: &[String],
-    ) -> anyhow::Result<Container> {
-        let archive = image::archive(&self.names.image, files)?;
-        run_client(&self.engine.load(), archive, &self.stop)?;
-        Container::start(&self.engine.start(&self.names, &self.asked, program))
+        look: impl FnOnce(Vec<String>) -> anyhow::Result<Outcome>,
+    ) -> anyhow::Result<Outcome> {
+        let image = image::archive(&self.names.image(), files)?;
+        if let Err(error) = run_client(&self.engine.load(), image, &self.stop) {
+            self.stop.refuse()?;
+            return Ok(Outcome::NotTried(format!("{error:#}")));
+        }
+        let line = self.engine.start(&self.names, Some(&self.asked), program);
+        let container = Container::start(&line)?;
+        let outcome = container.says_until(READY, STARTING, &self.stop).map(look);
+        container.end(ENDING);
+        self.stop.refuse()?;
+        match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => self.fault(&without_first_word(&format!("{error:#}")), program),
+        }
     }
 
-    /// Takes away the container and its image, and looks whether they and an interface are as before.
-    fn forget(&self) -> anyhow::Result<()> {
-        // It has to be done, whatever the user wants.
-        let go_on = Interrupt::default();
-        for line in self.engine.forget(&self.names) {
-            // Most of it is gone already.
-            let _ = run_client(&line, Vec::new(), &go_on);
+    /// A container of the same image without the device tells whose fault it is.
+    fn fault(&self, why: &str, program: &[String]) -> anyhow::Result<Outcome> {
+        self.remove_container(&self.names);
+        let program: Vec<String> = program.iter().take(1).cloned().collect();
+        let plain = [program, vec!["--version".to_owned()]].concat();
+        let line = self.engine.start(&self.names, None, &plain);
+        let started = run_client(&line, Vec::new(), &self.stop);
+        self.stop.refuse()?;
+        Ok(match started {
+            Ok(_) => Outcome::Fails(why.to_owned()),
+            Err(error) => Outcome::NotTried(format!("{error:#}")),
+        })
+    }
+
+    fn remove_container(&self, names: &Names) {
+        for line in self.engine.remove_container(names) {
+            // It is gone already where it ended by itself.
+            let _ = run_client(&line, Vec::new(), &Interrupt::default());
         }
-        for (line, forget) in self
-            .engine
-            .left(&self.names)
-            .iter()
-            .zip(["container", "image"])
-        {
-            let left = run_client(line, Vec::new(), &go_on)
-                .with_context(|| format!("looking whether the {forget} of the trial is gone"))?;
-            if !left.trim().is_empty() {
-                let names = [&self.names.container, &self.names.image];
-                bail!(
-                    "removing the {forget} of the trial: it is still there ({} and {}); remove it with {}",
-                    names[0],
-                    names[1],
-                    self.engine.name()
-                );
+    }
+
+    /// Takes away what this run made and what runs that were killed have left, and waits for an interface.
+    fn forget(&self) -> anyhow::Result<()> {
+        let removed = self.remove();
+        self.require_interface()?;
+        removed
+    }
+
+    fn remove(&self) -> anyhow::Result<()> {
+        for names in self.listed()? {
+            if names == self.names || names.has_ended() {
+                self.remove_container(&names);
+                let line = self.engine.remove_image(&names);
+                let _ = run_client(&line, Vec::new(), &Interrupt::default());
             }
         }
-        self.require_interface()
+        if self.listed()?.contains(&self.names) {
+            bail!(
+                "removing container {} and image {}: they are still there; remove them with {}",
+                self.names.container(),
+                self.names.image(),
+                self.engine.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// The runs that have a container or an image.
+    fn listed(&self) -> anyhow::Result<BTreeSet<Names>> {
+        let mut found = BTreeSet::new();
+        for line in self.engine.list() {
+            // It has to be done, whatever the user wants.
+            let listing = run_client(&line, Vec::new(), &Interrupt::default());
+            let listing = listing.context("looking whether the trial left anything")?;
+            found.extend(listing.lines().filter_map(Names::read));
+        }
+        Ok(found)
     }
 
     fn require_interface(&self) -> anyhow::Result<()> {
@@ -233,6 +286,13 @@ impl Trial<'_> {
         }
         Ok(())
     }
+}
+
+/// As the probe and the engines begin such a line.
+fn without_first_word(text: &str) -> String {
+    let words = ["error: ", "Error: "];
+    let rest = words.iter().find_map(|word| text.strip_prefix(word));
+    rest.unwrap_or(text).to_owned()
 }
 
 #[cfg(test)]
@@ -282,17 +342,17 @@ mod tests {
     fn an_engine_that_gives_no_devices_is_refused_with_the_remedy() {
         let refused = |checks: &[Check], named| choose("nic=x", checks, named).unwrap_err();
         assert_eq!(
-            refused(&[installed("podman")], Some(Engine::Docker)).to_string(),
+            refused(&[installed("podman")], Some(Engine::Docker)),
             "trying nic=x: docker is not installed; install it, or name another by --engine"
         );
         let old = [installed("docker"), too_old("docker")];
         assert_eq!(
-            refused(&old, Some(Engine::Docker)).to_string(),
+            refused(&old, Some(Engine::Docker)),
             "trying nic=x with docker: 1 knows no CDI; run: onload-ctk cdi generate"
         );
-        let error = refused(&old, None).to_string();
+        let error = refused(&old, None);
         assert!(error.contains("no engine here can give devices"), "{error}");
-        let error = refused(&[installed("crio")], None).to_string();
+        let error = refused(&[installed("crio")], None);
         assert!(error.contains("no engine here can give devices"), "{error}");
     }
 

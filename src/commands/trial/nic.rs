@@ -9,7 +9,7 @@ use onload_core::netdev::usage::Namespace;
 use onload_core::onload::LIBRARY;
 use onload_report::status::State;
 
-use super::{ENDING, Outcome, READY, STARTING, Trial, image};
+use super::{Outcome, Trial, image};
 use crate::commands::status;
 use crate::printer::Printer;
 
@@ -33,17 +33,12 @@ impl Trial<'_> {
         let onload = self.inventory.onload.as_ref();
         let installation = onload.and_then(|onload| onload.installation.as_ref());
         let installation = installation.context("looking for Onload's library: there is none")?;
-        let files = image::of_shell(self.host, &installation.library_dir.join(LIBRARY))?;
+        let files = image::of_shell(self.host, installation.library_dir.join(LIBRARY))?;
         let neighbour = neighbour.to_string();
         let program = [image::SHELL, "-c", SCRIPT, "bash", &neighbour].map(str::to_owned);
-        let container = self.start(&files, &program)?;
-        let outcome = container
-            .says_until(READY, STARTING, &self.stop)
-            .map_err(|error| format!("{error:#}"))
-            .map(|_| self.looked_at(interface, &neighbour, printer));
-        container.end(ENDING);
-        self.stop.refuse()?;
-        outcome.unwrap_or_else(|why| Ok(Outcome::Fails(why)))
+        self.tried(&files, &program, |_| {
+            self.looked_at(interface, &neighbour, printer)
+        })
     }
 
     /// What `status` says, once it says something good or has had time for it.
@@ -59,7 +54,7 @@ impl Trial<'_> {
             self.stop.refuse()?;
             let found = status::look(self.host, self.inventory, printer)?;
             let mut containers = found.containers.into_iter();
-            let own = containers.find(|one| one.is_called(&self.names.container));
+            let own = containers.find(|one| one.is_called(&self.names.container()));
             let verdict = own.and_then(|own| own.verdicts.into_iter().next());
             let is_good = verdict
                 .as_ref()
@@ -123,6 +118,7 @@ fn beside(own: Ipv4Addr, prefix: u8) -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ENDING, READY};
     use super::*;
 
     #[test]

@@ -121,6 +121,8 @@ def session(settings):
             nomad.parts(bench, wanted)
             import netdev
             netdev.parts(bench, table, wanted, settings["full"])
+            import trying
+            trying.parts(bench, wanted, settings["full"])
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:

@@ -1,0 +1,17 @@
+//! Files of a device in the container.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use anyhow::Context;
+
+pub(super) fn attribute(path: &Path) -> io::Result<String> {
+    Ok(fs::read_to_string(path)?.trim().to_owned())
+}
+
+pub(super) fn opened(path: &Path) -> anyhow::Result<File> {
+    let mut open = OpenOptions::new();
+    let file = open.read(true).write(true).open(path);
+    file.with_context(|| format!("opening {}", path.display()))
+}

@@ -1,0 +1,206 @@
+//! An RDMA device: its node opens, memory can be locked for it, and messages go over it.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::files::{attribute, opened};
+use super::system;
+use crate::commands::trial::PINGPONG;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MESSAGES: &str = "100";
+/// More than the 8 MiB that systemd and docker allow by default.
+const LOCKED: usize = 16 << 20;
+
+pub(super) fn used(name: &str) -> anyhow::Result<String> {
+    let node = node(name)?;
+    opened(&node)?;
+    let device = Path::new("/sys/class/infiniband").join(name);
+    let port = active_port(name, &device)?;
+    system::lock(LOCKED).context(
+        "locking 16 MiB of memory: the limit is lower, and RDMA needs locked memory; look at \"ulimit -l\" in a container",
+    )?;
+    let number = port.file_name().unwrap_or_default().to_string_lossy();
+    let message = match no_message(&device) {
+        Some(why) => format!("no message was sent, since {why}"),
+        None => ping_pong(name, &port)?,
+    };
+    Ok(format!(
+        "{} opens, port {number} is active, 16 MiB can be locked; {message}",
+        node.display()
+    ))
+}
+
+fn node(name: &str) -> anyhow::Result<PathBuf> {
+    let nodes = Path::new("/sys/class/infiniband_verbs");
+    let listed = fs::read_dir(nodes).with_context(|| {
+        format!("looking for RDMA device {name}: its kernel files are not in the container")
+    })?;
+    let mut names = listed.filter_map(|entry| Some(entry.ok()?.path()));
+    let verbs = names.find(|verbs| attribute(&verbs.join("ibdev")).is_ok_and(|own| own == name));
+    let verbs = verbs.with_context(|| {
+        format!("looking for RDMA device {name}: the container's network does not have it")
+    })?;
+    Ok(Path::new("/dev/infiniband").join(verbs.file_name().unwrap_or_default()))
+}
+
+fn active_port(name: &str, device: &Path) -> anyhow::Result<PathBuf> {
+    let mut states = Vec::new();
+    for port in fs::read_dir(device.join("ports"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let state = attribute(&port.path().join("state")).unwrap_or_default();
+        if state.ends_with(": ACTIVE") {
+            return Ok(port.path());
+        }
+        let port = port.file_name();
+        states.push(format!("port {} is {state}", port.to_string_lossy()));
+    }
+    bail!(
+        "looking at RDMA device {name}: no port is active ({}); look at its link, and set its interface up",
+        states.join(", ")
+    )
+}
+
+/// Why nothing can be sent here.
+fn no_message(device: &Path) -> Option<String> {
+    // include/rdma/ib_verbs.h: 1 is a channel adapter, by InfiniBand or RoCE.
+    let kind = attribute(&device.join("node_type")).unwrap_or_default();
+    if !kind.starts_with("1:") {
+        return Some(format!("ibv_rc_pingpong knows no node of type {kind:?}"));
+    }
+    let missing =
+        "this host has no ibv_rc_pingpong; install ibverbs-utils (libibverbs-utils on Red Hat)";
+    (!Path::new(PINGPONG).exists()).then(|| missing.to_owned())
+}
+
+/// From one queue pair of the port to another and back, by two processes.
+fn ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
+    let number = port.file_name().unwrap_or_default().to_string_lossy();
+    let mut options = ["-d", name, "-i", &number, "-n", MESSAGES]
+        .map(str::to_owned)
+        .to_vec();
+    if attribute(&port.join("link_layer")).is_ok_and(|layer| layer == "Ethernet") {
+        let gid = gid_index(&port.join("gids")).with_context(|| {
+            format!("looking for an address of {name}: port {number} has no GID; give its interface an address")
+        })?;
+        options.extend(["-g".to_owned(), gid.to_string()]);
+    }
+    let mut server = start(&options)?;
+    let sent = send(&options, &mut server);
+    let _ = server.kill();
+    let _ = server.wait();
+    sent.with_context(|| format!("sending messages over {name}"))?;
+    Ok(format!(
+        "{MESSAGES} messages went over port {number} to another queue pair and back"
+    ))
+}
+
+fn start(options: &[String]) -> anyhow::Result<Child> {
+    let mut command = Command::new(PINGPONG);
+    command.args(options).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .spawn()
+        .with_context(|| format!("running {PINGPONG}"))
+}
+
+fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
+    let to_itself = [options, &["127.0.0.1".to_owned()]].concat();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let client = start(&to_itself)?.wait_with_output()?;
+        if client.status.success() {
+            return Ok(());
+        }
+        let mut said = client.stderr;
+        if server.try_wait()?.is_some()
+            && let Some(stderr) = &mut server.stderr
+        {
+            stderr.read_to_end(&mut said)?;
+        } else if Instant::now() < deadline {
+            // It may not listen yet.
+            sleep(Duration::from_millis(200));
+            continue;
+        }
+        let said = String::from_utf8_lossy(&said);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        bail!("ibv_rc_pingpong: {}", last.unwrap_or("it said nothing"));
+    }
+}
+
+/// One that stands for an IPv4 address, as every RoCE network has, else the first that is set.
+fn gid_index(gids: &Path) -> Option<usize> {
+    let gids = (0..).map_while(|index: usize| attribute(&gids.join(index.to_string())).ok());
+    let set = gids
+        .enumerate()
+        .filter(|(_, gid)| gid.contains(|digit| !['0', ':'].contains(&digit)));
+    let set: Vec<(usize, String)> = set.collect();
+    let ipv4 = set.iter().find(|(_, gid)| gid.contains(":ffff:"));
+    ipv4.or(set.first()).map(|(index, _)| *index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: PathBuf, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_the_container_does_not_have_is_said_by_name() {
+        let error = format!("{:#}", used("nonexistent0").unwrap_err());
+        assert!(
+            error.contains("looking for RDMA device nonexistent0"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_port_is_taken_only_when_it_is_active() {
+        let dir = tempfile::tempdir().unwrap();
+        file(dir.path().join("ports/1/state"), "1: DOWN\n");
+        let error = active_port("rxe0", dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("no port is active (port 1 is 1: DOWN)"),
+            "{error}"
+        );
+        file(dir.path().join("ports/2/state"), "4: ACTIVE\n");
+        let found = active_port("rxe0", dir.path()).unwrap();
+        assert_eq!(found, dir.path().join("ports/2"));
+        // A port that holds its state while the link is away is not an active one.
+        file(dir.path().join("ports/2/state"), "5: ACTIVE_DEFER\n");
+        assert!(active_port("rxe0", dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_gid_of_an_ipv4_address_is_taken_first_and_none_that_is_not_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let gid = |index: usize, text| file(dir.path().join(index.to_string()), text);
+        assert_eq!(gid_index(dir.path()), None);
+        gid(0, "0000:0000:0000:0000:0000:0000:0000:0000\n");
+        assert_eq!(gid_index(dir.path()), None);
+        gid(1, "fe80:0000:0000:0000:5054:00ff:fe12:3456\n");
+        assert_eq!(gid_index(dir.path()), Some(1));
+        gid(2, "0000:0000:0000:0000:0000:ffff:c000:0201\n");
+        assert_eq!(gid_index(dir.path()), Some(2));
+    }
+
+    #[test]
+    fn a_device_of_another_kind_gets_no_message_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        file(dir.path().join("node_type"), "4: RNIC\n");
+        let why = no_message(dir.path()).unwrap();
+        assert!(why.contains("4: RNIC"), "{why}");
+    }
+}
