@@ -3,3 +3,4 @@
 pub(crate) mod container_root;
 pub(crate) mod overmount;
 pub(crate) mod preload;
+pub(crate) mod providers;
