@@ -5,3 +5,4 @@ pub(crate) mod overmount;
 pub(crate) mod preload;
 #[allow(dead_code, reason = "nothing applies a judgement yet")]
 pub(crate) mod providers;
+pub(crate) mod rdma_libraries;

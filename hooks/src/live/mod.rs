@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod devices;
 pub(crate) mod identity;
 mod inspect;
+mod libraries;
 pub(crate) mod limits;
 pub(crate) mod plan;
 pub mod program;
@@ -43,6 +44,7 @@ use crate::record::init::{self, Init};
 use crate::record::lease::{self, Keeper};
 use crate::record::sweep;
 use inspect::Inspection;
+use libraries::Libraries;
 use plan::{Asker, InjectionPlan};
 
 /// Gives a container what its annotations request and its configuration does not contain.
@@ -108,30 +110,87 @@ fn give(
     let reserved = plan.reserved.take();
     let moves = std::mem::take(&mut plan.moves);
     report.given = std::mem::take(&mut plan.given);
-    report.reasons = plan.reasons();
-    let result = inject_plan(state, config, plan, before, asker, host);
+    let libraries = libraries::of_plan(&plan, asker, config, root.as_ref(), host);
+    let result = libraries.and_then(|libraries| {
+        report.warnings.extend(libraries.warnings);
+        report.reasons = libraries.reasons;
+        let mut late = Vec::new();
+        if moves.is_empty() {
+            plan.binds.extend(libraries.binds);
+        } else {
+            late = libraries.binds;
+        }
+        report.reasons.extend(plan.reasons());
+        let warnings = inject_plan(state, config, plan, before, asker, host)?;
+        Ok((warnings, late))
+    });
     if let (Err(_), Some(reserved)) = (&result, &reserved) {
         lease::give_back(reserved);
     }
-    report.warnings.extend(result?);
+    let (warnings, mut binds) = result?;
+    report.warnings.extend(warnings);
     // Last, since this is what takes longest to undo.
     for asked in &moves {
-        let moved = move_rdma(state, asked, host, &moves::Devices::default())?;
+        let libraries = Libraries {
+            binds: std::mem::take(&mut binds),
+            ..Libraries::default()
+        };
+        let moved = move_rdma(state, asked, libraries, host, &moves::Devices::default())?;
         report.warnings.extend(moved);
     }
     Ok(report)
 }
 
+/// What the hook of a specification does about libraries for RDMA devices.
+pub(crate) fn rdma_libraries(
+    asked: &HookArguments,
+    state: &State,
+    host: &ThisHost,
+) -> Result<Libraries> {
+    match asked.rdma_libraries {
+        None => Ok(Libraries::default()),
+        Some(setting) => libraries::of_hook(asked, setting, state, &configuration(state)?, host),
+    }
+}
+
+/// Mounts libraries, and nothing else. The container starts without what cannot be mounted. Returns warnings.
+pub(crate) fn mount_libraries(state: &State, own: Libraries, host: &ThisHost) -> Vec<String> {
+    let mut warnings = own.warnings;
+    if own.binds.is_empty() {
+        return warnings;
+    }
+    let key = libraries::key(&own.devices);
+    let plan = InjectionPlan {
+        keys: key.clone(),
+        binds: own.binds,
+        ..InjectionPlan::default()
+    };
+    let asker = Asker::Libraries(own.devices);
+    let mount = |warnings: &mut Vec<String>| -> Result<Vec<String>> {
+        let before = done_before(state, host, warnings)?;
+        if asker.is_served(before.as_ref()) {
+            return Ok(Vec::new());
+        }
+        inject_plan(state, &configuration(state)?, plan, before, &asker, host)
+    };
+    match mount(&mut warnings) {
+        Ok(more) => warnings.extend(more),
+        Err(error) => warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED)),
+    }
+    warnings
+}
+
 /// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their
-/// nodes. Returns warnings.
+/// nodes, and libraries for them. Returns warnings.
 pub(crate) fn move_rdma(
     state: &State,
     asked: &HookArguments,
+    libraries: Libraries,
     host: &ThisHost,
     devices: &moves::Devices,
 ) -> Result<Vec<String>> {
     let asker = Asker::Moves(asked.rdma_netns.clone());
-    let mut warnings = Vec::new();
+    let mut warnings = libraries.warnings;
     let before = done_before(state, host, &mut warnings)?;
     if asker.is_served(before.as_ref()) {
         return Ok(warnings);
@@ -151,8 +210,11 @@ pub(crate) fn move_rdma(
     else {
         return Ok(warnings);
     };
-    let result = plan::of_nodes(&config, key, &nodes, grants.devices(), &settings)
-        .and_then(|plan| inject_plan(state, &config, plan, before, &asker, host));
+    let result =
+        plan::of_nodes(&config, key, &nodes, grants.devices(), &settings).and_then(|mut plan| {
+            plan.binds.extend(libraries.binds);
+            inject_plan(state, &config, plan, before, &asker, host)
+        });
     match result {
         Ok(more) => {
             warnings.extend(more);
