@@ -8,7 +8,7 @@ use std::str::FromStr;
 use onload_cdi::DeviceName;
 
 use crate::class::Class;
-use crate::config::Memlock;
+use crate::config::{Memlock, RdmaLibraries};
 use crate::expect::Expect;
 use crate::host_settings::Interface;
 use crate::lease::{ClaimUid, Device, Token};
@@ -38,6 +38,8 @@ pub struct HookArguments {
     pub netdev: Vec<MovedInterface>,
     /// RDMA devices that move there, or are there.
     pub rdma_netns: Vec<MovedRdma>,
+    /// Whether provider libraries of the host are mounted where the image's do not fit.
+    pub rdma_libraries: Option<RdmaLibraries>,
     /// Addresses that interfaces have there. An interface that is named here has these and none that the
     /// configuration says.
     pub address: Vec<GivenAddress>,
@@ -51,7 +53,7 @@ struct Flag {
 }
 
 /// Every flag, in the order in which they are written.
-const FLAGS: [Flag; 9] = [
+const FLAGS: [Flag; 10] = [
     flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
     flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| {
         &mut of.expect
@@ -62,6 +64,9 @@ const FLAGS: [Flag; 9] = [
     flag("--take", "CLASS:POOL[*N]", |of| &mut of.take),
     flag("--netdev", "IFNAME@PCI", |of| &mut of.netdev),
     flag("--rdma-netns", "IBDEV@PCI", |of| &mut of.rdma_netns),
+    flag("--rdma-libraries", "auto|image", |of| {
+        &mut of.rdma_libraries
+    }),
     flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
 ];
 
@@ -111,7 +116,7 @@ impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Vec<T> {
     }
 }
 
-written_as_text!(Memlock Expect Take MovedInterface MovedRdma GivenAddress);
+written_as_text!(Memlock Expect Take MovedInterface MovedRdma RdmaLibraries GivenAddress);
 
 /// The flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
@@ -127,6 +132,12 @@ impl HookArguments {
     /// Whether there is nothing to do. Then the container's annotations count.
     pub fn is_empty(&self) -> bool {
         *self == HookArguments::default()
+    }
+
+    /// Whether there is something to end or to remove when the container is gone.
+    pub fn leaves_something(&self) -> bool {
+        let mounts = self.rdma_libraries == Some(RdmaLibraries::Auto);
+        mounts || !self.lease.is_empty() || !self.take.is_empty()
     }
 
     /// Parses the arguments after the stage. Anything unknown stops the container, since a check could be lost.
@@ -372,7 +383,7 @@ mod tests {
                      --claim 0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11 --take vfio:fast \
                      --take rdma:roce*2 --netdev ens1f0v3@0000:3b:02.1 \
                      --netdev a@b=c@10000:3b:02.2 --rdma-netns mlx5_0@0000:3b:00.0 \
-                     --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
+                     --rdma-libraries image --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
         let words: Vec<&str> = words.split(' ').collect();
         let parsed = HookArguments::parse(&words).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
@@ -464,6 +475,13 @@ mod tests {
         assert!(refusal(&["--lease", "x"]).contains("--lease: \"x\" is not CLASS:NAME"));
         assert!(refusal(&["--take", "x"]).contains("--take: \"x\" is not CLASS:POOL"));
         assert!(refusal(&["--take"]).contains("--take needs a value"));
+        for text in ["off", "", "Auto"] {
+            let said = refusal(&["--rdma-libraries", text]);
+            assert_eq!(
+                said,
+                format!("--rdma-libraries: {text:?} is neither auto nor image")
+            );
+        }
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
         assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is no uid"));
         assert!(refusal(&["--claim", "a", "--claim", "a"]).contains("--claim is given twice"));

@@ -5,7 +5,10 @@
 use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
-use onload_sys::elf::{summarize, summarize_file};
+use onload_sys::elf::{
+    each_symbol, each_symbol_of_file, numbers_after_name, strings_of_file_with, summarize,
+    summarize_file,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = summarize(bytes);
@@ -26,4 +29,12 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(summary) = summarize_file(&file, bytes.len() as u64) {
         assert_eq!(Ok(summary), whole);
     }
+    let length = bytes.len() as u64;
+    let (mut in_memory, mut in_blocks) = (0, 0);
+    let whole = each_symbol(bytes, &mut |_| in_memory += 1);
+    if each_symbol_of_file(&file, length, &mut |_| in_blocks += 1).is_ok() {
+        assert_eq!((Ok(()), in_memory), (whole, in_blocks));
+    }
+    let _ = numbers_after_name(&file, length, "mlx5");
+    let _ = strings_of_file_with(&file, length, &["/lib%s-rdmav"]);
 });

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use onload_cdi::SpecSource;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
@@ -9,6 +10,7 @@ use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
+use onload_sys::fs::trust::{Owners, Trusted};
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
 use onload_hooks::decide::subject::Container;
@@ -84,6 +86,11 @@ impl HostView for FakeHost {
 
     fn preload_file(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn files(&self) -> &Trusted {
+        static FILES: OnceLock<Trusted> = OnceLock::new();
+        FILES.get_or_init(|| Trusted::host(Owners::root()).unwrap())
     }
 
     fn library(&self, _: &str) -> Option<Summary> {

@@ -15,6 +15,7 @@ use onload_hooks::entry::explain;
 use onload_hooks::record::lease::Viewer;
 use onload_host::host::Host;
 use onload_sys::elf::Summary;
+use onload_sys::fs::trust::Trusted;
 use rustix::io::Errno;
 
 use super::inject::Nodes;
@@ -121,6 +122,10 @@ impl HostView for Seen<'_> {
 
     fn preload_file(&self) -> onload_sys::error::Result<()> {
         self.this_host.preload_file()
+    }
+
+    fn files(&self) -> &Trusted {
+        self.this_host.files()
     }
 
     fn library(&self, path: &str) -> Option<Summary> {

@@ -1,4 +1,4 @@
-//! What the dynamic loader learns from an ELF file: interpreter, needed libraries and symbol
+//! What the dynamic loader learns from an ELF file: interpreter, needed libraries, symbols and their
 //! versions. The program headers lead to them, as for the loader, since section headers may be
 //! stripped. Nothing is mapped or run, and every count in the file is bounded.
 //!
@@ -6,14 +6,14 @@
 //! `Elf_Verneed`).
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::unix::fs::FileExt;
 
 use object::elf;
-use object::endian::Endianness;
+use object::endian::{Endianness, U32};
 use object::pod::{self, Pod};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
 /// Program headers that are read; real files have about a dozen.
@@ -28,6 +28,16 @@ const SHORT_NAME_BYTES: u64 = 32;
 const NEAR_BYTES: u64 = 512;
 /// Symbol versions that are read in total; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
+/// Symbols of one file that are read; glibc has about three thousand.
+const MAX_SYMBOLS: u64 = 16 * 1024;
+/// Adjusted pointers of one file that are read; libmlx5 has about 300.
+const MAX_RELOCATIONS: u64 = 16 * 1024;
+/// Bytes of names of symbols; glibc has about 40000.
+const MAX_STRING_BYTES: u64 = 512 * 1024;
+/// Bytes of constants that are searched for strings; libibverbs has about 100000.
+const MAX_CONSTANT_BYTES: u64 = 1024 * 1024;
+/// Strings of one file that may match a search.
+const MAX_MATCHES: usize = 64;
 
 /// Bytes of a block, which is read at once.
 const BLOCK_BYTES: u64 = 4 * 1024;
@@ -51,6 +61,8 @@ pub struct Summary {
     pub is_dynamic: bool,
     pub soname: Option<String>,
     pub needed: Vec<String>,
+    /// DT_RUNPATH or DT_RPATH: where the loader searches what is needed before it searches elsewhere.
+    pub search_path: Option<String>,
     /// The symbol versions that the file needs, by library.
     pub version_needs: BTreeSet<VersionNeed>,
     pub version_definitions: BTreeSet<String>,
@@ -64,6 +76,17 @@ pub struct VersionNeed {
     pub version: String,
     /// `VER_FLG_WEAK`: the loader only warns when it is missing.
     pub weak: bool,
+}
+
+/// An entry of the dynamic symbol table that other files can see, or that the file needs from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DynamicSymbol<'a> {
+    pub name: &'a str,
+    /// For instance `GLIBC_2.38`; `None` for a symbol without one, or of the file's base version.
+    pub version: Option<&'a str>,
+    pub is_defined: bool,
+    /// If it is undefined: the loader accepts that no file defines it.
+    pub is_weak: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,17 +146,41 @@ use ElfError::Malformed;
 
 const TOO_MANY: ElfError = Malformed("too many versions");
 
-/// Reads what the dynamic loader would learn from a file.
-pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
+/// Opens a file by its class, and calls a method of [`File`].
+macro_rules! with_file {
+    ($data:expr, $method:ident($($argument:expr),*)) => {
+        if is_64($data)? {
+            File::<elf::FileHeader64<Endianness>, _>::open($data)?.$method($($argument),*)
+        } else {
+            File::<elf::FileHeader32<Endianness>, _>::open($data)?.$method($($argument),*)
+        }
+    };
+}
+
+fn is_64<'d, R: ReadRef<'d>>(data: R) -> Result<bool, ElfError> {
     let ident = data.read_bytes_at(0, 16).map_err(|()| ElfError::NotElf)?;
     if ident.get(..4) != Some(&elf::ELFMAG) {
         return Err(ElfError::NotElf);
     }
-    if ident.get(4) == Some(&2) {
-        File::<elf::FileHeader64<Endianness>, R>::open(data)?.summarize()
-    } else {
-        File::<elf::FileHeader32<Endianness>, R>::open(data)?.summarize()
-    }
+    Ok(ident.get(4) == Some(&2))
+}
+
+/// Reads what the dynamic loader would learn from a file.
+pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
+    with_file!(data, summarize())
+}
+
+/// Shows each symbol that a file defines for others or needs from them, in the order of its table.
+pub fn each_symbol<'d, R: ReadRef<'d>>(
+    data: R,
+    look: &mut dyn FnMut(DynamicSymbol<'_>),
+) -> Result<(), ElfError> {
+    with_file!(data, each_symbol(look))
+}
+
+/// The strings among the constants of a file that contain one of `words`: what its code was compiled with.
+pub fn strings_with<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
+    with_file!(data, strings_with(words))
 }
 
 /// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
@@ -153,6 +200,38 @@ pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
 /// file: if a mapped file is truncated, its reader is killed.
 pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<Summary, ElfError> {
     summarize(&ReadCache::new(Blocks::new(file, length)))
+}
+
+/// As [`each_symbol`], and reads as [`summarize_file`] does.
+pub fn each_symbol_of_file(
+    file: &std::fs::File,
+    length: u64,
+    look: &mut dyn FnMut(DynamicSymbol<'_>),
+) -> Result<(), ElfError> {
+    each_symbol(&ReadCache::new(Blocks::new(file, length)), look)
+}
+
+/// As [`strings_with`], and reads as [`summarize_file`] does.
+pub fn strings_of_file_with(
+    file: &std::fs::File,
+    length: u64,
+    words: &[&str],
+) -> Result<Vec<String>, ElfError> {
+    strings_with(&ReadCache::new(Blocks::new(file, length)), words)
+}
+
+/// In each structure of constants that begins with a pointer to `name`, two numbers and another pointer: the numbers.
+/// Only structures of 64-bit files are found whose pointers the loader adjusts one by one (DT_RELA).
+pub fn numbers_after_name(
+    file: &std::fs::File,
+    length: u64,
+    name: &str,
+) -> Result<Vec<(u32, u32)>, ElfError> {
+    let data = &ReadCache::new(Blocks::new(file, length));
+    if !is_64(data)? {
+        return Ok(Vec::new());
+    }
+    File::<elf::FileHeader64<Endianness>, _>::open(data)?.numbers_after_name(name)
 }
 
 /// A file read in blocks, with a small cache: the names and the tables that point to them are in
@@ -283,8 +362,16 @@ struct DynamicEntries {
     strings_size: u64,
     soname: Option<u64>,
     needed: Vec<u64>,
+    search_path: Option<u64>,
     verneed: Option<u64>,
     verdef: Option<u64>,
+    symbols: Option<u64>,
+    /// The version of each symbol.
+    versions: Option<u64>,
+    hash: Option<u64>,
+    gnu_hash: Option<u64>,
+    /// Where they are, and their bytes.
+    relocations: Option<(u64, u64)>,
 }
 
 impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
@@ -325,13 +412,198 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         for at in &dynamic.needed {
             summary.needed.push(self.string(&dynamic, *at)?);
         }
-        if let Some(address) = dynamic.verneed {
-            summary.version_needs = self.version_needs(&dynamic, address)?;
-        }
-        if let Some(address) = dynamic.verdef {
-            summary.version_definitions = self.version_definitions(&dynamic, address)?;
-        }
+        summary.search_path = dynamic
+            .search_path
+            .map(|at| self.string(&dynamic, at))
+            .transpose()?;
+        let needs = self.version_needs(&dynamic)?.into_iter();
+        summary.version_needs = needs.map(|(_, need)| need).collect();
+        let definitions = self.version_definitions(&dynamic)?.into_iter();
+        summary.version_definitions = definitions.map(|(_, name)| name).collect();
         Ok(summary)
+    }
+
+    fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<(), ElfError> {
+        let malformed = Malformed("symbol table");
+        let Some(dynamic) = self.dynamic()? else {
+            return Ok(());
+        };
+        let Some(table) = dynamic.symbols else {
+            return Ok(());
+        };
+        let count = self.symbol_count(&dynamic)?;
+        let symbols = self.table::<H::Sym>(table, count)?;
+        let versions = match dynamic.versions {
+            Some(table) => self.table::<elf::Versym<Endianness>>(table, count)?,
+            None => &[],
+        };
+        let names = self.version_names(&dynamic)?;
+        if dynamic.strings_size > MAX_STRING_BYTES {
+            return Err(malformed);
+        }
+        let strings = dynamic.strings.ok_or(malformed)?;
+        let strings = self.bytes_at(strings, dynamic.strings_size)?;
+        for (at, symbol) in symbols.iter().enumerate().skip(1) {
+            let index = versions.get(at).map(|version| version.0.get(self.endian));
+            let index = index.map(|version| version.index());
+            if symbol.is_local() || index == Some(elf::VER_NDX_LOCAL) {
+                continue;
+            }
+            let start = symbol.st_name(self.endian) as usize;
+            let name = strings.get(start..).and_then(before_zero);
+            let name = name.and_then(|name| std::str::from_utf8(name).ok());
+            let version = match index {
+                None | Some(elf::VER_NDX_GLOBAL) => None,
+                Some(index) => Some(names.get(&index.0).ok_or(malformed)?.as_str()),
+            };
+            look(DynamicSymbol {
+                name: name.ok_or(malformed)?,
+                version,
+                is_defined: !symbol.is_undefined(self.endian),
+                is_weak: symbol.is_weak(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The names of the versions that symbols refer to by an index.
+    fn version_names(&self, dynamic: &DynamicEntries) -> Result<BTreeMap<u16, String>, ElfError> {
+        let needs = self.version_needs(dynamic)?.into_iter();
+        let mut names: BTreeMap<u16, String> =
+            needs.map(|(index, need)| (index, need.version)).collect();
+        names.extend(self.version_definitions(dynamic)?);
+        Ok(names)
+    }
+
+    /// How many symbols there are; only the hash tables tell, and those need not list the first ones.
+    fn symbol_count(&self, dynamic: &DynamicEntries) -> Result<u64, ElfError> {
+        let malformed = Malformed("symbol hash table");
+        let number = |value: &U32<Endianness>| u64::from(value.get(self.endian));
+        let bounded = |count: u64| (count <= MAX_SYMBOLS).then_some(count).ok_or(malformed);
+        let Some(table) = dynamic.gnu_hash else {
+            let header = self.table::<U32<Endianness>>(dynamic.hash.ok_or(malformed)?, 2)?;
+            return bounded(header.get(1).map(number).ok_or(malformed)?);
+        };
+        let header = self.table::<U32<Endianness>>(table, 4)?;
+        let [buckets, first, filter, _] = header else {
+            return Err(malformed);
+        };
+        let word = if self.header.is_type_64() { 8 } else { 4 };
+        let (count, first) = (bounded(number(buckets))?, number(first));
+        let buckets = table.checked_add(16 + number(filter) * word);
+        let buckets = buckets.ok_or(malformed)?;
+        let last = self.table::<U32<Endianness>>(buckets, count)?.iter();
+        let last = last.map(number).max().unwrap_or_default();
+        if last < first {
+            return bounded(first);
+        }
+        // The chain of the last bucket ends with the last symbol.
+        let chains = buckets.checked_add(count * 4).ok_or(malformed)?;
+        for symbol in last..=MAX_SYMBOLS {
+            let at = chains.checked_add((symbol - first) * 4);
+            let link: &U32<Endianness> = self.record(at.ok_or(malformed)?)?;
+            if number(link) & 1 != 0 {
+                return bounded(symbol + 1);
+            }
+        }
+        Err(malformed)
+    }
+
+    fn strings_with(&self, words: &[&str]) -> Result<Vec<String>, ElfError> {
+        let contains = |text: &[u8], word: &str| {
+            let mut parts = text.windows(word.len());
+            parts.any(|part| part == word.as_bytes())
+        };
+        let mut found = Vec::new();
+        let mut left = MAX_CONSTANT_BYTES;
+        for segment in self.segments {
+            let flags = segment.p_flags(self.endian).0;
+            if segment.p_type(self.endian) != elf::PT_LOAD || flags & elf::PF_W.0 != 0 {
+                continue;
+            }
+            let (offset, size) = segment.file_range(self.endian);
+            let too_many = Malformed("too many constants");
+            left = left.checked_sub(size).ok_or(too_many)?;
+            let bytes = self.data.read_bytes_at(offset, size);
+            let bytes = bytes.map_err(|()| Malformed("segment"))?;
+            for string in bytes.split(|byte| *byte == 0) {
+                if !words.iter().any(|word| contains(string, word)) {
+                    continue;
+                }
+                if let Ok(text) = std::str::from_utf8(string) {
+                    found.push(text.to_owned());
+                }
+                if found.len() > MAX_MATCHES {
+                    return Err(too_many);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn numbers_after_name(&self, name: &str) -> Result<Vec<(u32, u32)>, ElfError> {
+        let pointers = self.pointers()?;
+        let mut found = Vec::new();
+        for (at, to) in &pointers {
+            let behind = |bytes: u64| at.checked_add(bytes);
+            let is_pointer = |at: Option<u64>| at.is_some_and(|at| pointers.contains_key(&at));
+            if is_pointer(behind(8)) || !is_pointer(behind(16)) {
+                continue;
+            }
+            let text = self.bytes_at(*to, name.len() as u64 + 1);
+            if text.ok().and_then(before_zero) != Some(name.as_bytes()) {
+                continue;
+            }
+            let numbers = behind(8).and_then(|at| self.table::<U32<Endianness>>(at, 2).ok());
+            if let Some([least, most]) = numbers {
+                found.push((least.get(self.endian), most.get(self.endian)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Pointers in the file's own data, and where in the file they lead.
+    fn pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
+        let Some(DynamicEntries {
+            relocations: Some((table, size)),
+            ..
+        }) = self.dynamic()?
+        else {
+            return Ok(BTreeMap::new());
+        };
+        let count = size / size_of::<elf::Rela64<Endianness>>() as u64;
+        if count > MAX_RELOCATIONS {
+            return Err(Malformed("too many relocations"));
+        }
+        let kind = match self.header.e_machine(self.endian) {
+            elf::EM_X86_64 => elf::R_X86_64_RELATIVE,
+            elf::EM_AARCH64 => elf::R_AARCH64_RELATIVE,
+            _ => return Ok(BTreeMap::new()),
+        };
+        let mut pointers = BTreeMap::new();
+        for entry in self.table::<elf::Rela64<Endianness>>(table, count)? {
+            if entry.r_type(self.endian, false) == kind
+                && let Ok(to) = u64::try_from(entry.r_addend.get(self.endian))
+            {
+                pointers.insert(entry.r_offset.get(self.endian), to);
+            }
+        }
+        Ok(pointers)
+    }
+
+    fn bytes_at(&self, address: u64, size: u64) -> Result<&'d [u8], ElfError> {
+        let offset = self.file_offset(address)?;
+        let bytes = self.data.read_bytes_at(offset, size);
+        bytes.map_err(|()| Malformed("table outside the file"))
+    }
+
+    fn table<T: Pod>(&self, address: u64, count: u64) -> Result<&'d [T], ElfError> {
+        let malformed = Malformed("table");
+        let entries = usize::try_from(count).map_err(|_| malformed)?;
+        let size = count.checked_mul(size_of::<T>() as u64).ok_or(malformed)?;
+        let bytes = self.bytes_at(address, size)?;
+        let table = pod::slice_from_bytes(bytes, entries);
+        table.map(|(table, _)| table).map_err(|()| malformed)
     }
 
     fn segment(&self, kind: elf::ProgramType) -> Option<&'d H::ProgramHeader> {
@@ -368,6 +640,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         let count = bytes.len() / size_of::<H::Dyn>();
         let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
         let mut found = DynamicEntries::default();
+        let (mut relocations, mut relocations_size) = (None, 0);
         for entry in entries {
             let value: u64 = entry.d_val(self.endian).into();
             match entry.tag(self.endian) {
@@ -376,11 +649,19 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 elf::DT_STRSZ => found.strings_size = value,
                 elf::DT_SONAME => found.soname = Some(value),
                 elf::DT_NEEDED => found.needed.push(value),
+                elf::DT_RPATH | elf::DT_RUNPATH => found.search_path = Some(value),
+                elf::DT_SYMTAB => found.symbols = Some(value),
+                elf::DT_VERSYM => found.versions = Some(value),
+                elf::DT_HASH => found.hash = Some(value),
+                elf::DT_RELA => relocations = Some(value),
+                elf::DT_RELASZ => relocations_size = value,
+                elf::DT_GNU_HASH => found.gnu_hash = Some(value),
                 elf::DT_VERNEED => found.verneed = Some(value),
                 elf::DT_VERDEF => found.verdef = Some(value),
                 _ => {}
             }
         }
+        found.relocations = relocations.map(|table| (table, relocations_size));
         Ok(Some(found))
     }
 
@@ -435,12 +716,12 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             .map_err(|()| malformed)
     }
 
-    fn version_needs(
-        &self,
-        dynamic: &DynamicEntries,
-        mut address: u64,
-    ) -> Result<BTreeSet<VersionNeed>, ElfError> {
-        let mut needs = BTreeSet::new();
+    /// Each with the index by which symbols refer to it.
+    fn version_needs(&self, dynamic: &DynamicEntries) -> Result<Vec<(u16, VersionNeed)>, ElfError> {
+        let mut needs = Vec::new();
+        let Some(mut address) = dynamic.verneed else {
+            return Ok(needs);
+        };
         let mut budget = MAX_VERSIONS;
         loop {
             let need: &elf::Verneed<Endianness> = self.record(address)?;
@@ -449,11 +730,12 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             for _ in 0..need.vn_cnt.get(self.endian) {
                 budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
                 let aux: &elf::Vernaux<Endianness> = self.record(at)?;
-                needs.insert(VersionNeed {
+                let need = VersionNeed {
                     library: library.clone(),
                     version: self.string(dynamic, aux.vna_name.get(self.endian).into())?,
                     weak: aux.vna_flags.get(self.endian).0 & elf::VER_FLG_WEAK.0 != 0,
-                });
+                };
+                needs.push((aux.vna_other.get(self.endian).0, need));
                 match aux.vna_next.get(self.endian) {
                     0 => break,
                     next => at = advance(at, next)?,
@@ -467,12 +749,15 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         }
     }
 
+    /// Each with the index by which symbols refer to it.
     fn version_definitions(
         &self,
         dynamic: &DynamicEntries,
-        mut address: u64,
-    ) -> Result<BTreeSet<String>, ElfError> {
-        let mut definitions = BTreeSet::new();
+    ) -> Result<Vec<(u16, String)>, ElfError> {
+        let mut definitions = Vec::new();
+        let Some(mut address) = dynamic.verdef else {
+            return Ok(definitions);
+        };
         for _ in 0..MAX_VERSIONS {
             let definition: &elf::Verdef<Endianness> = self.record(address)?;
             let base = definition.vd_flags.get(self.endian).0 & elf::VER_FLG_BASE.0 != 0;
@@ -481,7 +766,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             if !base && definition.vd_cnt.get(self.endian) > 0 {
                 let at = advance(address, definition.vd_aux.get(self.endian))?;
                 let aux: &elf::Verdaux<Endianness> = self.record(at)?;
-                definitions.insert(self.string(dynamic, aux.vda_name.get(self.endian).into())?);
+                let name = self.string(dynamic, aux.vda_name.get(self.endian).into())?;
+                definitions.push((definition.vd_ndx.get(self.endian).0, name));
             }
             match definition.vd_next.get(self.endian) {
                 0 => return Ok(definitions),
@@ -590,6 +876,75 @@ mod tests {
             })
             .count();
         assert_eq!(reads, MAX_BLOCKS);
+    }
+
+    fn library() -> Vec<u8> {
+        onload_test_tree::elf::SharedLibrary::new("liba.so.1")
+            .defines("A_1.0", &["open", "close"])
+            .defines("", &["plain"])
+            .needs("libc.so.6", "GLIBC_2.34", &["malloc"])
+            .says("/usr/lib/lib%s-rdmav34.so")
+            .record("a", 3, 7)
+            .bytes()
+    }
+
+    fn symbols(bytes: &[u8]) -> Result<Vec<String>, ElfError> {
+        let mut found = Vec::new();
+        each_symbol(bytes, &mut |symbol| {
+            let what = if symbol.is_defined { "has" } else { "needs" };
+            found.push(format!("{what} {}@{:?}", symbol.name, symbol.version));
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn symbols_come_with_their_versions() {
+        let expected = [
+            "has open@Some(\"A_1.0\")",
+            "has close@Some(\"A_1.0\")",
+            "has plain@None",
+            "needs malloc@Some(\"GLIBC_2.34\")",
+        ];
+        assert_eq!(symbols(&library()).unwrap(), expected);
+        let found = strings_with(&library()[..], &["-rdmav"]).unwrap();
+        assert_eq!(found, ["/usr/lib/lib%s-rdmav34.so"]);
+    }
+
+    #[test]
+    fn numbers_are_found_behind_their_own_name_alone() {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &library()).unwrap();
+        let length = file.metadata().unwrap().len();
+        assert_eq!(numbers_after_name(&file, length, "a"), Ok(vec![(3, 7)]));
+        assert_eq!(numbers_after_name(&file, length, "b"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn this_machine_s_compiler_library_defines_and_needs_what_it_says() {
+        let path = std::env::var_os("CARGO").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let length = file.metadata().unwrap().len();
+        let mut needed = BTreeSet::new();
+        each_symbol_of_file(&file, length, &mut |symbol| {
+            if !symbol.is_defined {
+                needed.extend(symbol.version.map(str::to_owned));
+            }
+        })
+        .unwrap();
+        let summary = summarize_file(&file, length).unwrap();
+        let versions = summary.version_needs.into_iter().map(|need| need.version);
+        assert_eq!(needed, versions.collect());
+    }
+
+    #[test]
+    fn symbols_of_a_twisted_file_are_refused_or_read_but_never_panic() {
+        let bytes = library();
+        for at in 0..bytes.len() {
+            let mut twisted = bytes.clone();
+            twisted[at] ^= 0xff;
+            let _ = (symbols(&twisted), symbols(&bytes[..at]));
+            let _ = strings_with(&twisted[..], &["-rdmav"]);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The kernel as we speak to it: files opened with care ([`fs`]), processes and their cgroups ([`processes`]), mounts
 //! ([`mountinfo`], [`mount_api`]), network interfaces and their namespaces ([`netlink`], [`ethtool`], [`netns`]), programs that
-//! the kernel runs ([`bpf`]), PCI addresses ([`pci`]) and device numbers ([`numbers`]), ELF files ([`elf`]); and how a failure
-//! is said ([`mod@error`]).
+//! the kernel runs ([`bpf`]), PCI addresses ([`pci`]) and device numbers ([`numbers`]), ELF files ([`elf`]) and where
+//! the loader finds them ([`ld_cache`]); and how a failure is said ([`mod@error`]).
 
 pub mod bpf;
 pub mod cpu_list;
@@ -9,6 +9,7 @@ pub mod elf;
 pub mod error;
 pub mod ethtool;
 pub mod fs;
+pub mod ld_cache;
 pub mod mount_api;
 pub mod mountinfo;
 pub mod netlink;

@@ -24,7 +24,12 @@ fn bundle(annotation: &str, value: &str) -> tempfile::TempDir {
     bundle
 }
 
+/// A host that does not look for libraries, since the images here have none.
 fn host(config: &str) -> Tree {
+    looking_host(&format!("{config}[cdi]\nrdma-libraries = \"off\"\n"))
+}
+
+fn looking_host(config: &str) -> Tree {
     let tree = rdma();
     tree.file("etc/onload-ctk/config.toml", config);
     tree.generate();
@@ -211,4 +216,17 @@ fn a_ticket_is_explained_and_not_taken() {
         run.stderr
     );
     assert_eq!(fs::read_dir(leases).unwrap().count(), 1);
+}
+
+#[test]
+fn why_an_image_cannot_use_an_rdma_device_is_told() {
+    let bundle = bundle("onload.dev/rdma", "mlx5_0");
+    let why = "the image has no libibverbs.so.1, and the host has no libibverbs.so.1";
+    let refused = explain(&looking_host(ALLOWED), bundle.path());
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    let skips = format!("{ALLOWED}on-incompatible = \"skip\"\n");
+    let told = explain(&looking_host(&skips), bundle.path());
+    let warning = format!("warning: mlx5_0 may be of no use: {why}");
+    assert!(told.stderr.contains(&warning), "{}", told.stderr);
 }

@@ -248,7 +248,7 @@ fn hook_arguments(device: &Value) -> Vec<String> {
     arguments_of(&hooks[0], "createRuntime")
 }
 
-/// The arguments of the two hooks of a device that is leased, which differ in the stage alone.
+/// The arguments of the two hooks of a device of which something stays to be ended, which differ in the stage alone.
 #[track_caller]
 fn leasing_arguments(device: &Value) -> Vec<String> {
     let hooks = device["containerEdits"]["hooks"].as_array().unwrap();
@@ -276,6 +276,13 @@ fn leasing(memlock: &str, expectations: &[&str], device: &str) -> Vec<String> {
     args
 }
 
+/// The arguments of a hook that also looks for provider libraries.
+fn of_rdma(libraries: &str, expectations: &[&str]) -> Vec<String> {
+    let mut args = expecting("unlimited", expectations);
+    args.extend(["--rdma-libraries", libraries].map(str::to_owned));
+    args
+}
+
 fn expecting(memlock: &str, expectations: &[&str]) -> Vec<String> {
     let mut args = vec!["onload-hook", "createRuntime", "--memlock", memlock];
     args.extend(
@@ -290,26 +297,41 @@ fn expecting(memlock: &str, expectations: &[&str]) -> Vec<String> {
 fn the_hook_of_rdma_expects_each_node_of_its_device() {
     let tree = rdma();
     let spec = tree.spec("rdma");
-    let args = |name| hook_arguments(device(&spec, name));
+    let args = |name| leasing_arguments(device(&spec, name));
     let [both, roce, soft] = [
         "/dev/infiniband/uverbs0=rdma:mlx4_0@0000:af:00.0#231:192",
         "/dev/infiniband/uverbs7=rdma:mlx5_0@0000:3b:00.0#231:199",
         "/dev/infiniband/uverbs1=rdma:rxe0#231:193",
     ];
     let shared = "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260";
-    assert_eq!(args("mlx4_0"), expecting("unlimited", &[both, shared]));
-    assert_eq!(args("mlx5_0"), expecting("unlimited", &[roce, shared]));
-    assert_eq!(args("rxe0"), expecting("unlimited", &[soft, shared]));
-    assert_eq!(
-        args("all"),
-        expecting("unlimited", &[both, roce, soft, shared])
-    );
+    assert_eq!(args("mlx4_0"), of_rdma("auto", &[both, shared]));
+    assert_eq!(args("mlx5_0"), of_rdma("auto", &[roce, shared]));
+    assert_eq!(args("rxe0"), of_rdma("auto", &[soft, shared]));
+    assert_eq!(args("all"), of_rdma("auto", &[both, roce, soft, shared]));
     let common = &spec["containerEdits"];
     assert_eq!(
         each(&common["deviceNodes"], "path"),
         ["/dev/infiniband/rdma_cm"]
     );
     assert!(common["hooks"].is_null());
+}
+
+#[test]
+fn the_hook_of_rdma_looks_for_libraries_as_it_is_configured() {
+    let tree = rdma();
+    let nodes = [
+        "/dev/infiniband/uverbs1=rdma:rxe0#231:193",
+        "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260",
+    ];
+    // Nothing is mounted then that would have to be removed.
+    tree.config("[cdi]\nrdma-libraries = \"image\"\n");
+    let spec = tree.spec("rdma");
+    let args = hook_arguments(device(&spec, "rxe0"));
+    assert_eq!(args, of_rdma("image", &nodes));
+    tree.config("[cdi]\nrdma-libraries = \"off\"\n");
+    let spec = tree.spec("rdma");
+    let args = hook_arguments(device(&spec, "rxe0"));
+    assert_eq!(args, expecting("unlimited", &nodes));
 }
 
 #[test]
@@ -329,7 +351,7 @@ fn umad_and_issm_come_by_configuration_and_are_expected_too() {
         &format!("{issm}#231:64"),
         "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260",
     ];
-    assert_eq!(hook_arguments(roce), expecting("unlimited", &expected));
+    assert_eq!(leasing_arguments(roce), of_rdma("auto", &expected));
 }
 
 #[test]
@@ -346,7 +368,7 @@ fn umad_of_a_companion_is_expected_under_the_companions_own_name() {
                 &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"],
                 "path",
             ),
-            hook_arguments(device(&spec, "mlx5_0")),
+            leasing_arguments(device(&spec, "mlx5_0")),
             each(
                 &device(&spec, "all")["containerEdits"]["deviceNodes"],
                 "path",

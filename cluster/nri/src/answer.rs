@@ -2,6 +2,7 @@
 //! that got a part would look like one that got all.
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
+use onload_core::hook_arguments::HookArguments;
 use onload_core::request::Request;
 use onload_hooks::config::adjust::{Adjustment, Node};
 use onload_sys::error::{Error, Result};
@@ -172,7 +173,12 @@ impl Telling<'_> {
             });
             return Ok((limits.collect(), false));
         }
-        let has_hook = !self.decided.edits.limit_hooks.is_empty();
+        let edits = &self.decided.edits;
+        let mut hooks = edits.hooks.iter().chain(&edits.limit_hooks);
+        let has_hook = hooks.any(|(_, hook)| {
+            let asked = HookArguments::of_command(&hook.args);
+            asked.is_some_and(|(_, asked)| asked.memlock.is_some())
+        });
         let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;
         match limits.iter().find(|limit| !by_hook(&limit.type_)) {
             Some(limit) => Err(self.refusal(&limit.type_, UPDATE_FOR_LIMITS)),

@@ -13,7 +13,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::read::{absolute, check_fdtable_size, check_netdev_share, check_netdevs, keys, unknown};
 use super::sections::{Annotations, Cdi, Config, Environment, Leases, Log};
 use super::toml_error::of_toml;
-use super::values::{Memlock, Share};
+use super::values::{Memlock, RdmaLibraries, Share};
 use crate::bundle::Bundle;
 use crate::class::Class;
 use crate::netdev::settings::NetdevSettings;
@@ -41,6 +41,7 @@ pub struct HookCdi {
     pub hook_path: PathBuf,
     pub fdtable_size: u32,
     pub memlock: Memlock,
+    pub rdma_libraries: RdmaLibraries,
 }
 
 impl From<&Cdi> for HookCdi {
@@ -49,6 +50,7 @@ impl From<&Cdi> for HookCdi {
             hook_path: cdi.hook_path.clone(),
             fdtable_size: cdi.fdtable_size,
             memlock: cdi.memlock,
+            rdma_libraries: cdi.rdma_libraries,
         }
     }
 }

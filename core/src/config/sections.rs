@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::values::{Kinds, Memlock, OnIncompatible, Preload, RootWithOnload, Share};
+use super::values::{
+    Kinds, Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share,
+};
 use crate::bundle::Bundle;
 use crate::class::Class;
 use crate::host_settings::{HostSettings, Sriov};
@@ -91,6 +93,10 @@ pub struct Cdi {
     /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices, at least: "unlimited", or a number of bytes, which
     /// may end in K, M, G or T for powers of 1024, as "8G" does.
     pub memlock: Memlock,
+    /// The provider libraries by which programs use RDMA devices: "auto" looks into the image when a container
+    /// starts, and mounts the host's where the image's are missing or do not fit its libibverbs and the kernel;
+    /// "image" looks and says what does not fit; "off" does not look.
+    pub rdma_libraries: RdmaLibraries,
     /// A container that is given one interface by name as nic, nic-plain or zf uses that one alone: its
     /// EF_INTERFACE_WHITELIST or ZF_ATTR names the interface. Leave this off where containers see the interface
     /// under another name, as with macvlan and ipvlan: Onload then accelerates nothing in them.
@@ -139,6 +145,7 @@ impl Default for Cdi {
             preload: Preload::Env,
             fdtable_size: 1_048_576,
             memlock: Memlock::Unlimited,
+            rdma_libraries: RdmaLibraries::Auto,
             select_interface: false,
             onload_socket: false,
             ptp_write: false,
@@ -174,8 +181,8 @@ pub struct Annotations {
     /// that maps one of its users to user 0. onload-container-runtime takes CAP_SETUID away instead of refusing.
     /// Containers by --device are not subject to it.
     pub root_with_onload: RootWithOnload,
-    /// libonload.so cannot be loaded by the container's libc: "fail" stops a container that asks by annotation,
-    /// "skip" starts it without the preload.
+    /// libonload.so cannot be loaded by the container's libc, or an RDMA device has no provider library that fits:
+    /// "fail" stops a container that asks by annotation, "skip" starts it without the library.
     pub on_incompatible: OnIncompatible,
     /// Device nodes may be put into a container that its runtime has already made (by the hook of hooks.d/oci).
     pub live_devices: bool,

@@ -65,6 +65,7 @@ fn every_known_key_can_be_set() {
         preload = "file"
         fdtable-size = 4096
         memlock = 65536
+        rdma-libraries = "image"
         select-interface = true
         onload-socket = true
         ptp-write = true
@@ -111,6 +112,7 @@ fn every_known_key_can_be_set() {
     assert_eq!(config.cdi.kinds.classes(), [Class::Nic, Class::Rdma]);
     assert_eq!(config.cdi.memlock, Memlock::Bytes(65_536));
     assert_eq!(config.cdi.preload, Preload::File);
+    assert_eq!(config.cdi.rdma_libraries, RdmaLibraries::Image);
     assert!(config.cdi.select_interface && config.cdi.vhost_net);
     assert_eq!(config.annotations.allow, [Class::Nic, Class::NicPlain]);
     assert_eq!(config.environment.allow, [Class::Rdma]);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::class::Class;
 use onload_sys::error::{Error, Result, bail};
+use onload_sys::text::Quoted;
 
 /// A number of containers, from 1 to [`Share::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -64,15 +65,51 @@ pub enum RootWithOnload {
     Refuse,
 }
 
-/// What to do when libonload.so cannot be loaded by the container's libc.
+/// What to do when libonload.so cannot be loaded by the container's libc, or no provider library of an RDMA device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnIncompatible {
     /// The container does not start.
     #[default]
     Fail,
-    /// The container starts without the preload.
+    /// The container starts without it.
     Skip,
+}
+
+/// Which provider libraries the programs of a container with RDMA devices load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RdmaLibraries {
+    /// The image's where they fit, and else the host's.
+    #[default]
+    Auto,
+    /// The image's.
+    Image,
+    /// Nobody looks.
+    Off,
+}
+
+impl FromStr for RdmaLibraries {
+    type Err = Error;
+
+    /// Reads what a hook is told. It is not called to look at nothing.
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(RdmaLibraries::Auto),
+            "image" => Ok(RdmaLibraries::Image),
+            _ => bail!("{} is neither auto nor image", Quoted(text)),
+        }
+    }
+}
+
+impl fmt::Display for RdmaLibraries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RdmaLibraries::Auto => "auto",
+            RdmaLibraries::Image => "image",
+            RdmaLibraries::Off => "off",
+        })
+    }
 }
 
 /// A value of RLIMIT_MEMLOCK (getrlimit(2)), in bytes.

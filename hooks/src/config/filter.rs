@@ -37,6 +37,7 @@ use crate::decide::{self, Decision};
 use crate::image::container_root::ContainerRoot;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
+use crate::image::rdma_libraries;
 
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 
@@ -211,6 +212,7 @@ impl Filter<'_> {
     ) -> Result<(ContainerEdits, Vec<Device>)> {
         self.refuse_hugetlbfs(&decision)?;
         let mut edits = decision.edits;
+        self.rdma_libraries(&mut edits, config, &decision.rdma, root)?;
         self.preload(&mut edits, config, decision.preload, root)?;
         leave_own_settings(&mut edits, config).context(CONFIG_JSON)?;
         let nodes = decision.devices.iter();
@@ -251,6 +253,44 @@ impl Filter<'_> {
         self.outcome.report.warnings.extend(applied.warnings);
         self.outcome.report.reasons.extend(applied.reasons);
         self.outcome.file = applied.file;
+        Ok(())
+    }
+
+    /// Before the image is there, the hooks of the specification do it later.
+    fn rdma_libraries(
+        &mut self,
+        edits: &mut ContainerEdits,
+        config: &OciConfig,
+        devices: &[String],
+        root: Option<&ContainerRoot>,
+    ) -> Result<()> {
+        let Some(root) = root.filter(|_| !devices.is_empty()) else {
+            return Ok(());
+        };
+        rdma_libraries::take_from_hooks(&mut edits.hooks);
+        let setting = self.settings.config.cdi.rdma_libraries;
+        let choice = rdma_libraries::choose(devices, setting, config, root, self.host);
+        let choice = choice.context(CONFIG_JSON)?;
+        let key = || self.key(&[Class::Rdma]);
+        let mut warnings = Vec::new();
+        if let Some(why) = &choice.misfit {
+            let what = format!("{} may be of no use", devices.join(", "));
+            let warning = self.settings.left_out(&what, why, rdma_libraries::REMEDY);
+            warnings.push(warning.with_context(key)?);
+        }
+        let libraries = ContainerEdits {
+            mounts: choice.files.iter().map(Into::into).collect(),
+            ..ContainerEdits::default()
+        };
+        match check_targets(&libraries, config, Some(root)) {
+            Ok(()) => edits.append(&libraries),
+            Err(error) => warnings.push(format!(
+                "{}: the host's provider libraries are not mounted: {error:#}",
+                key()
+            )),
+        }
+        self.outcome.report.warnings.extend(warnings);
+        self.outcome.report.reasons.extend(choice.reasons);
         Ok(())
     }
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{HostNodes, Node, NodeInfo};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, HookConfig, Log};
+use onload_core::config::{CONFIG_PATH, HookConfig, Log, OnIncompatible};
 use onload_core::onload::PRELOAD_FILE;
+use onload_sys::bail;
 use onload_sys::elf::{self, Summary};
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
@@ -42,6 +43,19 @@ pub struct Settings {
     pub file: PathBuf,
 }
 
+impl Settings {
+    /// What the image's programs cannot load stops the container, or is left out with a warning, as the operator
+    /// chose.
+    pub(crate) fn left_out(&self, what: &str, why: &str, remedy: &str) -> Result<String> {
+        match self.config.annotations.on_incompatible {
+            OnIncompatible::Fail => {
+                bail!("{why}; {remedy}, or set on-incompatible = \"skip\"")
+            }
+            OnIncompatible::Skip => Ok(format!("{what}: {why}")),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
     /// It is in the initial user namespace, where user 0 is root.
@@ -66,6 +80,9 @@ pub trait HostView: NodeInfo {
 
     /// Checks that [`PRELOAD_FILE`] exists and is trusted.
     fn preload_file(&self) -> Result<()>;
+
+    /// The host's files.
+    fn files(&self) -> &Trusted;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
@@ -232,6 +249,10 @@ impl HostView for ThisHost {
     fn preload_file(&self) -> Result<()> {
         self.trusted.check(Path::new(PRELOAD_FILE))?;
         Ok(())
+    }
+
+    fn files(&self) -> &Trusted {
+        &self.trusted
     }
 
     fn library(&self, path: &str) -> Option<Summary> {

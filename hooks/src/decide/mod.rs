@@ -22,6 +22,7 @@ pub mod variable;
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::Memlock;
+use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, MEMLOCK, Policy};
 use onload_core::request::{Origin, Origins, Request};
@@ -35,6 +36,7 @@ use preload_choice::PreloadChoice;
 use specs::Specs;
 use subject::CONFIG_JSON;
 use subject::Subject;
+use sysfs::Sysfs;
 
 /// What one container gets.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct Decision {
     /// All edits, class by class, whether the configuration contains them or not.
     pub by_class: Vec<(Class, ContainerEdits)>,
     pub devices: Vec<Device>,
+    /// The kernel's names of its RDMA devices.
+    pub rdma: Vec<String>,
     /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
     /// pool stands for others, and the configuration contains nothing of it yet.
     pub names: Option<Vec<String>>,
@@ -121,6 +125,7 @@ fn assemble(
     Ok(Decision {
         keys,
         edits,
+        rdma: rdma_devices(&found.by_class, &host.sysfs()),
         by_class: found.by_class,
         devices,
         names: is_whole.then_some(found.names),
@@ -131,6 +136,26 @@ fn assemble(
         reserved: None,
         warnings: Vec::new(),
     })
+}
+
+/// The RDMA devices whose nodes the edits give, or that they move.
+fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
+    let of_rdma = by_class.iter().filter(|(class, _)| *class == Class::Rdma);
+    let mut names = Vec::new();
+    for (_, edits) in of_rdma {
+        let nodes = edits.device_nodes.iter();
+        let nodes = nodes.filter_map(|node| node.source().rsplit('/').next());
+        let verbs = nodes.filter(|name| name.starts_with("uverbs"));
+        names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
+        let hooks = edits.hooks.iter();
+        let moving = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+        names.extend(
+            moving
+                .flat_map(|(_, asked)| asked.rdma_netns)
+                .map(|rdma| rdma.ibdev),
+        );
+    }
+    present::unique(names)
 }
 
 /// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.

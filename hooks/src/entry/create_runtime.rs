@@ -24,8 +24,7 @@ use crate::config::devices::ListedNodes;
 use crate::config::state::State;
 use crate::decide::host::ThisHost;
 use crate::decide::sysfs::{Remedies, Sysfs};
-use crate::live;
-use crate::live::limits;
+use crate::live::{self, limits};
 use crate::moves::{self, StandIns};
 use crate::record::init;
 use crate::record::lease::Container;
@@ -43,22 +42,23 @@ const REMEDIES: Remedies = Remedies {
 
 /// Returns warnings.
 pub(crate) fn run(
-    asked: &HookArguments,
+    arguments: &HookArguments,
     state: &State,
     sysfs: &Sysfs,
     config: &Path,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
-    if !asked.expect.is_empty() {
+    if !arguments.expect.is_empty() {
         let path = state.bundle.join("config.json");
-        let listed = read_config(&path, &asked.expect).with_context(|| format!("reading {path:?}"));
-        check(&asked.expect, &listed?, &state.bundle, sysfs)?;
+        let listed = read_config(&path, &arguments.expect);
+        let listed = listed.with_context(|| format!("reading {path:?}"))?;
+        check(&arguments.expect, &listed, &state.bundle, sysfs)?;
     }
     let mut warnings = Vec::new();
-    if let Some(memlock) = asked.memlock {
+    if let Some(memlock) = arguments.memlock {
         warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
     }
-    let (asked, moving) = moves::split(asked);
+    let (asked, moving) = moves::split(arguments);
     if !asked.lease.is_empty() || !asked.netdev.is_empty() {
         let container = Container {
             id: &state.id,
@@ -70,9 +70,14 @@ pub(crate) fn run(
         let claimed = moves::claim(asked, &[], container, "createRuntime", &host, stand_ins)?;
         warnings.extend(claimed.finish());
     }
-    if !moving.rdma_netns.is_empty() {
+    if !moving.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
         let host = ThisHost::with_config(config)?;
-        warnings.extend(live::move_rdma(state, &moving, &host, stand_ins)?);
+        let libraries = live::rdma_libraries(arguments, state, &host)?;
+        warnings.extend(if moving.rdma_netns.is_empty() {
+            live::mount_libraries(state, libraries, &host, stand_ins)
+        } else {
+            live::move_rdma(state, &moving, libraries, &host, stand_ins)?
+        });
     }
     if !asked.take.is_empty() {
         warnings.extend(live::take(state, &asked.take, config, stand_ins)?.warnings);

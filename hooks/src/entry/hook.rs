@@ -265,7 +265,7 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         bundle: &state.bundle,
     };
     let back = moves::take_back(&rdma.lease, &moving, &gone, stand_ins);
-    if !rdma.rdma_netns.is_empty() {
+    if !rdma.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
         remove_nodes(&state, config)?;
     }
     back.context(subject(stage, id))?;

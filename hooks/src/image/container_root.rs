@@ -13,8 +13,8 @@ use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags, fstat,
-    openat, readlinkat, stat, statx,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, StatxAttributes,
+    StatxFlags, fstat, fstatvfs, openat, readlinkat, stat, statx,
 };
 use rustix::io::Errno;
 
@@ -96,6 +96,12 @@ impl ContainerRoot {
 
     pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path, ResolveFlags::empty())
+    }
+
+    /// Whether no file can be made in it, since there is no writable layer above the image.
+    pub(crate) fn is_read_only(&self) -> bool {
+        let mount = fstatvfs(&self.fd);
+        mount.is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
     }
 
     /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot

@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod devices;
 pub(crate) mod identity;
 mod inspect;
+mod libraries;
 pub(crate) mod limits;
 pub(crate) mod plan;
 pub mod program;
@@ -42,6 +43,7 @@ use crate::record::init::Init;
 use crate::record::lease::{self, Keeper};
 use crate::record::sweep;
 use inspect::Inspection;
+use libraries::Libraries;
 use plan::{Asker, InjectionPlan};
 
 /// Gives a container what its annotations request and its configuration does not contain.
@@ -114,8 +116,14 @@ fn give(
     }
     let reserved = plan.reserved.take();
     report.given = std::mem::take(&mut plan.given);
-    report.reasons = plan.reasons();
-    let result = inject_plan(state, config, plan, before, asker, host, stand_ins);
+    let result =
+        libraries::of_plan(&plan, asker, config, root.as_ref(), host).and_then(|libraries| {
+            report.warnings.extend(libraries.warnings);
+            report.reasons = libraries.reasons;
+            plan.binds.extend(libraries.binds);
+            report.reasons.extend(plan.reasons());
+            inject_plan(state, config, plan, before, asker, host, stand_ins)
+        });
     if let (Err(_), Some(reserved)) = (&result, &reserved) {
         lease::give_back(reserved);
     }
@@ -123,22 +131,76 @@ fn give(
     Ok(report)
 }
 
+/// What the hook of a specification does about libraries for RDMA devices.
+pub(crate) fn rdma_libraries(
+    asked: &HookArguments,
+    state: &State,
+    host: &ThisHost,
+) -> Result<Libraries> {
+    match asked.rdma_libraries {
+        None => Ok(Libraries::default()),
+        Some(setting) => libraries::of_hook(asked, setting, state, &configuration(state)?, host),
+    }
+}
+
+/// Mounts libraries, and nothing else. The container starts without what cannot be mounted. Returns warnings.
+pub(crate) fn mount_libraries(
+    state: &State,
+    own: Libraries,
+    host: &ThisHost,
+    stand_ins: &StandIns,
+) -> Vec<String> {
+    let mut warnings = own.warnings;
+    if own.binds.is_empty() {
+        return warnings;
+    }
+    let key = libraries::key(&own.devices);
+    let plan = InjectionPlan {
+        keys: key.clone(),
+        binds: own.binds,
+        ..InjectionPlan::default()
+    };
+    let asker = Asker::Libraries(own.devices);
+    let mount = |warnings: &mut Vec<String>| -> Result<Vec<String>> {
+        let before = done_before(state, host, warnings)?;
+        if asker.is_served(before.as_ref()) {
+            return Ok(Vec::new());
+        }
+        inject_plan(
+            state,
+            &configuration(state)?,
+            plan,
+            before,
+            &asker,
+            host,
+            stand_ins,
+        )
+    };
+    match mount(&mut warnings) {
+        Ok(more) => warnings.extend(more),
+        Err(error) => warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED)),
+    }
+    warnings
+}
+
 /// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their
-/// nodes. Returns warnings.
+/// nodes, and libraries for them. Returns warnings.
 pub(crate) fn move_rdma(
     state: &State,
     asked: &HookArguments,
+    libraries: Libraries,
     host: &ThisHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let asker = Asker::Moves(asked.rdma_netns.clone());
-    let mut warnings = Vec::new();
+    let mut warnings = libraries.warnings;
     let before = done_before(state, host, &mut warnings)?;
     if asker.is_served(before.as_ref()) {
         return Ok(warnings);
     }
-    let plan = plan::of_moves(asked, &host.settings()?)?;
+    let mut plan = plan::of_moves(asked, &host.settings()?)?;
     let config = configuration(state)?;
+    plan.binds.extend(libraries.binds);
     let more = inject_plan(state, &config, plan, before, &asker, host, stand_ins)?;
     warnings.extend(more);
     Ok(warnings)

@@ -46,6 +46,8 @@ pub(crate) enum Asker {
     Takes(Vec<Take>),
     /// RDMA devices in the container's network namespace, of which it gets the nodes.
     Moves(Vec<MovedRdma>),
+    /// RDMA devices by the kernel's names, for which the container gets libraries.
+    Libraries(Vec<String>),
 }
 
 impl Asker {
@@ -57,6 +59,12 @@ impl Asker {
             Asker::Moves(moves) => {
                 let moves = moves.iter();
                 moves.map(|rdma| format!("rdma-netns {rdma}")).collect()
+            }
+            Asker::Libraries(devices) => {
+                let devices = devices.iter();
+                devices
+                    .map(|name| format!("rdma-libraries {name}"))
+                    .collect()
             }
         }
     }
@@ -126,6 +134,8 @@ pub(crate) struct InjectionPlan {
     pub memlock: Option<Memlock>,
     /// What only one container may have, as its hooks would claim it.
     pub claims: Vec<HookArguments>,
+    /// The RDMA devices that it gets, by the kernel's names.
+    pub rdma: Vec<String>,
     /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
     /// What is leased by both.
@@ -470,6 +480,7 @@ impl Planner<'_> {
             preload,
             memlock,
             claims,
+            rdma: self.decision.rdma.clone(),
             moves,
             given: self.decision.given.clone(),
             warnings,
@@ -635,9 +646,7 @@ fn is_ours(hook: &Hook) -> bool {
     match HookArguments::of_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
         // Without arguments it cleans up, with those of a lease it releases that.
-        Some(("poststop", asked)) => {
-            asked.is_empty() || !asked.lease.is_empty() || !asked.take.is_empty()
-        }
+        Some(("poststop", asked)) => asked.is_empty() || asked.leaves_something(),
         _ => false,
     }
 }

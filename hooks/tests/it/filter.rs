@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{ContainerState, PosixRlimit, Spec, StateBuilder};
 use onload_cdi::SpecSource;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig};
 use onload_core::class::Class;
-use onload_core::config::{HookConfig, Memlock, RootWithOnload};
+use onload_core::config::{HookConfig, Memlock, RdmaLibraries, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
@@ -24,6 +24,7 @@ use onload_hooks::decide::subject::Container;
 use onload_hooks::decide::sysfs::Sysfs;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
+use onload_sys::fs::trust::{Owners, Trusted};
 use onload_sys::text::Chain;
 use onload_test_tree::Tree;
 use proptest::prelude::*;
@@ -96,6 +97,7 @@ struct FakeHost {
     has_preload_file: bool,
     /// The content of /proc/41/uid_map.
     user_map: String,
+    files: Trusted,
 }
 
 impl FakeHost {
@@ -111,6 +113,7 @@ impl FakeHost {
         }
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
+        config.cdi.rdma_libraries = RdmaLibraries::Off;
         let node = |major, minor| Node {
             kind: NodeKind::Char,
             major,
@@ -123,6 +126,8 @@ impl FakeHost {
             ("/dev/infiniband/uverbs0", node(231, 192)),
             ("/dev/infiniband/rdma_cm", node(10, 260)),
         ];
+        let owner = std::fs::metadata(tree.root()).unwrap().uid();
+        let files = Trusted::below(tree.root(), Owners::of(&[0, owner])).unwrap();
         let host = FakeHost {
             tree,
             config,
@@ -139,6 +144,7 @@ impl FakeHost {
                 .collect(),
             has_preload_file: true,
             user_map: String::new(),
+            files,
         };
         host.sysfs_file("infiniband_verbs/uverbs0/ibdev", "rxe0\n");
         host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:192\n");
@@ -249,6 +255,10 @@ impl HostView for FakeHost {
         let error = io::ErrorKind::NotFound.into();
         let source = error;
         Err(onload_sys::fs::trust::TrustError::Open { path, source }.into())
+    }
+
+    fn files(&self) -> &Trusted {
+        &self.files
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {

@@ -23,6 +23,7 @@ mod packaging;
 mod pools;
 mod programs;
 mod rdma;
+mod rdma_libraries;
 mod red_hat;
 mod request;
 mod versions;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::{ContainerEdits, DeviceName, DeviceNode, Hook, HookName, Mount};
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Config, Leases};
+use onload_core::config::{Cdi, Config, Leases, RdmaLibraries};
 use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::{HookArguments, PROGRAM, Take};
 use onload_core::lease::Device;
@@ -148,10 +148,18 @@ impl<'c> Writer<'c> {
     ) -> Vec<Hook> {
         self.hooks(&HookArguments {
             memlock: class.pins_memory().then_some(self.config.memlock),
+            rdma_libraries: (class == Class::Rdma)
+                .then(|| self.rdma_libraries())
+                .flatten(),
             expect: expect.collect(),
             lease,
             ..HookArguments::default()
         })
+    }
+
+    /// What the hook is told of provider libraries; nothing where it is not to look.
+    pub(super) fn rdma_libraries(&self) -> Option<RdmaLibraries> {
+        Some(self.config.rdma_libraries).filter(|libraries| *libraries != RdmaLibraries::Off)
     }
 
     /// The hook that only checks that nodes belong to the devices for which they were written, and takes
@@ -224,7 +232,7 @@ impl<'c> Writer<'c> {
             }
         };
         let mut hooks = vec![hook(HookName::CreateRuntime)];
-        if !arguments.lease.is_empty() || !arguments.take.is_empty() {
+        if arguments.leaves_something() {
             hooks.push(hook(HookName::Poststop));
         }
         hooks

@@ -44,6 +44,7 @@ fn moving_edits(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>)
             memlock: Some(writer.config.memlock),
             lease,
             rdma_netns,
+            rdma_libraries: writer.rdma_libraries(),
             ..HookArguments::default()
         }),
         ..ContainerEdits::default()

@@ -134,7 +134,7 @@ impl Trusted {
     }
 
     pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
-        let (fd, stat) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let (fd, stat, _) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         if kind(&stat) != FileType::RegularFile {
             return Err(is_not(path, REGULAR));
         }
@@ -147,15 +147,20 @@ impl Trusted {
 
     /// Checks a regular file without opening it for reading; its device and inode.
     pub fn check(&self, path: &Path) -> Result<(u64, u64), TrustError> {
-        let (_, stat) = self.walk(path, OFlags::PATH)?;
+        let (_, stat, _) = self.walk(path, OFlags::PATH)?;
         if kind(&stat) != FileType::RegularFile {
             return Err(is_not(path, REGULAR));
         }
         Ok((stat.st_dev, stat.st_ino))
     }
 
+    /// Where a path leads once every link on it is followed.
+    pub fn resolve(&self, path: &Path) -> Result<PathBuf, TrustError> {
+        Ok(self.walk(path, OFlags::PATH)?.2)
+    }
+
     pub fn open_dir(&self, path: &Path) -> Result<TrustedDir<'_>, TrustError> {
-        let (fd, stat) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let (fd, stat, _) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         if kind(&stat) != FileType::Directory {
             return Err(is_not(path, DIRECTORY));
         }
@@ -175,8 +180,8 @@ impl Trusted {
         }
     }
 
-    /// Walks to a path, each step judged, and opens its end with `flags`.
-    fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat), TrustError> {
+    /// Walks to a path, each step judged, and opens its end with `flags`; its path without links is last.
+    fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat, PathBuf), TrustError> {
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
         // The directories above, so that `..` needs no lookup.
@@ -220,7 +225,7 @@ impl Trusted {
                 kind => {
                     check_owner_and_mode(&self.owners, &at, &stat)?;
                     if last {
-                        return Ok((fd, stat));
+                        return Ok((fd, stat, at));
                     }
                     if kind != FileType::Directory {
                         return Err(is_not(&at, DIRECTORY));
@@ -234,7 +239,7 @@ impl Trusted {
         let fd =
             step(dir, OsStr::new("."), flags).map_err(|error| open_error(at.clone(), error))?;
         let stat = stat_of(&fd, &at)?;
-        Ok((fd, stat))
+        Ok((fd, stat, at))
     }
 }
 
@@ -463,6 +468,8 @@ mod tests {
             "/etc/link",
         ] {
             assert_eq!(tree.read(path).unwrap(), b"text", "{path}");
+            let resolved = tree.trusted().resolve(Path::new(path)).unwrap();
+            assert_eq!(resolved, Path::new("/etc/config.toml"), "{path}");
         }
         tree.chmod("var", 0o777);
         assert!(

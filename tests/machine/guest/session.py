@@ -134,6 +134,8 @@ def session(settings):
     # Last: they load drivers again.
     if settings["guest"] == "debian13" and not settings["fixture"]:
         if settings["full"] or wanted:
+            import rdma_libraries
+            rdma_libraries.parts(bench, wanted)
             import rdma_exclusive
             rdma_exclusive.parts(bench, wanted)
         import seeing

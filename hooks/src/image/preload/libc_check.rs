@@ -29,7 +29,7 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-aarch64.so.1",
 ];
 /// Where glibc is searched, beside its loader.
-const LIBRARY_DIRS: [&str; 8] = [
+pub(crate) const LIBRARY_DIRS: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
     "/lib/aarch64-linux-gnu",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
-use onload_core::config::{OnIncompatible, Preload};
+use onload_core::config::Preload;
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
@@ -108,12 +108,7 @@ pub(crate) fn may_preload(
     }
     let program = program(config).map_err(of_config)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
-    let mounts: BTreeSet<PathBuf> = mounts.filter(|at| at != "/").map(PathBuf::from).collect();
-    // A mount without a destination may hide anything.
-    let covered = |path: &Path| {
-        let mut above = path.ancestors().chain([Path::new("")]);
-        above.any(|above| mounts.contains(above))
-    };
+    let covered = covered(mounts.collect());
     match libc_check::check(root, &program, summary.as_ref(), &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
@@ -122,17 +117,24 @@ pub(crate) fn may_preload(
             ));
             Ok(true)
         }
-        Verdict::CannotLoad(reason) => match now.settings.config.annotations.on_incompatible {
-            OnIncompatible::Fail => bail!(
-                "{reason}; use another image, ask for onload.dev/nic-plain, or set on-incompatible = \"skip\""
-            ),
-            OnIncompatible::Skip => {
-                applied
-                    .warnings
-                    .push(format!("{LIBRARY} is not preloaded: {reason}"));
-                Ok(false)
-            }
-        },
+        Verdict::CannotLoad(reason) => {
+            let what = format!("{LIBRARY} is not preloaded");
+            let remedy = "use another image, ask for onload.dev/nic-plain";
+            let warning = now.settings.left_out(&what, &reason, remedy)?;
+            applied.warnings.push(warning);
+            Ok(false)
+        }
+    }
+}
+
+/// Whether one of these mounts of the container may hide a path of the image.
+pub(crate) fn covered(mounts: Vec<String>) -> impl Fn(&Path) -> bool {
+    let mounts = mounts.into_iter().filter(|at| at != "/");
+    let mounts: BTreeSet<PathBuf> = mounts.map(PathBuf::from).collect();
+    // A mount without a destination may hide anything.
+    move |path| {
+        let mut above = path.ancestors().chain([Path::new("")]);
+        above.any(|above| mounts.contains(above))
     }
 }
 

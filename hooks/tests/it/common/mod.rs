@@ -149,7 +149,7 @@ impl Sandbox {
     pub fn allow(&self, classes: &[&str], more: &str) {
         let classes: Vec<String> = classes.iter().map(|class| format!("{class:?}")).collect();
         let text = format!(
-            "[annotations]\nallow = [{}]\n{more}\n[cdi]\nhook-path = {HOOK_THERE:?}\n",
+            "[annotations]\nallow = [{}]\n{more}\n[cdi]\nhook-path = {HOOK_THERE:?}\nrdma-libraries = \"off\"\n",
             classes.join(", ")
         );
         self.file("/etc/onload-ctk/config.toml", text);

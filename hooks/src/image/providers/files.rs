@@ -1,0 +1,169 @@
+//! Files of an image and of the host, read by the same rules: regular, not empty, links followed within the root.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use onload_sys::bail;
+use onload_sys::elf::{self, DynamicSymbol, ElfError, Summary};
+use onload_sys::error::{Context, Result};
+use onload_sys::fs::trust::Trusted;
+
+use crate::image::container_root::{ContainerPath, ContainerRoot};
+
+/// The image, with nothing of ours mounted.
+pub(crate) struct Image<'a> {
+    pub root: &'a ContainerRoot,
+    /// `LD_LIBRARY_PATH` of the container's configuration.
+    pub library_path: Option<&'a str>,
+    /// Whether one of the container's mounts hides a path.
+    pub covered: &'a dyn Fn(&Path) -> bool,
+}
+
+/// A file whose content counts.
+pub(super) struct OpenFile {
+    file: File,
+    size: u64,
+    /// Where it lies, with no link on the path.
+    path: PathBuf,
+}
+
+impl OpenFile {
+    pub(super) fn read(self, limit: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = self.file.take(limit + 1).read_to_end(&mut bytes);
+        read.with_context(|| format!("reading {:?}", self.path))?;
+        if bytes.len() as u64 > limit {
+            bail!("{:?} is larger than {limit} bytes", self.path);
+        }
+        Ok(bytes)
+    }
+}
+
+pub(super) trait Files {
+    /// `None` if there is nothing, or an empty file: one that a runtime made as a mount point.
+    fn open(&self, path: &Path) -> Result<Option<OpenFile>>;
+
+    /// Where a directory lies, with no link on the path; `None` if there is none that can be searched.
+    fn directory(&self, path: &Path) -> Option<PathBuf>;
+}
+
+impl Files for Image<'_> {
+    fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
+        let (file, size) = match self.root.open_file(path) {
+            Ok((_, 0)) => return Ok(None),
+            Ok(opened) => opened,
+            Err(error) if error.is_absent() || error.is_elsewhere() => return Ok(None),
+            Err(error) => return Err(error).context("examining the image"),
+        };
+        let path = self.resolve(path)?;
+        if (self.covered)(&path) {
+            return Ok(None);
+        }
+        Ok(Some(OpenFile { file, size, path }))
+    }
+
+    fn directory(&self, path: &Path) -> Option<PathBuf> {
+        self.root.find_on_own_mount(path).ok()?;
+        let path = self.resolve(path).ok()?;
+        (!(self.covered)(&path)).then_some(path)
+    }
+}
+
+impl Image<'_> {
+    /// Where a path leads in the image, whether something is there or not.
+    pub(super) fn resolve(&self, path: &Path) -> Result<PathBuf> {
+        let covered = |at: &ContainerPath| (self.covered)(&at.to_path());
+        Ok(ContainerPath::resolve(Some(self.root), path, &covered)?.to_path())
+    }
+}
+
+impl Files for Trusted {
+    fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
+        let opened = match Trusted::open(self, path) {
+            Ok(opened) if opened.size() == 0 => return Ok(None),
+            Ok(opened) => opened,
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) => return Err(error).context("examining the host's libraries"),
+        };
+        Ok(Some(OpenFile {
+            size: opened.size(),
+            file: opened.file,
+            path: self.resolve(path)?,
+        }))
+    }
+
+    fn directory(&self, path: &Path) -> Option<PathBuf> {
+        self.resolve(path).ok()
+    }
+}
+
+/// A shared library of this machine's architecture.
+pub(super) struct Library {
+    pub path: PathBuf,
+    pub summary: Summary,
+    file: File,
+    size: u64,
+}
+
+impl Library {
+    /// `None` if there is nothing, or a library of another architecture, which a loader skips.
+    pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Option<Library>> {
+        let Some(opened) = files.open(path)? else {
+            return Ok(None);
+        };
+        let OpenFile { file, size, path } = opened;
+        let summary = elf::summarize_file(&file, size);
+        let summary = summary.with_context(|| format!("reading {path:?}"))?;
+        if Some(summary.machine) != MACHINE || !summary.is_64 {
+            return Ok(None);
+        }
+        Ok(Some(Library {
+            path,
+            summary,
+            file,
+            size,
+        }))
+    }
+
+    pub(super) fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
+        self.failed(elf::each_symbol_of_file(&self.file, self.size, look))
+    }
+
+    pub(super) fn strings_with(&self, words: &[&str]) -> Result<Vec<String>> {
+        self.failed(elf::strings_of_file_with(&self.file, self.size, words))
+    }
+
+    /// The kernel ABIs that a provider serves: `match_min_abi_version` and `match_max_abi_version` behind its name in
+    /// `struct verbs_device_ops` (libibverbs/driver.h). `None` where they cannot be told.
+    pub(super) fn kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
+        let found = elf::numbers_after_name(&self.file, self.size, provider);
+        let mut found = self.failed(found)?;
+        found.retain(|(least, most)| least <= most);
+        found.dedup();
+        Ok(match found[..] {
+            [range] => Some(range),
+            _ => None,
+        })
+    }
+
+    fn failed<T>(&self, read: Result<T, ElfError>) -> Result<T> {
+        read.with_context(|| format!("reading {:?}", self.path))
+    }
+
+    /// The name by which other libraries need it.
+    pub(super) fn name(&self) -> String {
+        let file = self.path.file_name().unwrap_or_default();
+        let soname = self.summary.soname.clone();
+        soname.unwrap_or_else(|| file.to_string_lossy().into_owned())
+    }
+}
+
+/// `e_machine` of this program (elf.h, EM_X86_64 and EM_AARCH64).
+const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
+    Some(62)
+} else if cfg!(target_arch = "aarch64") {
+    Some(183)
+} else {
+    None
+};

@@ -1,0 +1,107 @@
+//! Where a dynamic loader finds libraries: `LD_LIBRARY_PATH`, /etc/ld.so.cache, its default directories. What
+//! /etc/ld.so.conf names is in the cache, since no loader reads that file.
+
+use std::path::{Path, PathBuf};
+
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::fs::open::PATH_MAX;
+use onload_sys::ld_cache;
+
+use super::files::{Files, Library};
+use crate::image::preload::libc_check::LIBRARY_DIRS;
+
+const CACHE: &str = "/etc/ld.so.cache";
+/// A distribution's cache with thousands of libraries has 500 kB.
+const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
+/// Directories of `LD_LIBRARY_PATH` that are searched.
+const MAX_PATH_DIRS: usize = 32;
+/// Files of one name that are examined.
+const MAX_FILES: usize = 16;
+/// Where musl searches beside /lib and /usr/lib, if its list names nothing else.
+const MUSL_DIR: &str = "/usr/local/lib";
+const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1"];
+/// Subdirectories for processors that can do more (glibc-hwcaps), the best first.
+const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
+
+pub(super) struct Libraries<'a> {
+    files: &'a dyn Files,
+    /// Searched before the cache.
+    path_dirs: Vec<PathBuf>,
+    cache: Vec<u8>,
+    default_dirs: Vec<PathBuf>,
+}
+
+impl<'a> Libraries<'a> {
+    pub(super) fn new(files: &'a dyn Files, library_path: Option<&str>) -> Result<Self> {
+        let path = library_path.unwrap_or_default().split([':', ';']);
+        let path: Vec<&str> = path.filter(|dir| dir.starts_with('/')).collect();
+        if path.len() > MAX_PATH_DIRS || path.iter().any(|dir| dir.len() > PATH_MAX) {
+            bail!("LD_LIBRARY_PATH of the container is too long to be searched");
+        }
+        let cache = files.open(Path::new(CACHE))?;
+        let is_there = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
+        let musl = MUSL_LOADERS.into_iter().any(is_there).then_some(MUSL_DIR);
+        Ok(Libraries {
+            files,
+            path_dirs: directories(files, path.into_iter()),
+            cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
+            default_dirs: directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
+        })
+    }
+
+    /// The library that a loader takes for a name.
+    pub(super) fn first(&self, name: &str) -> Result<Option<Library>> {
+        for path in self.candidates(name) {
+            if let Some(library) = Library::open(self.files, &path)? {
+                return Ok(Some(library));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The different files that a loader could take for a name, the one that it takes first.
+    pub(super) fn all(&self, name: &str) -> Result<Vec<Library>> {
+        let mut found: Vec<Library> = Vec::new();
+        for path in self.candidates(name) {
+            if let Some(library) = Library::open(self.files, &path)?
+                && found.iter().all(|other| other.path != library.path)
+            {
+                found.push(library);
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn candidates(&self, name: &str) -> Vec<PathBuf> {
+        // A name with a stroke is a path, which is not searched.
+        if name.is_empty() || name.contains(['/', '\0']) {
+            return Vec::new();
+        }
+        let below = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
+        let mut found: Vec<PathBuf> = below(&self.path_dirs);
+        let cached = ld_cache::paths(&self.cache, name).into_iter();
+        found.extend(cached.take(MAX_FILES).map(PathBuf::from));
+        found.extend::<Vec<_>>(below(&self.default_dirs));
+        found
+    }
+}
+
+/// Those directories that are there, each once, after those of them for processors that can do more.
+fn directories<'a>(files: &dyn Files, wanted: impl Iterator<Item = &'a str>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for dir in wanted {
+        let Some(dir) = files.directory(Path::new(dir)) else {
+            continue;
+        };
+        let capabilities = dir.join("glibc-hwcaps");
+        if !found.contains(&dir) && files.directory(&capabilities).is_some() {
+            let names = CAPABILITIES.iter().map(|name| capabilities.join(name));
+            found.extend(names.filter_map(|dir| files.directory(&dir)));
+        }
+        if !found.contains(&dir) {
+            found.push(dir);
+        }
+    }
+    found
+}

@@ -1,0 +1,128 @@
+//! Whether libraries load in an image: each symbol and version that they need is defined by themselves or by what the
+//! image's loader takes. The number of a private ABI decides nothing: symbols were added without a new one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_sys::bail;
+use onload_sys::elf::VersionNeed;
+use onload_sys::error::Result;
+
+use super::files::Library;
+use super::libraries::Libraries;
+
+/// Libraries that are loaded for one provider; libibverbs, libnl and libc bring about eight.
+const MAX_LIBRARIES: usize = 64;
+
+/// Names of symbols, with the versions in which they are needed.
+type Symbols = BTreeMap<String, BTreeSet<Option<String>>>;
+
+/// The first thing that `loaded` need and do not get in the image, as what follows a name: `needs …`.
+pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option<String>> {
+    let mut symbols = Symbols::new();
+    for library in loaded {
+        library.each_symbol(&mut |symbol| {
+            if !symbol.is_defined && !symbol.is_weak {
+                let versions = symbols.entry(symbol.name.to_owned()).or_default();
+                versions.insert(symbol.version.map(str::to_owned));
+            }
+        })?;
+    }
+    let needs: Vec<&VersionNeed> = loaded
+        .iter()
+        .flat_map(|library| &library.summary.version_needs)
+        .filter(|need| !need.weak)
+        .collect();
+    let mut names: BTreeSet<String> = loaded.iter().map(|library| library.name()).collect();
+    let mut ahead: Vec<String> = Vec::new();
+    for library in loaded {
+        if let Some(missing) = missing_version(&needs, library) {
+            return Ok(Some(missing));
+        }
+        remove_defined(&mut symbols, library)?;
+        ahead.extend(library.summary.needed.iter().cloned());
+    }
+    while let Some(name) = ahead.pop() {
+        if !names.insert(name.clone()) {
+            continue;
+        }
+        if names.len() > MAX_LIBRARIES {
+            bail!("{name} of the image needs more than {MAX_LIBRARIES} libraries");
+        }
+        let Some(library) = image.first(&name)? else {
+            return Ok(Some(format!("needs {name}, which the image does not have")));
+        };
+        if let Some(missing) = missing_version(&needs, &library) {
+            return Ok(Some(missing));
+        }
+        remove_defined(&mut symbols, &library)?;
+        ahead.extend(library.summary.needed);
+    }
+    Ok(symbols.into_iter().find_map(|(name, versions)| {
+        let version = versions.into_iter().next()?;
+        let version = version.map_or_else(String::new, |version| format!("@{version}"));
+        Some(format!(
+            "needs {name}{version}, which no library of the image defines"
+        ))
+    }))
+}
+
+fn remove_defined(symbols: &mut Symbols, library: &Library) -> Result<()> {
+    library.each_symbol(&mut |symbol| {
+        if symbol.is_defined
+            && let Some(versions) = symbols.get_mut(symbol.name)
+        {
+            // The loader takes either for the other if one has no version.
+            let is_met = |needed: &Option<String>| {
+                needed.is_none() || symbol.version.is_none() || needed.as_deref() == symbol.version
+            };
+            versions.retain(|needed| !is_met(needed));
+        }
+    })
+}
+
+/// The loader refuses a library whose needed versions are not defined, whichever symbols it uses.
+fn missing_version(needs: &[&VersionNeed], library: &Library) -> Option<String> {
+    let name = library.name();
+    let defined = &library.summary.version_definitions;
+    let missing = needs
+        .iter()
+        .filter(|need| need.library == name && !defined.contains(&need.version))
+        .max_by_key(|need| number(&need.version))?;
+    let kind = kind(&missing.version);
+    let same = defined.iter().filter(|version| self::kind(version) == kind);
+    let has = same.max_by_key(|version| number(version));
+    let has = has.map_or("no such version", String::as_str);
+    let (version, path) = (&missing.version, &library.path);
+    Some(format!("needs {version} of {name}, and {path:?} has {has}"))
+}
+
+/// `GLIBC_` of `GLIBC_2.38`.
+fn kind(version: &str) -> &str {
+    version.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.')
+}
+
+/// 2 and 38 of `GLIBC_2.38`.
+fn number(version: &str) -> Vec<u32> {
+    let parts = version[kind(version).len()..].split('.');
+    parts.map(|part| part.parse().unwrap_or_default()).collect()
+}
+
+/// The first public version that `other` defines and `library` does not.
+pub(super) fn lost_version<'a>(library: &Library, other: &'a Library) -> Option<&'a String> {
+    let versions = other.summary.version_definitions.iter();
+    let mut public = versions.filter(|version| !version.contains("_PRIVATE_"));
+    public.find(|version| !library.summary.version_definitions.contains(*version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        assert!(number("GLIBC_2.38") > number("GLIBC_2.4"));
+        assert!(number("IBVERBS_PRIVATE_57") > number("IBVERBS_PRIVATE_34"));
+        assert_eq!(kind("IBVERBS_PRIVATE_34"), "IBVERBS_PRIVATE_");
+        assert_eq!(number("GLIBC_ABI_DT_RELR"), [0]);
+    }
+}

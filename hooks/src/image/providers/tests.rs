@@ -1,0 +1,403 @@
+//! Judgements of made-up images and hosts. Each library is a small ELF file with the symbols that matter.
+
+use onload_sys::fs::trust::Owners;
+use onload_test_tree::elf::SharedLibrary;
+use onload_test_tree::{MULTIARCH, Tree};
+
+use super::*;
+use crate::image::container_root::ContainerRoot;
+
+const CONFIG: &str = "/etc/libibverbs.d";
+
+/// An image or a host with glibc.
+fn system(glibc: &str) -> Tree {
+    let tree = Tree::new();
+    let libc = SharedLibrary::new("libc.so.6").defines(glibc, &["malloc"]);
+    place(&tree, "libc.so.6", &libc);
+    tree.directory(CONFIG);
+    tree
+}
+
+fn place(tree: &Tree, name: &str, library: &SharedLibrary) {
+    tree.file(&format!("{MULTIARCH}/{name}"), library.bytes());
+}
+
+/// libibverbs of a private ABI, whose private symbols are given.
+fn verbs(tree: &Tree, abi: u32, private: &[&str]) {
+    let library = SharedLibrary::new("libibverbs.so.1")
+        .needs("libc.so.6", "", &["malloc"])
+        .defines("IBVERBS_1.1", &["ibv_open_device"])
+        .defines(&format!("IBVERBS_PRIVATE_{abi}"), private)
+        .says(CONFIG)
+        .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav{abi}.so"));
+    place(tree, "libibverbs.so.1", &library);
+}
+
+/// A provider of a private ABI, with its configuration.
+fn provider(tree: &Tree, name: &str, abi: u32, private: &[&str]) {
+    let library = plain_provider(name, abi, private);
+    place(tree, &file(name, abi), &library);
+    driver(tree, name);
+}
+
+fn plain_provider(name: &str, abi: u32, private: &[&str]) -> SharedLibrary {
+    SharedLibrary::new(&format!("lib{name}-rdmav{abi}.so"))
+        .needs(
+            "libibverbs.so.1",
+            &format!("IBVERBS_PRIVATE_{abi}"),
+            private,
+        )
+        .needs("libc.so.6", "GLIBC_2.34", &["malloc"])
+}
+
+fn file(name: &str, abi: u32) -> String {
+    format!("libibverbs/lib{name}-rdmav{abi}.so")
+}
+
+fn driver(tree: &Tree, name: &str) {
+    tree.file(
+        &format!("{CONFIG}/{name}.driver"),
+        format!("driver {name}\n"),
+    );
+}
+
+/// A shared provider, as mlx5 is: a library with a public name, and a link to it among the providers.
+fn shared_provider(tree: &Tree, abi: u32, private: &[&str], public: &str) {
+    let library = SharedLibrary {
+        soname: "libmlx5.so.1".to_owned(),
+        ..plain_provider("mlx5", abi, private)
+    };
+    place(
+        tree,
+        "libmlx5.so.1.24",
+        &library.defines(public, &["mlx5dv_open"]),
+    );
+    tree.link(&format!("{MULTIARCH}/libmlx5.so.1"), "libmlx5.so.1.24");
+    tree.directory(&format!("{MULTIARCH}/libibverbs"));
+    tree.link(
+        &format!("{MULTIARCH}/{}", file("mlx5", abi)),
+        "../libmlx5.so.1.24",
+    );
+    driver(tree, "mlx5");
+}
+
+fn device(driver: &str, kernel_abi: u32) -> RdmaDevice {
+    RdmaDevice {
+        name: format!("{driver}_0"),
+        driver: driver.to_owned(),
+        kernel_abi: Some(kernel_abi),
+    }
+}
+
+fn judged(
+    image: &Tree,
+    host: &Tree,
+    driver: &str,
+    path: Option<&str>,
+    read_only: bool,
+) -> Judgement {
+    let root = ContainerRoot::open(image.root()).unwrap();
+    let image = Image {
+        root: &root,
+        library_path: path,
+        covered: &|_| false,
+    };
+    let owner = rustix::process::geteuid().as_raw();
+    let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
+    judge_root(&image, read_only, &host, &[device(driver, 1)])
+}
+
+fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> Verdict {
+    judged(image, host, driver, None, false).verdict
+}
+
+/// The way, and what is mounted, without the directory of libraries: `source target` or only one if they are the same.
+fn mounts(verdict: Verdict) -> (Way, Vec<String>) {
+    let Verdict::Mount { way, files } = verdict else {
+        panic!("{verdict:?}");
+    };
+    let short = |path: &Path| {
+        path.display()
+            .to_string()
+            .replace(&format!("{MULTIARCH}/"), "")
+    };
+    let line = |file: LibraryMount| match (short(&file.source), short(&file.target)) {
+        (source, target) if source == target => source,
+        (source, target) => format!("{source} {target}"),
+    };
+    (way, files.into_iter().map(line).collect())
+}
+
+fn reason(verdict: Verdict) -> String {
+    let Verdict::Unfit(reason) = verdict else {
+        panic!("{verdict:?}");
+    };
+    reason
+}
+
+const OLD: &[&str] = &["ibv_cmd_create_cq"];
+const NEW: &[&str] = &["ibv_cmd_create_cq", "ibv_cmd_create_cq_ex2"];
+const DRIVER_FILE: &str = "/etc/libibverbs.d/rxe.driver";
+
+/// An image with libibverbs alone, and a host with a provider for it.
+fn without_provider() -> (Tree, Tree) {
+    let (image, host) = (system("GLIBC_2.34"), system("GLIBC_2.34"));
+    verbs(&image, 34, OLD);
+    verbs(&host, 34, NEW);
+    provider(&host, "rxe", 34, OLD);
+    (image, host)
+}
+
+#[test]
+fn an_image_with_its_own_provider_fits_whatever_the_host_has() {
+    let (image, host) = (system("GLIBC_2.34"), Tree::new());
+    verbs(&image, 34, OLD);
+    provider(&image, "rxe", 34, OLD);
+    assert_eq!(verdict_of(&image, &host, "rdma_rxe"), Verdict::Fits);
+}
+
+#[test]
+fn a_missing_provider_is_added_under_the_image_s_name() {
+    let (image, host) = without_provider();
+    let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
+    assert_eq!(way, Way::Add);
+    assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so"]);
+}
+
+#[test]
+fn a_shared_provider_gets_its_public_name_too() {
+    let (image, host) = without_provider();
+    shared_provider(&host, 34, OLD, "MLX5_1.24");
+    let (way, files) = mounts(verdict_of(&image, &host, "mlx5_core"));
+    assert_eq!(way, Way::Add);
+    let expected = [
+        "/etc/libibverbs.d/mlx5.driver",
+        "libmlx5.so.1.24 libibverbs/libmlx5-rdmav34.so",
+        "libmlx5.so.1.24 libmlx5.so.1",
+    ];
+    assert_eq!(files, expected);
+}
+
+#[test]
+fn a_provider_newer_by_one_symbol_inside_its_private_abi_is_not_added() {
+    let (image, host) = without_provider();
+    shared_provider(&host, 34, NEW, "MLX5_1.24");
+    let (way, files) = mounts(verdict_of(&image, &host, "mlx5"));
+    assert_eq!(way, Way::Replace);
+    assert!(files.contains(&"libibverbs.so.1".to_owned()), "{files:?}");
+    // The host's libibverbs lacks a public version that the image's has.
+    let verbs = SharedLibrary::new("libibverbs.so.1")
+        .defines("IBVERBS_9.9", &["ibv_new"])
+        .defines("IBVERBS_PRIVATE_34", OLD)
+        .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
+    place(&image, "libibverbs.so.1", &verbs);
+    let reason = reason(verdict_of(&image, &host, "mlx5"));
+    assert!(
+        reason.contains("needs ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_34"),
+        "{reason}"
+    );
+    assert!(reason.contains("does not define IBVERBS_9.9"), "{reason}");
+}
+
+#[test]
+fn a_newer_private_abi_of_the_host_replaces_the_whole_set() {
+    let (image, host) = (system("GLIBC_2.34"), system("GLIBC_2.34"));
+    verbs(&image, 34, OLD);
+    shared_provider(&image, 34, OLD, "MLX5_1.24");
+    driver(&image, "rxe");
+    let rdmacm = SharedLibrary::new("librdmacm.so.1").defines("RDMACM_1.0", &["rdma_listen"]);
+    place(&image, "librdmacm.so.1", &rdmacm);
+    verbs(&host, 57, NEW);
+    provider(&host, "rxe", 57, NEW);
+    let without = reason(verdict_of(&image, &host, "rxe"));
+    assert!(
+        without.contains("and the host has no librdmacm.so.1"),
+        "{without}"
+    );
+    assert!(
+        without.contains("needs IBVERBS_PRIVATE_57 of libibverbs.so.1"),
+        "{without}"
+    );
+    assert!(without.contains("has IBVERBS_PRIVATE_34"), "{without}");
+    place(
+        &host,
+        "librdmacm.so.1",
+        &rdmacm.defines("RDMACM_1.1", &["rdma_new"]),
+    );
+    shared_provider(&host, 57, NEW, "MLX5_1.24");
+    let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
+    assert_eq!(way, Way::Replace);
+    let expected = [
+        "libibverbs/librxe-rdmav57.so",
+        "libibverbs.so.1",
+        "libmlx5.so.1.24",
+        "librdmacm.so.1",
+    ];
+    assert_eq!(files, expected);
+}
+
+#[test]
+fn an_image_without_any_rdma_package_gets_the_whole_set() {
+    let (_, host) = without_provider();
+    let image = system("GLIBC_2.34");
+    let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
+    assert_eq!(way, Way::Replace);
+    assert_eq!(
+        files,
+        [
+            DRIVER_FILE,
+            "libibverbs/librxe-rdmav34.so",
+            "libibverbs.so.1"
+        ]
+    );
+}
+
+#[test]
+fn an_older_glibc_and_musl_get_nothing() {
+    let (_, host) = without_provider();
+    let old = reason(verdict_of(&system("GLIBC_2.31"), &host, "rxe"));
+    assert!(old.contains("needs GLIBC_2.34 of libc.so.6"), "{old}");
+    assert!(old.contains("has GLIBC_2.31"), "{old}");
+    let musl = Tree::new();
+    musl.file(
+        "/lib/ld-musl-x86_64.so.1",
+        SharedLibrary::new("libc.musl-x86_64.so.1").bytes(),
+    );
+    let musl = reason(verdict_of(&musl, &host, "rxe"));
+    assert!(musl.contains("the image has no libc.so.6"), "{musl}");
+}
+
+#[test]
+fn a_provider_that_does_not_serve_the_kernel_s_abi_is_covered_where_it_lies() {
+    let (image, host) = without_provider();
+    let old = plain_provider("rxe", 34, OLD).record("rxe", 2, 2);
+    place(&image, "libibverbs/librxe-rdmav34.so", &old);
+    driver(&image, "rxe");
+    let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
+    assert_eq!(
+        (way, files),
+        (Way::Cover, vec!["libibverbs/librxe-rdmav34.so".to_owned()])
+    );
+    let fits = plain_provider("rxe", 34, OLD).record("rxe", 1, 2);
+    place(&image, "libibverbs/librxe-rdmav34.so", &fits);
+    assert_eq!(verdict_of(&image, &host, "rxe"), Verdict::Fits);
+}
+
+#[test]
+fn an_empty_file_that_a_runtime_left_counts_as_missing() {
+    let (image, host) = without_provider();
+    let target = format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so");
+    image.file(&target, "").file(DRIVER_FILE, "");
+    let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
+    assert_eq!((way, files.len()), (Way::Add, 2));
+    image.file(&format!("{MULTIARCH}/libibverbs.so.1"), "");
+    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Replace);
+}
+
+#[test]
+fn a_read_only_root_gets_what_it_has_a_place_for() {
+    let (image, host) = without_provider();
+    let reason = reason(judged(&image, &host, "rxe", None, true).verdict);
+    assert!(reason.contains("read-only and has no"), "{reason}");
+    image.file(DRIVER_FILE, "");
+    image.file(&format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so"), "");
+    assert_eq!(
+        mounts(judged(&image, &host, "rxe", None, true).verdict).0,
+        Way::Add
+    );
+}
+
+#[test]
+fn two_different_libibverbs_are_refused_by_their_paths() {
+    let (image, host) = without_provider();
+    image.file(
+        "/opt/x/lib/libibverbs.so.1",
+        SharedLibrary::new("libibverbs.so.1").bytes(),
+    );
+    image.link("/opt/y", "x/lib");
+    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Add);
+    let reason = reason(judged(&image, &host, "rxe", Some("/opt/y"), false).verdict);
+    assert!(
+        reason.contains("\"/opt/x/lib/libibverbs.so.1\""),
+        "{reason}"
+    );
+    assert!(
+        reason.contains(&format!("\"{MULTIARCH}/libibverbs.so.1\"")),
+        "{reason}"
+    );
+}
+
+#[test]
+fn libraries_that_the_user_mounts_are_left_alone() {
+    let (image, host) = without_provider();
+    let root = ContainerRoot::open(image.root()).unwrap();
+    let own = format!("{MULTIARCH}/libibverbs.so.1");
+    let covered = |path: &Path| path == Path::new(&own);
+    let image = Image {
+        root: &root,
+        library_path: None,
+        covered: &covered,
+    };
+    let owner = rustix::process::geteuid().as_raw();
+    let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
+    let judgement = judge(&image, &host, &[device("rxe", 1), device("hfi1", 1)]);
+    assert_eq!(judgement.verdict, Verdict::Fits);
+    assert_eq!(judgement.notes.len(), 2, "{:?}", judgement.notes);
+}
+
+#[test]
+fn a_hostile_image_costs_a_refusal() {
+    let (image, host) = without_provider();
+    let verbs = format!("{MULTIARCH}/libibverbs.so.1");
+    let provider = format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so");
+    let refusal = || reason(verdict_of(&image, &host, "rxe"));
+    let say = |string: &str| {
+        let library = SharedLibrary::new("libibverbs.so.1").defines("IBVERBS_PRIVATE_34", OLD);
+        image.file(&verbs, library.says(string).bytes());
+    };
+    say("/etc/lib%s-rdmav34.so");
+    assert!(refusal().contains("does not name a directory of providers"));
+    // The directory is a link out of where libraries belong: nothing is mounted there.
+    say("/usr/share/p/lib%s-rdmav34.so");
+    image.directory("/etc/init.d").directory("/usr/share");
+    image.link("/usr/share/p", "/../../etc/init.d");
+    let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
+    assert_eq!(way, Way::Replace);
+    assert_eq!(
+        files,
+        [
+            DRIVER_FILE,
+            "libibverbs/librxe-rdmav34.so",
+            "libibverbs.so.1"
+        ]
+    );
+    // A cycle of links.
+    image.link("/usr/share/a", "b").link("/usr/share/b", "a");
+    say("/usr/share/a/lib%s-rdmav34.so");
+    assert!(refusal().contains("examining the image"), "{}", refusal());
+    // A FIFO in place of a library.
+    say(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
+    image.directory(&format!("{MULTIARCH}/libibverbs"));
+    let mode = rustix::fs::Mode::from_raw_mode(0o644);
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, image.path(&provider), fifo, mode, 0).unwrap();
+    assert!(refusal().contains("is not a regular file"), "{}", refusal());
+    std::fs::remove_file(image.path(&provider)).unwrap();
+    // A file of a terabyte whose tables are far apart, and one that is no library.
+    let huge = std::fs::File::options()
+        .write(true)
+        .open(image.path(&verbs))
+        .unwrap();
+    huge.set_len(1 << 40).unwrap();
+    let _ = verdict_of(&image, &host, "rxe");
+    image.file(&verbs, "GROUP ( libibverbs.so.2 )");
+    assert!(refusal().contains("not an ELF file"), "{}", refusal());
+}
+
+#[test]
+fn libraries_of_the_host_that_others_can_write_are_not_mounted() {
+    let (image, host) = without_provider();
+    host.chmod(&format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so"), 0o666);
+    let reason = reason(verdict_of(&image, &host, "rxe"));
+    assert!(reason.contains("others can change it"), "{reason}");
+}

@@ -1,0 +1,157 @@
+//! An installed libibverbs: which providers it opens, and where it expects them.
+
+use std::path::{Component, Path, PathBuf};
+
+use onload_sys::bail;
+use onload_sys::error::Result;
+
+use super::files::Library;
+use super::libraries::Libraries;
+
+pub(super) const LIBIBVERBS: &str = "libibverbs.so.1";
+
+/// Where libraries may be mounted. Whatever an image's libibverbs names, it is no reason to cover anything else.
+const LIBRARY_ROOTS: [&str; 4] = ["/usr", "/lib", "/lib64", "/opt"];
+const CONFIG_DIR: &str = "/etc/libibverbs.d";
+
+/// What the code of libibverbs was compiled with (libibverbs/dynamic_driver.c, `load_driver` and `read_config`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub providers: PathBuf,
+    /// The number in `-rdmav34.so`.
+    pub private_abi: u32,
+    pub config: PathBuf,
+}
+
+pub(super) struct Verbs {
+    pub library: Library,
+    pub layout: Layout,
+}
+
+impl Verbs {
+    /// The libibverbs that a loader finds; more than one is refused. `whose` is the owner for a message.
+    pub(super) fn find(libraries: &Libraries<'_>, whose: &str) -> Result<Option<Verbs>> {
+        let mut found = libraries.all(LIBIBVERBS)?.into_iter();
+        let Some(library) = found.next() else {
+            return Ok(None);
+        };
+        if let Some(other) = found.next() {
+            bail!(
+                "{whose} has two {LIBIBVERBS}, {:?} and {:?}, and programs may load either; remove one",
+                library.path,
+                other.path
+            );
+        }
+        let strings = library.strings_with(&["/lib%s-rdmav", "/libibverbs.d"])?;
+        let Some(layout) = Layout::new(&strings) else {
+            bail!(
+                "{:?} of {whose} does not name a directory of providers below /usr, /lib or /opt",
+                library.path
+            );
+        };
+        Ok(Some(Verbs { library, layout }))
+    }
+}
+
+impl Layout {
+    fn new(strings: &[String]) -> Option<Layout> {
+        let (providers, private_abi) = strings.iter().find_map(|string| {
+            let (directory, suffix) = string.split_once("/lib%s-rdmav")?;
+            let number = suffix.strip_suffix(".so")?;
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+            Some((directory, number.parse().ok().filter(|_| is_number)?))
+        })?;
+        let is_config = |string: &&String| string.ends_with("/libibverbs.d");
+        let config = strings.iter().find(is_config).map_or(CONFIG_DIR, |at| at);
+        let layout = Layout {
+            providers: PathBuf::from(providers),
+            private_abi,
+            config: PathBuf::from(config),
+        };
+        let may_be = holds_libraries(&layout.providers) && holds_config(&layout.config);
+        may_be.then_some(layout)
+    }
+
+    pub(super) fn provider(&self, name: &str) -> PathBuf {
+        let file = format!("lib{name}-rdmav{}.so", self.private_abi);
+        self.providers.join(file)
+    }
+
+    pub(super) fn driver_file(&self, name: &str) -> PathBuf {
+        self.config.join(format!("{name}.driver"))
+    }
+}
+
+/// Whether libraries may be mounted at a path, or taken from there.
+pub(super) fn holds_libraries(path: &Path) -> bool {
+    let is_below = |root: &str| path != Path::new(root) && path.starts_with(root);
+    is_plain(path) && LIBRARY_ROOTS.iter().any(|root| is_below(root))
+}
+
+/// The same for the files that name drivers.
+pub(super) fn holds_config(path: &Path) -> bool {
+    is_plain(path) && path.starts_with(CONFIG_DIR) || holds_libraries(path)
+}
+
+fn is_plain(path: &Path) -> bool {
+    let is_name = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    let text = path.to_string_lossy();
+    path.components().all(is_name) && !text.contains(|letter: char| letter.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(strings: &[&str]) -> Option<Layout> {
+        Layout::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_directory_and_the_private_abi_are_in_the_strings() {
+        let debian = layout(&[
+            "/etc/libibverbs.d",
+            "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav34.so",
+        ])
+        .unwrap();
+        assert_eq!(
+            debian.provider("rxe"),
+            Path::new("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so")
+        );
+        let file = Path::new("/etc/libibverbs.d/rxe.driver");
+        assert_eq!(debian.driver_file("rxe"), file);
+        let built = layout(&[
+            "/opt/rdma/etc/libibverbs.d",
+            "/opt/rdma/lib/lib%s-rdmav57.so",
+        ]);
+        assert_eq!(
+            built.unwrap().config,
+            Path::new("/opt/rdma/etc/libibverbs.d")
+        );
+    }
+
+    #[test]
+    fn strings_that_lead_elsewhere_are_refused() {
+        for strings in [
+            &["lib%s-rdmav34.so"][..],
+            &["/lib%s-rdmav34.so"],
+            &["/etc/lib%s-rdmav34.so"],
+            &["/usr/lib/../../etc/lib%s-rdmav34.so"],
+            &["/usr/lib/./x\n/lib%s-rdmav34.so"],
+            &["usr/lib/lib%s-rdmav34.so"],
+            &["/usrlib/lib%s-rdmav34.so"],
+            &["/usr/lib/lib%s-rdmav34"],
+            &["/usr/lib/lib%s-rdmav.so"],
+            &["/usr/lib/lib%s-rdmav+4.so"],
+            &["/usr/lib/lib%s-rdmav34.so/x.so"],
+            &["/usr/lib/lib%s-rdmav99999999999.so"],
+            &["/usr/lib/lib%s-rdmav34.so", "/proc/libibverbs.d"],
+            &[
+                "/usr/lib/lib%s-rdmav34.so",
+                "/etc/libibverbs.d/../x/libibverbs.d",
+            ],
+        ] {
+            assert_eq!(layout(strings), None, "{strings:?}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Which provider libraries a container with RDMA devices uses: those of its image, or those of the host, as the operator
+//! has it.
+
+use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError};
+use onload_cdi::{Hook, Mount};
+use onload_core::config::RdmaLibraries;
+use onload_core::hook_arguments::HookArguments;
+
+use super::container_root::ContainerRoot;
+use super::preload::covered;
+use super::providers::{self, Image, LibraryMount, RdmaDevice, Verdict, Way};
+use crate::decide::host::HostView;
+
+/// What images do that bring libraries which nothing here can judge.
+pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" where programs have such libraries built in or load them from elsewhere";
+
+/// Of each file of the host.
+const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// The files of the host that the container does not have yet.
+    pub files: Vec<LibraryMount>,
+    /// Why its programs cannot use the devices.
+    pub misfit: Option<String>,
+    pub reasons: Vec<String>,
+}
+
+/// What programs of an image use RDMA devices by, which are named as the kernel does.
+pub(crate) fn choose(
+    devices: &[String],
+    setting: RdmaLibraries,
+    config: &OciConfig,
+    root: &ContainerRoot,
+    host: &dyn HostView,
+) -> Result<Choice, OciConfigError> {
+    let mut choice = Choice::default();
+    if setting == RdmaLibraries::Off {
+        return Ok(choice);
+    }
+    let sysfs = host.sysfs();
+    let known = devices.iter().filter_map(|name| {
+        let (driver, kernel_abi) = sysfs.verbs_driver(name)?;
+        let name = name.clone();
+        Some(RdmaDevice {
+            name,
+            driver,
+            kernel_abi,
+        })
+    });
+    let known: Vec<RdmaDevice> = known.collect();
+    if known.is_empty() {
+        return Ok(choice);
+    }
+    let library_path = config.env_get("LD_LIBRARY_PATH")?;
+    // What was mounted here before does not count as the container's.
+    let others = config
+        .mounts()
+        .iter()
+        .filter(|mount| mount.options() != OPTIONS);
+    let image = Image {
+        root,
+        library_path: library_path.as_deref(),
+        covered: &covered(others.map(MountEntry::destination).collect()),
+    };
+    let judgement = providers::judge(&image, host.files(), &known);
+    choice.reasons = judgement.notes;
+    let names = devices.join(", ");
+    match judgement.verdict {
+        Verdict::Fits => {
+            choice
+                .reasons
+                .push(format!("the image's own libraries can use {names}"));
+        }
+        Verdict::Unfit(why) => choice.misfit = Some(why),
+        Verdict::Mount { way, .. } if setting == RdmaLibraries::Image => {
+            choice.misfit = Some(format!(
+                "{}; rdma-libraries = \"auto\" would mount the host's",
+                lack(way, &names)
+            ));
+        }
+        Verdict::Mount { way, mut files } => {
+            choice
+                .reasons
+                .push(format!("{}: the host's are mounted", lack(way, &names)));
+            files.retain(|file| !is_held(file, config.mounts()));
+            choice.files = files;
+        }
+    }
+    Ok(choice)
+}
+
+/// Takes from hooks what is done before the runtime is there.
+pub(crate) fn take_from_hooks(hooks: &mut Vec<Hook>) {
+    hooks.retain_mut(|hook| {
+        let Some((stage, mut asked)) = HookArguments::of_command(&hook.args) else {
+            return true;
+        };
+        if asked.rdma_libraries.take().is_none() {
+            return true;
+        }
+        let is_needed = stage != "poststop" || asked.leaves_something();
+        asked.replace_in(&mut hook.args);
+        is_needed
+    });
+}
+
+fn lack(way: Way, names: &str) -> String {
+    match way {
+        Way::Add => format!("the image has no provider library for {names}"),
+        Way::Cover => format!("the image's provider library for {names} does not fit this kernel"),
+        Way::Replace => {
+            format!("the image has no libibverbs that has a provider library for {names}")
+        }
+    }
+}
+
+fn is_held(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
+    let mount = Mount::from(file);
+    let is_same =
+        |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
+    mounts.iter().any(is_same)
+}
+
+impl From<&LibraryMount> for Mount {
+    fn from(file: &LibraryMount) -> Mount {
+        Mount {
+            host_path: file.source.to_string_lossy().into_owned(),
+            container_path: file.target.to_string_lossy().into_owned(),
+            type_: None,
+            options: OPTIONS.map(Into::into).into(),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Provider libraries of the host for the RDMA devices of a container that its runtime has already created.
+
+use onload_cdi::HookName;
+use onload_cdi::oci::OciConfig;
+use onload_core::class::Class;
+use onload_core::config::RdmaLibraries;
+use onload_core::expect::{Expect, Expected};
+use onload_core::hook_arguments::HookArguments;
+use onload_sys::error::{Context, Result};
+use onload_sys::mount_api::attr;
+
+use super::plan::{Asker, Bind, InjectionPlan};
+use crate::config::state::State;
+use crate::decide::host::{HostView, ThisHost};
+use crate::decide::subject::CONFIG_JSON;
+use crate::image::container_root::ContainerRoot;
+use crate::image::providers::LibraryMount;
+use crate::image::rdma_libraries;
+
+/// What the hook of a specification does for its devices.
+#[derive(Debug, Default)]
+pub(crate) struct Libraries {
+    pub(super) devices: Vec<String>,
+    pub(super) binds: Vec<Bind>,
+    pub(super) warnings: Vec<String>,
+    pub(super) reasons: Vec<String>,
+}
+
+/// Chooses libraries for all RDMA devices of a container in the first of its hooks, while all devices are still on
+/// the host. What does not fit is a warning: whoever names a device of a specification may have other libraries.
+pub(super) fn of_hook(
+    asked: &HookArguments,
+    setting: RdmaLibraries,
+    state: &State,
+    config: &OciConfig,
+    host: &ThisHost,
+) -> Result<Libraries> {
+    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
+    let hooks = hooks.into_iter().filter_map(|hook| {
+        let args = hook.args?;
+        Some(HookArguments::of_command(&args)?.1)
+    });
+    let looking: Vec<HookArguments> = hooks.filter(|hook| hook.rdma_libraries.is_some()).collect();
+    let devices: Vec<String> = match looking.first() {
+        Some(first) if first == asked => looking.iter().flat_map(named).collect(),
+        _ if looking.contains(asked) => return Ok(Libraries::default()),
+        _ => named(asked),
+    };
+    let key = key(&devices);
+    let path = config.root_path().context(CONFIG_JSON)?.unwrap_or_default();
+    let root = match ContainerRoot::open(&state.bundle.join(path)) {
+        Ok(root) => root,
+        Err(error) => {
+            let warning = format!("{key}: whether the image has libraries is unknown: {error:#}");
+            return Ok(Libraries {
+                warnings: vec![warning],
+                ..Libraries::default()
+            });
+        }
+    };
+    let (mut libraries, misfit) = choose(devices, setting, config, &root, host)?;
+    libraries
+        .warnings
+        .extend(misfit.map(|why| format!("{key}: {why}")));
+    if !libraries.binds.is_empty()
+        && let Some(why) = closed(host)?
+    {
+        libraries.binds.clear();
+        libraries
+            .warnings
+            .push(format!("{key}: {NOT_MOUNTED}: {why}"));
+    }
+    Ok(libraries)
+}
+
+/// The same for devices that are given to a container late, of which it may have none yet.
+pub(super) fn of_plan(
+    plan: &InjectionPlan,
+    asker: &Asker,
+    config: &OciConfig,
+    root: Option<&ContainerRoot>,
+    host: &ThisHost,
+) -> Result<Libraries> {
+    let Some(root) = root.filter(|_| !plan.rdma.is_empty()) else {
+        return Ok(Libraries::default());
+    };
+    let settings = host.settings()?;
+    let setting = settings.config.cdi.rdma_libraries;
+    let (mut libraries, misfit) = choose(plan.rdma.clone(), setting, config, root, host)?;
+    let Some(why) = misfit else {
+        return Ok(libraries);
+    };
+    let what = format!("{} may be of no use", plan.rdma.join(", "));
+    let warning = match asker {
+        Asker::Annotations => settings.left_out(&what, &why, rdma_libraries::REMEDY),
+        _ => Ok(format!("{what}: {why}")),
+    };
+    libraries.warnings.push(warning.context(&plan.keys)?);
+    Ok(libraries)
+}
+
+pub(super) const NOT_MOUNTED: &str =
+    "the host's provider libraries, which the container needs, are not mounted";
+
+pub(super) fn key(devices: &[String]) -> String {
+    format!("{}={}", Class::Rdma.kind(), devices.join(","))
+}
+
+fn named(asked: &HookArguments) -> Vec<String> {
+    let verbs = asked
+        .expect
+        .iter()
+        .filter(|expect| expect.node_name().starts_with("uverbs"));
+    let expected = verbs.filter_map(|Expect { device, .. }| match device {
+        Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
+        _ => None,
+    });
+    let moving = asked.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
+    expected.chain(moving).collect()
+}
+
+/// Why nothing is mounted into a container that is there already.
+fn closed(host: &ThisHost) -> Result<Option<String>> {
+    if !host.is_initial_namespace() {
+        return Ok(Some(
+            "the engine is rootless; use an image that has them".to_owned(),
+        ));
+    }
+    let settings = host.settings()?;
+    let is_closed = !settings.config.annotations.live_devices;
+    Ok(is_closed.then(|| format!("live-devices = false in {}", settings.file.display())))
+}
+
+/// Libraries for these devices, or why none fits. The image is looked at from here, without what is mounted in the
+/// container.
+fn choose(
+    devices: Vec<String>,
+    setting: RdmaLibraries,
+    config: &OciConfig,
+    root: &ContainerRoot,
+    host: &ThisHost,
+) -> Result<(Libraries, Option<String>)> {
+    let choice = rdma_libraries::choose(&devices, setting, config, root, host);
+    let choice = choice.context(CONFIG_JSON)?;
+    let libraries = Libraries {
+        devices,
+        binds: choice.files.into_iter().map(bind).collect(),
+        warnings: Vec::new(),
+        reasons: choice.reasons,
+    };
+    Ok((libraries, choice.misfit))
+}
+
+fn bind(file: LibraryMount) -> Bind {
+    Bind {
+        source: file.source,
+        target: file.target,
+        attributes: attr::RDONLY | attr::NOSUID | attr::NODEV,
+        is_recursive: false,
+        rule: None,
+    }
+}
