@@ -224,6 +224,7 @@ mod tests {
                 need("libdl.so.2", "GLIBC_2.2.5", false),
             ]
             .into(),
+            search_path: None,
             version_definitions: Default::default(),
         }
     }
