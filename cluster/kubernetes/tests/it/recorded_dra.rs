@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use crate::support::dra_kubelet::{Registered, claim};
 use crate::support::offers::captured;
@@ -157,8 +158,17 @@ async fn a_claim_whose_specification_was_taken_away_is_refused_as_it_was() {
     let mut claims = Recorded::all();
     claims.retain(|recorded| recorded.of == SPEC_GONE);
     let node = Node::with(&claims).await;
-    fs::remove_file(node.host.spec_dir().join("onload.dev-rdma.json")).unwrap();
+    let specs = node.host.spec_dir();
+    fs::remove_file(specs.join("onload.dev-rdma.json")).unwrap();
+    // The recorded daemon had not looked since. This one looks as soon as the directory is still.
+    let unrest = tokio::spawn(async move {
+        loop {
+            fs::write(specs.join(".unrest"), b"").unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
     let said = claims[0].prepare(&node.driver).await.err();
+    unrest.abort();
     assert_eq!(said, claims[0].refusal);
 }
 
