@@ -38,6 +38,8 @@ const MAX_STRING_BYTES: u64 = 512 * 1024;
 const MAX_CONSTANT_BYTES: u64 = 1024 * 1024;
 /// Strings of one file that may match a search.
 const MAX_MATCHES: usize = 64;
+/// Bytes of all names together that are copied out of a file: tables may name one long string thousands of times.
+const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Bytes of a block, which is read at once.
 const BLOCK_BYTES: u64 = 4 * 1024;
@@ -329,6 +331,7 @@ struct File<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     segments: &'d [H::ProgramHeader],
     names: Near<'d>,
     tables: Near<'d>,
+    text_left: Cell<usize>,
 }
 
 /// What was read last of a file, and where it begins. Names stand beside each other, and so do the records of a table:
@@ -391,6 +394,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             segments,
             names: Near::default(),
             tables: Near::default(),
+            text_left: Cell::new(MAX_TEXT_BYTES),
         })
     }
 
@@ -450,19 +454,28 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 continue;
             }
             let start = symbol.st_name(self.endian) as usize;
-            let name = strings.get(start..).and_then(before_zero);
+            let name = strings.get(start..).ok_or(malformed)?;
+            let name = before_zero(&name[..name.len().min(MAX_NAME_BYTES as usize)]);
             let name = name.and_then(|name| std::str::from_utf8(name).ok());
+            let name = name.ok_or(malformed)?;
             let version = match index {
                 None | Some(elf::VER_NDX_GLOBAL) => None,
                 Some(index) => Some(names.get(&index.0).ok_or(malformed)?.as_str()),
             };
+            self.spend(name.len() + version.map_or(0, str::len))?;
             look(DynamicSymbol {
-                name: name.ok_or(malformed)?,
+                name,
                 version,
                 is_defined: !symbol.is_undefined(self.endian),
                 is_weak: symbol.is_weak(),
             });
         }
+        Ok(())
+    }
+
+    fn spend(&self, bytes: usize) -> Result<(), ElfError> {
+        let left = self.text_left.get().checked_sub(bytes);
+        self.text_left.set(left.ok_or(TOO_MANY)?);
         Ok(())
     }
 
@@ -527,7 +540,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             let bytes = self.data.read_bytes_at(offset, size);
             let bytes = bytes.map_err(|()| Malformed("segment"))?;
             for string in bytes.split(|byte| *byte == 0) {
-                if !words.iter().any(|word| contains(string, word)) {
+                let is_path = string.len() <= MAX_NAME_BYTES as usize;
+                if !is_path || !words.iter().any(|word| contains(string, word)) {
                     continue;
                 }
                 if let Ok(text) = std::str::from_utf8(string) {
@@ -689,6 +703,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 read.map_err(|()| malformed)?
             }
         };
+        self.spend(bytes.len())?;
         text(bytes, "name is not UTF-8")
     }
 
@@ -730,6 +745,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             for _ in 0..need.vn_cnt.get(self.endian) {
                 budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
                 let aux: &elf::Vernaux<Endianness> = self.record(at)?;
+                self.spend(library.len())?;
                 let need = VersionNeed {
                     library: library.clone(),
                     version: self.string(dynamic, aux.vna_name.get(self.endian).into())?,
@@ -908,6 +924,26 @@ mod tests {
         assert_eq!(symbols(&library()).unwrap(), expected);
         let found = strings_with(&library()[..], &["-rdmav"]).unwrap();
         assert_eq!(found, ["/usr/lib/lib%s-rdmav34.so"]);
+    }
+
+    #[test]
+    fn a_long_version_that_thousands_of_symbols_have_is_not_copied_for_each() {
+        let version = "A".repeat(4000);
+        let names: Vec<String> = (0..1000).map(|n| format!("f{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let library = onload_test_tree::elf::SharedLibrary::new("liba.so.1");
+        let few = library.clone().defines(&version, &names[..100]).bytes();
+        assert_eq!(symbols(&few).unwrap().len(), 100);
+        let many = library.defines(&version, &names).bytes();
+        assert_eq!(symbols(&many), Err(TOO_MANY));
+    }
+
+    #[test]
+    fn a_name_without_an_end_nearby_is_refused() {
+        let name = "f".repeat(5000);
+        let library = onload_test_tree::elf::SharedLibrary::new("liba.so.1");
+        let bytes = library.defines("A_1.0", &[&name]).bytes();
+        assert_eq!(symbols(&bytes), Err(Malformed("symbol table")));
     }
 
     #[test]

@@ -11,6 +11,8 @@ const ENTRY_BYTES: usize = 24;
 
 /// Entries that are read; a large installation has about 5000.
 const MAX_ENTRIES: usize = 65536;
+/// Paths of one name that are returned.
+const MAX_PATHS: usize = 16;
 
 /// The paths of the libraries with a name, in the order of the file, in which the loader prefers later hardware
 /// capabilities. A file that is damaged, or in another format, has none.
@@ -29,6 +31,9 @@ pub fn paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
             && let Some(path) = string(cache, value)
         {
             paths.push(path);
+        }
+        if paths.len() == MAX_PATHS {
+            break;
         }
     }
     paths

@@ -74,7 +74,7 @@ pub(crate) fn run(
         let host = ThisHost::with_config(config)?;
         let libraries = live::rdma_libraries(arguments, state, &host)?;
         warnings.extend(if moving.rdma_netns.is_empty() {
-            live::mount_libraries(state, libraries, &host, stand_ins)
+            live::mount_libraries(state, libraries, &host)?
         } else {
             live::move_rdma(state, &moving, libraries, &host, stand_ins)?
         });

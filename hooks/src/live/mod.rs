@@ -143,44 +143,40 @@ pub(crate) fn rdma_libraries(
     }
 }
 
-/// Mounts libraries, and nothing else. The container starts without what cannot be mounted. Returns warnings.
+/// Mounts libraries, and nothing else. The container starts without what is refused; a mount that fails ends it, since
+/// what earlier hooks did is undone then too. Returns warnings.
 pub(crate) fn mount_libraries(
     state: &State,
     own: Libraries,
     host: &ThisHost,
-    stand_ins: &StandIns,
-) -> Vec<String> {
+) -> Result<Vec<String>> {
     let mut warnings = own.warnings;
     if own.binds.is_empty() {
-        return warnings;
+        return Ok(warnings);
     }
     let key = libraries::key(&own.devices);
+    let asker = Asker::Libraries(own.devices);
     let plan = InjectionPlan {
         keys: key.clone(),
         binds: own.binds,
+        takes: asker.takes(),
         ..InjectionPlan::default()
     };
-    let asker = Asker::Libraries(own.devices);
-    let mount = |warnings: &mut Vec<String>| -> Result<Vec<String>> {
+    let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
         let before = done_before(state, host, warnings)?;
         if asker.is_served(before.as_ref()) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        inject_plan(
-            state,
-            &configuration(state)?,
-            plan,
-            before,
-            &asker,
-            host,
-            stand_ins,
-        )
+        let (init, config) = (Init::open(state.pid)?, configuration(state)?);
+        sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
+        Inspection::new(state, init, &config, host, plan, before).map(Some)
     };
-    match mount(&mut warnings) {
-        Ok(more) => warnings.extend(more),
+    match inspect(&mut warnings) {
+        Ok(Some(inspection)) => warnings.extend(inspection.go(&asker, host)?),
+        Ok(None) => {}
         Err(error) => warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED)),
     }
-    warnings
+    Ok(warnings)
 }
 
 /// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their

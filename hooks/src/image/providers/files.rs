@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use onload_sys::bail;
@@ -113,11 +114,14 @@ impl Library {
             return Ok(None);
         };
         let OpenFile { file, size, path } = opened;
-        let summary = elf::summarize_file(&file, size);
-        let summary = summary.with_context(|| format!("reading {path:?}"))?;
-        if Some(summary.machine) != MACHINE || !summary.is_64 {
+        // A loader skips it by these bytes. Reading more of each would let an image have hundreds of files read.
+        let mut start = [0; 20];
+        let read = file.read_exact_at(&mut start, 0);
+        if read.is_ok() && start.starts_with(ELF_MAGIC) && !is_of_this_machine(&start) {
             return Ok(None);
         }
+        let summary = elf::summarize_file(&file, size);
+        let summary = summary.with_context(|| format!("reading {path:?}"))?;
         Ok(Some(Library {
             path,
             summary,
@@ -157,6 +161,14 @@ impl Library {
         let soname = self.summary.soname.clone();
         soname.unwrap_or_else(|| file.to_string_lossy().into_owned())
     }
+}
+
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+
+/// By `EI_CLASS` (ELFCLASS64) and `e_machine`.
+fn is_of_this_machine(start: &[u8; 20]) -> bool {
+    let machine = u16::from_ne_bytes([start[18], start[19]]);
+    start[4] == 2 && Some(machine) == MACHINE
 }
 
 /// `e_machine` of this program (elf.h, EM_X86_64 and EM_AARCH64).

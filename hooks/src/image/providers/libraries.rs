@@ -16,8 +16,6 @@ const CACHE: &str = "/etc/ld.so.cache";
 const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
 /// Directories of `LD_LIBRARY_PATH` that are searched.
 const MAX_PATH_DIRS: usize = 32;
-/// Files of one name that are examined.
-const MAX_FILES: usize = 16;
 /// Where musl searches beside /lib and /usr/lib, if its list names nothing else.
 const MUSL_DIR: &str = "/usr/local/lib";
 const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1"];
@@ -60,14 +58,17 @@ impl<'a> Libraries<'a> {
         Ok(None)
     }
 
-    /// The different files that a loader could take for a name, the one that it takes first.
-    pub(super) fn all(&self, name: &str) -> Result<Vec<Library>> {
+    /// The first two different files that a loader could take for a name, the one that it takes first.
+    pub(super) fn two(&self, name: &str) -> Result<Vec<Library>> {
         let mut found: Vec<Library> = Vec::new();
         for path in self.candidates(name) {
             if let Some(library) = Library::open(self.files, &path)?
                 && found.iter().all(|other| other.path != library.path)
             {
                 found.push(library);
+            }
+            if found.len() == 2 {
+                break;
             }
         }
         Ok(found)
@@ -81,7 +82,7 @@ impl<'a> Libraries<'a> {
         let below = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
         let mut found: Vec<PathBuf> = below(&self.path_dirs);
         let cached = ld_cache::paths(&self.cache, name).into_iter();
-        found.extend(cached.take(MAX_FILES).map(PathBuf::from));
+        found.extend(cached.map(PathBuf::from));
         found.extend::<Vec<_>>(below(&self.default_dirs));
         found
     }

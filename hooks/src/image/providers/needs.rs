@@ -39,14 +39,11 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
             return Ok(Some(missing));
         }
         remove_defined(&mut symbols, library)?;
-        ahead.extend(library.summary.needed.iter().cloned());
+        put_ahead(&mut ahead, &names, &library.summary.needed)?;
     }
     while let Some(name) = ahead.pop() {
         if !names.insert(name.clone()) {
             continue;
-        }
-        if names.len() > MAX_LIBRARIES {
-            bail!("{name} of the image needs more than {MAX_LIBRARIES} libraries");
         }
         let Some(library) = image.first(&name)? else {
             return Ok(Some(format!("needs {name}, which the image does not have")));
@@ -55,7 +52,7 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
             return Ok(Some(missing));
         }
         remove_defined(&mut symbols, &library)?;
-        ahead.extend(library.summary.needed);
+        put_ahead(&mut ahead, &names, &library.summary.needed)?;
     }
     Ok(symbols.into_iter().find_map(|(name, versions)| {
         let version = versions.into_iter().next()?;
@@ -64,6 +61,19 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
             "needs {name}{version}, which no library of the image defines"
         ))
     }))
+}
+
+/// Adds what is to be loaded and is not yet.
+fn put_ahead(ahead: &mut Vec<String>, names: &BTreeSet<String>, needed: &[String]) -> Result<()> {
+    for name in needed {
+        if !names.contains(name) && !ahead.contains(name) {
+            ahead.push(name.clone());
+        }
+        if names.len() + ahead.len() > MAX_LIBRARIES {
+            bail!("a provider would load more than {MAX_LIBRARIES} libraries of the image");
+        }
+    }
+    Ok(())
 }
 
 fn remove_defined(symbols: &mut Symbols, library: &Library) -> Result<()> {

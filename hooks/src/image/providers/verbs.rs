@@ -31,7 +31,7 @@ pub(super) struct Verbs {
 impl Verbs {
     /// The libibverbs that a loader finds; more than one is refused. `whose` is the owner for a message.
     pub(super) fn find(libraries: &Libraries<'_>, whose: &str) -> Result<Option<Verbs>> {
-        let mut found = libraries.all(LIBIBVERBS)?.into_iter();
+        let mut found = libraries.two(LIBIBVERBS)?.into_iter();
         let Some(library) = found.next() else {
             return Ok(None);
         };
@@ -93,10 +93,15 @@ pub(super) fn holds_config(path: &Path) -> bool {
     is_plain(path) && path.starts_with(CONFIG_DIR) || holds_libraries(path)
 }
 
+/// Each missing directory of a path is made and recorded, and the longest name that file systems take has 255 bytes.
+const MAX_COMPONENTS: usize = 32;
+const MAX_PATH_BYTES: usize = 255;
+
 fn is_plain(path: &Path) -> bool {
     let is_name = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     let text = path.to_string_lossy();
-    path.components().all(is_name) && !text.contains(|letter: char| letter.is_control())
+    let is_short = text.len() <= MAX_PATH_BYTES && path.components().count() <= MAX_COMPONENTS;
+    is_short && path.components().all(is_name) && !text.contains(|letter: char| letter.is_control())
 }
 
 #[cfg(test)]
@@ -152,6 +157,16 @@ mod tests {
             ],
         ] {
             assert_eq!(layout(strings), None, "{strings:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_too_deep_or_long_to_be_made_is_refused() {
+        for directory in ["/a".repeat(40), format!("/{}", "a".repeat(300))] {
+            let provider = format!("/usr/lib{directory}/lib%s-rdmav34.so");
+            assert_eq!(layout(&[&provider]), None, "{provider}");
+            let config = format!("/opt{directory}/libibverbs.d");
+            assert_eq!(layout(&["/usr/lib/lib%s-rdmav34.so", &config]), None);
         }
     }
 }
