@@ -18,15 +18,16 @@ quick base="main": fmt clippy && doc
     # shellcheck disable=SC2086 # several words
     [ -z "$crates" ] || cargo test --lib --locked $crates
 
-# The guest takes more than half of the time, on a core and a half: it is built and begins as early as it can, and all the
-# rest runs beside it with what it leaves.
+# The guest takes more than half of the time, on a core and a half: its programs are built first, and all the rest runs
+# beside it with what it leaves.
 
-# Everything: what fails fast first, the guest beside it
+# Everything: what fails within seconds first, the guest beside the rest
 ci:
     #!/usr/bin/env bash
     set -euo pipefail
     just() { nice -n "$nice" "{{ just_executable() }}" --justfile "{{ justfile() }}" "$@"; }
     title() { printf '\n== %s (%s s) ==\n' "$1: $(just --list --unsorted | sed -n "s/^ *$1 [^#]*# //p")" "$SECONDS"; }
+    run() { for recipe in "$@"; do title "$recipe"; just "$recipe"; done; }
     nice=0
     log=$(mktemp)
     jobs=()
@@ -34,15 +35,12 @@ ci:
     # A process group each, which ends as a whole.
     beside() { set -m; just "$@" >>"$log" 2>&1 & jobs+=($!); set +m; }
 
-    title fmt
-    just fmt
+    run fmt subjects spelling
     beside machine --build-guest
+    run release
     beside machine
-    for recipe in subjects spelling doc clippy deny package release hooks-budget fuzz test first-command syscalls; do
-        [ "$recipe" != release ] || nice=5
-        title "$recipe"
-        just "$recipe"
-    done
+    nice=5
+    run doc clippy deny package hooks-budget fuzz test first-command syscalls
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
@@ -110,9 +108,11 @@ fmt:
 clippy:
     cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
+# libFuzzer itself, which takes longer to compile than they, is not needed: nothing is linked.
+
 # The fuzz targets compile
 fuzz:
-    cd fuzz && RUSTFLAGS="--cfg fuzzing -D warnings" cargo check --locked
+    cd fuzz && CUSTOM_LIBFUZZER_PATH=./libfuzzer.a RUSTFLAGS="--cfg fuzzing -D warnings" cargo check --locked
 
 # Most items are private to their crates, and read by those who work on them; onload-cdi is read by others too.
 # The other programs have the names of their libraries. With examples, dependencies have the features that clippy has
