@@ -79,9 +79,10 @@ def first_boot():
         verified = run("systemd-analyze", "verify", f"/usr/lib/systemd/system/{UNIT}", timeout=120)
         complaints = [line for line in verified.err.splitlines() if "onload" in line and "man " not in line]
         check(f"systemd-analyze verify has nothing to say of {UNIT}", not complaints, verified)
-        for command in (plan, apply):
-            quiet = command()
-            check(f"without the sections host {command.__name__} says and does nothing", quiet.status == 0 and not quiet.out + quiet.err, quiet)
+        planned, applied = plan(), apply()
+        check("without the sections host plan says that there is nothing to change", planned.status == 0 and not planned.out
+              and "nothing to change on this host" in planned.err, planned)
+        check("without the sections host apply says and does nothing", applied.status == 0 and not applied.out + applied.err, applied)
     with Part("configuration"):
         CONFIG.write_text(wanted(functions, interfaces), encoding="ascii")
         done = run("onload-ctk", "runtime", "configure", "--runtime", "docker", "--restart", timeout=180)
