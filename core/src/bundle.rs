@@ -15,11 +15,17 @@ use onload_sys::error::{Error, Result, bail, error};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Bundle {
-    /// Its devices by class, each once, and in the order in which they are written.
+    /// Its devices, each as CLASS=NAME. In place of a name stands "all", a pool, or POOL*N for N members of it. A
+    /// bundle cannot hold another one.
     pub devices: BTreeMap<Class, Vec<Wanted>>,
-    /// The CPUs of its containers; `None` leaves them alone.
+    /// The CPUs of the container: "numa", those of the NUMA nodes that the devices are on; "isolated", those of them
+    /// that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an annotation sets them, by
+    /// onload-container-runtime and podman's hook. They must be among those of the control group above the container:
+    /// all CPUs of a list, and at least one CPU for "numa" and "isolated"; otherwise the container does not start. CPUs
+    /// that the engine sets (--cpuset-cpus) stay, and a container of a pod keeps those that kubelet gives it.
     pub cpus: Option<Cpus>,
-    /// The NUMA nodes that their memory comes from; `None` leaves them alone.
+    /// The NUMA nodes that the memory of the container comes from: "numa", those that the devices are on, or a list
+    /// such as "0,1". What is said of cpus holds for it too.
     pub mems: Option<Mems>,
 }
 

@@ -15,20 +15,22 @@ use onload_sys::text::{Quoted, digits, kib};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Sriov {
-    /// The physical function.
+    /// The interface of the physical function, or its PCI address.
     pub pf: PhysicalFunction,
-    /// How many virtual functions it has; the kernel counts them in 16 bits (`pci_sriov`).
+    /// How many virtual functions it has. The kernel changes a number other than 0 only by removing all of them
+    /// first, which is refused while one of them is leased or in use.
     pub vfs: u16,
-    /// What they are bound to.
+    /// What they are bound to: "vfio-pci", or "kernel" for the kernel's own driver. sriov_drivers_autoprobe of the
+    /// physical function is off with the first and on with the second.
     pub driver: VfDriver,
-    /// The VLAN that each is put into; 0: none; unset: left as it is.
+    /// The VLAN that the card puts their frames into, from 1 to 4094; 0: none.
     pub vlan: Option<Vlan>,
-    /// The hardware address of the first; those after it count up; unset: left as they are.
+    /// The hardware address of the first; the others count up from it.
     pub mac: Option<MacAddress>,
-    /// Whether frames with another source address are dropped; unset: left as it is.
+    /// Drop frames with another source address. Without it the holder can send as any other machine, and
+    /// onload-ctk host warns.
     pub spoof_check: Option<bool>,
-    /// Whether the driver of a virtual function may change what only the physical function's may
-    /// otherwise, such as promiscuous mode; unset: left as it is.
+    /// Let the holder change its hardware address and receive frames for others.
     pub trust: Option<bool>,
 }
 

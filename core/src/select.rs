@@ -19,30 +19,30 @@ use onload_sys::text::digits;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Select {
-    /// The vendor of its PCI function.
+    /// The vendor of its PCI function, as four hexadecimal digits.
     #[serde(deserialize_with = "one_or_more")]
     pub vendor: Vec<HexId>,
-    /// The device number of its PCI function.
+    /// The device number of its PCI function, as four hexadecimal digits.
     #[serde(deserialize_with = "one_or_more")]
     pub device: Vec<HexId>,
     /// The driver of its PCI function.
     #[serde(deserialize_with = "one_or_more")]
     pub driver: Vec<String>,
-    /// The physical function that it is a virtual function of.
+    /// The physical function of which it is a virtual one, by its interface or PCI address.
     #[serde(deserialize_with = "one_or_more")]
     pub pf: Vec<PhysicalFunction>,
-    /// Its index among the virtual functions of its physical function.
+    /// Its index among the virtual functions of its physical function, as numbers and ranges.
     pub vf: VfRanges,
-    /// Its NUMA node.
+    /// Its NUMA node. A device without one does not match.
     #[serde(deserialize_with = "one_or_more")]
     pub numa: Vec<u32>,
-    /// One of its network interfaces.
+    /// The name of one of its network interfaces; "*" stands for any characters. A vfio device has none.
     #[serde(deserialize_with = "one_or_more")]
     pub interfaces: Vec<Glob>,
-    /// The link layer of one of its ports.
+    /// The link layer of one of its ports: "ethernet" or "infiniband".
     #[serde(deserialize_with = "one_or_more")]
     pub link_layer: Vec<LinkLayer>,
-    /// The address of its PCI function.
+    /// Its PCI address.
     #[serde(deserialize_with = "one_or_more")]
     pub addresses: Vec<PciAddress>,
 }

@@ -95,18 +95,22 @@ pub struct Cdi {
     pub memlock: Memlock,
     /// The provider libraries by which programs use RDMA devices: "auto" looks into the image when a container
     /// starts, and mounts the host's where the image's are missing or do not fit its libibverbs and the kernel;
-    /// "image" looks and says what does not fit; "off" does not look.
+    /// "image" looks and says what does not fit; "off" does not look. Where nothing fits, on-incompatible decides for
+    /// a container that asks by annotation, and one with --device starts with a warning.
     pub rdma_libraries: RdmaLibraries,
     /// A container that is given one interface by name as nic, nic-plain or zf uses that one alone: its
     /// EF_INTERFACE_WHITELIST or ZF_ATTR names the interface. Leave this off where containers see the interface
-    /// under another name, as with macvlan and ipvlan: Onload then accelerates nothing in them.
+    /// under another name, as with macvlan and ipvlan: Onload then accelerates nothing in them. By annotation a
+    /// container's own value stays, and several interfaces set none; by --device ours replaces it, and of several
+    /// interfaces the last counts.
     pub select_interface: bool,
     /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root.
     pub onload_socket: bool,
     /// Make the nodes of PTP clocks and PPS sources writable: the holder can step the host's clock.
     pub ptp_write: bool,
     /// Give /dev/vhost-net and /dev/net/tun with a vfio device, for a virtual interface beside it (DPDK's
-    /// virtio-user and tap). Its holder uses the host's kernel code for both.
+    /// virtio-user and tap). Its holder uses the host's kernel code for both, and needs CAP_NET_ADMIN to make an
+    /// interface. What the host lacks is left out with a warning.
     pub vhost_net: bool,
     /// Directory of a container under which hugetlbfs mounts appear, as hugepages-2Mi and so on.
     pub hugepages_dir: PathBuf,
@@ -235,13 +239,16 @@ impl Leases {
 pub struct PoolConfig {
     /// The class of its devices.
     pub class: Class,
-    /// Which devices of the class they are.
+    /// Which devices of the class belong to the pool; without keys all of them.
     #[serde(default)]
     pub select: Select,
-    /// How many containers may have one of them at once; without it, what holds for the class.
+    /// How many containers may have one of its devices at once, from 1 to 65536. Without it the number of
+    /// leases.share for the class holds.
     #[serde(default)]
     pub share: Option<Share>,
-    /// Who moves an interface of the pool into a container.
+    /// Who moves an interface of a pool of class netdev into the container: "hook", this program, or "cni", a CNI
+    /// plugin such as SR-IOV CNI. Devices of such a pool are named by their PCI addresses, and the pool does not select
+    /// by interfaces, since interfaces go away and take their names along. Other classes do not have this key.
     #[serde(default, rename = "move")]
     pub mover: Mover,
 }
@@ -276,7 +283,8 @@ pub struct Log {
     pub level: LogLevel,
     /// The file to which onload-hook and onload-container-runtime write what they say, beside standard error and
     /// the journal; empty: none. It and each directory above it must belong to root, and nobody else may write to
-    /// them. It is made with mode 0600. What cannot be written to it stops no container.
+    /// them. It is made with mode 0600, and opened for each start, so that it can be rotated at any time. What cannot
+    /// be written to it stops no container. Rootless containers, and those that ask for nothing, have no line in it.
     pub file: PathBuf,
 }
 

@@ -15,16 +15,17 @@ use onload_sys::text::Quoted;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct NetdevSettings {
-    /// Its addresses, where the container's annotation names none.
+    /// Its addresses. The annotation onload.dev/address replaces them.
     pub addresses: Vec<InterfaceAddress>,
-    /// Networks that are reached through it.
+    /// Networks that are reached through it; without "via" their hosts are on its link.
     pub routes: Vec<Route>,
-    /// Where everything else goes: at most one of each family.
+    /// Where everything else goes: one address, or one of each of IPv4 and IPv6.
     #[serde(deserialize_with = "one_or_more")]
     pub gateway: Vec<IpAddr>,
-    /// The most bytes of a packet; unset: as it is on the host.
+    /// The most bytes of a packet, from 68 to 65535. Default: as it is on the host.
     pub mtu: Option<Mtu>,
-    /// Onload reaches it there by AF_XDP.
+    /// Onload reaches it there by AF_XDP: the hook registers it with Onload in the container's network, before the
+    /// program starts. It stays registered when it is back. The container is refused where Onload does not take it.
     pub af_xdp: bool,
 }
 
