@@ -4,7 +4,8 @@
 //! the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`], [`kubernetes_settings`]), what a
 //! container asks for ([`request`]) and may have ([`policy`]), the arguments that the generator writes and the hook reads
 //! ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]), who has those that only so many may have
-//! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Interfaces that containers get for
+//! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container can use
+//! RDMA devices ([`providers`]). Interfaces that containers get for
 //! themselves ([`netdev`]), and where all of it is kept while containers live ([`run_dir`]).
 
 pub mod bundle;
@@ -20,6 +21,7 @@ pub mod netdev;
 pub mod onload;
 pub mod policy;
 pub mod pool;
+pub mod providers;
 pub mod request;
 pub mod run_dir;
 pub mod select;

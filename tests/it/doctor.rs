@@ -551,6 +551,9 @@ checks! {
     rdma_without_its_connection_manager_fails: "rdma-cm", rdma(),
         |tree| { tree.remove("/sys/class/misc/rdma_cm").without_node("/dev/infiniband/rdma_cm"); }
         => "fail", "librdmacm", "modprobe rdma_ucm";
+    rdma_devices_that_the_hosts_libraries_do_not_serve_are_warned_of: "rdma-libraries", rdma(),
+        |tree| { tree.file("/etc/ld.so.cache", "none"); }
+        => "warn", "the host has no libibverbs.so.1: only images", "apt-get install ibverbs-providers";
     gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
         |tree| { tree.remove("/sys/module/nvidia_peermem"); }
         => "warn", "nvidia_peermem is not loaded", "modprobe nvidia-peermem";

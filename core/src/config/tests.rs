@@ -450,9 +450,8 @@ fn hook_and_wrapper_pass_over_the_settings_of_the_host_right_or_wrong() {
     }
 }
 
-/// The sections that a text shows as an example: of the shipped file, behind `#   `, or of the page.
-fn example(lines: impl Iterator<Item = String>) -> String {
-    let lines: Vec<String> = lines.collect();
+/// The section that the shipped file shows as an example, behind `#   `, or that the page lists.
+fn example(lines: &[String]) -> String {
     let start = lines.iter().position(|line| line == "[[sriov]]").unwrap();
     let rest = lines[start..].iter();
     let rest: Vec<&str> = rest
@@ -467,11 +466,8 @@ fn the_example_of_virtual_functions_holds_every_key_in_file_and_page() {
     let shipped = include_str!("../../../packaging/config.toml");
     let shipped = shipped.lines();
     let shipped = shipped.map(|line| line.strip_prefix('#').unwrap_or("").trim().to_owned());
-    let page = include_str!("../../../packaging/man/onload-ctk.toml.5");
-    let page = page
-        .lines()
-        .map(|line| line.replace("\\-", "-").replace("\\(dq", "\""));
-    for text in [example(shipped), example(page)] {
+    let page = settings_of_page(include_str!("../../../packaging/man/onload-ctk.toml.5"));
+    for text in [example(&shipped.collect::<Vec<_>>()), example(&page)] {
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.sriov.len(), 1, "{text}");
         let keys = keys::<Sriov>();
@@ -939,6 +935,7 @@ fn the_manual_page_has_every_key_of_an_interface_with_a_value_that_is_read() {
         .iter()
         .skip_while(is_netdev)
         .map(String::as_str)
+        .take_while(|setting| *setting != "[[sriov]]")
         .collect();
     let written = page
         .iter()

@@ -34,10 +34,10 @@ use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::{Container, Subject, TicketUse};
 use crate::decide::variable;
 use crate::decide::{self, Decision};
-use crate::image::container_root::ContainerRoot;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
 use crate::image::rdma_libraries;
+use onload_sys::fs::container_root::ContainerRoot;
 
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 
@@ -272,24 +272,27 @@ impl Filter<'_> {
         let choice = rdma_libraries::choose(devices, setting, config, root, self.host);
         let choice = choice.context(CONFIG_JSON)?;
         let key = || self.key(&[Class::Rdma]);
-        let mut warnings = Vec::new();
-        if let Some(why) = &choice.misfit {
-            let what = format!("{} may be of no use", devices.join(", "));
-            let warning = self.settings.left_out(&what, why, rdma_libraries::REMEDY);
-            warnings.push(warning.with_context(key)?);
-        }
+        let mut misfit = choice.misfit;
         let libraries = ContainerEdits {
-            mounts: choice.files.iter().map(Into::into).collect(),
+            mounts: choice.files.iter().map(rdma_libraries::mount).collect(),
             ..ContainerEdits::default()
         };
         match check_targets(&libraries, config, Some(root)) {
             Ok(()) => edits.append(&libraries),
-            Err(error) => warnings.push(format!(
-                "{}: the host's provider libraries are not mounted: {error:#}",
-                key()
-            )),
+            Err(error) => {
+                misfit = Some(format!(
+                    "the host's provider libraries cannot be mounted: {error:#}"
+                ));
+            }
         }
-        self.outcome.report.warnings.extend(warnings);
+        if let Some(why) = misfit {
+            let what = format!("{} may be of no use", devices.join(", "));
+            let warning = self.settings.left_out(&what, &why, rdma_libraries::REMEDY);
+            self.outcome
+                .report
+                .warnings
+                .push(warning.with_context(key)?);
+        }
         self.outcome.report.reasons.extend(choice.reasons);
         Ok(())
     }

@@ -52,6 +52,10 @@ impl Sysfs {
         Sysfs { root: root.into() }
     }
 
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub(crate) fn check(&self, expect: &Expect, found: Numbers, remedies: &Remedies) -> Result<()> {
         let check = SysfsCheck {
             sysfs: self,
@@ -100,39 +104,6 @@ impl Sysfs {
     pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
         let node = self.class(rdma_class(node_name)?).join(node_name);
         read_attribute(&node.join("ibdev")).ok()
-    }
-
-    /// The kernel driver of an RDMA device, and the version of its interface to user space.
-    #[must_use]
-    pub(crate) fn verbs_driver(&self, ibdev: &str) -> Option<(String, Option<u32>)> {
-        let device = self.class("infiniband").join(ibdev);
-        let driver = match fs::read_link(device.join("device/driver")) {
-            // That of a sub-function is mlx5_core.sf.
-            Ok(driver) => {
-                let name = driver.file_name()?.to_str()?;
-                name.split('.').next().unwrap_or(name).to_owned()
-            }
-            // One in software is on no bus. That of siw is an RNIC, that of rxe a CA
-            // (Documentation/ABI/stable/sysfs-class-infiniband, `node_type`).
-            Err(_) => match read_attribute(&device.join("node_type"))
-                .ok()?
-                .split_once(':')?
-            {
-                ("4", _) => "siw".to_owned(),
-                _ => "rxe".to_owned(),
-            },
-        };
-        // On a bus, those of its function; else those of all devices.
-        let of_function = device.join("device/infiniband_verbs");
-        let listed =
-            fs::read_dir(of_function).or_else(|_| fs::read_dir(self.class("infiniband_verbs")));
-        let mut nodes = listed.into_iter().flatten().filter_map(Result::ok);
-        let is_own = |node: &fs::DirEntry| {
-            read_attribute(&node.path().join("ibdev")).is_ok_and(|owner| owner == ibdev)
-        };
-        let node = nodes.find(is_own);
-        let abi = node.and_then(|node| read_attribute(&node.path().join("abi_version")).ok());
-        Some((driver, abi.and_then(|abi| abi.parse().ok())))
     }
 
     #[must_use]

@@ -7,7 +7,7 @@ use std::path::Path;
 use onload_sys::bail;
 use onload_sys::error::Result;
 
-use super::container_root::{ContainerPath, ContainerRoot};
+use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
 /// Bytes of all mount points together; a real container's have a few hundred.
 const MAX_PATH_BYTES: usize = 4 * 1024 * 1024;

@@ -5,11 +5,11 @@ use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError};
 use onload_cdi::{Hook, Mount};
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
+use onload_core::providers::{self, Image, LibraryMount, RdmaDevice, Verdict, Way};
 
-use super::container_root::ContainerRoot;
 use super::preload::covered;
-use super::providers::{self, Image, LibraryMount, RdmaDevice, Verdict, Way};
 use crate::decide::host::HostView;
+use onload_sys::fs::container_root::ContainerRoot;
 
 /// What images do that bring libraries which nothing here can judge.
 pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" where programs have such libraries built in or load them from elsewhere";
@@ -39,15 +39,8 @@ pub(crate) fn choose(
         return Ok(choice);
     }
     let sysfs = host.sysfs();
-    let known = devices.iter().filter_map(|name| {
-        let (driver, kernel_abi) = sysfs.verbs_driver(name)?;
-        let name = name.clone();
-        Some(RdmaDevice {
-            name,
-            driver,
-            kernel_abi,
-        })
-    });
+    let known = devices.iter();
+    let known = known.filter_map(|name| RdmaDevice::read(sysfs.root(), name));
     let known: Vec<RdmaDevice> = known.collect();
     if known.is_empty() {
         return Ok(choice);
@@ -116,19 +109,17 @@ fn lack(way: Way, names: &str) -> String {
 }
 
 fn is_held(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
-    let mount = Mount::from(file);
+    let mount = mount(file);
     let is_same =
         |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
     mounts.iter().any(is_same)
 }
 
-impl From<&LibraryMount> for Mount {
-    fn from(file: &LibraryMount) -> Mount {
-        Mount {
-            host_path: file.source.to_string_lossy().into_owned(),
-            container_path: file.target.to_string_lossy().into_owned(),
-            type_: None,
-            options: OPTIONS.map(Into::into).into(),
-        }
+pub(crate) fn mount(file: &LibraryMount) -> Mount {
+    Mount {
+        host_path: file.source.to_string_lossy().into_owned(),
+        container_path: file.target.to_string_lossy().into_owned(),
+        type_: None,
+        options: OPTIONS.map(Into::into).into(),
     }
 }

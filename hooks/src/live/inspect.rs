@@ -20,12 +20,12 @@ use crate::config::state::State;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::subject::CONFIG_JSON;
-use crate::image::container_root::ContainerRoot;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
 use crate::moves::Node;
 use crate::record::files::{Live, Made, TargetType};
 use crate::record::init::{Init, RootUser, read_whole};
+use onload_sys::fs::container_root::ContainerRoot;
 
 /// The container's device cgroup; `None` if nothing controls devices.
 pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>> {

@@ -13,9 +13,9 @@ use super::plan::{Asker, Bind, InjectionPlan};
 use crate::config::state::State;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::subject::CONFIG_JSON;
-use crate::image::container_root::ContainerRoot;
-use crate::image::providers::LibraryMount;
 use crate::image::rdma_libraries;
+use onload_core::providers::LibraryMount;
+use onload_sys::fs::container_root::ContainerRoot;
 
 /// What the hook of a specification does for its devices.
 #[derive(Debug, Default)]

@@ -36,7 +36,6 @@ use crate::config::state::State;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::report::Report;
 use crate::decide::subject::{Container, Subject};
-use crate::image::container_root::ContainerRoot;
 use crate::moves::{self, StandIns};
 use crate::record::files::{self, Live};
 use crate::record::init::Init;
@@ -44,6 +43,7 @@ use crate::record::lease::{self, Keeper};
 use crate::record::sweep;
 use inspect::Inspection;
 use libraries::Libraries;
+use onload_sys::fs::container_root::ContainerRoot;
 use plan::{Asker, InjectionPlan};
 
 /// Gives a container what its annotations request and its configuration does not contain.

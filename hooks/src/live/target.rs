@@ -18,10 +18,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::image::container_root::ContainerRoot;
 use crate::image::overmount::TargetFileSystem;
 use crate::record::files::{Made, TargetType};
 use crate::record::targets::removal;
+use onload_sys::fs::container_root::ContainerRoot;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {

@@ -21,7 +21,7 @@ use super::files::{self, Created, Record};
 use super::init::has_ended;
 use super::lease;
 use super::targets;
-use crate::image::container_root::ContainerRoot;
+use onload_sys::fs::container_root::ContainerRoot;
 
 pub(crate) const FILES: [&str; 3] = ["ld.so.preload", files::VARIABLES, files::RECORD];
 

@@ -4,7 +4,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 
 use super::files::{Made, TargetType};
-use crate::image::container_root::ContainerRoot;
+use onload_sys::fs::container_root::ContainerRoot;
 
 pub(crate) fn removal(kind: TargetType) -> AtFlags {
     match kind {

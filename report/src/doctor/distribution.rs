@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use onload_core::providers::LIBIBVERBS;
 use onload_host::host::{Host, HostError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +55,16 @@ impl Distribution {
         })
     }
 
-    /// The package of the distribution's own that has a program; mostly it is called as the program is.
+    /// The package of the distribution's own that has a program, or the provider libraries of libibverbs; mostly it is
+    /// called as the program is.
     pub(super) fn package(self, program: &str) -> &str {
         match (program, self) {
             ("lspci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
             ("cpupower", Distribution::RedHat) => "kernel-tools",
+            (LIBIBVERBS, Distribution::Debian) => "ibverbs-providers",
+            (LIBIBVERBS, Distribution::RedHat | Distribution::Suse) => "libibverbs",
+            (LIBIBVERBS, Distribution::Arch | Distribution::Alpine) => "rdma-core",
             _ => program,
         }
     }

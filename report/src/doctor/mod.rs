@@ -71,6 +71,7 @@ const CHECKS: &[Entry] = &[
         "rdma-cm",
         Look::Host(rdma::connection_manager),
     ),
+    (Family::Rdma, "rdma-libraries", Look::Host(rdma::libraries)),
     (Family::Rdma, "peer-memory", Look::Host(rdma::peer_memory)),
     (Family::Specs, "specs-fresh", Look::Host(specs::fresh)),
     (Family::Specs, "specs-valid", Look::Host(specs::valid)),

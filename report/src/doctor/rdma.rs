@@ -1,9 +1,14 @@
 //! RDMA: which network namespaces see the devices, the connection manager, and memory of GPUs.
 
+use std::path::Path;
+
+use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
+use onload_core::providers::{LIBIBVERBS, RdmaDevice, misfit};
 use onload_host::discover::rdma::NetnsMode;
 
 use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
 use super::examined::{Examined, Findings};
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
@@ -57,6 +62,43 @@ pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
         .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
     };
     Ok(vec![finding.at("/sys/class/misc/rdma_cm")])
+}
+
+/// Whether the host's provider libraries serve its devices, so that images without any can be given them.
+pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
+    // A capture has no libraries, and a host of musl none that images with glibc could load.
+    let has_libraries = examined.exists("/etc/ld.so.cache")?;
+    if examined.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
+        return Ok(Vec::new());
+    }
+    let install = Remedy::run({
+        let distribution = Distribution::of(examined.host)?;
+        distribution.install(distribution.package(LIBIBVERBS))
+    });
+    let sysfs = examined.host.outside_path(Path::new("/sys"));
+    let host = examined.host.trusted();
+    let devices = examined.inventory.rdma.iter();
+    let devices = devices.filter(|device| !device.verbs.is_empty());
+    let findings = devices.filter_map(|device| {
+        let name = &device.name;
+        let known = [RdmaDevice::read(&sysfs, name)?];
+        let judged = match &host {
+            Ok(host) => {
+                misfit(host, "the host", None, &known).map_err(|error| format!("{error:#}"))
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let finding = match judged {
+            Ok(None) => Finding::pass("images without provider libraries are given the host's"),
+            Ok(Some(why)) => Finding::warn(
+                format!("{why}: only images with provider libraries of their own can use it"),
+                install.clone(),
+            ),
+            Err(error) => Finding::unknown(error, install.clone()),
+        };
+        Some(finding.of(name))
+    });
+    Ok(findings.collect())
 }
 
 /// Whether RDMA reaches the memory of NVIDIA's GPUs. The kernel's own way (dma-buf) needs no module, and

@@ -13,6 +13,7 @@ use super::kernel_log;
 use super::looked::Guarded;
 use super::network::{Interface, any};
 use super::process::{self, Limit, Preload, Process};
+use super::rdma::Libraries;
 use super::state::Verdict;
 
 const MOST_NAMES: usize = 4096;
@@ -45,6 +46,7 @@ pub(super) struct Facts {
     pub(super) accelerated: Vec<String>,
     pub(super) by_kernel: Vec<ByKernel>,
     pub(super) start: Start,
+    pub(super) rdma: Libraries,
     pub(super) leases: Vec<(Class, String)>,
     pub(super) grants: Vec<Grant>,
     pub(super) unanswered: Option<Verdict>,

@@ -18,6 +18,7 @@ use super::names::{Names, OciConfig};
 use super::network::{Accelerators, Interface};
 use super::patience::{PATIENCE, patiently};
 use super::process::{self, Budget, Process, Reader};
+use super::rdma::{self, Libraries};
 use super::state::{HostFacts, Verdict};
 
 const LIBRARY: &str = "libonload.so";
@@ -99,6 +100,7 @@ impl<'l> Look<'l> {
             accelerated: Vec::new(),
             by_kernel: Vec::new(),
             start: Start::default(),
+            rdma: Libraries::default(),
             leases,
             grants,
             unanswered: None,
@@ -112,6 +114,9 @@ impl<'l> Look<'l> {
             facts.interfaces = self.interfaces(&facts.processes, budget);
         }
         facts.accelerated = self.accelerated(&facts);
+        if facts.has_node(rdma::NODES) {
+            facts.rdma = self.rdma_libraries(&facts, budget);
+        }
         if facts.maps() {
             let since = self.accelerators.since();
             self.by_kernel
@@ -211,6 +216,29 @@ impl<'l> Look<'l> {
             }
         }
         (None, false)
+    }
+
+    /// By what its programs use the RDMA devices whose nodes it has.
+    fn rdma_libraries(&self, facts: &Facts, budget: &mut Budget) -> Libraries {
+        let users = facts.processes.iter();
+        let mut users = users.filter(|process| process.has_open(rdma::NODES));
+        if let Some(user) = users.next() {
+            let loaded = budget.wait(|_| rdma::loaded(self.looked.host, user.pid));
+            return loaded.unwrap_or_default();
+        }
+        let Some(first) = facts.processes.first().filter(|_| !facts.is_stuck) else {
+            return Libraries::default();
+        };
+        let (host, guarded) = (self.looked.host, self.looked.guarded);
+        let variables = budget.wait(|_| container::variables(host, first.pid, guarded));
+        let variables = variables.flatten().unwrap_or_default();
+        let nodes = facts.within.nodes.iter();
+        let nodes = nodes.filter(|node| node.path.starts_with(rdma::NODES));
+        let nodes: Vec<String> = nodes.map(|node| node.path.clone()).collect();
+        let pid = first.pid;
+        let look = move |host: &Host| rdma::judged(host, pid, &variables, &nodes);
+        let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
+        judged.flatten().unwrap_or_default()
     }
 
     fn start(&mut self, facts: &Facts, config: Option<&OciConfig>, budget: &mut Budget) -> Start {

@@ -17,6 +17,7 @@ mod network;
 mod onload;
 mod patience;
 mod process;
+mod rdma;
 mod sockets;
 mod state;
 mod tasks;

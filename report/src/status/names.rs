@@ -21,12 +21,17 @@ use super::patience::{PATIENCE, patiently};
 const LIMIT: u64 = 16 * 1024 * 1024;
 /// Characters of a name that are shown; engines allow fewer.
 const NAME: usize = 128;
-/// What podman calls the directory of its containers' list, by storage driver.
-const PODMAN: [&str; 4] = [
+/// What podman calls its lists of containers, by storage driver. Since 4.4 those of `podman run --rm` are in the second
+/// of a directory (containers/storage, `newContainerStore`).
+const PODMAN: [&str; 8] = [
     "containers/storage/overlay-containers/containers.json",
+    "containers/storage/overlay-containers/volatile-containers.json",
     "containers/storage/vfs-containers/containers.json",
+    "containers/storage/vfs-containers/volatile-containers.json",
     "containers/storage/btrfs-containers/containers.json",
+    "containers/storage/btrfs-containers/volatile-containers.json",
     "containers/storage/zfs-containers/containers.json",
+    "containers/storage/zfs-containers/volatile-containers.json",
 ];
 const SHARE: &str = ".local/share";
 

@@ -291,6 +291,11 @@ impl Process {
         devices >= 2 && (is_listed || open().any(|target| is_onloads(target)))
     }
 
+    pub(super) fn has_open(&self, start: &str) -> bool {
+        let mut open = self.open.iter().flatten();
+        open.any(|target| target.starts_with(start))
+    }
+
     /// Whether the driver has given it a descriptor, as it does for a library of its own build alone.
     pub(super) fn has_driver(&self) -> bool {
         let mut open = self.open.iter().flatten();

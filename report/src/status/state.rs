@@ -21,6 +21,8 @@ pub enum State {
     NoStack,
     /// It asks for something of ours and got nothing.
     NothingGiven,
+    /// Its programs find no library for its RDMA device.
+    NoProvider,
     /// Its RDMA device is in another network namespace.
     RdmaNamespace,
     /// The library was given, and no program has it.
@@ -45,6 +47,7 @@ impl State {
             State::NoInterface => "no accelerated interface",
             State::NoStack => "not accelerated",
             State::NothingGiven => "asked and got nothing",
+            State::NoProvider => "no provider library",
             State::RdmaNamespace => "RDMA device in another namespace",
             State::PreloadLost => "preload lost",
             State::OtherLibrary => "library of another build",

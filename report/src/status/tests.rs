@@ -3,6 +3,8 @@
 use onload_host::bundles;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
+use onload_test_tree::MULTIARCH;
+use onload_test_tree::elf::SharedLibrary;
 
 use super::test_host::*;
 use super::*;
@@ -280,6 +282,69 @@ fn an_rdma_device_of_another_namespace_is_told() {
     assert!(made.status().containers[0].state().is_good());
 }
 
+/// A container with a device of soft-RoCE, in whose root is what a loader needs.
+fn with_rdma() -> Made {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 192)),
+    );
+    made.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0\n");
+    made.file("/sys/class/infiniband/rxe0/node_type", "1: CA\n");
+    let libc = SharedLibrary::new("libc.so.6").defines("GLIBC_2.34", &["malloc"]);
+    place(&made, "libc.so.6", &libc);
+    made
+}
+
+fn place(made: &Made, name: &str, library: &SharedLibrary) {
+    made.file(&format!("/proc/77/root{MULTIARCH}/{name}"), library.bytes());
+}
+
+#[test]
+fn a_container_without_libraries_for_its_rdma_device_is_told() {
+    let made = with_rdma();
+    let remedy = "rdma-libraries = \"auto\"";
+    made.assert_is(
+        State::NoProvider,
+        "the container has no libibverbs.so.1",
+        remedy,
+    );
+    let verbs = SharedLibrary::new("libibverbs.so.1")
+        .needs("libc.so.6", "", &["malloc"])
+        .defines("IBVERBS_PRIVATE_34", &["verbs_register_driver"])
+        .says("/etc/libibverbs.d")
+        .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
+    place(&made, "libibverbs.so.1", &verbs);
+    made.assert_is(State::NoProvider, "the container has no provider", remedy);
+    let provider = SharedLibrary::new("librxe-rdmav34.so").needs(
+        "libibverbs.so.1",
+        "IBVERBS_PRIVATE_34",
+        &["verbs_register_driver"],
+    );
+    place(&made, "libibverbs/librxe-rdmav34.so", &provider);
+    made.assert_is(State::NoProvider, "does not name the driver rxe", remedy);
+    made.file("/proc/77/root/etc/libibverbs.d/rxe.driver", "driver rxe\n");
+    made.assert_is(State::Ready, "no program has opened one", "");
+}
+
+#[test]
+fn libraries_that_nothing_judges_are_named_once_a_program_has_the_device_open() {
+    let made = with_rdma();
+    made.open(3, "/dev/infiniband/uverbs0");
+    made.assert_is(State::Ready, "by a libibverbs of their own", "");
+    let maps = |path: &str| format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 9 {path}\n");
+    made.file("/proc/77/maps", maps("/opt/hpcx/lib/libibverbs.so.1.14"));
+    made.assert_is(State::Ready, "by \"/opt/hpcx/lib/libibverbs.so.1.14\"", "");
+    made.file(
+        "/proc/77/maps",
+        maps(&format!("{MULTIARCH}/libibverbs.so.1.14")),
+    );
+    let reason = made.status().containers[0].verdicts[0].reason.clone();
+    assert_eq!(reason, "its programs have 1 descriptors of RDMA devices");
+}
+
 #[test]
 fn a_function_that_is_held_and_not_used_is_told() {
     let mut made = Made::new();
@@ -409,6 +474,11 @@ fn names_come_from_what_engines_keep() {
         format!("0::/machine.slice/libpod-{ID}.scope/container\n"),
     );
     assert_eq!(made.status().containers[0].name.as_deref(), Some("web"));
+    // One of `podman run --rm`.
+    made.file(&format!("/var/lib/{podman}"), "[]");
+    let volatile = podman.replace("containers.json", "volatile-containers.json");
+    made.file(&format!("/var/lib/{volatile}"), list.replace("web", "once"));
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("once"));
 
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json");
     made.file(&bundle, r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#);

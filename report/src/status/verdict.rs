@@ -7,6 +7,7 @@ use onload_sys::text::shell_word;
 use super::container::{Facts, NodeState};
 use super::onload::{not_all, onload};
 use super::process::Limit;
+use super::rdma::Libraries;
 use super::state::{HostFacts, State, Verdict};
 
 pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
@@ -81,10 +82,24 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
+    if let Libraries::Misfit(why) = &facts.rdma {
+        return Some(Verdict::bad(
+            State::NoProvider,
+            format!("{why}: programs find no RDMA device"),
+            "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
+        ));
+    }
     let count = facts.descriptors("/dev/infiniband");
+    let by = match &facts.rdma {
+        Libraries::Elsewhere(path) => format!(", by {path:?}, which nothing here judges"),
+        Libraries::BuiltIn => {
+            ", by a libibverbs of their own, which nothing here judges".to_owned()
+        }
+        _ => String::new(),
+    };
     let reason = match count {
         0 => "it has RDMA devices, and no program has opened one".to_owned(),
-        count => format!("its programs have {count} descriptors of RDMA devices"),
+        count => format!("its programs have {count} descriptors of RDMA devices{by}"),
     };
     Some(Verdict::good(State::Ready, reason))
 }

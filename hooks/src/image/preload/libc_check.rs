@@ -11,7 +11,8 @@ use onload_sys::elf::{self, ElfError, GlibcVersion, Summary};
 use onload_sys::fs::open::PATH_MAX;
 use onload_sys::text::Chain;
 
-use crate::image::container_root::{ContainerRoot, FileError};
+use onload_core::providers::LIBRARY_DIRS;
+use onload_sys::fs::container_root::{ContainerRoot, FileError};
 
 /// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
 const LINE_BYTES: usize = 256;
@@ -27,17 +28,6 @@ const LOADERS: [&str; 6] = [
     "/lib64/ld64.so.2",
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
-];
-/// Where glibc is searched, beside its loader.
-pub(crate) const LIBRARY_DIRS: [&str; 8] = [
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
 ];
 
 /// Words of a command line that are read: an init, its `--`, and the command after it.

@@ -22,8 +22,8 @@ use onload_sys::text::Chain;
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::present::drop_held_hooks;
-use crate::image::container_root::ContainerRoot;
 use libc_check::{Program, Verdict};
+use onload_sys::fs::container_root::ContainerRoot;
 
 /// The list under the container's directory that has the image's own libraries too.
 pub(crate) const MERGED: &str = "ld.so.preload";

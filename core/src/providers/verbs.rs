@@ -8,7 +8,7 @@ use onload_sys::error::Result;
 use super::files::Library;
 use super::libraries::Libraries;
 
-pub(super) const LIBIBVERBS: &str = "libibverbs.so.1";
+pub const LIBIBVERBS: &str = "libibverbs.so.1";
 
 /// Where libraries may be mounted. Whatever an image's libibverbs names, it is no reason to cover anything else.
 const LIBRARY_ROOTS: [&str; 4] = ["/usr", "/lib", "/lib64", "/opt"];
@@ -29,8 +29,9 @@ pub(super) struct Verbs {
 }
 
 impl Verbs {
-    /// The libibverbs that a loader finds; more than one is refused. `whose` is the owner for a message.
-    pub(super) fn find(libraries: &Libraries<'_>, whose: &str) -> Result<Option<Verbs>> {
+    /// The libibverbs that a loader finds; more than one is refused.
+    pub(super) fn find(libraries: &Libraries<'_>) -> Result<Option<Verbs>> {
+        let whose = libraries.whose;
         let mut found = libraries.two(LIBIBVERBS)?.into_iter();
         let Some(library) = found.next() else {
             return Ok(None);

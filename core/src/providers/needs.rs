@@ -18,6 +18,7 @@ type Symbols = BTreeMap<String, BTreeSet<Option<String>>>;
 
 /// The first thing that `loaded` need and do not get in the image, as what follows a name: `needs …`.
 pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option<String>> {
+    let whose = image.whose;
     let mut symbols = Symbols::new();
     for library in loaded {
         library.each_symbol(&mut |symbol| {
@@ -46,7 +47,7 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
             continue;
         }
         let Some(library) = image.first(&name)? else {
-            return Ok(Some(format!("needs {name}, which the image does not have")));
+            return Ok(Some(format!("needs {name}, which {whose} does not have")));
         };
         if let Some(missing) = missing_version(&needs, &library) {
             return Ok(Some(missing));
@@ -58,7 +59,7 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
         let version = versions.into_iter().next()?;
         let version = version.map_or_else(String::new, |version| format!("@{version}"));
         Some(format!(
-            "needs {name}{version}, which no library of the image defines"
+            "needs {name}{version}, which no library of {whose} defines"
         ))
     }))
 }

@@ -9,8 +9,18 @@ use onload_sys::fs::open::PATH_MAX;
 use onload_sys::ld_cache;
 
 use super::files::{Files, Library};
-use crate::image::preload::libc_check::LIBRARY_DIRS;
 
+/// Where a dynamic loader of glibc searches by default, one of Debian or of Red Hat.
+pub const LIBRARY_DIRS: [&str; 8] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
 const CACHE: &str = "/etc/ld.so.cache";
 /// A distribution's cache with thousands of libraries has 500 kB.
 const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
@@ -23,7 +33,9 @@ const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch
 const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
 
 pub(super) struct Libraries<'a> {
-    files: &'a dyn Files,
+    pub(super) files: &'a dyn Files,
+    /// Who has them, for a message: `the image`.
+    pub(super) whose: &'static str,
     /// Searched before the cache.
     path_dirs: Vec<PathBuf>,
     cache: Vec<u8>,
@@ -31,7 +43,11 @@ pub(super) struct Libraries<'a> {
 }
 
 impl<'a> Libraries<'a> {
-    pub(super) fn new(files: &'a dyn Files, library_path: Option<&str>) -> Result<Self> {
+    pub(super) fn new(
+        files: &'a dyn Files,
+        whose: &'static str,
+        library_path: Option<&str>,
+    ) -> Result<Self> {
         let path = library_path.unwrap_or_default().split([':', ';']);
         let path: Vec<&str> = path.filter(|dir| dir.starts_with('/')).collect();
         if path.len() > MAX_PATH_DIRS || path.iter().any(|dir| dir.len() > PATH_MAX) {
@@ -42,6 +58,7 @@ impl<'a> Libraries<'a> {
         let musl = MUSL_LOADERS.into_iter().any(is_there).then_some(MUSL_DIR);
         Ok(Libraries {
             files,
+            whose,
             path_dirs: directories(files, path.into_iter()),
             cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
             default_dirs: directories(files, LIBRARY_DIRS.into_iter().chain(musl)),

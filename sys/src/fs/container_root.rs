@@ -1,4 +1,4 @@
-//! The root file system of a container that is not running yet. Files in it are opened by openat2(2)
+//! The root file system of a container, mostly of one that is not running yet. Files in it are opened by openat2(2)
 //! with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so no link and no `..` leads out of it. Only regular
 //! files are read.
 
@@ -9,9 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
-use onload_sys::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
+use crate::error::{Context, Result, bail};
+use crate::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, StatxAttributes,
     StatxFlags, fstat, fstatvfs, openat, readlinkat, stat, statx,
@@ -28,7 +27,7 @@ const MAX_LOOKS: usize = 50_000;
 
 /// Why a file in a container's root is not read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FileError {
+pub enum FileError {
     #[error("looking up {0:?} in the container's root")]
     Lookup(PathBuf, #[source] Errno),
     #[error("{0:?} in the container is not a regular file")]
@@ -37,18 +36,18 @@ pub(crate) enum FileError {
 
 impl FileError {
     /// Whether there is simply no such file.
-    pub(crate) fn is_absent(&self) -> bool {
+    pub fn is_absent(&self) -> bool {
         matches!(self, FileError::Lookup(_, Errno::NOENT | Errno::NOTDIR))
     }
 
     /// Whether another mount is on the way to it.
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub fn is_elsewhere(&self) -> bool {
         matches!(self, FileError::Lookup(_, Errno::XDEV))
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct ContainerRoot {
+pub struct ContainerRoot {
     fd: OwnedFd,
     /// How a path is walked. Before the runtime has mounted anything, an existing mount is not part
     /// of the root file system; afterwards, the mounts of the configuration are on the path.
@@ -63,7 +62,7 @@ pub(crate) struct ContainerRoot {
 impl ContainerRoot {
     /// Opens the root that a configuration names. The engine chose that path, not the image. The
     /// host's own root is refused.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let open = || rustix::fs::open(path, ROOT, Mode::empty());
         let fd = open_root(path, open, || stat("/"))?;
         Ok(ContainerRoot {
@@ -76,7 +75,7 @@ impl ContainerRoot {
 
     /// As [`ContainerRoot::open`], once the runtime has mounted it, and as a process with the root
     /// directory `above` sees it.
-    pub(crate) fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
+    pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
         let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
         let fd = open_root(path, open, || fstat(above))?;
         let stat = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
@@ -94,19 +93,29 @@ impl ContainerRoot {
         })
     }
 
-    pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    /// The root directory of a process that runs, whose mounts are part of what it sees. They may never answer.
+    pub fn of_process(fd: OwnedFd) -> Self {
+        ContainerRoot {
+            fd,
+            step: ResolveFlags::empty(),
+            files: ResolveFlags::empty(),
+            looks_left: Cell::new(MAX_LOOKS),
+        }
+    }
+
+    pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path, ResolveFlags::empty())
     }
 
     /// Whether no file can be made in it, since there is no writable layer above the image.
-    pub(crate) fn is_read_only(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         let mount = fstatvfs(&self.fd);
         mount.is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
     }
 
     /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot
     /// be examined.
-    pub(crate) fn lacks(&self, path: &Path) -> bool {
+    pub fn lacks(&self, path: &Path) -> bool {
         let mut at = path;
         loop {
             match self.find(at) {
@@ -123,13 +132,13 @@ impl ContainerRoot {
     }
 
     /// As [`ContainerRoot::find`]; EXDEV if another mount is on the way.
-    pub(crate) fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    pub fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path, ResolveFlags::NO_XDEV)
     }
 
     /// Opens a regular file for reading, and says how many bytes it has. The file type is checked first, since merely opening a
     /// device or a FIFO can have effects.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<(File, u64), FileError> {
+    pub fn open_file(&self, path: &Path) -> Result<(File, u64), FileError> {
         let failed = |error| FileError::Lookup(path.to_owned(), error);
         let found = self.lookup(path, self.files).map_err(failed)?;
         let stat = fstat(&found).map_err(failed)?;
@@ -153,14 +162,14 @@ impl ContainerRoot {
 /// whatever lies below a path follows it directly. It is one allocation, since a configuration can
 /// name a hundred thousand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ContainerPath(Vec<u8>);
+pub struct ContainerPath(Vec<u8>);
 
 impl ContainerPath {
     /// Follows every link of a path and returns where it leads. Without a root, as where the image is
     /// not there yet, nothing on the path is a link. `mounted` says which paths the runtime will have
     /// mounted over by then. Nothing is looked up below them, since what is there now will be hidden.
     /// Refused are loops, a `..` below such a mount, and a path that crosses another mount.
-    pub(crate) fn resolve(
+    pub fn resolve(
         root: Option<&ContainerRoot>,
         path: &Path,
         mounted: &dyn Fn(&ContainerPath) -> bool,
@@ -244,25 +253,25 @@ impl ContainerPath {
     }
 
     /// Its parent directory; the root is its own parent.
-    pub(crate) fn parent(&self) -> ContainerPath {
+    pub fn parent(&self) -> ContainerPath {
         let mut parent = self.clone();
         parent.pop();
         parent
     }
 
     /// Empty for the root.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Its ancestors and itself, the root first.
-    pub(crate) fn downward(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn downward(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
         let ends = (0..=self.0.len()).filter(is_end);
         ends.map(|end| &self.0[..end])
     }
 
-    pub(crate) fn to_path(&self) -> PathBuf {
+    pub fn to_path(&self) -> PathBuf {
         let names = self.0.split(|byte| *byte == 0).skip(1);
         Path::new("/").join(names.map(OsStr::from_bytes).collect::<PathBuf>())
     }

@@ -10,10 +10,10 @@ use onload_sys::elf::{self, DynamicSymbol, ElfError, Summary};
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::trust::Trusted;
 
-use crate::image::container_root::{ContainerPath, ContainerRoot};
+use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
 /// The image, with nothing of ours mounted.
-pub(crate) struct Image<'a> {
+pub struct Image<'a> {
     pub root: &'a ContainerRoot,
     /// `LD_LIBRARY_PATH` of the container's configuration.
     pub library_path: Option<&'a str>,
@@ -21,8 +21,11 @@ pub(crate) struct Image<'a> {
     pub covered: &'a dyn Fn(&Path) -> bool,
 }
 
+/// What a running container sees, the mounts in it included.
+pub struct Running(pub ContainerRoot);
+
 /// A file whose content counts.
-pub(super) struct OpenFile {
+pub struct OpenFile {
     file: File,
     size: u64,
     /// Where it lies, with no link on the path.
@@ -41,7 +44,7 @@ impl OpenFile {
     }
 }
 
-pub(super) trait Files {
+pub trait Files {
     /// `None` if there is nothing, or an empty file: one that a runtime made as a mount point.
     fn open(&self, path: &Path) -> Result<Option<OpenFile>>;
 
@@ -68,6 +71,25 @@ impl Files for Image<'_> {
         self.root.find_on_own_mount(path).ok()?;
         let path = self.resolve(path).ok()?;
         (!(self.covered)(&path)).then_some(path)
+    }
+}
+
+impl Files for Running {
+    fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
+        let (file, size) = match self.0.open_file(path) {
+            Ok((_, 0)) => return Ok(None),
+            Ok(opened) => opened,
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) => return Err(error).context("examining the container"),
+        };
+        let path = ContainerPath::resolve(Some(&self.0), path, &|_| false)?.to_path();
+        Ok(Some(OpenFile { file, size, path }))
+    }
+
+    fn directory(&self, path: &Path) -> Option<PathBuf> {
+        self.0.find(path).ok()?;
+        let path = ContainerPath::resolve(Some(&self.0), path, &|_| false);
+        Some(path.ok()?.to_path())
     }
 }
 

@@ -2,6 +2,7 @@
 //! it. A provider fits by three versions: the private ABI between it and libibverbs, glibc, and the kernel's ABI of
 //! the driver. What decides is the symbols, since a private ABI grew without a new number.
 
+mod device;
 mod drivers;
 mod files;
 mod libraries;
@@ -18,35 +19,26 @@ use onload_sys::error::Result;
 use onload_sys::fs::trust::Trusted;
 use onload_sys::{bail, error};
 
-pub(crate) use files::Image;
+pub use device::RdmaDevice;
+pub use files::{Files, Image, Running};
+pub use libraries::LIBRARY_DIRS;
 
 use drivers::{LIBRDMACM, PUBLIC_LIBRARIES};
-use files::{Files, Library};
+use files::Library;
 use libraries::Libraries;
 use needs::{lost_version, unmet};
-use verbs::{LIBIBVERBS, Verbs, holds_config, holds_libraries};
-
-/// An RDMA device that the container gets, as the host's sysfs shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RdmaDevice {
-    /// For instance `mlx5_0`.
-    pub name: String,
-    /// The kernel driver: the name of its module, for instance `mlx5_core`, `mlx5_ib` or `rdma_rxe`, or of its
-    /// provider, `mlx5` or `rxe`.
-    pub driver: String,
-    /// `/sys/class/infiniband_verbs/uverbsN/abi_version`.
-    pub kernel_abi: Option<u32>,
-}
+pub use verbs::LIBIBVERBS;
+use verbs::{Verbs, holds_config, holds_libraries};
 
 /// A regular file of the host, with no link on its path, and where it is mounted: read-only, nosuid, nodev.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LibraryMount {
+pub struct LibraryMount {
     pub source: PathBuf,
     pub target: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+pub enum Way {
     /// A provider is added, and no file of the image is covered.
     Add,
     /// The image's provider is covered by the host's.
@@ -56,7 +48,7 @@ pub(crate) enum Way {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// The image's own libraries serve all devices.
     Fits,
     Mount {
@@ -68,14 +60,14 @@ pub(crate) enum Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Judgement {
+pub struct Judgement {
     pub verdict: Verdict,
     /// What could not be examined and was taken to fit; for the debug log.
     pub notes: Vec<String>,
 }
 
 /// `host` is the host's file system.
-pub(crate) fn judge(image: &Image<'_>, host: &Trusted, devices: &[RdmaDevice]) -> Judgement {
+pub fn judge(image: &Image<'_>, host: &Trusted, devices: &[RdmaDevice]) -> Judgement {
     let read_only = image.root.is_read_only();
     judge_root(image, read_only, host, devices)
 }
@@ -124,7 +116,7 @@ fn verdict(
     if providers.is_empty() {
         return Ok(Verdict::Fits);
     }
-    let libraries = Libraries::new(image, image.library_path)?;
+    let libraries = Libraries::new(image, "the image", image.library_path)?;
     let candidates = libraries.candidates(LIBIBVERBS);
     if let Some(path) = candidates.iter().find(|path| (image.covered)(path)) {
         notes.push(format!(
@@ -132,34 +124,29 @@ fn verdict(
         ));
         return Ok(Verdict::Fits);
     }
-    let verbs = Verbs::find(&libraries, "the image")?;
-    let mut lacking = Vec::new();
-    if let Some(verbs) = &verbs {
-        for (provider, abis) in providers {
-            let state = State::of(verbs, provider, abis, image, &libraries)?;
-            if !matches!(state, State::Fits) {
-                lacking.push((*provider, state));
-            }
-        }
-        if lacking.is_empty() {
-            return Ok(Verdict::Fits);
-        }
+    let verbs = Verbs::find(&libraries)?;
+    let lacking = match &verbs {
+        Some(verbs) => lacking(verbs, providers, &libraries)?,
+        None => Vec::new(),
+    };
+    if verbs.is_some() && lacking.is_empty() {
+        return Ok(Verdict::Fits);
     }
     let mut mounting = Mounting {
         image,
         libraries: &libraries,
         read_only,
         host,
-        host_libraries: Libraries::new(host, None)?,
+        host_libraries: Libraries::new(host, "the host", None)?,
         files: BTreeMap::new(),
     };
-    let Some(host_verbs) = Verbs::find(&mounting.host_libraries, "the host")? else {
-        let why = why_lacking(&lacking);
+    let Some(host_verbs) = Verbs::find(&mounting.host_libraries)? else {
+        let why = why_lacking(&libraries, &lacking);
         bail!(
             "{why}, and the host has no {LIBIBVERBS}; install rdma-core in the image or on the host"
         );
     };
-    let mut why = why_lacking(&lacking);
+    let mut why = why_lacking(&libraries, &lacking);
     if let Some(verbs) = &verbs {
         match mounting.add(verbs, &host_verbs, &lacking) {
             Ok(way) => return Ok(mounting.verdict(way)),
@@ -190,11 +177,11 @@ impl State {
         verbs: &Verbs,
         provider: &str,
         abis: &BTreeSet<u32>,
-        image: &Image<'_>,
         libraries: &Libraries<'_>,
     ) -> Result<State> {
+        let files = libraries.files;
         let path = verbs.layout.provider(provider);
-        let library = match Library::open(image, &path)? {
+        let library = match Library::open(files, &path)? {
             Some(library) => library,
             // libibverbs asks the loader then (libibverbs/dynamic_driver.c, `load_driver`).
             None => match libraries.first(&file_name(&path))? {
@@ -211,21 +198,57 @@ impl State {
             let reason = format!("serves kernel ABI {least} to {most}, and the driver has {abi}");
             return Ok(State::Unusable(library.path, reason));
         }
-        match Files::open(image, &verbs.layout.driver_file(provider))? {
+        match files.open(&verbs.layout.driver_file(provider))? {
             Some(_) => Ok(State::Fits),
             None => Ok(State::Unnamed),
         }
     }
 }
 
-fn why_lacking(lacking: &[(&str, State)]) -> String {
+/// The providers of which something is missing.
+fn lacking(
+    verbs: &Verbs,
+    providers: &Providers,
+    libraries: &Libraries<'_>,
+) -> Result<Vec<(&'static str, State)>> {
+    let mut lacking = Vec::new();
+    for (provider, abis) in providers {
+        let state = State::of(verbs, provider, abis, libraries)?;
+        if !matches!(state, State::Fits) {
+            lacking.push((*provider, state));
+        }
+    }
+    Ok(lacking)
+}
+
+/// Why programs that load what is in `files` cannot use the devices; `None` if they can. `whose` is for the message.
+pub fn misfit(
+    files: &dyn Files,
+    whose: &'static str,
+    library_path: Option<&str>,
+    devices: &[RdmaDevice],
+) -> Result<Option<String>> {
+    let providers = providers(devices, &mut Vec::new());
+    if providers.is_empty() {
+        return Ok(None);
+    }
+    let libraries = Libraries::new(files, whose, library_path)?;
+    let lacking = match Verbs::find(&libraries)? {
+        Some(verbs) => lacking(&verbs, &providers, &libraries)?,
+        None => return Ok(Some(why_lacking(&libraries, &[]))),
+    };
+    Ok((!lacking.is_empty()).then(|| why_lacking(&libraries, &lacking)))
+}
+
+fn why_lacking(libraries: &Libraries<'_>, lacking: &[(&str, State)]) -> String {
+    let whose = libraries.whose;
     let reason = lacking.iter().find_map(|(provider, state)| match state {
         State::Fits => None,
-        State::Unnamed => Some(format!("the image does not name the driver {provider}")),
-        State::Missing(path) => Some(format!("the image has no provider {path:?}")),
-        State::Unusable(path, reason) => Some(format!("the image's provider {path:?} {reason}")),
+        State::Unnamed => Some(format!("{whose} does not name the driver {provider}")),
+        State::Missing(path) => Some(format!("{whose} has no provider {path:?}")),
+        State::Unusable(path, reason) => Some(format!("{whose}'s provider {path:?} {reason}")),
     });
-    reason.unwrap_or_else(|| format!("the image has no {LIBIBVERBS}"))
+    reason.unwrap_or_else(|| format!("{whose} has no {LIBIBVERBS}"))
 }
 
 fn file_name(path: &Path) -> String {

@@ -5,7 +5,7 @@ use onload_test_tree::elf::SharedLibrary;
 use onload_test_tree::{MULTIARCH, Tree};
 
 use super::*;
-use crate::image::container_root::ContainerRoot;
+use onload_sys::fs::container_root::ContainerRoot;
 
 const CONFIG: &str = "/etc/libibverbs.d";
 

@@ -1,0 +1,74 @@
+//! By what the programs of a container use its RDMA devices.
+
+use std::path::Path;
+
+use onload_core::providers::{LIBRARY_DIRS, RdmaDevice, Running, misfit};
+use onload_host::host::Host;
+use onload_sys::fs::container_root::ContainerRoot;
+
+use super::container::variable;
+use super::process;
+
+pub(super) const NODES: &str = "/dev/infiniband/uverbs";
+const LIBRARY: &[u8] = b"/libibverbs.so.";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Libraries {
+    #[default]
+    Unknown,
+    /// Those where a loader looks serve the devices, or would.
+    Usual,
+    /// A program that has a device open loads this libibverbs, by a search path of its own (RUNPATH).
+    Elsewhere(String),
+    /// A program that has a device open maps no libibverbs: it is part of the program, or there is none, as with raw
+    /// system calls.
+    BuiltIn,
+    /// Why programs that look where a loader does cannot use the devices.
+    Misfit(String),
+}
+
+/// Whether what the process sees serves the devices whose nodes it has. `variables` is its environment, which may name
+/// directories.
+pub(super) fn judged(host: &Host, pid: u32, variables: &[u8], nodes: &[String]) -> Libraries {
+    let sysfs = host.outside_path(Path::new("/sys"));
+    let devices = nodes.iter().filter_map(|node| {
+        let node = node.strip_prefix("/dev/infiniband/")?;
+        let ibdev = Path::new("/sys/class/infiniband_verbs")
+            .join(node)
+            .join("ibdev");
+        let name = host.attribute(&ibdev).ok()??;
+        RdmaDevice::read(&sysfs, &name)
+    });
+    let devices: Vec<RdmaDevice> = devices.collect();
+    let Ok(Some(root)) = host.directory(&process::directory(pid).join("root")) else {
+        return Libraries::Unknown;
+    };
+    let root = Running(ContainerRoot::of_process(root));
+    let path = variable(variables, "LD_LIBRARY_PATH").map(String::from_utf8_lossy);
+    match misfit(&root, "the container", path.as_deref(), &devices) {
+        Ok(None) => Libraries::Usual,
+        Ok(Some(why)) => Libraries::Misfit(why),
+        Err(error) => Libraries::Misfit(format!("{error:#}")),
+    }
+}
+
+/// What a process that has a device open has loaded for it.
+pub(super) fn loaded(host: &Host, pid: u32) -> Libraries {
+    let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
+    let Ok(Some(lines)) = host.lines(&process::directory(pid).join("maps"), &is_library) else {
+        return Libraries::Unknown;
+    };
+    let lines = String::from_utf8_lossy(&lines);
+    let path = lines
+        .lines()
+        .next()
+        .and_then(|line| Some(&line[line.find('/')?..]));
+    let Some(path) = path else {
+        return Libraries::BuiltIn;
+    };
+    let directory = Path::new(path).parent().and_then(Path::to_str);
+    match directory {
+        Some(directory) if LIBRARY_DIRS.contains(&directory) => Libraries::Usual,
+        _ => Libraries::Elsewhere(path.to_owned()),
+    }
+}
