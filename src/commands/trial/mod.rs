@@ -219,7 +219,7 @@ impl Trial<'_> {
         let started = run_client(&line, Vec::new(), &self.stop);
         self.stop.refuse()?;
         Ok(match started {
-            Ok(_) => Outcome::Fails(why.to_owned()),
+            Ok(_) => Outcome::Fails(with_journal(why)),
             Err(error) => Outcome::NotTried(format!("{error:#}")),
         })
     }
@@ -295,11 +295,28 @@ fn without_first_word(text: &str) -> String {
     rest.unwrap_or(text).to_owned()
 }
 
+/// crun discards what a hook prints, so that the reason is in the journal alone.
+fn with_journal(why: &str) -> String {
+    if why.contains("error executing hook") && !why.contains("onload-hook createRuntime:") {
+        format!("{why}; its reason: journalctl -t onload-hook")
+    } else {
+        why.to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use onload_report::doctor::{Family, Finding, Remedy};
 
     use super::*;
+
+    #[test]
+    fn a_hooks_reason_that_the_runtime_discards_is_in_the_journal() {
+        let crun = "crun: error executing hook `/usr/bin/onload-hook` (exit code: 1)";
+        assert!(with_journal(crun).ends_with("; its reason: journalctl -t onload-hook"));
+        let runc = "error running hook: exit status 1, stdout: , stderr: onload-hook createRuntime: it is in use";
+        assert_eq!(with_journal(runc), runc);
+    }
 
     fn check(name: &'static str, subject: &str, verdict: Verdict, finding: &str) -> Check {
         let run = "onload-ctk cdi generate".to_owned();
