@@ -9,6 +9,8 @@ use crate::common::hosts::{rdma, x3};
 use crate::common::{
     Commands, Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
 };
+use onload_test_tree::MULTIARCH;
+use onload_test_tree::elf::SharedLibrary;
 use serde_json::Value;
 
 const JSON: [&str; 3] = ["doctor", "--format", "json"];
@@ -69,6 +71,32 @@ macro_rules! checks {
         )*
         const COVERED: &[&str] = &[$($check),*];
     };
+}
+
+/// A host with libibverbs and the providers of its RDMA devices.
+fn rdma_with_libraries() -> Tree {
+    let tree = rdma();
+    tree.file("/etc/ld.so.cache", "of another kind");
+    let place = |name: &str, library: &SharedLibrary| {
+        tree.file(&format!("{MULTIARCH}/{name}"), library.bytes());
+    };
+    let private = ["verbs_register_driver"];
+    let verbs = SharedLibrary::new("libibverbs.so.1")
+        .defines("IBVERBS_PRIVATE_34", &private)
+        .says("/etc/libibverbs.d")
+        .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
+    place("libibverbs.so.1", &verbs);
+    for name in ["mlx4", "mlx5", "rxe"] {
+        let file = format!("lib{name}-rdmav34.so");
+        let provider =
+            SharedLibrary::new(&file).needs("libibverbs.so.1", "IBVERBS_PRIVATE_34", &private);
+        place(&format!("libibverbs/{file}"), &provider);
+        tree.file(
+            &format!("/etc/libibverbs.d/{name}.driver"),
+            format!("driver {name}\n"),
+        );
+    }
+    tree
 }
 
 /// A physical function of Intel's with a virtual one, in groups.
@@ -551,8 +579,11 @@ checks! {
     rdma_without_its_connection_manager_fails: "rdma-cm", rdma(),
         |tree| { tree.remove("/sys/class/misc/rdma_cm").without_node("/dev/infiniband/rdma_cm"); }
         => "fail", "librdmacm", "modprobe rdma_ucm";
-    rdma_devices_that_the_hosts_libraries_do_not_serve_are_warned_of: "rdma-libraries", rdma(),
-        |tree| { tree.file("/etc/ld.so.cache", "none"); }
+    rdma_devices_that_the_hosts_libraries_do_not_serve_are_warned_of: "rdma-libraries", rdma_with_libraries(),
+        |tree| { tree.remove("/etc/libibverbs.d/mlx5.driver"); }
+        => "warn", "the host does not name the driver mlx5: only images", "apt-get install ibverbs-providers";
+    a_host_without_libibverbs_is_warned_of: "rdma-libraries", rdma_with_libraries(),
+        |tree| { tree.remove(&format!("{MULTIARCH}/libibverbs.so.1")); }
         => "warn", "the host has no libibverbs.so.1: only images", "apt-get install ibverbs-providers";
     gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
         |tree| { tree.remove("/sys/module/nvidia_peermem"); }

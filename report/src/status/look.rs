@@ -232,11 +232,13 @@ impl<'l> Look<'l> {
         let (host, guarded) = (self.looked.host, self.looked.guarded);
         let variables = budget.wait(|_| container::variables(host, first.pid, guarded));
         let variables = variables.flatten().unwrap_or_default();
+        let path = container::variable(&variables, "LD_LIBRARY_PATH");
+        let path = path.map(|path| String::from_utf8_lossy(path).into_owned());
         let nodes = facts.within.nodes.iter();
         let nodes = nodes.filter(|node| node.path.starts_with(rdma::NODES));
         let nodes: Vec<String> = nodes.map(|node| node.path.clone()).collect();
         let pid = first.pid;
-        let look = move |host: &Host| rdma::judged(host, pid, &variables, &nodes);
+        let look = move |host: &Host| rdma::judged(host, pid, path.as_deref(), &nodes);
         let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
         judged.flatten().unwrap_or_default()
     }

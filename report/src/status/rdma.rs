@@ -6,7 +6,6 @@ use onload_core::providers::{LIBRARY_DIRS, RdmaDevice, Running, misfit};
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
 
-use super::container::variable;
 use super::process;
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
@@ -27,9 +26,8 @@ pub(super) enum Libraries {
     Misfit(String),
 }
 
-/// Whether what the process sees serves the devices whose nodes it has. `variables` is its environment, which may name
-/// directories.
-pub(super) fn judged(host: &Host, pid: u32, variables: &[u8], nodes: &[String]) -> Libraries {
+/// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
+pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]) -> Libraries {
     let sysfs = host.outside_path(Path::new("/sys"));
     let devices = nodes.iter().filter_map(|node| {
         let node = node.strip_prefix("/dev/infiniband/")?;
@@ -44,8 +42,7 @@ pub(super) fn judged(host: &Host, pid: u32, variables: &[u8], nodes: &[String]) 
         return Libraries::Unknown;
     };
     let root = Running(ContainerRoot::of_process(root));
-    let path = variable(variables, "LD_LIBRARY_PATH").map(String::from_utf8_lossy);
-    match misfit(&root, "the container", path.as_deref(), &devices) {
+    match misfit(&root, "the container", path, &devices) {
         Ok(None) => Libraries::Usual,
         Ok(Some(why)) => Libraries::Misfit(why),
         Err(error) => Libraries::Misfit(format!("{error:#}")),
