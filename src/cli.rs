@@ -496,7 +496,7 @@ pub struct Metrics {
 /// Show where everything is.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_long_help = "Example: onload-ctk topology\n         onload-ctk topology --format svg > host.svg"
+    after_long_help = "Example: onload-ctk topology\n         onload-ctk topology --format svg > host.svg\n         onload-ctk topology --matrix"
 )]
 pub struct Topology {
     /// Output format
@@ -507,6 +507,9 @@ pub struct Topology {
         env = "ONLOAD_CTK_TOPOLOGY_FORMAT"
     )]
     pub format: Picture,
+    /// Print how far GPUs and NICs are from each other, as nvidia-smi topo -m does
+    #[arg(long, conflicts_with = "format", env = "ONLOAD_CTK_TOPOLOGY_MATRIX", value_parser = BoolishValueParser::new())]
+    pub matrix: bool,
 }
 
 /// How a topology is shown.

@@ -1,9 +1,10 @@
 //! `topology`: where everything of a host is, and who holds what.
 
+use onload_host::devices::inventory::Inventory;
 use onload_host::leases;
 use onload_host::pools::survey;
 use onload_report::status::grantees;
-use onload_report::topology::{Kind, Line, Seen, Topology, draw, lines, read, svg};
+use onload_report::topology::{Kind, Line, Seen, Topology, draw, lines, matrix, read, svg};
 use serde::Serialize;
 
 use super::{advise, open_host_of_incident};
@@ -31,6 +32,10 @@ pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyh
     }
     advise(&inventory, printer);
     let topology = topology?;
+    if args.matrix {
+        print_matrix(&inventory, &topology, printer)?;
+        return Ok(Answer::Yes);
+    }
     match args.format {
         Picture::Text => print(&topology, printer)?,
         Picture::Svg => printer.print(svg(&draw(&topology)))?,
@@ -49,6 +54,28 @@ fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> 
     let version = env!("CARGO_PKG_VERSION");
     let object = serde_json::to_string_pretty(&Whole { version, topology })?;
     printer.print(format_args!("{object}\n"))?;
+    Ok(())
+}
+
+fn print_matrix(
+    inventory: &Inventory,
+    topology: &Topology,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let Some(matrix) = matrix(inventory, topology) else {
+        printer.note("nothing to show: this host has no GPU and no NIC on PCI");
+        return Ok(());
+    };
+    if let Some(why) = matrix.obstacle {
+        printer.warning(format_args!("what is near a GPU is not known: {why}"));
+    }
+    for line in &matrix.lines {
+        let cells: Vec<String> = line
+            .split('\t')
+            .map(|cell| harmless(cell).replace('\n', "\\n"))
+            .collect();
+        printer.print(format_args!("{}\n", cells.join("\t")))?;
+    }
     Ok(())
 }
 

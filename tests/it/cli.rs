@@ -124,7 +124,7 @@ fn every_flag_has_the_variable_of_its_name() {
     });
     assert_eq!(
         flags,
-        5 + 4 + 8 + 2 + 2 + 1 + 1 + 8 + 2 + 1 + 1 + 1 + 1 + 1 + 1
+        5 + 4 + 8 + 2 + 2 + 1 + 1 + 8 + 2 + 1 + 1 + 1 + 1 + 1 + 2
     );
 }
 

@@ -42,10 +42,9 @@ fn no_text_is_left_of_a_host_that_is_gone() {
     assert_eq!(names_in(&package().join("tests/topology")), texts);
     let pictures = names_in(&package().join("docs")).into_iter();
     let pictures: Vec<String> = pictures.filter(|name| name.ends_with(".svg")).collect();
-    assert_eq!(
-        pictures,
-        PICTURES.map(|name| format!("topology-{name}.svg"))
-    );
+    let mut expected = PICTURES.map(|name| format!("topology-{name}.svg")).to_vec();
+    expected.insert(0, "topology-8-gpus.svg".to_owned());
+    assert_eq!(pictures, expected);
 }
 
 #[test]
@@ -214,4 +213,177 @@ fn who_is_not_root_is_told_that_holders_are_not_known() {
             .any(|text| text.starts_with("who holds devices is not known: ")),
         "{warnings:?}"
     );
+}
+
+/// A made-up machine: on each of two nodes two switches, each with two GPUs and a NIC beside the first, and a second
+/// NIC below a switch of its own.
+fn eight_gpus() -> Tree {
+    let tree = Tree::new();
+    for node in 0..2 {
+        let directory = format!("/sys/devices/system/node/node{node}");
+        let cpus = format!("{}-{}", node * 32, node * 32 + 31);
+        tree.attribute(&format!("{directory}/cpulist"), &cpus);
+    }
+    for switch in 0..4 {
+        let node = switch / 2;
+        let put = |above: &str, address: &str, class: &str, id: &str, driver: &str| {
+            let function = Pci {
+                address,
+                id,
+                class,
+                numa_node: node,
+                driver,
+            };
+            let directory = tree.pci_below(above, function);
+            let link = [
+                ("current_link_speed", "32.0 GT/s PCIe"),
+                ("current_link_width", "16"),
+            ];
+            tree.attributes(&directory, &link);
+            directory
+        };
+        let bus = |below: i32| format!("{:02x}", 0x10 + switch * 0x20 + below);
+        let bridge = |above: &str, address: &str| {
+            put(above, address, "0x060400", "1000:c030", "pcieport");
+            format!("{above}/{address}")
+        };
+        let port = bridge(
+            &format!("pci0000:{}", bus(0)),
+            &format!("0000:{}:01.0", bus(0)),
+        );
+        let upper = bridge(&port, &format!("0000:{}:00.0", bus(1)));
+        let below = |number: i32| bridge(&upper, &format!("0000:{}:{number:02x}.0", bus(2)));
+        for gpu in 0..2 {
+            let address = format!("0000:{}:00.0", bus(3 + gpu));
+            put(&below(gpu), &address, "0x030200", "10de:2330", "nvidia");
+        }
+        let nic = |above: &str, at: i32, number: i32| {
+            let address = format!("0000:{}:00.0", bus(at));
+            let directory = put(above, &address, "0x020700", "15b3:1021", "mlx5_core");
+            tree.rdma(&directory, &format!("mlx5_{number}"), number.unsigned_abs());
+        };
+        nic(&below(2), 5, switch * 2);
+        let upper = bridge(&below(3), &format!("0000:{}:00.0", bus(6)));
+        let second = bridge(&upper, &format!("0000:{}:00.0", bus(7)));
+        nic(&second, 8, switch * 2 + 1);
+    }
+    tree
+}
+
+#[test]
+fn the_picture_of_a_machine_with_gpus_shows_the_nics_near_them() {
+    let tree = eight_gpus();
+    let picture = tree.run(&["topology", "--format", "svg"]).done().stdout;
+    compare(&package().join("docs/topology-8-gpus.svg"), &picture);
+    let text = tree.run(&["topology"]).done().stdout;
+    let near: Vec<&str> = text
+        .lines()
+        .filter_map(|line| Some(line.split_once("nearest ")?.1))
+        .collect();
+    let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("NIC: mlx5_{nic} (PIX)"));
+    assert_eq!(near, expected);
+    assert!(
+        text.contains("0000:13:00.0 GPU0 NVIDIA, nvidia, 32.0 GT/s on 16 lanes\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_matrix_has_the_distance_of_each_gpu_and_nic() {
+    let shown = eight_gpus().run(&["topology", "--matrix"]).done();
+    assert_eq!(shown.stderr, "");
+    let lines: Vec<Vec<&str>> = shown
+        .stdout
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
+    let names = (0..8)
+        .map(|at| format!("GPU{at}"))
+        .chain((0..8).map(|at| format!("NIC{at}")));
+    let last = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"].map(str::to_owned);
+    let header: Vec<String> = [String::new()]
+        .into_iter()
+        .chain(names)
+        .chain(last)
+        .collect();
+    assert_eq!(lines[0], header);
+    let gpu = "GPU0| X |PIX|NODE|NODE|SYS|SYS|SYS|SYS|PIX|PXB|NODE|NODE|SYS|SYS|SYS|SYS|0-31|0|N/A";
+    assert_eq!(lines[1], gpu.split('|').collect::<Vec<_>>());
+    assert_eq!(lines[9][0], "NIC0");
+    assert_eq!(lines[9][1..3], ["PIX", "PIX"]);
+    assert_eq!(lines[9].len(), 17, "a NIC has no affinity");
+    for legend in ["  GPU7: 0000:74:00.0 NVIDIA", "  NIC7: mlx5_7"] {
+        assert!(
+            shown.stdout.lines().any(|line| line == legend),
+            "{}",
+            shown.stdout
+        );
+    }
+}
+
+#[test]
+fn what_is_near_a_gpu_on_a_flat_bus_is_unknown() {
+    let tree = Tree::new();
+    let gpu = Pci {
+        class: "0x030200",
+        ..Pci::network("0000:00:05.0", "10de:20b0", "nvidia")
+    };
+    tree.pci(gpu);
+    let nic = tree.pci(Pci::network("0000:00:06.0", "15b3:101e", "mlx5_core"));
+    tree.rdma(&nic, "mlx5_0", 0);
+    let why = "the hypervisor shows one flat PCI bus";
+    let object = tree.run(&["topology", "--format", "json"]).done().json();
+    let root = &object["nodes"][0]["roots"][0];
+    let gpu = &root["functions"][0]["gpu"];
+    let expected = serde_json::json!({
+        "number": 0, "vendor": "NVIDIA", "distance": null, "nearest": [], "reason": why
+    });
+    assert_eq!(*gpu, expected);
+    let shown = tree.run(&["topology", "--matrix"]).done();
+    assert!(
+        shown.stdout.contains("\nGPU0\t X \tN/A\t"),
+        "{}",
+        shown.stdout
+    );
+    assert_eq!(
+        shown.warnings(),
+        [format!("what is near a GPU is not known: {why}")]
+    );
+}
+
+#[test]
+fn a_nic_whose_node_is_unknown_leaves_open_what_is_nearest() {
+    let tree = Tree::new();
+    let at = |bus: &str, class, id, numa_node| {
+        let address = format!("0000:{bus}1:00.0");
+        let function = Pci {
+            class,
+            numa_node,
+            ..Pci::network(&address, id, "")
+        };
+        tree.pci_below(&format!("pci0000:{bus}0/0000:{bus}0:01.0"), function)
+    };
+    at("1", "0x120000", "1002:74a1", 0);
+    tree.rdma(&at("2", "0x020700", "15b3:1021", 0), "mlx5_0", 0);
+    let nearest = || {
+        let shown = tree.run(&["topology"]).done().stdout;
+        let (_, nearest) = shown.split_once("nearest ").unwrap();
+        nearest.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(nearest(), "NIC: mlx5_0 (NODE)");
+    tree.rdma(&at("3", "0x020700", "15b3:1021", -1), "mlx5_1", 1);
+    let unknown = "NIC: unknown, the kernel does not say the NUMA node of the GPU or of a NIC";
+    assert_eq!(nearest(), unknown);
+}
+
+#[test]
+fn a_matrix_of_nothing_and_one_as_a_picture_are_refused() {
+    let shown = Tree::new().run(&["topology", "--matrix"]).done();
+    assert_eq!(shown.stdout, "");
+    assert_eq!(
+        shown.stderr,
+        "nothing to show: this host has no GPU and no NIC on PCI\n"
+    );
+    let both = Tree::new().run(&["topology", "--matrix", "--format", "svg"]);
+    assert_eq!(both.code, Some(2), "{}", both.stderr);
 }

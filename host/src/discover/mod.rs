@@ -4,6 +4,7 @@
 pub mod af_xdp;
 pub mod clock;
 pub mod gdrcopy;
+pub mod gpu;
 pub mod hugepages;
 pub mod movable;
 pub(crate) mod names;

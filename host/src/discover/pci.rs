@@ -66,8 +66,15 @@ impl PciFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
-    /// The root of each bus, by the bus: a bus has one bridge above it.
-    roots: BTreeMap<String, Option<String>>,
+    /// By the bus: all functions of a bus are below the same bridges.
+    above: BTreeMap<String, Above>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Above {
+    root: Option<String>,
+    /// From the root on.
+    bridges: Vec<PciAddress>,
 }
 
 impl PciFunctions {
@@ -85,17 +92,28 @@ impl PciFunctions {
         let functions =
             addresses.filter_map(|address| Some((address, read_function(probe, address)?)));
         let functions: BTreeMap<PciAddress, PciFunction> = functions.collect();
-        let mut roots = BTreeMap::new();
+        let mut buses = BTreeMap::new();
         for function in functions.values() {
-            let root = || probe.deciding(&[], || root(&probe.resolve(function.directory())?));
-            roots.entry(bus(function.address)).or_insert_with(root);
+            let path = || probe.deciding(&[], || probe.resolve(function.directory()));
+            buses
+                .entry(bus(function.address))
+                .or_insert_with(|| path().map(|path| above(&path)).unwrap_or_default());
         }
-        PciFunctions { functions, roots }
+        PciFunctions {
+            functions,
+            above: buses,
+        }
     }
 
     /// The root of the tree that a function is in, for instance `pci0000:80`.
     pub fn root(&self, address: PciAddress) -> Option<&str> {
-        self.roots.get(&bus(address))?.as_deref()
+        self.above.get(&bus(address))?.root.as_deref()
+    }
+
+    /// The bridges above a function, from the root on.
+    pub fn bridges(&self, address: PciAddress) -> &[PciAddress] {
+        let above = self.above.get(&bus(address));
+        above.map_or(&[], |above| &above.bridges)
     }
 
     pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
@@ -166,6 +184,17 @@ fn bus(address: PciAddress) -> String {
     let address = address.to_string();
     let bus = address.rsplit_once(':').map(|(bus, _)| bus.to_owned());
     bus.unwrap_or(address)
+}
+
+/// What is above the function of a path in sysfs: each PCI address in it is a bridge, but for the last.
+fn above(directory: &Path) -> Above {
+    let names = directory.iter().filter_map(|name| name.to_str());
+    let mut bridges: Vec<PciAddress> = names.filter_map(|name| name.parse().ok()).collect();
+    bridges.pop();
+    Above {
+        root: root(directory),
+        bridges,
+    }
 }
 
 /// The first directory below /sys/devices in the path of a function, as other drivers of Kubernetes name it
@@ -270,6 +299,18 @@ mod tests {
         ] {
             assert_eq!(root(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn the_bridges_of_a_function_are_the_addresses_before_its_own() {
+        let bridges = |path: &str| -> Vec<String> {
+            let bridges = super::above(Path::new(path)).bridges;
+            bridges.iter().map(PciAddress::to_string).collect()
+        };
+        let path = "/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0/10000:e1:00.0";
+        assert_eq!(bridges(path), ["0000:64:00.5", "10000:e0:01.0"]);
+        assert!(bridges("/sys/devices/pci0000:00/0000:00:03.0").is_empty());
+        assert!(bridges("/sys/devices/pci0000:00").is_empty());
     }
 
     #[test]

@@ -117,26 +117,18 @@ struct Inside<'c> {
 
 impl Inside<'_> {
     fn heading(&mut self, function: &Function) {
-        let names: Vec<&str> = function
-            .interfaces
-            .iter()
-            .map(|i| i.name.as_str())
-            .collect();
+        let names = function.names(", ");
         let address = function.address.to_string();
         let (parent, right) = (Some(self.card), self.x + self.width);
         let mut room = self.width;
-        if !names.is_empty() {
+        if names.is_some() {
             let place = (right, self.y + 1);
             let taken = self
                 .canvas
                 .text_ending(parent, place, room, Style::Detail, &address);
             room -= taken.width + GAP;
         }
-        let name = if names.is_empty() {
-            address
-        } else {
-            names.join(", ")
-        };
+        let name = names.unwrap_or(address);
         let line = self
             .canvas
             .text(parent, (self.x, self.y), room, Style::Name, &name);
@@ -146,6 +138,9 @@ impl Inside<'_> {
         details.extend(function.interfaces.first().and_then(state_and_speed));
         details.extend(function.link.clone());
         self.line(0, &details.join(SEPARATOR));
+        if let Some(gpu) = &function.gpu {
+            self.line(0, &gpu.nearest.text());
+        }
     }
 
     fn line(&mut self, indent: i32, text: &str) {

@@ -1,11 +1,14 @@
 //! Where everything of a host is. [`read()`] makes a [`Topology`] of what discovery found. [`lines`] shows it as text;
-//! a [`Drawing`] places it as boxes (pure), and [`svg()`] draws these.
+//! a [`Drawing`] places it as boxes (pure), and [`svg()`] draws these. [`matrix()`] is the
+//! distance of GPUs and NICs.
 
 mod canvas;
 mod card;
 mod groups;
 mod layout;
+mod matrix;
 mod model;
+mod near;
 mod node_facts;
 mod panel;
 mod places;
@@ -18,8 +21,10 @@ mod text;
 
 pub use canvas::{Drawing, Item, Rect, Shape, Style};
 pub use layout::draw;
+pub use matrix::matrix;
 pub use model::{
-    Bridge, Bus, Device, Function, Interface, Memory, NumaNode, Pages, Root, State, Topology,
+    Bridge, Bus, Device, Function, Gpu, Interface, Memory, Nearest, NumaNode, Pages, Root, State,
+    Topology,
 };
 pub use read::read;
 pub use seen::Seen;

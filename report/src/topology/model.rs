@@ -1,6 +1,7 @@
 //! The object that `topology --format json` prints.
 
 use onload_core::class::Class;
+use onload_host::discover::gpu::Distance;
 use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
@@ -75,9 +76,30 @@ pub struct Function {
     /// Its link as it is now; a virtual function has none of its own.
     pub link: Option<String>,
     pub index: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
     pub interfaces: Vec<Interface>,
     pub devices: Vec<Device>,
     pub virtual_functions: Vec<Function>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// Its place among the GPUs of the host, by address.
+    pub number: usize,
+    pub vendor: &'static str,
+    #[serde(flatten)]
+    pub nearest: Nearest,
+}
+
+/// The NICs at the least distance from a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nearest {
+    /// None, with the reason, where it is not known.
+    pub distance: Option<Distance>,
+    pub nearest: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -115,7 +137,39 @@ impl State {
     }
 }
 
+impl Gpu {
+    /// `GPU0 NVIDIA`.
+    pub(super) fn title(&self) -> String {
+        format!("GPU{} {}", self.number, self.vendor)
+    }
+}
+
+impl Nearest {
+    /// `nearest NIC: mlx5_0 (PIX)`.
+    pub(super) fn text(&self) -> String {
+        match (self.distance, self.reason) {
+            (Some(distance), _) => {
+                let (names, noun) = (self.nearest.join(", "), self.nearest.len());
+                let noun = if noun == 1 { "NIC" } else { "NICs" };
+                format!("nearest {noun}: {names} ({distance})")
+            }
+            (None, Some(reason)) => format!("nearest NIC: unknown, {reason}"),
+            (None, None) => "nearest NIC: none".to_owned(),
+        }
+    }
+}
+
 impl Function {
+    /// What it is called first: as a GPU, or by its interfaces.
+    pub(super) fn names(&self, separator: &str) -> Option<String> {
+        let interfaces = self
+            .interfaces
+            .iter()
+            .map(|interface| interface.name.clone());
+        let names: Vec<String> = self.gpu.iter().map(Gpu::title).chain(interfaces).collect();
+        (!names.is_empty()).then(|| names.join(separator))
+    }
+
     /// Whether a container can have something of it: held takes precedence over free. Its clocks count where there is
     /// nothing else.
     pub(super) fn state(&self) -> State {

@@ -12,6 +12,7 @@ use onload_host::discover::pci::PciFunction;
 use onload_sys::pci::PciAddress;
 
 use super::model::{Device, Function, Interface, State};
+use super::near::Near;
 use super::seen::Seen;
 
 pub(super) struct Places<'s> {
@@ -19,6 +20,7 @@ pub(super) struct Places<'s> {
     interfaces: BTreeMap<PciAddress, Vec<Interface>>,
     devices: BTreeMap<PciAddress, Vec<Device>>,
     indexes: BTreeMap<PciAddress, u32>,
+    near: Near<'s>,
     /// Devices on no function, with their nodes.
     pub(super) elsewhere: Vec<(Option<u32>, Device)>,
 }
@@ -35,6 +37,7 @@ impl<'s> Places<'s> {
             interfaces: interfaces(inventory),
             devices: BTreeMap::new(),
             indexes: indexes.collect(),
+            near: Near::of(inventory),
             elsewhere: Vec::new(),
         };
         let mut holders = Holders::of(seen);
@@ -104,11 +107,12 @@ impl<'s> Places<'s> {
         }
     }
 
-    /// Whether a function is shown: it is of a network, or something stands on it.
+    /// Whether a function is shown: it is of a network or a GPU, or something stands on it.
     pub(super) fn is_shown(&self, function: &PciFunction) -> bool {
         function.is_network()
             || self.interfaces.contains_key(&function.address)
             || self.devices.contains_key(&function.address)
+            || self.near.gpu(function.address).is_some()
     }
 
     /// A function without its link and its virtual functions.
@@ -122,6 +126,7 @@ impl<'s> Places<'s> {
             driver: function.driver.clone(),
             link: None,
             index: self.indexes.get(&address).copied(),
+            gpu: self.near.gpu(address),
             interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
             devices,
             virtual_functions: Vec::new(),

@@ -17,7 +17,7 @@ use crate::pci_link;
 pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     let mut places = Places::of(&seen);
     let mut nodes = node_facts::read(seen.host, seen.inventory)?;
-    let mut tree = Tree::of(seen.host, seen.inventory);
+    let tree = Tree::of(seen.host, seen.inventory);
     let mut children: BTreeMap<PciAddress, Vec<Function>> = BTreeMap::new();
     let functions = seen.inventory.functions.iter();
     let (parents, virtual_ones): (Vec<_>, Vec<_>) =
@@ -70,17 +70,11 @@ fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
 struct Tree<'s> {
     host: &'s Host,
     inventory: &'s Inventory,
-    /// The bridges above each bus, from the root on.
-    above: BTreeMap<String, Vec<PciAddress>>,
 }
 
 impl<'s> Tree<'s> {
     fn of(host: &'s Host, inventory: &'s Inventory) -> Tree<'s> {
-        Tree {
-            host,
-            inventory,
-            above: BTreeMap::new(),
-        }
+        Tree { host, inventory }
     }
 
     fn link(&self, address: PciAddress) -> Result<Option<String>, HostError> {
@@ -89,23 +83,8 @@ impl<'s> Tree<'s> {
         Ok(link.map(|link| link.to_string()))
     }
 
-    /// The bridges above a function, from the root on: the functions in its path in sysfs.
-    fn bridges(&mut self, address: PciAddress) -> Result<Vec<PciAddress>, HostError> {
-        let text = address.to_string();
-        let bus = text.rsplit_once(':').map_or(text.as_str(), |(bus, _)| bus);
-        if let Some(known) = self.above.get(bus) {
-            return Ok(known.clone());
-        }
-        let path = self.host.resolve(&Path::new(DEVICES).join(&text))?;
-        let names = path.iter().flat_map(|path| path.iter());
-        let names = names.filter_map(|name| name.to_str()?.parse().ok());
-        let bridges: Vec<PciAddress> = names.filter(|bridge| *bridge != address).collect();
-        self.above.insert(bus.to_owned(), bridges.clone());
-        Ok(bridges)
-    }
-
     fn put(
-        &mut self,
+        &self,
         node: &mut NumaNode,
         function: &PciFunction,
         shown: Function,
@@ -121,7 +100,7 @@ impl<'s> Tree<'s> {
             });
         }
         let mut bus = &mut node.roots[at].bus;
-        for bridge in self.bridges(function.address)? {
+        for &bridge in self.inventory.functions.bridges(function.address) {
             let at = bus.bridges.iter().position(|known| known.address == bridge);
             let at = at.unwrap_or(bus.bridges.len());
             if at == bus.bridges.len() {

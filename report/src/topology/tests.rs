@@ -107,6 +107,7 @@ fn virtual_function(nic: u32, index: u32) -> Function {
         driver: driver.map(str::to_owned),
         link: None,
         index: Some(index),
+        gpu: None,
         interfaces: Vec::new(),
         devices,
         virtual_functions: Vec::new(),
@@ -126,6 +127,7 @@ fn nic(number: u32) -> Function {
         driver: Some("sfc".to_owned()),
         link: Some("16.0 GT/s on 16 lanes".to_owned()),
         index: None,
+        gpu: None,
         interfaces: vec![interface],
         devices: vec![
             device(Class::Nic, &name, State::Free, 2),

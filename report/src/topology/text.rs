@@ -89,6 +89,10 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
         let (first, rest) = branch();
         lines.push(line(Kind::Part, &first, &rest, function_text(function)));
         let details = format!("{rest}  ");
+        if let Some(gpu) = &function.gpu {
+            let text = gpu.nearest.text();
+            lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
+        }
         for device in function.telling() {
             let text = device_text(device);
             lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
@@ -103,15 +107,10 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
 }
 
 fn function_text(function: &Function) -> String {
-    let names: Vec<&str> = function
-        .interfaces
-        .iter()
-        .map(|i| i.name.as_str())
-        .collect();
     let first = function.interfaces.first();
     let driver = function.driver.as_deref().unwrap_or("no driver");
     let words = [
-        (!names.is_empty()).then(|| names.join(" ")),
+        function.names(" "),
         Some(driver.to_owned()),
         first.and_then(|interface| interface.state.clone()),
         first.and_then(|interface| interface.speed_mbps).map(speed),

@@ -31,7 +31,12 @@ impl Tree {
     /// A PCI function; its directory.
     pub fn pci(&self, pci: Pci<'_>) -> String {
         let bus = &pci.address[..pci.address.rfind(':').unwrap()];
-        let directory = format!("/sys/devices/pci{bus}/{}", pci.address);
+        self.pci_below(&format!("pci{bus}"), pci)
+    }
+
+    /// A PCI function below a root and bridges, such as `pci0000:10/0000:10:01.0`; its directory.
+    pub fn pci_below(&self, above: &str, pci: Pci<'_>) -> String {
+        let directory = format!("/sys/devices/{above}/{}", pci.address);
         let (vendor, device) = pci.id.split_once(':').unwrap();
         self.attributes(
             &directory,

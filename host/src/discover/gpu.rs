@@ -1,0 +1,284 @@
+//! GPUs, and how far a PCI function is from another in the PCIe tree. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use onload_sys::pci::PciAddress;
+use serde::{Serialize, Serializer};
+
+use super::pci::{PciFunction, PciFunctions, PciId};
+
+const AMD_GPU: u16 = 0x1002;
+const AMD_CPU: u16 = 0x1022;
+const NVIDIA: u16 = 0x10de;
+const INTEL: u16 = 0x8086;
+
+/// Vendors of the root ports that QEMU and VMware make up.
+const EMULATED: [u16; 2] = [0x1b36, 0x15ad];
+
+/// The function by which a ConnectX-8 reaches GPUs beside its own tree (`cx_dma` in rdma-core, `kernel-boot/rdma_topo`).
+const DATA_DIRECT: PciId = PciId {
+    vendor: 0x15b3,
+    device: 0x2100,
+};
+
+/// The classes of `nvidia-smi topo -m`, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    Pix,
+    Pxb,
+    Phb,
+    Node,
+    Sys,
+}
+
+impl Distance {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Distance::Pix => "PIX",
+            Distance::Pxb => "PXB",
+            Distance::Phb => "PHB",
+            Distance::Node => "NODE",
+            Distance::Sys => "SYS",
+        }
+    }
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Distance {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// The vendor of a GPU; none of another function, of the graphics of a CPU or of a BMC, and of a virtual function.
+pub fn vendor(function: &PciFunction, functions: &PciFunctions) -> Option<&'static str> {
+    let is_display = function.class >> 16 == 0x03;
+    let is_accelerator = function.class >> 16 == 0x12;
+    if function.physical_function.is_some() {
+        return None;
+    }
+    match function.id.vendor {
+        NVIDIA if is_display || is_accelerator => Some("NVIDIA"),
+        AMD_GPU if is_display || is_accelerator => {
+            (!is_on_amd_cpu(function, functions)).then_some("AMD")
+        }
+        // Graphics of a CPU is on the root bus.
+        INTEL if is_display => (!functions.bridges(function.address).is_empty()).then_some("Intel"),
+        _ => None,
+    }
+}
+
+/// The graphics of an AMD CPU shares its device with the CPU's own functions, such as its security processor.
+fn is_on_amd_cpu(gpu: &PciFunction, functions: &PciFunctions) -> bool {
+    let mut functions = functions.iter();
+    functions.any(|other| other.id.vendor == AMD_CPU && slot(other.address) == slot(gpu.address))
+}
+
+/// An address without its function.
+fn slot(address: PciAddress) -> String {
+    let mut text = address.to_string();
+    text.truncate(text.len() - 2);
+    text
+}
+
+/// The distance of two functions; none where sysfs does not say it.
+pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> Option<Distance> {
+    let (above, above_other) = (functions.bridges(one), functions.bridges(other));
+    let pairs = above.iter().zip(above_other);
+    let common = pairs.take_while(|(one, other)| one == other).count();
+    if common > 0 {
+        // A switch is two bridges in a path, of which the upper one is common: one more is still the same switch.
+        let own = above.len().max(above_other.len()) - common;
+        return Some(if own <= 1 {
+            Distance::Pix
+        } else {
+            Distance::Pxb
+        });
+    }
+    let root = functions.root(one);
+    if root.is_some() && root == functions.root(other) {
+        return Some(Distance::Phb);
+    }
+    let numa_node = |address| functions.get(address)?.numa_node;
+    let is_same = numa_node(one)? == numa_node(other)?;
+    Some(if is_same {
+        Distance::Node
+    } else {
+        Distance::Sys
+    })
+}
+
+/// Why the tree does not say which of these functions are near each other.
+pub fn obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
+    if functions.iter().any(|function| function.id == DATA_DIRECT) {
+        return Some("this host has Data Direct functions, which are beside the tree of their NIC");
+    }
+    let roots: BTreeSet<_> = compared.iter().map(|at| functions.root(*at)).collect();
+    let is_emulated = |bridge: &PciAddress| {
+        let bridge = functions.get(*bridge);
+        bridge.is_some_and(|bridge| EMULATED.contains(&bridge.id.vendor))
+    };
+    let is_flat = |address: &PciAddress| match functions.bridges(*address) {
+        [] => true,
+        [only] => is_emulated(only),
+        _ => false,
+    };
+    (roots.len() == 1 && compared.iter().all(is_flat))
+        .then_some("the hypervisor shows one flat PCI bus")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::probe::Probe;
+    use crate::discover::test_tree::{AsHost, Tree};
+    use onload_test_tree::Pci;
+
+    fn address(text: &str) -> PciAddress {
+        text.parse().unwrap()
+    }
+
+    fn read(tree: &Tree) -> PciFunctions {
+        PciFunctions::read(&Probe::new(&tree.host()))
+    }
+
+    fn put(tree: &Tree, above: &str, address: &str, (class, id): (&str, &str), numa_node: i32) {
+        let function = Pci {
+            class,
+            numa_node,
+            ..Pci::network(address, id, "")
+        };
+        tree.pci_below(above, function);
+    }
+
+    const H100: (&str, &str) = ("0x030200", "10de:2330");
+    const NIC: (&str, &str) = ("0x020700", "15b3:1021");
+    const BRIDGE: (&str, &str) = ("0x060400", "1000:c030");
+
+    #[test]
+    fn accelerators_and_graphics_cards_are_gpus_of_their_vendors() {
+        let tree = Tree::new();
+        for (address, id, expected) in [
+            ("0000:1b:00.0", H100, Some("NVIDIA")),
+            ("0000:1c:00.0", ("0x120000", "1002:74a1"), Some("AMD")),
+            ("0000:1d:00.0", ("0x038000", "8086:0bd5"), Some("Intel")),
+            // An NVSwitch, the sound of a card, a BMC, a network processor and the NPU of a CPU.
+            ("0000:1e:00.0", ("0x068000", "10de:22a3"), None),
+            ("0000:1b:00.1", ("0x040300", "10de:22ba"), None),
+            ("0000:1f:00.0", ("0x030000", "1a03:2000"), None),
+            ("0000:20:00.0", ("0x120000", "1234:0001"), None),
+            ("0000:21:00.0", ("0x120000", "8086:7d1d"), None),
+        ] {
+            put(&tree, "pci0000:10/0000:10:01.0", address, id, 0);
+            let functions = read(&tree);
+            let function = functions.get(self::address(address)).unwrap();
+            assert_eq!(vendor(function, &functions), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn graphics_of_a_cpu_and_virtual_functions_are_no_gpus() {
+        let tree = Tree::new();
+        let display = |id| ("0x030000", id);
+        put(&tree, "pci0000:00", "0000:00:02.0", display("8086:4680"), 0);
+        let behind = "pci0000:00/0000:00:08.1";
+        put(&tree, behind, "0000:c3:00.0", display("1002:15bf"), 0);
+        put(&tree, behind, "0000:c3:00.2", ("0x108000", "1022:15c7"), 0);
+        put(&tree, "pci0000:10/0000:10:01.0", "0000:1b:00.0", H100, 0);
+        put(&tree, "pci0000:10/0000:10:01.0", "0000:1b:00.4", H100, 0);
+        let directory = |at: &str| format!("/sys/devices/pci0000:10/0000:10:01.0/0000:1b:00.{at}");
+        tree.virtual_function(&directory("0"), 0, &directory("4"));
+        let functions = read(&tree);
+        let gpus: Vec<_> = functions
+            .iter()
+            .filter(|function| vendor(function, &functions).is_some())
+            .map(|function| function.address)
+            .collect();
+        assert_eq!(gpus, [address("0000:1b:00.0")]);
+    }
+
+    #[test]
+    fn distance_is_counted_in_the_bridges_that_are_not_common() {
+        let tree = Tree::new();
+        let switch = "pci0000:10/0000:10:01.0/0000:11:00.0";
+        put(
+            &tree,
+            &format!("{switch}/0000:12:00.0"),
+            "0000:13:00.0",
+            H100,
+            0,
+        );
+        put(
+            &tree,
+            &format!("{switch}/0000:12:01.0"),
+            "0000:14:00.0",
+            NIC,
+            0,
+        );
+        let second = format!("{switch}/0000:12:02.0/0000:15:00.0/0000:16:00.0");
+        put(&tree, &second, "0000:17:00.0", NIC, 0);
+        put(&tree, "pci0000:10/0000:10:02.0", "0000:18:00.0", NIC, 0);
+        put(&tree, "pci0000:20/0000:20:01.0", "0000:21:00.0", NIC, 0);
+        put(&tree, "pci0000:80/0000:80:01.0", "0000:81:00.0", NIC, 1);
+        put(&tree, "pci0000:90/0000:90:01.0", "0000:91:00.0", NIC, -1);
+        let functions = read(&tree);
+        let gpu = address("0000:13:00.0");
+        for (nic, expected) in [
+            ("0000:14:00.0", Some(Distance::Pix)),
+            ("0000:17:00.0", Some(Distance::Pxb)),
+            ("0000:18:00.0", Some(Distance::Phb)),
+            ("0000:21:00.0", Some(Distance::Node)),
+            ("0000:81:00.0", Some(Distance::Sys)),
+            ("0000:91:00.0", None),
+        ] {
+            let nic = address(nic);
+            assert_eq!(distance(&functions, gpu, nic), expected, "{nic}");
+            assert_eq!(distance(&functions, nic, gpu), expected, "{nic}");
+        }
+    }
+
+    /// Whether a host with a GPU and a NIC at these places, below bridges of that vendor, says nothing.
+    fn is_flat(gpu: &str, nic: &str, bridge: &str) -> bool {
+        let tree = Tree::new();
+        put(&tree, gpu, "0000:03:00.0", H100, -1);
+        put(&tree, nic, "0000:04:00.0", NIC, -1);
+        for above in [gpu, nic] {
+            if let Some((root, port)) = above.split_once('/') {
+                put(&tree, root, port, (BRIDGE.0, bridge), -1);
+            }
+        }
+        let both = ["0000:03:00.0", "0000:04:00.0"].map(address);
+        obstacle(&read(&tree), &both).is_some()
+    }
+
+    #[test]
+    fn one_root_without_real_bridges_says_nothing() {
+        let (one, other) = ("pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0");
+        assert!(is_flat("pci0000:00", "pci0000:00", "1b36:000c"));
+        assert!(is_flat(one, other, "1b36:000c"));
+        assert!(!is_flat(one, other, "8086:352a"));
+        assert!(!is_flat("pci0000:10", "pci0000:20", "1b36:000c"));
+    }
+
+    #[test]
+    fn data_direct_functions_make_the_tree_say_nothing() {
+        let tree = Tree::new();
+        put(&tree, "pci0000:10/0000:10:01.0", "0000:11:00.0", H100, 0);
+        let nic = address("0000:11:00.0");
+        assert_eq!(obstacle(&read(&tree), &[nic]), None);
+        put(
+            &tree,
+            "pci0008:00/0008:00:00.0",
+            "0008:05:00.0",
+            ("0x080100", "15b3:2100"),
+            0,
+        );
+        assert!(obstacle(&read(&tree), &[nic]).is_some());
+    }
+}

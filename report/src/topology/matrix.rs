@@ -1,0 +1,94 @@
+//! How far GPUs and NICs are from each other, in the form of `nvidia-smi topo -m`.
+
+use onload_host::devices::inventory::Inventory;
+use onload_sys::pci::PciAddress;
+
+use super::model::Topology;
+use super::near::Near;
+
+const UNKNOWN: &str = "N/A";
+
+const LEGEND: &str = "
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe and the interconnect between NUMA nodes
+  NODE = Connection traversing PCIe and the interconnect between PCIe host bridges of a NUMA node
+  PHB  = Connection traversing PCIe and a PCIe host bridge
+  PXB  = Connection traversing several PCIe bridges, without a PCIe host bridge
+  PIX  = Connection traversing at most one PCIe bridge
+  N/A  = Unknown
+";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Cells are separated by tabs.
+    pub lines: Vec<String>,
+    /// Why nothing of it is known.
+    pub obstacle: Option<&'static str>,
+}
+
+/// None of a host without GPUs and NICs.
+pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
+    let near = Near::of(inventory);
+    let gpus = near.gpus.iter().enumerate();
+    let gpus = gpus.map(|(at, (address, _))| (format!("GPU{at}"), *address));
+    let nics = near.nics.iter().enumerate();
+    let nics = nics.map(|(at, nic)| (format!("NIC{at}"), nic.address));
+    let all: Vec<(String, PciAddress)> = gpus.chain(nics).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let names = all.iter().map(|(name, _)| format!("\t{name}"));
+    let header = names.collect::<String>() + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID";
+    let mut lines = vec![header];
+    for (name, address) in &all {
+        let mut line = name.clone();
+        for (_, other) in &all {
+            let distance = near.distance(*address, *other);
+            let distance = distance.map_or(UNKNOWN, |distance| distance.as_str());
+            let cell = if address == other { " X " } else { distance };
+            line = format!("{line}\t{cell}");
+        }
+        if near.gpus.iter().any(|(gpu, _)| gpu == address) {
+            line += &affinity(inventory, topology, *address);
+        }
+        lines.push(line);
+    }
+    lines.extend(LEGEND.lines().map(str::to_owned));
+    lines.push(String::new());
+    for (title, legend) in [("GPU", gpu_legend(&near)), ("NIC", nic_legend(&near))] {
+        if !legend.is_empty() {
+            lines.extend([format!("{title} Legend:"), String::new()]);
+            lines.extend(legend);
+            lines.push(String::new());
+        }
+    }
+    Some(Matrix {
+        lines,
+        obstacle: near.obstacle,
+    })
+}
+
+/// CPUs and number of the node of a GPU, and that its memory is no node.
+fn affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> String {
+    let function = inventory.functions.get(gpu);
+    let number = function.and_then(|function| function.numa_node);
+    let mut nodes = topology.nodes.iter();
+    let node = nodes.find(|node| number.is_some() && node.number == number);
+    let cpus = node.and_then(|node| node.cpus.as_deref());
+    let number = number.map_or(UNKNOWN.to_owned(), |number| number.to_string());
+    format!("\t{}\t{number}\t{UNKNOWN}", cpus.unwrap_or(UNKNOWN))
+}
+
+fn gpu_legend(near: &Near<'_>) -> Vec<String> {
+    let gpus = near.gpus.iter().enumerate();
+    gpus.map(|(at, (address, vendor))| format!("  GPU{at}: {address} {vendor}"))
+        .collect()
+}
+
+fn nic_legend(near: &Near<'_>) -> Vec<String> {
+    let nics = near.nics.iter().enumerate();
+    nics.map(|(at, nic)| format!("  NIC{at}: {}", nic.name))
+        .collect()
+}
