@@ -61,6 +61,7 @@ pub struct Processes {
     cgroups: PathBuf,
     /// Asked for once: a thousand processes may be looked at, and a process's own never changes.
     own_namespace: OnceLock<u64>,
+    boot: OnceLock<String>,
 }
 
 impl Default for Processes {
@@ -76,12 +77,16 @@ impl Processes {
             proc: root.join("proc"),
             cgroups: root.join("sys/fs/cgroup"),
             own_namespace: OnceLock::new(),
+            boot: OnceLock::new(),
         }
     }
 
     /// What names this boot. systemd-nspawn and LXC mount a file of their own over the kernel's, which would make each
     /// other's containers those of another boot; then the kernel's is read where nothing can be mounted over it.
     pub fn boot_id(&self) -> Result<String, ProcessesError> {
+        if let Some(known) = self.boot.get() {
+            return Ok(known.clone());
+        }
         let path = self.proc.join(BOOT_ID);
         let is_shown = is_on(&path, &self.proc).map_err(|error| failed(&path, error.into()))?;
         let bytes = if is_shown {
@@ -89,7 +94,8 @@ impl Processes {
         } else {
             kernel_boot_id().map_err(|error| failed(&path, covered(&error)))?
         };
-        Ok(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
+        let boot = String::from_utf8_lossy(bytes.trim_ascii());
+        Ok(self.boot.get_or_init(|| boot.into_owned()).clone())
     }
 
     /// The PID namespace that this process and its /proc number processes in.

@@ -4,7 +4,7 @@ use memchr::memmem;
 use onload_core::request::DOMAIN;
 use onload_hooks::config::adjust::adjust;
 use onload_hooks::decide::host::HostView;
-use onload_hooks::decide::pools::{Pools, Reserved, or_give_back};
+use onload_hooks::decide::pools::{Pools, Reserved};
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::one_line;
 use prost::Message;
@@ -40,7 +40,7 @@ pub struct Failure {
 pub type Decide<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<Created>;
 
 /// Decides what a container gets. One that asks for nothing is answered without being read, and nothing
-/// of the host is looked at; else `with_host` is called once with what decides. After an error nothing is kept for it.
+/// of the host is looked at; else `with_host` is called once with what decides. It keeps what is chosen.
 pub fn create(
     message: &[u8],
     runtime: &Runtime,
@@ -81,8 +81,7 @@ fn decide(
     let Some(decided) = decided else {
         return Ok(Created::default());
     };
-    let worded = answer::word(&decided, &asking.request, &asking.held_names, runtime);
-    let worded = or_give_back(worded, decided.reserved.as_ref(), pools)?;
+    let worded = answer::word(&decided, &asking.request, &asking.held_names, runtime)?;
     let answer = CreateContainerResponse {
         adjust: Some(worded),
     };

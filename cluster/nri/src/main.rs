@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use onload_core::config::CONFIG_PATH;
 use onload_hooks::decide::host::ThisHost;
-use onload_hooks::decide::pools::Pools;
 use onload_hooks::entry::program;
 use onload_hooks::record::lease::Keeper;
 use onload_nri::cli::{self, Asked, HELP, Options};
@@ -96,7 +95,8 @@ impl Decider for OfHost {
     fn create(&self, message: &[u8], runtime: &Runtime) -> Result<Created, Failure> {
         create(message, runtime, &|decide| {
             let host = self.look()?;
-            decide(&host, &Keeper::before(&host, ENTRY_POINT))
+            let keeper = Keeper::before(&host, ENTRY_POINT);
+            keeper.keep_what(|| decide(&host, &keeper))
         })
     }
 

@@ -21,7 +21,7 @@ use onload_sys::fs::atomic::{self, is_temporary_name};
 type User<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
 /// Who uses which members of pools without a lease.
-type Used = BTreeMap<Device, String>;
+pub type Used = BTreeMap<Device, String>;
 
 /// What a container gets.
 struct Grant<'a> {
@@ -39,6 +39,16 @@ struct Grant<'a> {
 }
 
 impl Leases {
+    /// What a container could get now, each as a wish for just that. Nothing is written and no lock taken, so another
+    /// container may be faster with it.
+    pub fn choose(&self, claim: &Claim<'_>, used: &Used) -> Result<Vec<Wish>, LeaseError> {
+        let holders = Holders::read(self, claim.wishes)?;
+        let grants = holders.grants(claim, used)?.into_iter();
+        Ok(grants
+            .map(|grant| grant.wish.of_one(&grant.device.name))
+            .collect())
+    }
+
     /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
     /// lock, since the answer may take its time, and not before the device is this container's: it may open the device,
     /// which another holder would notice. A member that is in use is given back, and another taken.
@@ -880,6 +890,36 @@ mod tests {
         let line = take_once(&host, "one", &[claimed(vfio())], &user).unwrap_err();
         assert!(line.contains("is in use by process 7"), "{line}");
         assert_eq!(host.holder().as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn what_is_chosen_is_free_for_others_until_it_is_claimed() {
+        let host = Host::new();
+        let container = "one".parse().unwrap();
+        let bundle = bundle("one");
+        let of = |wishes| Claim {
+            wishes,
+            numa: Numa::Any,
+            container: &container,
+            bundle: &bundle,
+            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            token: None,
+            claim: None,
+            entry_point: "onload-container-runtime",
+        };
+        let asked = [wish(1, &["a", "b"], 1)];
+        let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
+        assert_eq!(host.files(), [""; 0]);
+        take_once(&host, "two", &asked, &|_| None).unwrap();
+        assert_eq!(host.files(), ["vfio=a#0"]);
+        let late = host.leases.claim(&of(&chosen), &|_| None, PATIENCE);
+        assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
+        let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
+        let given = host
+            .leases
+            .claim(&of(&chosen), &|_| None, PATIENCE)
+            .unwrap();
+        assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 
     /// What a reservation for a container gives, without asking first what it would.

@@ -15,7 +15,7 @@ mod test_host;
 mod wish;
 
 pub use choice::held;
-pub use claim::take_unleased;
+pub use claim::{Used, take_unleased};
 pub(crate) use file::parse_versioned;
 pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
 pub use moved::{Facts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, Spread};

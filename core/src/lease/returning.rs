@@ -486,9 +486,9 @@ mod tests {
 
     #[test]
     fn another_boot_brings_every_interface_home() {
-        let host = Host::new();
+        let mut host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
-        host.boot("the next");
+        host.boot_again();
         assert_eq!(returning(&host), None);
         take(&host, "two", 2, 8).unwrap();
     }

@@ -429,9 +429,9 @@ mod tests {
 
     #[test]
     fn another_boot_ends_every_lease() {
-        let host = Host::new();
+        let mut host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        host.boot("the next");
+        host.boot_again();
         host.claim("two", &host.start(2, 20)).unwrap();
     }
 

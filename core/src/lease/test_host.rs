@@ -64,6 +64,11 @@ impl Host {
         self.leases.processes = Processes::at(self.root());
     }
 
+    pub(super) fn boot_again(&mut self) {
+        self.boot("the next");
+        self.leases.processes = Processes::at(self.root());
+    }
+
     pub(super) fn end_process(&self, pid: u32) {
         self.remove(&format!("proc/{pid}"));
     }

@@ -112,6 +112,21 @@ impl Wish {
         }
     }
 
+    /// For one of its members and no other.
+    pub(super) fn of_one(&self, name: &DeviceName) -> Self {
+        let mut one = Wish {
+            count: 1,
+            ..self.clone()
+        };
+        one.pool.members.retain(|member| member.name == *name);
+        one
+    }
+
+    /// The devices that it may be met with.
+    pub fn devices(&self) -> impl Iterator<Item = Device> {
+        self.candidates().map(Candidate::device)
+    }
+
     /// Whether it is for one device, by its name.
     pub(super) fn is_device(&self) -> bool {
         let mut members = self.pool.members.iter();

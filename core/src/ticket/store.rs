@@ -532,8 +532,9 @@ mod tests {
             self.path("run/@requests").join(id.as_str())
         }
 
-        fn boot_again(&self) {
+        fn boot_again(&mut self) {
             self.tree.boot("the next");
+            self.tickets.processes = Processes::at(self.tree.root());
         }
 
         /// A container whose runtime is process `pid`, and that keeps its state in `state/ID`.
@@ -680,7 +681,7 @@ mod tests {
 
     #[test]
     fn a_ticket_of_another_boot_is_refused_and_goes() {
-        let host = Host::new();
+        let mut host = Host::new();
         let (old, older) = (host.vfio(), host.write("rdma=a", &[]));
         host.boot_again();
         assert!(

@@ -21,7 +21,7 @@ use super::input::DecisionInput;
 use super::scan::Places;
 use crate::decide::device::Device;
 use crate::decide::host::{HostView, Privilege};
-use crate::decide::pools::{Pools, Reserved, or_give_back};
+use crate::decide::pools::{Pools, Reserved};
 use crate::decide::subject::{CONFIG_JSON, Container};
 use crate::decide::{self, Decision, cpuset};
 
@@ -45,7 +45,7 @@ pub struct Adjustment {
     pub given: String,
     pub warnings: Vec<String>,
     pub reasons: Vec<String>,
-    /// Members of pools that are kept for it; whoever does not hand the adjustment on gives them back.
+    /// Members of pools that are chosen for it.
     pub reserved: Option<Reserved>,
 }
 
@@ -113,8 +113,7 @@ pub fn adjust(
         tickets: Vec::new(),
         outcome: Outcome::default(),
     };
-    let adjustment = adjustment(&mut filter, &input.config);
-    or_give_back(adjustment, filter.outcome.reserved.as_ref(), pools).map(Some)
+    adjustment(&mut filter, &input.config).map(Some)
 }
 
 fn adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment> {

@@ -27,7 +27,7 @@ use crate::decide::device::Device;
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::host_root::{self, CAP_SETUID};
 use crate::decide::placement::Placement;
-use crate::decide::pools::{Pools, Reserved, or_give_back};
+use crate::decide::pools::{Pools, Reserved};
 use crate::decide::preload_choice::PreloadChoice;
 use crate::decide::report::Report;
 use crate::decide::subject::CONFIG_JSON;
@@ -51,7 +51,7 @@ pub struct Outcome {
     /// A file to write on this host first.
     pub file: Option<HostFile>,
     pub report: Report,
-    /// Members of pools that are kept for the container; if it is not created, they are given back.
+    /// Members of pools that are chosen for the container.
     pub reserved: Option<Reserved>,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
@@ -73,14 +73,14 @@ pub fn apply(
         places: Places::VariableToo,
     };
     match DecisionInput::read(scanned)? {
-        Some(input) => give(input, container, host, pools),
+        Some(input) => give(&input, container, host, pools),
         None => Ok(Outcome::default()),
     }
 }
 
 /// As [`apply`], for a configuration that was already parsed and has a request.
 pub(crate) fn give(
-    input: DecisionInput,
+    input: &DecisionInput,
     container: Container<'_>,
     host: &dyn HostView,
     pools: &dyn Pools,
@@ -89,7 +89,7 @@ pub(crate) fn give(
     let task = variable::task(&input.config);
     let take = |id: &Token| pools.ticket(id, container, task.as_deref());
     let asked = variable::read(&input.variables, &settings, &take)?;
-    let mut request = input.request;
+    let mut request = input.request.clone();
     request.add_missing(asked.request)?;
     let outcome = Outcome {
         report: Report::of_warnings(asked.warnings, settings.config.log.clone()),
@@ -109,9 +109,8 @@ pub(crate) fn give(
         tickets: asked.tickets,
         outcome,
     };
-    let result = filter.run(input.config, input.text.as_bytes());
-    let result = or_give_back(result, filter.outcome.reserved.as_ref(), pools);
-    result.map(|()| filter.outcome)
+    filter.run(input.config.clone(), input.text.as_bytes())?;
+    Ok(filter.outcome)
 }
 
 pub(super) struct Filter<'a> {

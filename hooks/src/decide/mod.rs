@@ -58,12 +58,12 @@ pub(crate) struct Decision {
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
     pub placements: Vec<Placement>,
-    /// What was reserved just now; whoever does not carry the decision out gives it back.
+    /// What is chosen of pools, and not kept yet.
     pub reserved: Option<Reserved>,
     pub warnings: Vec<String>,
 }
 
-/// Decides for one container by the operator's policy. Where it fails, nothing is reserved.
+/// Decides for one container by the operator's policy.
 pub(crate) fn decide(
     subject: Subject<'_>,
     settings: &Settings,
@@ -96,8 +96,7 @@ pub(crate) fn provide(
         host.specs(&wanted)?
     };
     let chosen = pools::choose(subject, &specs, settings, pools)?;
-    let result = assemble(subject, &chosen, &specs, settings, host);
-    let mut decision = pools::or_give_back(result, chosen.reserved.as_ref(), pools)?;
+    let mut decision = assemble(subject, &chosen, &specs, settings, host)?;
     decision.reserved = chosen.reserved;
     Ok(decision)
 }

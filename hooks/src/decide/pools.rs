@@ -1,7 +1,7 @@
 //! Pools: a name that stands for several devices, of which the container gets some that are free.
 //!
-//! Choosing is the one decision that depends on other containers, so it claims what it chooses: a
-//! reservation keeps the members for this container until its createRuntime hook turns it into a lease.
+//! Choosing is the one decision that depends on other containers. When nothing else can be refused, a reservation keeps
+//! what was chosen until the container's createRuntime hook turns it into a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,8 +38,11 @@ pub struct PoolRequest<'a> {
     pub bundle: &'a Path,
     /// What the nodes of a member are expected to be.
     pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,
+    /// Where the first of them is requested.
+    pub origin: &'a Origin,
 }
 
+/// What is kept for a container in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// What the container's hook has to name.
@@ -48,24 +51,9 @@ pub struct Reserved {
     pub devices: Vec<LeasedDevice>,
 }
 
-/// Hands a result on. What was reserved on the way to an error is given back: the container is not created.
-pub fn or_give_back<T, E>(
-    result: Result<T, E>,
-    reserved: Option<&Reserved>,
-    pools: &dyn Pools,
-) -> Result<T, E> {
-    if let (Err(_), Some(reserved)) = (&result, reserved) {
-        pools.give_back(reserved);
-    }
-    result
-}
-
 pub trait Pools: fmt::Debug {
-    /// Chooses free members and keeps them, all or none.
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
-
-    /// Gives them back: the container is not created.
-    fn give_back(&self, reserved: &Reserved);
+    /// Chooses free members, all or none. Nothing is kept yet.
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
 
     /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
     fn ticket(&self, id: &Token, container: Container<'_>, task: Option<&Path>) -> Result<Ticket>;
@@ -88,7 +76,7 @@ pub(super) struct Chosen {
     hook: Option<Hook>,
 }
 
-/// Chooses members for the pools that a request names, and keeps what tickets name for the container.
+/// Chooses members for the pools that a request names, beside what tickets name for the container.
 pub(super) fn choose(
     subject: Subject<'_>,
     specs: &Specs,
@@ -110,8 +98,8 @@ pub(super) fn choose(
         return Ok(Chosen::default());
     };
     let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
-    let kept = keep(subject, &wishes, &named, specs, pools);
-    let (members, reserved) = kept.with_context(|| first.origin.to_string())?;
+    let chosen = members(subject, &wishes, &named, specs, pools, &first.origin);
+    let (members, reserved) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
     let (request, given) = resolved(request, &wishes, devices);
     Ok(Chosen {
@@ -123,14 +111,15 @@ pub(super) fn choose(
     })
 }
 
-/// The members with their tokens, and what was reserved just now. A configuration that was edited before has its
-/// members already, and keeps them.
-fn keep(
+/// The members with their tokens, and what is to be kept. A configuration that was edited before has its members
+/// already, and keeps them.
+fn members(
     subject: Subject<'_>,
     wishes: &[Wish],
     named: &[(LeasedDevice, Token)],
     specs: &Specs,
     pools: &dyn Pools,
+    origin: &Origin,
 ) -> Result<(Members, Option<Reserved>)> {
     if let Some(members) = held(subject.config, wishes, named).context(CONFIG_JSON)? {
         return Ok((members, None));
@@ -141,7 +130,7 @@ fn keep(
             "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
         );
     };
-    let reserved = pools.reserve(PoolRequest {
+    let reserved = pools.choose(PoolRequest {
         wishes,
         numa: numa.map(|numa| numa.value).unwrap_or_default(),
         named,
@@ -151,6 +140,7 @@ fn keep(
             let found = specs.find(device.class, device.name.as_str());
             found.map_or_else(Vec::new, |found| expectations(&found))
         },
+        origin,
     })?;
     let devices = reserved.devices.iter();
     let members = devices.map(|device| (device.clone(), reserved.token.clone()));

@@ -54,7 +54,7 @@ pub(crate) fn edit(
     let keeper = Keeper::creating(host, "onload-container-runtime")
         .below(entry_point.root)
         .fetching(moves::fetch);
-    let mut outcome = filter::give(input, container, host, &keeper)?;
+    let mut outcome = keeper.keep_what(|| filter::give(&input, container, host, &keeper))?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     write_host_file(&mut outcome, entry_point, host)?;
     if let Some(config) = outcome.config.take() {
@@ -147,7 +147,7 @@ pub(crate) fn stream(
     let mut outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
         Some(input) => {
             let keeper = Keeper::before(&host, "onload-hook precreate").fetching(moves::fetch);
-            filter::give(input, container, &host, &keeper)?
+            keeper.keep_what(|| filter::give(&input, container, &host, &keeper))?
         }
         None => Outcome::default(),
     };

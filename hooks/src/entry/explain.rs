@@ -30,7 +30,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
     let result = match DecisionInput::read(scanned) {
         Ok(Some(input)) => {
             host.settings()?;
-            filter::give(input, container, host, pools)
+            filter::give(&input, container, host, pools)
         }
         other => other.map(|_| Outcome::default()),
     };

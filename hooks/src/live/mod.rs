@@ -108,7 +108,8 @@ fn give(
         return Ok(Report::of_warnings(warnings, host.log()));
     }
     let keeper = Keeper::creating(host, "onload-hook").fetching(moves::fetch);
-    let mut plan = plan::decide(subject, asker, &state.id, host, &keeper)?;
+    let decide = || plan::decide(subject, asker, &state.id, host, &keeper);
+    let mut plan = keeper.keep_what(decide)?;
     warnings.append(&mut plan.warnings);
     let mut report = Report::of_warnings(warnings, host.log());
     if plan.is_empty() {

@@ -23,7 +23,7 @@ use crate::decide::cpuset;
 use crate::decide::device::{Access, Device, Rule};
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::placement::Placement;
-use crate::decide::pools::{Pools, Reserved, or_give_back};
+use crate::decide::pools::{Pools, Reserved};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::Subject;
@@ -142,7 +142,7 @@ pub(crate) struct InjectionPlan {
     pub leased: Vec<LeasedDevice>,
     /// The devices of a specification that ask for it, by which a second call knows that it is done.
     pub takes: Vec<String>,
-    /// What was reserved for it just now.
+    /// What is chosen of pools.
     pub reserved: Option<Reserved>,
     /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
     pub variables: Option<String>,
@@ -226,7 +226,7 @@ fn depth(bind: &Bind) -> (usize, PathBuf) {
     (bind.target.components().count(), bind.target.clone())
 }
 
-/// Decides for one container. If that fails, nothing is reserved.
+/// Decides for one container.
 pub(crate) fn decide(
     subject: Subject<'_>,
     asker: &Asker,
@@ -254,8 +254,7 @@ pub(crate) fn decide(
         settings: &settings,
         decision: &decision,
     };
-    let planned = planner.whole(asker, host.privilege());
-    let mut plan = or_give_back(planned, reserved.as_ref(), pools)?;
+    let mut plan = planner.whole(asker, host.privilege())?;
     warnings.append(&mut plan.warnings);
     Ok(InjectionPlan {
         warnings,

@@ -1,5 +1,6 @@
 //! The leases of a container, claimed when its init exists and released when it is gone.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
@@ -9,15 +10,16 @@ use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::lease::{
-    Claim, ClaimUid, Device, Facts, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Wish,
-    take_unleased,
+    Claim, ClaimUid, Device, Facts, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Used,
+    Wish, take_unleased,
 };
+use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::ticket::{self, Starting, Ticket, Tickets, User};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::START_PATIENCE;
-use onload_sys::processes::Processes;
+use onload_sys::processes::{Process, Processes};
 use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -49,6 +51,23 @@ pub struct Keeper<'a> {
     root: Option<&'a Path>,
     /// None where this process has no right to bring back members that ended containers have left.
     fetch: Option<Fetch>,
+    processes: Processes,
+    chosen: RefCell<Option<Chosen>>,
+    /// Who was found to use members without a lease.
+    used: RefCell<Used>,
+}
+
+/// What was chosen for a container, and is kept for it last.
+#[derive(Debug)]
+struct Chosen {
+    leases: Leases,
+    token: Token,
+    wishes: Vec<Wish>,
+    numa: Numa,
+    id: ContainerId,
+    bundle: PathBuf,
+    expect: Vec<Expect>,
+    origin: Origin,
 }
 
 /// Brings back devices that ended containers have left, those of them that are wanted.
@@ -73,6 +92,9 @@ impl<'a> Keeper<'a> {
             stays: false,
             root: None,
             fetch: None,
+            processes: Processes::default(),
+            chosen: RefCell::default(),
+            used: RefCell::default(),
         }
     }
 
@@ -89,46 +111,64 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>> {
-        let processes = Processes::default();
-        let until = Instant::now() + OPENERS;
-        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
-        if !self.host.is_initial_namespace() {
-            // A user without root keeps no leases, and has no ticket.
-            return take_unleased(wanted.wishes, wanted.numa, &user);
+    /// Decides, and then keeps what was chosen on the way: again, with others, where another container was faster. From
+    /// there on a container that is not created gives it back.
+    pub fn keep_what<T>(&self, decide: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let decided = decide()?;
+            let is_kept = match self.chosen.take() {
+                Some(chosen) => {
+                    let kept = self.keep(&chosen);
+                    kept.with_context(|| chosen.origin.to_string())?
+                }
+                None => true,
+            };
+            if is_kept {
+                return Ok(decided);
+            }
         }
-        let run = open_run(self.host)?;
-        let leases = Leases::open(&run, processes.clone())?;
+    }
+
+    /// Whether all of it was free still.
+    fn keep(&self, chosen: &Chosen) -> Result<bool> {
         let maker = if self.stays {
-            processes.find(std::process::id())?
+            self.processes.find(std::process::id())?
         } else {
             None
         };
-        let shares = || Ok(self.host.settings()?.config.leases);
-        let wishes = all_wishes(wanted, &shares)?;
-        let claim = Claim {
-            wishes: &wishes,
-            numa: wanted.numa,
-            container: wanted.id,
-            bundle: &canonical(wanted.bundle)?,
-            holder: Holder::reserved_by(token.clone(), maker),
+        let until = Instant::now() + OPENERS;
+        let user = |device: &Device| {
+            let by = user(device, &chosen.expect, &self.processes, until)?;
+            self.used.borrow_mut().insert(device.clone(), by.clone());
+            Some(by)
+        };
+        let claim = chosen.claim(maker, self.entry_point);
+        match chosen.leases.claim(&claim, &user, START_PATIENCE) {
+            Err(LeaseError::NoneFree(_)) => Ok(false),
+            kept => Ok(kept.map(|_| true)?),
+        }
+    }
+
+    /// Gives back what was kept: the container is not created.
+    pub fn give_back(&self, reserved: &Reserved) {
+        if let Ok(run) = open_run(self.host) {
+            give_back_in(&run, reserved);
+        }
+    }
+}
+
+impl Chosen {
+    fn claim(&self, maker: Option<Process>, entry_point: &'static str) -> Claim<'_> {
+        Claim {
+            wishes: &self.wishes,
+            numa: self.numa,
+            container: &self.id,
+            bundle: &self.bundle,
+            holder: Holder::reserved_by(self.token.clone(), maker),
             token: None,
             claim: None,
-            entry_point: self.entry_point,
-        };
-        let taken = leases.claim(&claim, &user, START_PATIENCE);
-        let (Err(LeaseError::NoneFree(_)), Some(fetch)) = (&taken, self.fetch) else {
-            return Ok(taken?);
-        };
-        // One that an ended container has left may come back now.
-        fetch(&leases, &|device| {
-            let mut wishes = wanted.wishes.iter();
-            wishes.any(|wish| {
-                let mut members = wish.pool.members.iter();
-                wish.class == device.class && members.any(|member| member.name == device.name)
-            })
-        });
-        Ok(leases.claim(&claim, &user, START_PATIENCE)?)
+            entry_point,
+        }
     }
 }
 
@@ -161,16 +201,42 @@ fn wish(device: &Device, shares: &onload_core::config::Leases) -> Wish {
 }
 
 impl Pools for Keeper<'_> {
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
-        let devices = self.take(wanted, &token)?;
-        Ok(Reserved { token, devices })
-    }
-
-    fn give_back(&self, reserved: &Reserved) {
-        if let Ok(run) = open_run(self.host) {
-            give_back_in(&run, reserved);
+        if !self.host.is_initial_namespace() {
+            // A user without root keeps no leases, and has no ticket.
+            let until = Instant::now() + OPENERS;
+            let user =
+                |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
+            let devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
+            return Ok(Reserved { token, devices });
         }
+        let mut chosen = Chosen {
+            leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
+            token: token.clone(),
+            wishes: all_wishes(wanted, &|| Ok(self.host.settings()?.config.leases))?,
+            numa: wanted.numa,
+            id: wanted.id.clone(),
+            bundle: canonical(wanted.bundle)?,
+            expect: Vec::new(),
+            origin: wanted.origin.clone(),
+        };
+        let claim = chosen.claim(None, self.entry_point);
+        let used = self.used.borrow();
+        let mut wishes = chosen.leases.choose(&claim, &used);
+        if let (Err(LeaseError::NoneFree(_)), Some(fetch)) = (&wishes, self.fetch) {
+            // One that an ended container has left may come back now.
+            fetch(&chosen.leases, &|device| {
+                let mut wanted = wanted.wishes.iter().flat_map(Wish::devices);
+                wanted.any(|one| one == *device)
+            });
+            wishes = chosen.leases.choose(&claim, &used);
+        }
+        (chosen.wishes, chosen.numa) = (wishes?, Numa::Any);
+        let devices: Vec<Device> = chosen.wishes.iter().flat_map(Wish::devices).collect();
+        chosen.expect = devices.iter().flat_map(wanted.expect).collect();
+        self.chosen.replace(Some(chosen));
+        Ok(Reserved { token, devices })
     }
 
     fn ticket(
@@ -243,7 +309,7 @@ impl Viewer {
 }
 
 impl Pools for Viewer {
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + OPENERS;
         let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
@@ -265,8 +331,6 @@ impl Pools for Viewer {
         let devices = leases.would_claim(&claim, &user)?;
         Ok(Reserved { token, devices })
     }
-
-    fn give_back(&self, _: &Reserved) {}
 
     fn ticket(
         &self,

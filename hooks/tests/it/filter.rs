@@ -200,15 +200,13 @@ impl NodeInfo for FakeHost {
 }
 
 impl Pools for FakeHost {
-    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let devices = take_unleased(wanted.wishes, wanted.numa, &|_| None);
         Ok(Reserved {
             token: [7; 16].into(),
             devices: devices?,
         })
     }
-
-    fn give_back(&self, _: &Reserved) {}
 
     fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
         Err(ticket::unknown(id))
