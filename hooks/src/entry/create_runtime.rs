@@ -54,33 +54,48 @@ pub(crate) fn run(
         let listed = listed.with_context(|| format!("reading {path:?}"))?;
         check(&arguments.expect, &listed, &state.bundle, sysfs)?;
     }
-    let mut warnings = Vec::new();
-    if let Some(memlock) = arguments.memlock {
-        warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
-    }
     let (asked, moving) = moves::split(arguments);
-    if !asked.lease.is_empty() || !asked.netdev.is_empty() {
-        let container = Container {
-            id: &state.id,
-            bundle: &state.bundle,
-            init: state.pid.ok_or_else(init::no_pid)?,
-        };
-        let host = ThisHost::with_config(config)?;
-        let asked = slice::from_ref(&asked);
-        let claimed = moves::claim(asked, &[], container, "createRuntime", &host, stand_ins)?;
-        warnings.extend(claimed.finish());
+    if asked.lease.is_empty() && asked.netdev.is_empty() {
+        return give(arguments, &moving, state, config, stand_ins);
     }
-    if !moving.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
+    let container = Container {
+        id: &state.id,
+        bundle: &state.bundle,
+        init: state.pid.ok_or_else(init::no_pid)?,
+    };
+    let host = ThisHost::with_config(config)?;
+    let claims = slice::from_ref(&asked);
+    let claimed = moves::claim(claims, &[], container, "createRuntime", &host, stand_ins)?;
+    match give(arguments, &moving, state, config, stand_ins) {
+        Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
+        Err(failed) => Err(claimed.withdraw(failed)),
+    }
+}
+
+/// What a container gets that has claimed what is its own.
+fn give(
+    arguments: &HookArguments,
+    moving: &HookArguments,
+    state: &State,
+    config: &Path,
+    stand_ins: &StandIns,
+) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    if !moving.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         let host = ThisHost::with_config(config)?;
         let libraries = live::rdma_libraries(arguments, state, &host)?;
         warnings.extend(if moving.rdma_netns.is_empty() {
             live::mount_libraries(state, libraries, &host)?
         } else {
-            live::move_rdma(state, &moving, libraries, &host, stand_ins)?
+            live::move_rdma(state, moving, libraries, &host, stand_ins)?
         });
     }
-    if !asked.take.is_empty() {
-        warnings.extend(live::take(state, &asked.take, config, stand_ins)?.warnings);
+    if !arguments.take.is_empty() {
+        warnings.extend(live::take(state, &arguments.take, config, stand_ins)?.warnings);
+    }
+    // Last, so that who is refused a device keeps its limits.
+    if let Some(memlock) = arguments.memlock {
+        warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
     }
     Ok(warnings)
 }

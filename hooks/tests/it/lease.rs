@@ -6,6 +6,7 @@
 use crate::common::{
     HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout, unique,
 };
+use onload_test_needs as needs;
 use serde_json::{Value, json};
 
 const LEASE: &str = "/run/onload-ctk/@leases/rdma=rxe1#0";
@@ -140,6 +141,59 @@ fn containers_of_one_claim_share_a_device_and_others_wait_for_the_last() {
     );
     assert!(out.contains(" of claim u1 since "), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
+}
+
+/// Runs the hook for two containers, one after the other, each with a process that locks 64 KiB at most. It prints how each
+/// ended, the leases after that, and how much the second process may lock.
+fn hooked(one: &str, two: &str) -> String {
+    let script = format!(
+        r#"mkdir /b
+         run() {{
+             (ulimit -S -l 64; exec sleep 100) & pid=$!
+             id=$1; shift
+             printf '{{"ociVersion":"1.0.2","id":"%s","status":"creating","pid":%s,"bundle":"/b"}}' $id $pid |
+                 {HOOK_THERE} createRuntime "$@" && echo done || echo refused
+             pids="$pids $pid"
+         }}
+         run c1 {one}; run c2 {two}
+         ls /run/onload-ctk/@leases
+         sed -n 's/^Max locked memory *//p' /proc/$pid/limits
+         kill $pids"#
+    );
+    let output = host().script(&script, b"");
+    println!("{}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn a_hook_that_fails_after_it_leased_a_device_leaves_no_lease() {
+    if !needs::root("entering a sandbox") {
+        return;
+    }
+    let (lease, no_pool) = ("--lease rdma:rxe1", "--take rdma:none");
+    let told = hooked(&format!("{lease} {no_pool}"), "");
+    assert!(told.starts_with("refused\ndone\n65536 "), "{told}");
+    let told = hooked(&format!("{lease} {no_pool}"), lease);
+    assert!(told.starts_with("refused\ndone\nrdma=rxe1#0\n"), "{told}");
+}
+
+#[test]
+fn a_container_that_is_refused_a_device_keeps_its_limits() {
+    if !needs::root("entering a sandbox") {
+        return;
+    }
+    let both = "--memlock unlimited --lease rdma:rxe1";
+    let told = hooked("", both);
+    let raised = told.strip_prefix("done\ndone\nrdma=rxe1#0\n");
+    assert!(
+        raised.is_some_and(|limit| !limit.starts_with("65536 ")),
+        "{told}"
+    );
+    let told = hooked(both, both);
+    assert!(
+        told.starts_with("done\nrefused\nrdma=rxe1#0\n65536 "),
+        "{told}"
+    );
 }
 
 /// The wrapper puts the hooks of the specification into config.json.
