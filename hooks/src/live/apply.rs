@@ -24,7 +24,7 @@ use super::undo::Done;
 use crate::decide::host::ThisHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::sysfs::Numbers;
-use crate::record::files::{self, Created, Live};
+use crate::record::files::{self, Live};
 use crate::record::maker::{EntryPoint, Stage};
 use crate::record::own_dir::OwnDir;
 
@@ -62,19 +62,15 @@ impl Inspection<'_> {
 
     fn all(&mut self, own: &mut OwnDir, done: &mut Done, asker: &Asker) -> Result<()> {
         let live = self.live(asker).after(self.before.clone());
-        let mut created = self.record_plan(own)?;
+        own.will_create(&self.root_path, &self.missing)?;
         let trees = self.prepare(own, &live)?;
         self.limits()?;
         if let Some(device_cgroup) = &self.device_cgroup {
             done.changes = devices::allow(device_cgroup, self.id, &live.rules)?;
         }
         self.enter(&trees, done)?;
-        created.made.retain(|made| made.inode.is_some());
-        let fresh = done.made.iter().map(|fresh| fresh.made.clone());
-        created.made.extend(fresh);
-        own.record.created = Some(created);
-        own.record.live = Some(live);
-        own.save()
+        let made = done.made.iter().map(|fresh| fresh.made.clone());
+        own.has_created(&self.missing, made, live)
     }
 
     fn live(&self, asker: &Asker) -> Live {
@@ -95,21 +91,6 @@ impl Inspection<'_> {
             variables: self.plan.variables.clone().unwrap_or_default(),
             by_annotation: *asker == Asker::Annotations,
         }
-    }
-
-    /// Records what will be created, after what an earlier start of the container created.
-    fn record_plan(&self, own: &mut OwnDir) -> Result<Created> {
-        let mut created = own.record.created.take().unwrap_or_default();
-        if created.root != self.root_path {
-            created.made.clear();
-        }
-        created.root.clone_from(&self.root_path);
-        created.made.retain(|made| made.inode.is_some());
-        let mut planned = created.clone();
-        planned.made.extend(self.missing.iter().cloned());
-        own.record.created = Some(planned);
-        own.save()?;
-        Ok(created)
     }
 
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.

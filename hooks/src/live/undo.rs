@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
-use onload_sys::fs::lock::START_PATIENCE;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::devices::Changes;
@@ -21,11 +20,10 @@ pub(super) struct Done {
 impl Done {
     /// Undoes it. The original error is the one to report, so failures here are not. If others hold
     /// the lock, the targets stay for a later sweep.
-    pub(super) fn undo(self, home: &OwnedFd, own: OwnDir, id: &ContainerId, root: &Path) {
+    pub(super) fn undo(self, home: &OwnedFd, mut own: OwnDir, id: &ContainerId, root: &Path) {
         let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
-        let lock = own.lock;
-        let lock = lock.and_then(|lock| lock.make_exclusive(START_PATIENCE).ok());
+        let lock = own.lock_alone();
         // What another container with the same root has found is handed to it by `clear`.
         if lock.is_some() && !sweep::has_neighbour(&own.run, id, root) {
             self.made.iter().rev().for_each(Fresh::remove);

@@ -85,7 +85,7 @@ pub(crate) struct Created {
 }
 
 /// What `reapply` needs to open the devices again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Live {
     pub pid: u32,

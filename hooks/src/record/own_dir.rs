@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use onload_core::container_id::ContainerId;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
@@ -14,7 +15,8 @@ use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
-use super::files::{self, RECORD, Record};
+use super::files::{self, Live, Made, RECORD, Record};
+use super::init::has_ended;
 use super::maker::{EntryPoint, Maker};
 use crate::decide::host::ThisHost;
 
@@ -27,7 +29,9 @@ pub(crate) struct OwnDir {
     pub dir: OwnedFd,
     /// Until it is dropped, no poststop removes what is found here. `None` if somebody held the lock for too long; then
     /// nobody else sweeps either.
-    pub lock: Option<Lock>,
+    lock: Option<Lock>,
+    /// How long the lock may be waited for once more.
+    patience: Duration,
     pub warning: Option<String>,
     /// What is recorded of the container, an earlier start's included.
     pub record: Record,
@@ -46,10 +50,7 @@ impl OwnDir {
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
         let maker = Maker::this(entry_point)?;
         let mut own = OwnDir::make(run, id, lock)?;
-        // A record that is not understood is replaced; whoever needs it says so.
-        let before = files::read_known(&own.dir, &mut Vec::new());
-        let before = before.inspect_err(|_| remove_empty(&own.run, id))?;
-        own.record = before.unwrap_or_default();
+        own.read().inspect_err(|_| remove_empty(&own.run, id))?;
         own.record.maker = Some(maker);
         own.save().inspect_err(|_| own.give_up(id))?;
         Ok(own)
@@ -74,6 +75,7 @@ impl OwnDir {
         Ok(OwnDir {
             run,
             dir,
+            patience: lock.as_ref().map_or(Duration::ZERO, |_| START_PATIENCE),
             lock,
             warning,
             record: Record::default(),
@@ -81,8 +83,61 @@ impl OwnDir {
         })
     }
 
-    pub(crate) fn save(&self) -> Result<()> {
+    /// Reads what is recorded of the container. What is not understood is replaced; whoever needs it says so.
+    fn read(&mut self) -> Result<()> {
+        let before = files::read_known(&self.dir, &mut Vec::new())?;
+        self.record = before.unwrap_or_default();
+        // Of an earlier start without a poststop: a sweep would take this one for that.
+        let live = &mut self.record.live;
+        live.take_if(|live| has_ended(live.pid, live.start_time));
+        Ok(())
+    }
+
+    fn save(&self) -> Result<()> {
         files::write(&self.dir, &self.record)
+    }
+
+    /// Records what will be created in the container's root, after what an earlier start of it created, and lets go of
+    /// the lock: whoever ends in the same root finds this record, and hands over what it created there.
+    pub(crate) fn will_create(&mut self, root: &Path, missing: &[Made]) -> Result<()> {
+        let created = self.record.created.get_or_insert_default();
+        if created.root != root {
+            created.made.clear();
+        }
+        root.clone_into(&mut created.root);
+        created.made.retain(|made| made.inode.is_some());
+        created.made.extend_from_slice(missing);
+        self.save()?;
+        self.lock = None;
+        Ok(())
+    }
+
+    /// Records what was created of that, after what was handed over meanwhile, and what `reapply` needs.
+    pub(crate) fn has_created(
+        &mut self,
+        missing: &[Made],
+        made: impl Iterator<Item = Made>,
+        live: Live,
+    ) -> Result<()> {
+        let _lock = match self.run.lock(LockMode::Shared, self.patience) {
+            Err(error) if !matches!(error, LockError::Held { .. }) => return Err(error.into()),
+            lock => lock.ok(),
+        };
+        let found = files::read(&self.dir)?.and_then(|record| record.created);
+        let created = self.record.created.get_or_insert_default();
+        if let Some(found) = found {
+            *created = found;
+        }
+        created.made.retain(|one| !missing.contains(one));
+        created.made.extend(made);
+        self.record.live = Some(live);
+        self.save()
+    }
+
+    /// To undo a start; `None` if somebody holds the lock for too long.
+    pub(crate) fn lock_alone(&mut self) -> Option<Lock> {
+        self.lock = None;
+        self.run.lock(LockMode::Exclusive, self.patience).ok()
     }
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -135,6 +190,8 @@ fn remove_empty(run: &RunDir, id: &ContainerId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::files::TargetType;
+    use crate::record::init::Init;
     use crate::record::sweep;
 
     /// The sweep of another container finds the directory of an earlier start, and removes it while
@@ -155,6 +212,67 @@ mod tests {
         let own = OwnDir::make(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x").unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());
+    }
+
+    #[test]
+    fn a_restart_without_a_poststop_is_not_swept_for_the_process_that_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = || RunDir::find(dir.path()).unwrap().unwrap();
+        let lock = run().lock(LockMode::Shared, Duration::ZERO);
+        let mut own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let pid = std::process::id();
+        let started = Init::open(Some(pid)).unwrap().start_time().unwrap();
+        for (start_time, stays) in [(started, true), (started - 1, false)] {
+            own.record.live = Some(Live {
+                pid,
+                start_time,
+                ..Live::default()
+            });
+            own.save().unwrap();
+            own.read().unwrap();
+            assert_eq!(own.record.live.is_some(), stays);
+        }
+    }
+
+    /// Another container of the same root ends between what this one records before its mounts and after them.
+    #[test]
+    fn what_is_handed_over_during_a_start_is_recorded_with_what_that_created() {
+        let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let run = || RunDir::find(dir.path()).unwrap().unwrap();
+        let start = |id: &str| {
+            let lock = run().lock(LockMode::Shared, Duration::ZERO);
+            OwnDir::make(run(), &id.parse().unwrap(), lock).unwrap()
+        };
+        let target = |name: &str, inode| Made {
+            inode,
+            ..Made::planned(Path::new(name), TargetType::File)
+        };
+        let create = |own: &mut OwnDir, name| {
+            let missing = [target(name, None)];
+            own.will_create(root.path(), &missing).unwrap();
+            missing
+        };
+        let mut first = start("c1");
+        let missing = create(&mut first, "/a");
+        std::fs::write(root.path().join("a"), "").unwrap();
+        let made = [target("/a", Some(7))];
+        let done = first.has_created(&missing, made.into_iter(), Live::default());
+        done.unwrap();
+
+        let mut second = start("c2");
+        let missing = create(&mut second, "/b");
+        let alone = run().lock_if_free();
+        assert!(alone.is_some(), "who mounts holds no lock");
+        sweep::clear(&run(), &"c1".parse().unwrap(), alone.as_ref()).unwrap();
+        drop(alone);
+        assert!(!dir.path().join("c1").exists());
+        let made = [target("/b", Some(8))];
+        let done = second.has_created(&missing, made.into_iter(), Live::default());
+        done.unwrap();
+        let record = files::read(&second.dir).unwrap().unwrap();
+        let both = [target("/a", Some(7)), target("/b", Some(8))];
+        assert_eq!(record.created.unwrap().made, both);
+        assert!(root.path().join("a").exists());
     }
 
     #[test]

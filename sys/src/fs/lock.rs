@@ -66,7 +66,6 @@ impl crate::error::Typed for LockError {}
 #[derive(Debug)]
 pub struct Lock {
     file: OwnedFd,
-    path: PathBuf,
 }
 
 impl Lock {
@@ -83,23 +82,13 @@ impl Lock {
         take_while(dir, path, name, kind, patience, &mut || pauses.pause())
     }
 
-    /// Turns a shared lock into an exclusive one. If that fails, the lock is lost (flock(2)).
-    pub fn make_exclusive(self, patience: Duration) -> Result<Lock, LockError> {
-        let mut pauses = Pauses::new(patience);
-        let wait = &mut || pauses.pause();
-        if lock_open(&self.file, &self.path, LockMode::Exclusive, wait)? {
-            return Ok(self);
-        }
-        Err(held(&self.file, self.path, patience))
-    }
-
     /// Takes an exclusive lock if it is free right now.
     pub fn if_free(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?;
         let is_ours = is_ours && is_named(dir, &path, name, &file)?;
-        Ok(is_ours.then_some(Lock { file, path }))
+        Ok(is_ours.then_some(Lock { file }))
     }
 
     /// Whether its file still has a name. Who removed that did not take the lock away, but others no longer find it.
@@ -149,7 +138,7 @@ pub fn take_while(
         // If somebody removed the file meanwhile, the next process may have created and locked
         // another one.
         if is_ours && is_named(&dir, &path, name, &file)? {
-            return Ok(Lock { file, path });
+            return Ok(Lock { file });
         }
         if !is_ours || !wait() {
             return Err(held(&file, path, patience));
@@ -302,10 +291,9 @@ mod tests {
         assert!(take(&dir, LockMode::Exclusive).is_err());
         drop(first);
         assert!(take(&dir, LockMode::Exclusive).is_err());
-        let alone = second.make_exclusive(NOW).unwrap();
+        drop(second);
+        let _alone = take(&dir, LockMode::Exclusive).unwrap();
         assert!(take(&dir, LockMode::Shared).is_err());
-        drop(alone);
-        take(&dir, LockMode::Exclusive).unwrap();
     }
 
     #[test]
