@@ -445,7 +445,7 @@ fn a_task_that_starts_again_uses_the_same_ticket_however_it_ended() {
              # Its engine is gone too: nobody deletes the container.
              $r start {name}-2
              pid=$($r state {name}-2 | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')
-             kill -9 $pid; while grep -qs '[SR] ' /proc/$pid/stat && ! grep -qs ') Z' /proc/$pid/stat; do :; done
+             kill -9 $pid; while grep -qs . /proc/$pid/stat && ! grep -qs ') [ZX]' /proc/$pid/stat; do :; done
              create 3 {name}-3 || exit 13
              holder
              delete {name}-2; delete {name}-3
