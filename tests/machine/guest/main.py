@@ -27,6 +27,9 @@ def main():
         elif mode == "package":
             import package
             package.package()
+        elif mode == "upgrade":
+            import upgrade
+            upgrade.upgrade()
         elif mode == "boot_host":
             import host_boot
             host_boot.host_boot()
