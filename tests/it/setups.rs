@@ -10,6 +10,7 @@ use std::process::Command;
 
 use crate::common::engine_host::EngineHost;
 use crate::common::{names_in, run, skipped};
+use onload_test_tree::copy_program;
 
 const WRAPPER: &str = "usr/bin/onload-container-runtime";
 const CONTAINERD: &str = "etc/containerd/config.toml";
@@ -323,7 +324,7 @@ fn a_user_sets_up_an_engine_of_their_own() {
         chown(&path, Some(64_321), Some(64_321)).unwrap();
     }
     let program = home.path().join("onload-ctk");
-    fs::copy(env!("CARGO_BIN_EXE_onload-ctk"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_onload-ctk"), &program);
     let root = home.path().join("host");
     fs::create_dir_all(root.join("usr/bin")).unwrap();
     fs::write(root.join("usr/bin/onload-container-runtime"), "").unwrap();

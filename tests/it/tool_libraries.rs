@@ -8,6 +8,7 @@ use std::process::Command;
 
 use crate::common::hosts::x3;
 use crate::common::{Commands, Tree, each, package, skipped, text, texts};
+use onload_test_tree::copy_program;
 use serde_json::{Value, json};
 
 const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
@@ -231,8 +232,8 @@ fn the_tool_runs_in_an_image_with_other_libraries_of_the_same_names() {
     ] {
         fs::create_dir_all(at(dir)).unwrap();
     }
-    fs::copy("/bin/dash", at("bin/sh")).unwrap();
-    fs::copy(LOADER, at("lib64/ld-linux-x86-64.so.2")).unwrap();
+    copy_program("/bin/dash", at("bin/sh"));
+    copy_program(LOADER, at("lib64/ld-linux-x86-64.so.2"));
     fs::copy(
         "/lib/x86_64-linux-gnu/libc.so.6",
         at("lib/x86_64-linux-gnu/libc.so.6"),
@@ -296,7 +297,7 @@ fn the_tool_runs_in_an_image_with_other_libraries_of_the_same_names() {
         "{said}"
     );
     // The script in the place of nothing.
-    fs::copy(at(TOOL.trim_start_matches('/')), at("bin/other")).unwrap();
+    copy_program(at(TOOL.trim_start_matches('/')), at("bin/other"));
     let output = run("/bin/other", &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(127));

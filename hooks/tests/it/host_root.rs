@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::{Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
+use onload_test_tree::copy_program;
 use serde_json::{Value, json};
 
 /// What containerd permits every process of a pod, whoever its user is.
@@ -62,7 +63,7 @@ fn sandbox(policy: &str, args: &[&str]) -> (Sandbox, Value) {
     config["process"] = process(args);
     sandbox.bundle(&config);
     let program = sandbox.path("/bundle/rootfs/bin/setpriv");
-    std::fs::copy("/usr/bin/setpriv", &program).unwrap();
+    copy_program("/usr/bin/setpriv", &program);
     let library = "usr/lib/x86_64-linux-gnu/libcap-ng.so.0";
     std::fs::copy(
         std::path::Path::new("/").join(library),

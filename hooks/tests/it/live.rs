@@ -16,6 +16,7 @@ use crate::common::{
     unique,
 };
 use onload_test_needs as needs;
+use onload_test_tree::copy_program;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
@@ -243,7 +244,7 @@ fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
     sandbox.bundle(&config);
     for program in ["chmod", "chown"] {
         let to = format!("/bundle/rootfs/bin/{program}");
-        fs::copy(format!("/bin/{program}"), sandbox.path(&to)).unwrap();
+        copy_program(format!("/bin/{program}"), sandbox.path(&to));
     }
     let message = prints(&sandbox, &script_of(&unique("c")), "opened\n");
     let refused = message.matches("Read-only file system").count();
@@ -562,7 +563,7 @@ fn a_set_user_id_program_is_preloaded() {
     config["process"]["noNewPrivileges"] = json!(false);
     sandbox.bundle(&config);
     let raised = "/bundle/rootfs/bin/raised";
-    fs::copy(sandbox.path("/bundle/rootfs/bin/sh"), sandbox.path(raised)).unwrap();
+    copy_program(sandbox.path("/bundle/rootfs/bin/sh"), sandbox.path(raised));
     sandbox.chmod(raised, 0o4755);
     assert_eq!(succeeds(&sandbox, &config), "mapped\n");
 }

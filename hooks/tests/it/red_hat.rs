@@ -13,6 +13,7 @@ use std::process::{Command, Output};
 use crate::common::{
     HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, oci, skipped, stderr, stdout, unique,
 };
+use onload_test_tree::copy_program;
 use serde_json::{Value, json};
 
 const ROOT: &str = "/bundle/rootfs";
@@ -52,9 +53,9 @@ fn host(config: &Value) -> Sandbox {
         .unwrap();
     }
     let place = |path: &str| sandbox.path(&format!("{ROOT}/{path}"));
-    fs::copy("/bin/dash", place("usr/bin/sh")).unwrap();
+    copy_program("/bin/dash", place("usr/bin/sh"));
     fs::copy(LIBC, place("usr/lib64/libc.so.6")).unwrap();
-    fs::copy(LOADER, place("usr/lib64/ld-linux-x86-64.so.2")).unwrap();
+    copy_program(LOADER, place("usr/lib64/ld-linux-x86-64.so.2"));
     fs::write(place("usr/lib64/ld-linux-x86-64.so.2"), red_hat_loader()).unwrap();
     cache(&place(""));
     sandbox.file("/bundle/config.json", config.to_string());

@@ -24,6 +24,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use onload_test_tree::copy_program;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
@@ -308,14 +309,7 @@ pub(crate) fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
     }
     // The program may stand in a directory that only root may search.
     let program = tree.path("/onload-ctk-under-test");
-    // Copied by another process: a descriptor of ours that a test beside this one hands on to its
-    // child would keep the copy from being run (ETXTBSY).
-    let mut copy = Command::new("cp");
-    let status = copy
-        .arg(env!("CARGO_BIN_EXE_onload-ctk"))
-        .arg(&program)
-        .status();
-    assert!(status.expect("cp starts").success());
+    copy_program(env!("CARGO_BIN_EXE_onload-ctk"), &program);
     let mut command = Command::new(&program);
     command
         .env_clear()

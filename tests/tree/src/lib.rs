@@ -18,4 +18,4 @@ pub use files::names_in;
 pub use log::{Log, PATIENCE};
 pub use onload::{CHECKSUM, MULTIARCH};
 pub use sysfs::Pci;
-pub use tree::{Tree, scratch};
+pub use tree::{Tree, copy_program, scratch};

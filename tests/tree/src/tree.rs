@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -127,7 +128,12 @@ impl Tree {
     }
 
     pub fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Tree {
-        fs::write(self.made(path), content).unwrap();
+        let (made, content) = (self.made(path), content.as_ref());
+        if content.starts_with(b"#!") {
+            write_script(&made, content);
+        } else {
+            fs::write(made, content).unwrap();
+        }
         self.chmod(path, 0o644)
     }
 
@@ -257,4 +263,25 @@ impl Tree {
         let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {start_time} 9");
         self.file(&format!("/proc/{pid}/stat"), stat)
     }
+}
+
+// A child that a thread beside this one makes has a copy of each of our descriptors until it executes its own
+// program, and nothing that is open for writing can be run (execve(2), ETXTBSY). So a process without other threads
+// writes what is run.
+
+/// Copies a program, with its mode.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = Command::new("cp");
+    copy.arg(from.as_ref()).arg(to.as_ref());
+    assert!(copy.status().expect("cp starts").success(), "{copy:?}");
+}
+
+fn write_script(path: &Path, content: &[u8]) {
+    let mut write = Command::new("tee");
+    write.arg(path).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = write.spawn().expect("tee starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(content).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success(), "{write:?}");
 }

@@ -23,6 +23,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_host::host::Host;
 use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
 use onload_test_needs as needs;
+use onload_test_tree::copy_program;
 use serde_json::{Value, json};
 
 const HOST: &str = "debian12-stand-ins";
@@ -64,11 +65,10 @@ impl Node {
         }
         fs::create_dir_all(node.at(PLUGINS)).unwrap();
         // A node has its engine's directories, and a DaemonSet's the programs of its image.
-        fs::copy(
+        copy_program(
             env!("CARGO_BIN_EXE_onload-kubernetes"),
             node.program("onload-kubernetes"),
-        )
-        .unwrap();
+        );
         let hook = format!("#!/bin/sh\necho \"onload-hook {VERSION}\"\n");
         fs::write(node.program("onload-hook"), hook).unwrap();
         fs::set_permissions(node.program("onload-hook"), Permissions::from_mode(0o755)).unwrap();

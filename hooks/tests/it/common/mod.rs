@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use oci_spec::runtime::Spec;
-use onload_test_tree::Tree;
+use onload_test_tree::{Tree, copy_program};
 use procfs_core::FromRead;
 use procfs_core::process::{LimitValue, Limits, Stat, Status};
 use rustix::process::{Pid, Signal, kill_process};
@@ -112,8 +112,8 @@ impl Sandbox {
         ] {
             sandbox.tree.link(link, target);
         }
-        fs::copy(HOOK, sandbox.path(HOOK_THERE)).unwrap();
-        fs::copy(WRAPPER, sandbox.path(WRAPPER_THERE)).unwrap();
+        copy_program(HOOK, sandbox.path(HOOK_THERE));
+        copy_program(WRAPPER, sandbox.path(WRAPPER_THERE));
         sandbox.file("/usr/share/onload-ctk/ld.so.preload", "libonload.so\n");
         sandbox.library();
         sandbox.nodes();

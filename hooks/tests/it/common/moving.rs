@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use onload_test_tree::copy_program;
 use serde_json::{Value, json};
 
 use super::{HOOK, Sandbox, config, skipped, stderr, stdout};
@@ -93,7 +94,7 @@ pub fn sandbox(bundles: &[(&str, Value)]) -> Sandbox {
         "{example:?} is not there: cargo build -p onload-hooks --example stand-ins"
     );
     let sandbox = Sandbox::new();
-    std::fs::copy(example, sandbox.path(STAND_INS)).unwrap();
+    copy_program(example, sandbox.path(STAND_INS));
     for (name, config) in bundles {
         sandbox.root_file_system(&format!("/{name}/rootfs"));
         sandbox.file(
