@@ -1,10 +1,11 @@
-//! Who writes this node's specifications: the units of the package where they are enabled, else the daemon. Two
-//! writers of two versions would undo each other's work at every change.
+//! Who writes this node's specifications: the package while its service runs each minute, else the daemon. Two writers
+//! of two versions would undo each other's work at every change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
@@ -13,7 +14,7 @@ use onload_core::config::{Cdi, Config};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{Specs, Surroundings, generate};
-use onload_host::host::{EntryKind, Host};
+use onload_host::host::Host;
 use onload_host::pools::Pools;
 use onload_host::specdir::{
     Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, Wanted, plan,
@@ -36,93 +37,17 @@ pub(crate) const WRITER_LOCK: &str = "spec-writer";
 /// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
 /// the pods of other device plugins can open, and so lock.
 const OFFER_LOCK: &str = "device-plugin";
-/// The unit of the package that writes specifications, at boot.
-const SERVICE: &str = "onload-cdi.service";
-/// That, and those that start it: at changes, every minute.
-const UNITS: [&str; 3] = [SERVICE, "onload-cdi.path", "onload-cdi.timer"];
-/// Where systemd looks for units, the first that has one decides (systemd.unit(5)).
-const UNIT_DIRS: [&str; 13] = [
-    "/etc/systemd/system.control",
-    "/run/systemd/system.control",
-    "/run/systemd/transient",
-    "/run/systemd/generator.early",
-    "/etc/systemd/system",
-    "/etc/systemd/system.attached",
-    "/run/systemd/system",
-    "/run/systemd/system.attached",
-    "/run/systemd/generator",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-    "/run/systemd/generator.late",
-];
-/// How the directories end whose links enable a unit (systemd.unit(5)).
-const WANTING: [&str; 3] = [".wants", ".requires", ".upholds"];
-/// Bytes of a unit.
-const UNIT_LIMIT: u64 = 1024 * 1024;
-/// A link to it, in the place of a unit, masks that unit.
-const MASK: &str = "/dev/null";
+/// The package's onload-cdi.service touches it at each run. It goes with the package, and at a boot.
+const LAST_RUN: &str = "/run/onload-cdi/last-run";
+/// Longer than from one run to the next: onload-cdi.timer waits a minute, and a run may take two.
+const RUNS_WITHIN: Duration = Duration::from_secs(4 * 60);
 
-/// Who writes the specifications.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SpecWriter {
-    /// The package, of which this link enables a unit: the daemon reads what is there.
-    Package {
-        unit: PathBuf,
-    },
-    Daemon,
-}
-
-/// Who writes the specifications of a host. It changes when the package comes or goes, so ask before each
-/// time.
-pub fn spec_writer(host: &Host) -> Result<SpecWriter> {
-    // The other units write nothing themselves.
-    if !can_start(host, SERVICE)? {
-        return Ok(SpecWriter::Daemon);
-    }
-    for unit in UNITS {
-        if !can_start(host, unit)? {
-            continue;
-        }
-        if let Some(unit) = enabling_link(host, unit)? {
-            return Ok(SpecWriter::Package { unit });
-        }
-    }
-    Ok(SpecWriter::Daemon)
-}
-
-/// Whether systemd finds a unit: a link may outlive the package, and a mask may stand in a unit's place, which is a
-/// link to /dev/null or an empty file.
-fn can_start(host: &Host, unit: &str) -> Result<bool> {
-    for dir in UNIT_DIRS {
-        let path = Path::new(dir).join(unit);
-        if host.link(&path)?.is_some_and(|to| to == Path::new(MASK)) {
-            return Ok(false);
-        }
-        match host.entry(&path)? {
-            None => {}
-            Some(EntryKind::File { .. }) => {
-                let text = host.bytes(&path, UNIT_LIMIT)?;
-                return Ok(text.is_some_and(|text| !text.is_empty()));
-            }
-            Some(_) => return Ok(false),
-        }
-    }
-    Ok(false)
-}
-
-fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>> {
-    for dir in UNIT_DIRS.map(Path::new) {
-        let names = host.list(dir)?.names;
-        let wanting = |name: &&String| WANTING.iter().any(|end| name.ends_with(end));
-        for name in names.iter().filter(wanting) {
-            let path = dir.join(name).join(unit);
-            if host.link(&path)?.is_some() {
-                return Ok(Some(path));
-            }
-        }
-    }
-    Ok(None)
+/// Whether the package writes the specifications of a host. That changes when the package comes or goes, so ask before
+/// each write.
+pub fn package_writes(host: &Host) -> Result<bool> {
+    let last = host.modified(Path::new(LAST_RUN))?;
+    // A clock that was set back makes a run of the future: it was lately.
+    Ok(last.is_some_and(|last| last.elapsed().unwrap_or_default() < RUNS_WITHIN))
 }
 
 /// Takes the place of the daemon that writes, if it is free; it stays taken until the result is dropped.
@@ -188,7 +113,7 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
 #[derive(Debug)]
 pub enum Kept {
     Here { plan: Box<Plan>, hook: PathBuf },
-    ByPackage(PathBuf),
+    ByPackage,
     ByAnother,
 }
 
@@ -218,12 +143,8 @@ impl fmt::Display for Kept {
                     ),
                 }
             }
-            Kept::ByPackage(unit) => {
-                let unit = unit.display();
-                write!(
-                    f,
-                    "the package writes the specifications: {unit} enables it"
-                )
+            Kept::ByPackage => {
+                f.write_str("the package writes the specifications, by onload-cdi.service")
             }
             Kept::ByAnother => {
                 f.write_str("another daemon of this node writes the specifications until it ends")
@@ -267,8 +188,8 @@ impl Keeper {
         if self.claim.is_none() {
             return Ok(Kept::ByAnother);
         }
-        if let SpecWriter::Package { unit } = spec_writer(host)? {
-            return Ok(Kept::ByPackage(unit));
+        if package_writes(host)? {
+            return Ok(Kept::ByPackage);
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             bail!(
@@ -356,6 +277,7 @@ mod tests {
     use onload_test_tree::Tree;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::time::SystemTime;
 
     struct Node(Tree);
 
@@ -370,10 +292,6 @@ mod tests {
 
         fn file(&self, path: &str, text: &str) {
             self.0.file(path, text);
-        }
-
-        fn link(&self, path: &str, target: &str) {
-            self.0.link(path, target);
         }
 
         fn program(&self, path: &str) {
@@ -404,115 +322,56 @@ mod tests {
             hook(&self.host(), config, Path::new(HOOKS), &self.owners())
         }
 
-        fn writer(&self) -> SpecWriter {
-            spec_writer(&self.host()).unwrap()
+        fn package_writes(&self) -> bool {
+            package_writes(&self.host()).unwrap()
+        }
+
+        fn last_run(&self, ago: Duration) {
+            self.file(&LAST_RUN[1..], "");
+            let file = fs::File::open(self.path(&LAST_RUN[1..])).unwrap();
+            file.set_modified(SystemTime::now() - ago).unwrap();
         }
     }
-
-    const UNIT: &str = "usr/lib/systemd/system/onload-cdi.service";
-    const WANTS: &str = "etc/systemd/system/multi-user.target.wants/onload-cdi.service";
 
     #[test]
     fn a_node_without_our_package_has_the_daemon_as_its_writer() {
         let node = Node::new();
-        assert_eq!(node.writer(), SpecWriter::Daemon);
-        node.file(UNIT, "[Unit]");
-        assert_eq!(node.writer(), SpecWriter::Daemon, "it is not enabled");
+        assert!(!node.package_writes());
+        node.file("usr/lib/systemd/system/onload-cdi.service", "[Unit]");
+        assert!(!node.package_writes(), "it has never run");
     }
 
     #[test]
-    fn each_enabled_unit_of_the_package_makes_that_the_writer() {
-        for (unit, wants) in [
-            (UNIT, WANTS),
-            (
-                "lib/systemd/system/onload-cdi.path",
-                "etc/systemd/system/multi-user.target.wants/onload-cdi.path",
-            ),
-            (
-                "usr/lib/systemd/system/onload-cdi.timer",
-                "etc/systemd/system/timers.target.wants/onload-cdi.timer",
-            ),
-            (
-                UNIT,
-                "usr/lib/systemd/system/kubelet.service.requires/onload-cdi.service",
-            ),
-            (
-                "etc/systemd/system/onload-cdi.service",
-                "run/systemd/system/x.target.wants/onload-cdi.service",
-            ),
-        ] {
-            let node = Node::new();
-            node.file(UNIT, "[Unit]");
-            node.file(unit, "[Unit]");
-            node.link(wants, &format!("/{unit}"));
-            let unit = PathBuf::from(format!("/{wants}"));
-            assert_eq!(node.writer(), SpecWriter::Package { unit }, "{wants}");
+    fn the_package_writes_from_its_first_run_until_runs_are_missing() {
+        let node = Node::new();
+        node.program(PACKAGED);
+        let config = Config::default();
+        let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+        let mut keeper = node.keeper();
+        let mut keep = || {
+            keeper
+                .keep(&node.host(), &config, &inventory, &pools)
+                .unwrap()
+        };
+        assert!(matches!(keep(), Kept::Here { .. }));
+        for (seconds, by_package) in [(0, true), (200, true), (240, false)] {
+            node.last_run(Duration::from_secs(seconds));
+            assert_eq!(
+                matches!(keep(), Kept::ByPackage),
+                by_package,
+                "a run {seconds} s ago"
+            );
         }
     }
 
     #[test]
-    fn a_link_that_a_removed_package_left_behind_writes_nothing() {
+    fn a_clock_that_was_set_back_takes_nothing_from_the_package() {
         let node = Node::new();
-        node.link(WANTS, &format!("/{UNIT}"));
-        assert_eq!(node.writer(), SpecWriter::Daemon);
-    }
-
-    #[test]
-    fn a_masked_unit_writes_nothing() {
-        for mask in ["etc/systemd/system", "run/systemd/system"] {
-            let node = Node::new();
-            node.file(UNIT, "[Unit]");
-            node.link(WANTS, &format!("/{UNIT}"));
-            node.link(&format!("{mask}/onload-cdi.service"), "/dev/null");
-            assert_eq!(node.writer(), SpecWriter::Daemon, "{mask}");
-        }
-    }
-
-    #[test]
-    fn units_that_start_a_masked_service_write_nothing() {
-        let node = Node::new();
-        node.file(UNIT, "[Unit]");
-        node.file("usr/lib/systemd/system/onload-cdi.timer", "[Timer]");
-        let wants = "etc/systemd/system/timers.target.wants/onload-cdi.timer";
-        node.link(wants, "/usr/lib/systemd/system/onload-cdi.timer");
-        let timer = Path::new("/").join(wants);
-        assert_eq!(node.writer(), SpecWriter::Package { unit: timer });
-        node.link("etc/systemd/system/onload-cdi.service", "/dev/null");
-        assert_eq!(node.writer(), SpecWriter::Daemon);
-    }
-
-    #[test]
-    fn an_empty_file_masks_a_unit_wherever_systemd_looks_before_it() {
-        for mask in [
-            "etc/systemd/system.control/onload-cdi.service",
-            "run/systemd/transient/onload-cdi.service",
-            "etc/systemd/system/onload-cdi.service",
-            "run/systemd/generator/onload-cdi.service",
-            "usr/local/lib/systemd/system/onload-cdi.service",
-        ] {
-            let node = Node::new();
-            node.file(UNIT, "[Unit]");
-            node.link(WANTS, "/usr/lib/systemd/system/onload-cdi.service");
-            assert_ne!(node.writer(), SpecWriter::Daemon);
-            node.file(mask, "");
-            assert_eq!(node.writer(), SpecWriter::Daemon, "{mask}");
-        }
-        let node = Node::new();
-        node.file(UNIT, "[Unit]");
-        node.link(WANTS, "/usr/lib/systemd/system/onload-cdi.service");
-        node.file("run/systemd/generator.late/onload-cdi.service", "");
-        assert_ne!(node.writer(), SpecWriter::Daemon, "the package's is first");
-    }
-
-    #[test]
-    fn another_unit_is_not_ours() {
-        let node = Node::new();
-        node.file("usr/lib/systemd/system/onload-cdi-other.service", "[Unit]");
-        node.link(
-            "etc/systemd/system/multi-user.target.wants/onload-cdi-other.service",
-            "/x",
-        );
-        assert_eq!(node.writer(), SpecWriter::Daemon);
+        node.last_run(Duration::ZERO);
+        let file = fs::File::open(node.path(&LAST_RUN[1..])).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(3600))
+            .unwrap();
+        assert!(node.package_writes());
     }
 
     #[test]

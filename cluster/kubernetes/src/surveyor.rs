@@ -126,7 +126,7 @@ impl Surveyor {
         let (host, config) = (&self.host, &self.config);
         let kept = keeper.keep(host, config, &survey.inventory, &survey.pools);
         let by = match &kept {
-            Ok(Kept::ByPackage(_)) => WrittenBy::Operator,
+            Ok(Kept::ByPackage) => WrittenBy::Operator,
             // Where it could not, its log says why.
             Ok(Kept::Here { .. } | Kept::ByAnother) | Err(_) => WrittenBy::Daemon,
         };

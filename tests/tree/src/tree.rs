@@ -273,14 +273,14 @@ impl Tree {
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg(from.as_ref()).arg(to.as_ref());
-    assert!(copy.status().expect("cp starts").success(), "{copy:?}");
+    assert!(copy.status().unwrap().success(), "{copy:?}");
 }
 
 fn write_script(path: &Path, content: &[u8]) {
     let mut write = Command::new("tee");
     write.arg(path).stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut child = write.spawn().expect("tee starts");
-    let mut input = child.stdin.take().expect("a pipe");
+    let mut child = write.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
     input.write_all(content).unwrap();
     drop(input);
     assert!(child.wait().unwrap().success(), "{write:?}");

@@ -18,7 +18,7 @@ use super::apply::{Target, remove_directory, try_hook};
 use super::place::{Directory, HOOK_LIMIT, Tree};
 use super::plan::{self, Found, Kept, Plan, Wanted, WantedConfig};
 use super::users;
-use crate::spec_writer::{self, HOOK_NAME, SpecWriter, VERSION};
+use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
 /// Bytes of a configuration.
 const CONFIG_LIMIT: u64 = 4 * 1024 * 1024;
@@ -123,9 +123,9 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
             "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
         );
     };
-    let writer = spec_writer::spec_writer(place.host)?;
+    let package_writes = spec_writer::package_writes(place.host)?;
     let mut all = Report::default();
-    if writer == SpecWriter::Daemon {
+    if !package_writes {
         remove_specs(place.host, &mut all)?;
     }
     if tree.content(place.directory)?.record.is_empty() {
@@ -137,7 +137,7 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
         all.kept.extend(mine.kept);
         all.in_use = mine.in_use;
     }
-    if all.in_use.is_empty() && writer == SpecWriter::Daemon {
+    if all.in_use.is_empty() && !package_writes {
         remove_run_dir(place.host, &tree)?;
     }
     drop(claim);
