@@ -6,12 +6,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::common::hosts::x3;
 use crate::common::{
     Commands, MULTIARCH, Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped,
     text,
 };
+use onload_test_tree::PATIENCE;
 use serde_json::{Value, json};
 
 const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
@@ -333,7 +336,22 @@ impl Runc {
         // The container keeps what it inherits: a pipe would never end.
         run.stdout(Stdio::null()).stderr(Stdio::null());
         assert!(run.status().unwrap().success());
+        runc.wait_until_it_sleeps();
         runc
+    }
+
+    /// runc does not wait until its child executes the program, nor that until its libraries are loaded.
+    fn wait_until_it_sleeps(&self) {
+        let path = format!("/proc/{}/stat", self.pid());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let stat = fs::read_to_string(&path).unwrap();
+            if stat.contains("(sleep) S ") {
+                return;
+            }
+            assert!(Instant::now() < end, "{stat}");
+            sleep(Duration::from_millis(10));
+        }
     }
 
     fn command(&self) -> Command {
