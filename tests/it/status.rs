@@ -288,6 +288,20 @@ fn host_dirs() -> Vec<&'static str> {
     dirs.filter(|dir| Path::new(dir).exists()).collect()
 }
 
+/// A runtime's "start" does not wait until the program is executed, nor that until its libraries are loaded.
+fn wait_until_it_sleeps(pid: u64) {
+    let path = format!("/proc/{pid}/stat");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let stat = fs::read_to_string(&path).unwrap();
+        if stat.contains("(sleep) S ") {
+            return;
+        }
+        assert!(Instant::now() < end, "{stat}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
 fn must(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -336,22 +350,8 @@ impl Runc {
         // The container keeps what it inherits: a pipe would never end.
         run.stdout(Stdio::null()).stderr(Stdio::null());
         assert!(run.status().unwrap().success());
-        runc.wait_until_it_sleeps();
+        wait_until_it_sleeps(runc.pid());
         runc
-    }
-
-    /// runc does not wait until its child executes the program, nor that until its libraries are loaded.
-    fn wait_until_it_sleeps(&self) {
-        let path = format!("/proc/{}/stat", self.pid());
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let stat = fs::read_to_string(&path).unwrap();
-            if stat.contains("(sleep) S ") {
-                return;
-            }
-            assert!(Instant::now() < end, "{stat}");
-            sleep(Duration::from_millis(10));
-        }
     }
 
     fn command(&self) -> Command {
@@ -472,7 +472,17 @@ impl Podman {
             &format!("podman runs nothing: {stderr}"),
         );
         id.trim().clone_into(&mut podman.id);
-        is_there.then_some(podman)
+        is_there.then(|| {
+            wait_until_it_sleeps(podman.pid());
+            podman
+        })
+    }
+
+    fn pid(&self) -> u64 {
+        let mut inspect = self.command();
+        inspect.args(["inspect", "--format={{.State.Pid}}", &self.id]);
+        let pid = String::from_utf8(must(&mut inspect).stdout).unwrap();
+        pid.trim().parse().unwrap()
     }
 
     fn command(&self) -> Command {
