@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::unix::fs::FileExt;
 
+use memchr::memmem::Finder;
+use memchr::{memchr, memrchr};
 use object::elf;
 use object::endian::{Endianness, U32};
 use object::pod::{self, Pod};
@@ -43,6 +45,8 @@ const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Bytes of a block, which is read at once.
 const BLOCK_BYTES: u64 = 4 * 1024;
+/// Bytes of a read that is served from the cache, at most.
+const KEPT_READ: usize = BLOCK_BYTES as usize;
 /// Blocks of one file that are cached.
 const KEPT_BLOCKS: usize = 32;
 /// Blocks of one file that are read; a libc takes about ten.
@@ -280,6 +284,16 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
+    /// A table or a segment is read once.
+    fn read_past_the_cache(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
+        let blocks = buffer.len().div_ceil(KEPT_READ);
+        self.blocks_left = self.blocks_left.checked_sub(blocks).ok_or(())?;
+        let count = self.file.read_at(buffer, self.position).map_err(|_| ())?;
+        self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
+        self.position += u64::try_from(count).map_err(|_| ())?;
+        Ok(count)
+    }
+
     fn buffered(&self) -> Option<&[u8]> {
         let (start, block) = self.kept.last()?;
         let within = self.position.checked_sub(*start)?;
@@ -300,6 +314,9 @@ impl ReadCacheOps for Blocks<'_> {
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
         if self.buffered().is_none() {
+            if buffer.len() >= KEPT_READ {
+                return self.read_past_the_cache(buffer);
+            }
             self.load()?;
         }
         let Some(rest) = self.buffered() else {
@@ -322,6 +339,16 @@ impl ReadCacheOps for Blocks<'_> {
         }
         Ok(())
     }
+}
+
+/// The first string from `at` on that contains one of the words; `at` is behind it then.
+fn next_with<'d>(bytes: &'d [u8], at: &mut usize, words: &[Finder<'_>]) -> Option<&'d [u8]> {
+    let rest = bytes.get(*at..)?;
+    let hit = words.iter().filter_map(|word| word.find(rest)).min()?;
+    let start = memrchr(0, &rest[..hit]).map_or(0, |zero| zero + 1);
+    let end = memchr(0, &rest[hit..]).map_or(rest.len(), |zero| hit + zero);
+    *at += end + 1;
+    Some(&rest[start..end])
 }
 
 struct File<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
@@ -523,11 +550,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
     }
 
     fn strings_with(&self, words: &[&str]) -> Result<Vec<String>, ElfError> {
-        let contains = |text: &[u8], word: &str| {
-            let mut parts = text.windows(word.len());
-            parts.any(|part| part == word.as_bytes())
-        };
+        let words: Vec<Finder<'_>> = words.iter().map(|word| Finder::new(*word)).collect();
         let mut found = Vec::new();
+        let mut matches_left = MAX_MATCHES;
         let mut left = MAX_CONSTANT_BYTES;
         for segment in self.segments {
             let flags = segment.p_flags(self.endian).0;
@@ -539,16 +564,14 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             left = left.checked_sub(size).ok_or(too_many)?;
             let bytes = self.data.read_bytes_at(offset, size);
             let bytes = bytes.map_err(|()| Malformed("segment"))?;
-            for string in bytes.split(|byte| *byte == 0) {
-                let is_path = string.len() <= MAX_NAME_BYTES as usize;
-                if !is_path || !words.iter().any(|word| contains(string, word)) {
-                    continue;
-                }
-                if let Ok(text) = std::str::from_utf8(string) {
+            let mut at = 0;
+            while let Some(string) = next_with(bytes, &mut at, &words) {
+                // Of each that does not count either: the rest is searched once more.
+                matches_left = matches_left.checked_sub(1).ok_or(too_many)?;
+                if string.len() <= MAX_NAME_BYTES as usize
+                    && let Ok(text) = std::str::from_utf8(string)
+                {
                     found.push(text.to_owned());
-                }
-                if found.len() > MAX_MATCHES {
-                    return Err(too_many);
                 }
             }
         }

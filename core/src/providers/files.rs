@@ -103,8 +103,8 @@ impl Image<'_> {
 
 impl Files for Trusted {
     fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
-        let opened = match Trusted::open(self, path) {
-            Ok(opened) if opened.size() == 0 => return Ok(None),
+        let (opened, path) = match self.open_resolved(path) {
+            Ok((opened, _)) if opened.size() == 0 => return Ok(None),
             Ok(opened) => opened,
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) => return Err(error).context("examining the host's libraries"),
@@ -112,7 +112,7 @@ impl Files for Trusted {
         Ok(Some(OpenFile {
             size: opened.size(),
             file: opened.file,
-            path: self.resolve(path)?,
+            path,
         }))
     }
 

@@ -1,7 +1,10 @@
 //! Where a dynamic loader finds libraries: `LD_LIBRARY_PATH`, /etc/ld.so.cache, its default directories. What
 //! /etc/ld.so.conf names is in the cache, since no loader reads that file.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use onload_sys::bail;
 use onload_sys::error::Result;
@@ -40,6 +43,8 @@ pub(super) struct Libraries<'a> {
     path_dirs: Vec<PathBuf>,
     cache: Vec<u8>,
     default_dirs: Vec<PathBuf>,
+    /// What was found at a path: libraries that others need are asked for again and again.
+    opened: RefCell<BTreeMap<PathBuf, Option<Rc<Library>>>>,
 }
 
 impl<'a> Libraries<'a> {
@@ -62,13 +67,24 @@ impl<'a> Libraries<'a> {
             path_dirs: directories(files, path.into_iter()),
             cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
             default_dirs: directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
+            opened: RefCell::default(),
         })
     }
 
+    pub(super) fn open(&self, path: &Path) -> Result<Option<Rc<Library>>> {
+        if let Some(known) = self.opened.borrow().get(path) {
+            return Ok(known.clone());
+        }
+        let library = Library::open(self.files, path)?.map(Rc::new);
+        let mut opened = self.opened.borrow_mut();
+        opened.insert(path.to_owned(), library.clone());
+        Ok(library)
+    }
+
     /// The library that a loader takes for a name.
-    pub(super) fn first(&self, name: &str) -> Result<Option<Library>> {
+    pub(super) fn first(&self, name: &str) -> Result<Option<Rc<Library>>> {
         for path in self.candidates(name) {
-            if let Some(library) = Library::open(self.files, &path)? {
+            if let Some(library) = self.open(&path)? {
                 return Ok(Some(library));
             }
         }
@@ -76,10 +92,10 @@ impl<'a> Libraries<'a> {
     }
 
     /// The first two different files that a loader could take for a name, the one that it takes first.
-    pub(super) fn two(&self, name: &str) -> Result<Vec<Library>> {
-        let mut found: Vec<Library> = Vec::new();
+    pub(super) fn two(&self, name: &str) -> Result<Vec<Rc<Library>>> {
+        let mut found: Vec<Rc<Library>> = Vec::new();
         for path in self.candidates(name) {
-            if let Some(library) = Library::open(self.files, &path)?
+            if let Some(library) = self.open(&path)?
                 && found.iter().all(|other| other.path != library.path)
             {
                 found.push(library);

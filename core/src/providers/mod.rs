@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use onload_sys::error::Result;
 use onload_sys::fs::trust::Trusted;
@@ -181,7 +182,7 @@ impl State {
     ) -> Result<State> {
         let files = libraries.files;
         let path = verbs.layout.provider(provider);
-        let library = match Library::open(files, &path)? {
+        let library = match libraries.open(&path)? {
             Some(library) => library,
             // libibverbs asks the loader then (libibverbs/dynamic_driver.c, `load_driver`).
             None => match libraries.first(&file_name(&path))? {
@@ -190,13 +191,13 @@ impl State {
             },
         };
         if let Some(reason) = unmet(&[&library], libraries)? {
-            return Ok(State::Unusable(library.path, reason));
+            return Ok(State::Unusable(library.path.clone(), reason));
         }
         if let Some((least, most)) = library.kernel_abi(provider)?
             && let Some(abi) = abis.iter().find(|abi| !(least..=most).contains(abi))
         {
             let reason = format!("serves kernel ABI {least} to {most}, and the driver has {abi}");
-            return Ok(State::Unusable(library.path, reason));
+            return Ok(State::Unusable(library.path.clone(), reason));
         }
         match files.open(&verbs.layout.driver_file(provider))? {
             Some(_) => Ok(State::Fits),
@@ -328,9 +329,9 @@ impl Mounting<'_> {
         Ok(way)
     }
 
-    fn host_provider(&self, host: &Verbs, provider: &str) -> Result<Library> {
+    fn host_provider(&self, host: &Verbs, provider: &str) -> Result<Rc<Library>> {
         let path = host.layout.provider(provider);
-        let library = Library::open(self.host, &path)?;
+        let library = self.host_libraries.open(&path)?;
         library.ok_or_else(|| error!("the host has no provider {path:?}; install it there"))
     }
 
@@ -373,7 +374,7 @@ impl Mounting<'_> {
         };
         let directory = libc.path.parent().unwrap_or(Path::new("/"));
         let mut set = self.whole_set()?;
-        let mut loaded: Vec<Library> = Vec::new();
+        let mut loaded: Vec<Rc<Library>> = Vec::new();
         for provider in providers.keys() {
             let library = self.host_provider(host, provider)?;
             self.mount(
@@ -389,7 +390,7 @@ impl Mounting<'_> {
                 loaded.push(library);
             }
         }
-        let all: Vec<&Library> = set.iter().chain(&loaded).collect();
+        let all: Vec<&Library> = set.iter().chain(&loaded).map(Rc::as_ref).collect();
         if let Some(reason) = unmet(&all, self.libraries)? {
             bail!("the host's RDMA libraries need more than the image has: one {reason}");
         }
@@ -401,7 +402,7 @@ impl Mounting<'_> {
 
     /// The host's libibverbs and librdmacm, its version of each public library of the image, and libnl where the image
     /// has none.
-    fn whole_set(&self) -> Result<Vec<Library>> {
+    fn whole_set(&self) -> Result<Vec<Rc<Library>>> {
         let mut names = vec![LIBIBVERBS.to_owned()];
         names.extend(PUBLIC_LIBRARIES.map(str::to_owned));
         let mut set = Vec::new();

@@ -1,6 +1,7 @@
 //! An installed libibverbs: which providers it opens, and where it expects them.
 
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use onload_sys::bail;
 use onload_sys::error::Result;
@@ -24,7 +25,7 @@ pub(super) struct Layout {
 }
 
 pub(super) struct Verbs {
-    pub library: Library,
+    pub library: Rc<Library>,
     pub layout: Layout,
 }
 

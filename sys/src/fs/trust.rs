@@ -134,15 +134,22 @@ impl Trusted {
     }
 
     pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
-        let (fd, stat, _) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        Ok(self.open_resolved(path)?.0)
+    }
+
+    /// As [`Trusted::open`], and as [`Trusted::resolve`].
+    pub fn open_resolved(&self, path: &Path) -> Result<(TrustedFile, PathBuf), TrustError> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let (fd, stat, resolved) = self.walk(path, flags)?;
         if kind(&stat) != FileType::RegularFile {
             return Err(is_not(path, REGULAR));
         }
-        Ok(TrustedFile {
+        let opened = TrustedFile {
             file: File::from(fd),
             path: path.to_owned(),
             stat,
-        })
+        };
+        Ok((opened, resolved))
     }
 
     /// Checks a regular file without opening it for reading; its device and inode.
