@@ -1,7 +1,7 @@
 //! Whether libraries load in an image: each symbol and version that they need is defined by themselves or by what the
 //! image's loader takes. The number of a private ABI decides nothing: symbols were added without a new one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 use onload_sys::bail;
 use onload_sys::elf::VersionNeed;
@@ -14,7 +14,7 @@ use super::libraries::Libraries;
 const MAX_LIBRARIES: usize = 64;
 
 /// Names of symbols, with the versions in which they are needed.
-type Symbols = BTreeMap<String, BTreeSet<Option<String>>>;
+type Symbols = HashMap<String, BTreeSet<Option<String>>>;
 
 /// The first thing that `loaded` need and do not get in the image, as what follows a name: `needs …`.
 pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option<String>> {
@@ -55,12 +55,13 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
         remove_defined(&mut symbols, &library)?;
         put_ahead(&mut ahead, &names, &library.summary.needed)?;
     }
-    Ok(symbols.into_iter().find_map(|(name, versions)| {
+    let unmet = symbols.into_iter().filter_map(|(name, versions)| {
         let version = versions.into_iter().next()?;
+        Some((name, version))
+    });
+    Ok(unmet.min().map(|(name, version)| {
         let version = version.map_or_else(String::new, |version| format!("@{version}"));
-        Some(format!(
-            "needs {name}{version}, which no library of {whose} defines"
-        ))
+        format!("needs {name}{version}, which no library of {whose} defines")
     }))
 }
 
