@@ -20,7 +20,7 @@ const ORDERS: [&str; 12] = [
         offers watch",
     "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd
         containerd_drop_in template docker crio podman nomad reader engine setup holders policy",
-    "report/src: pci_link status metrics doctor topology",
+    "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",
     "cluster/kubernetes/src: wire serve socket resources host_state observe spec_writer install surveyor plugin

@@ -10,6 +10,7 @@ mod hugepages;
 pub mod inventory;
 mod look;
 mod moving;
+pub mod near;
 mod netdev;
 mod nic;
 mod places;

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod gdrcopy;
 pub mod gpu;
 pub mod hugepages;
+pub mod link;
 pub mod movable;
 pub(crate) mod names;
 pub mod netdev;

@@ -7,12 +7,13 @@ use onload_core::lease::Listed;
 use onload_core::pool::ANY;
 use onload_host::devices::Device as Offered;
 use onload_host::devices::inventory::Inventory;
+use onload_host::devices::near::Near;
 use onload_host::discover::not_offered::Subject;
 use onload_host::discover::pci::PciFunction;
 use onload_sys::pci::PciAddress;
 
 use super::model::{Device, Function, Interface, State};
-use super::near::Near;
+use super::near;
 use super::seen::Seen;
 
 pub(super) struct Places<'s> {
@@ -112,7 +113,11 @@ impl<'s> Places<'s> {
         function.is_network()
             || self.interfaces.contains_key(&function.address)
             || self.devices.contains_key(&function.address)
-            || self.near.gpu(function.address).is_some()
+            || self
+                .near
+                .gpus
+                .iter()
+                .any(|(gpu, _)| *gpu == function.address)
     }
 
     /// A function without its link and its virtual functions.
@@ -126,7 +131,7 @@ impl<'s> Places<'s> {
             driver: function.driver.clone(),
             link: None,
             index: self.indexes.get(&address).copied(),
-            gpu: self.near.gpu(address),
+            gpu: near::gpu(&self.near, address),
             interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
             devices,
             virtual_functions: Vec::new(),

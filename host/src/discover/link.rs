@@ -4,25 +4,26 @@
 use std::fmt;
 use std::path::Path;
 
-use onload_host::host::{Host, HostError};
 use onload_sys::text::counted;
 
+use crate::host::{Host, HostError};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub struct Link {
     /// Transfers of a lane, in tenths of GT/s.
     speed: u32,
     width: u32,
 }
 
 impl Link {
-    pub(crate) fn with(self, other: Link) -> Link {
+    pub fn with(self, other: Link) -> Link {
         Link {
             speed: self.speed.min(other.speed),
             width: self.width.min(other.width),
         }
     }
 
-    pub(crate) fn is_below(self, other: Link) -> bool {
+    pub fn is_below(self, other: Link) -> bool {
         self.speed < other.speed || self.width < other.width
     }
 }
@@ -37,7 +38,7 @@ impl fmt::Display for Link {
 
 /// What a function or port says of its link, now (`current`) or at best (`max`); none where it says nothing
 /// that counts.
-pub(crate) fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<Link>, HostError> {
+pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<Link>, HostError> {
     let speed = host.attribute(&directory.join(format!("{which}_link_speed")))?;
     let width = host.attribute(&directory.join(format!("{which}_link_width")))?;
     let speed = speed.as_deref().and_then(parse_speed);
