@@ -33,6 +33,7 @@ mod list_validate;
 mod messages;
 mod metrics;
 mod mistakes;
+mod near;
 mod overview;
 mod packaging;
 mod pools;

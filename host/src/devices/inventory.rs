@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use onload_core::class::Class;
 use serde::Serialize;
 
-use super::device::Device;
+use super::device::{Device, NearGpu};
 use crate::discover::clock::Clock;
 use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::hugepages::Hugepages;
@@ -43,6 +43,9 @@ pub struct Inventory {
     pub ptp: Vec<Clock>,
     pub pps: Vec<Clock>,
     pub gdrcopy: Vec<Gdrcopy>,
+    /// Other names for RDMA devices, by the GPU that they are nearest to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub near_gpus: Vec<NearGpu>,
     pub not_offered: Vec<NotOffered>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
     pub rdma_netns_mode: Option<NetnsMode>,

@@ -6,6 +6,7 @@ use onload_sys::pci::PciAddress;
 
 use super::inventory::Inventory;
 use crate::discover::gpu::{self, Distance};
+use crate::discover::link::Link;
 use crate::discover::pci::PciFunction;
 
 pub struct Near<'i> {
@@ -59,6 +60,15 @@ impl<'i> Near<'i> {
     pub fn why_unknown(&self) -> &'static str {
         let numa = "the kernel does not say the NUMA node of the GPU or of a NIC";
         self.obstacle.unwrap_or(numa)
+    }
+
+    /// The least that a part of the way between two functions carries, in Mbit/s; none where no link says it.
+    pub(super) fn bandwidth(&self, one: PciAddress, other: PciAddress) -> Option<u64> {
+        let functions = &self.inventory.functions;
+        let [above, above_other] = gpu::apart(functions, one, other);
+        let parts = above.iter().chain(above_other).copied().chain([one, other]);
+        let links = parts.filter_map(|part| functions.link(part));
+        links.map(Link::mbps).min()
     }
 }
 

@@ -23,6 +23,12 @@ impl Link {
         }
     }
 
+    /// What packets leave of it, in Mbit/s, as NCCL reckons (`kvDictPciGen`, src/graph/topo.cc).
+    pub(crate) fn mbps(self) -> u64 {
+        let of_tenth = if self.speed < 80 { 60 } else { 75 };
+        u64::from(self.speed) * of_tenth * u64::from(self.width)
+    }
+
     pub fn is_below(self, other: Link) -> bool {
         self.speed < other.speed || self.width < other.width
     }
@@ -116,5 +122,19 @@ mod tests {
             width: 1,
         };
         assert_eq!(narrow.to_string(), "2.5 GT/s on 1 lane");
+    }
+
+    #[test]
+    fn a_link_carries_less_than_its_transfers() {
+        for (speed, width, mbps) in [
+            (25, 16, 24_000),
+            (50, 8, 24_000),
+            (80, 16, 96_000),
+            (160, 16, 192_000),
+            (320, 16, 384_000),
+            (640, 16, 768_000),
+        ] {
+            assert_eq!(Link { speed, width }.mbps(), mbps);
+        }
     }
 }

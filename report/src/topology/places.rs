@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
+use onload_core::gpu_name;
 use onload_core::lease::Listed;
 use onload_core::pool::ANY;
 use onload_host::devices::Device as Offered;
@@ -88,6 +89,9 @@ impl<'s> Places<'s> {
                 continue;
             };
             let name = entry.name.as_str();
+            if class == Class::Rdma && gpu_name::is_one(name) && entry.pci.is_some() {
+                continue;
+            }
             let named = name.parse().ok().or(by_name.get(name).copied());
             let address = entry.pci.or(named);
             let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
