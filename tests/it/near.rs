@@ -1,6 +1,6 @@
 //! Names of GPUs in place of RDMA devices: which device they stand for, and what a container gets.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Commands, Tree, device, device_names, json_file, texts};
 
@@ -199,4 +199,115 @@ fn discover_shows_the_name_beside_the_gpu_and_topology_no_device_of_that_name() 
     assert!(words.contains(&row.split(' ').collect()), "{shown}");
     let topology = tree.run(&["topology"]).done().stdout;
     assert!(!topology.contains("gpu-"), "{topology}");
+}
+
+/// The specification of a vendor that has these devices, each with its nodes.
+fn vendor(kind: &str, devices: &[(&str, &[&str])]) -> String {
+    let devices = devices.iter().map(|(name, nodes)| {
+        let nodes = nodes.iter().map(|path| json!({"path": path}));
+        let nodes: Vec<Value> = nodes.collect();
+        json!({"name": name, "containerEdits": {"deviceNodes": nodes}})
+    });
+    let devices: Vec<Value> = devices.collect();
+    json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices}).to_string()
+}
+
+/// Two GPUs of NVIDIA, whose driver gave the second address the first minor.
+fn two_with_driver() -> Tree {
+    let tree = two();
+    for (gpu, minor) in [("0000:13:00.0", 1), ("0000:23:00.0", 0)] {
+        let text = format!("Model: \t\t NVIDIA H100\nDevice Minor: \t {minor}\n");
+        tree.file(&format!("/proc/driver/nvidia/gpus/{gpu}/information"), text);
+    }
+    tree
+}
+
+const NVIDIA: &str = "/etc/cdi/nvidia.yaml";
+
+#[test]
+fn a_gpu_goes_by_the_number_of_its_vendor_s_own_name() {
+    let tree = two_with_driver();
+    let devices: &[(&str, &[&str])] = &[
+        ("0", &["/dev/nvidia0", "/dev/nvidiactl"]),
+        ("1", &["/dev/nvidia1", "/dev/nvidiactl"]),
+        ("GPU-4f2b", &["/dev/nvidia0"]),
+        ("0:1", &["/dev/nvidia0"]),
+        ("all", &["/dev/nvidia0", "/dev/nvidia1"]),
+    ];
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", devices));
+    let found = near(&tree);
+    let numbered: Vec<_> = found[2..].to_vec();
+    let expected = [("gpu0", "mlx5_2"), ("gpu1", "mlx5_0")];
+    let expected = expected.map(|(name, device)| (name.to_owned(), vec![device.to_owned()]));
+    assert_eq!(numbered, expected);
+    let spec = rdma(&tree, "");
+    let edits = |name| device(&spec, name)["containerEdits"].clone();
+    assert_eq!(edits("gpu0"), edits("mlx5_2"));
+    // The next run follows the vendor's file.
+    tree.file(
+        NVIDIA,
+        vendor("nvidia.com/gpu", &[("0", &["/dev/nvidia1"])]),
+    );
+    let spec = rdma(&tree, "");
+    let edits = |name| device(&spec, name)["containerEdits"].clone();
+    assert_eq!(edits("gpu0"), edits("mlx5_0"));
+    assert!(!device_names(&spec).contains(&"gpu1".to_owned()));
+    tree.remove(NVIDIA);
+    assert!(!device_names(&rdma(&tree, "")).contains(&"gpu0".to_owned()));
+}
+
+#[test]
+fn a_gpu_of_amd_goes_by_its_render_node() {
+    let tree = Tree::new();
+    tree.machine(&TWO.replace("10de:2330", "1002:74a1"));
+    let below = "/sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:00.0/0000:23:00.0";
+    tree.directory(&format!("{below}/drm/renderD128"));
+    let nodes: &[&str] = &["/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD128"];
+    let partition: &[&str] = &["/dev/kfd", "/dev/dri/renderD129"];
+    let spec = vendor("amd.com/gpu", &[("0", nodes), ("1", partition)]);
+    tree.file("/var/run/cdi/amd.json", spec);
+    let found = near(&tree);
+    assert_eq!(found[2], ("gpu0".to_owned(), vec!["mlx5_2".to_owned()]));
+    assert_eq!(found.len(), 3);
+    assert_eq!(
+        reason(&tree, "gpu1").unwrap(),
+        "the nodes of amd.com/gpu=1 belong to no GPU on PCI; ask by the address, as gpu-0000:1b:00.0"
+    );
+}
+
+#[test]
+fn without_one_vendor_s_numbers_there_are_none_and_the_reason_is_told() {
+    let advice = "ask by the address, as gpu-0000:1b:00.0";
+    let tree = two_with_driver();
+    let none = "no CDI specification of nvidia.com/gpu or amd.com/gpu on this host numbers GPUs";
+    let by_number = || near(&tree).iter().any(|(name, _)| name == "gpu0");
+    let is_refused = |why: &str| {
+        assert!(!by_number());
+        assert_eq!(reason(&tree, "gpu0").unwrap(), format!("{why}; {advice}"));
+    };
+    is_refused(none);
+    tree.file(
+        NVIDIA,
+        vendor("nvidia.com/gpu", &[("GPU-4f2b", &["/dev/nvidia0"])]),
+    );
+    is_refused(none);
+    tree.file(NVIDIA, "nvidia.com/gpu: [");
+    is_refused(none);
+    let both: &[&str] = &["/dev/nvidia0", "/dev/nvidia1"];
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", &[("0", both)]));
+    is_refused("the nodes of nvidia.com/gpu=0 belong to several GPUs on PCI");
+    let one: &[&str] = &["/dev/nvidia0"];
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", &[("0", one)]));
+    assert!(by_number());
+    let amd = vendor("amd.com/gpu", &[("0", &["/dev/dri/renderD128"])]);
+    tree.file("/etc/cdi/amd.json", amd);
+    is_refused("both nvidia.com/gpu and amd.com/gpu number GPUs");
+    // Two files claim the name, so engines give it to nobody.
+    tree.remove("/etc/cdi/amd.json");
+    tree.file(
+        "/etc/cdi/second.json",
+        vendor("nvidia.com/gpu", &[("0", one)]),
+    );
+    is_refused(none);
+    assert!(!tree.run(&["topology"]).done().stdout.contains("gpu0"));
 }

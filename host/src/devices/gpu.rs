@@ -6,6 +6,7 @@ use onload_core::gpu_name;
 use super::choice::choose;
 use super::device::NearGpu;
 use super::inventory::Inventory;
+use crate::discover::gpu_index::Indexes;
 use crate::discover::not_offered::NotOffered;
 
 pub(super) fn settle(inventory: &mut Inventory) {
@@ -27,7 +28,26 @@ pub(super) fn settle(inventory: &mut Inventory) {
             }
         }
     }
+    if !near.is_empty() {
+        let indexes = &inventory.gpu_indexes;
+        let numbered = numbered(indexes, &near);
+        near.extend(numbered);
+        let unknown = indexes.unknown.iter();
+        not_offered.extend(unknown.map(|(name, why)| NotOffered::new(Class::Rdma, name, why)));
+    }
     inventory.near_gpus = near;
     inventory.not_offered.extend(not_offered);
     inventory.not_offered.sort();
+}
+
+/// The same devices, by the numbers of the GPUs.
+fn numbered(indexes: &Indexes, near: &[NearGpu]) -> Vec<NearGpu> {
+    let numbered = indexes.known.iter().filter_map(|(index, gpu)| {
+        let by_address = near.iter().find(|near| near.gpu == *gpu)?;
+        Some(NearGpu {
+            name: gpu_name::of_index(*index),
+            ..by_address.clone()
+        })
+    });
+    numbered.collect()
 }

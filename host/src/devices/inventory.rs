@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::device::{Device, NearGpu};
 use crate::discover::clock::Clock;
 use crate::discover::gdrcopy::Gdrcopy;
+use crate::discover::gpu_index::Indexes;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
 use crate::discover::netdev::NetDevice;
@@ -63,6 +64,9 @@ pub struct Inventory {
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,
+    /// The numbers that GPUs have in their vendor's CDI specifications.
+    #[serde(skip)]
+    pub(crate) gpu_indexes: Indexes,
     #[serde(skip)]
     pub functions: PciFunctions,
     #[serde(skip)]

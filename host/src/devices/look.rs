@@ -9,8 +9,8 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::discover::{
-    clock, gdrcopy, gpu, hugepages, movable, netdev, nic, onload, rdma, tcpdirect, unread, vfio,
-    vhost_net,
+    clock, gdrcopy, gpu, gpu_index, hugepages, movable, netdev, nic, onload, rdma, tcpdirect,
+    unread, vfio, vhost_net,
 };
 use crate::host::Host;
 
@@ -109,8 +109,10 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         }
         _ => rdma,
     };
+    let mut gpu_indexes = gpu_index::Indexes::default();
     if !rdma.is_empty() || rdma_netns_mode == Some(rdma::NetnsMode::Exclusive) {
         read_links_of_gpus(probe, &mut functions);
+        gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
     }
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
@@ -130,6 +132,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         pps: clocks.pps,
         gdrcopy: gdrcopy.into_iter().collect(),
         near_gpus: Vec::new(),
+        gpu_indexes,
         onload,
         tcpdirect,
         nics,

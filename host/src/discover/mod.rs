@@ -5,6 +5,7 @@ pub mod af_xdp;
 pub mod clock;
 pub mod gdrcopy;
 pub mod gpu;
+pub(crate) mod gpu_index;
 pub mod hugepages;
 pub mod link;
 pub mod movable;

@@ -89,7 +89,7 @@ impl<'s> Places<'s> {
                 continue;
             };
             let name = entry.name.as_str();
-            if class == Class::Rdma && gpu_name::is_one(name) && entry.pci.is_some() {
+            if class == Class::Rdma && gpu_name::is_one(name) {
                 continue;
             }
             let named = name.parse().ok().or(by_name.get(name).copied());
