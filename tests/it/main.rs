@@ -34,6 +34,7 @@ mod messages;
 mod metrics;
 mod mistakes;
 mod near;
+mod near_held;
 mod overview;
 mod packaging;
 mod pools;
