@@ -3,7 +3,6 @@
 
 pub mod doctor;
 pub mod metrics;
-pub(crate) mod pci_link;
 pub mod status;
 #[cfg(test)]
 mod test_tree;

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use onload_core::config::Config;
 use onload_host::boot;
+use onload_host::devices::NearGpu;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::clock::Clock;
 use onload_host::discover::gdrcopy::Gdrcopy;
@@ -301,6 +302,10 @@ fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
             .iter()
             .map(|device| (device.numa_node, rdma_row(device))),
     );
+    rows.extend(inventory.near_gpus.iter().map(|near| {
+        let gpu = inventory.functions.get(near.gpu);
+        (gpu.and_then(|gpu| gpu.numa_node), near_gpu_row(near))
+    }));
     rows.extend(
         inventory
             .vfio
@@ -415,6 +420,11 @@ fn rdma_row(device: &RdmaDevice) -> Row {
         device.pci_address.map(|address| address.to_string()),
         details,
     )
+}
+
+fn near_gpu_row(near: &NearGpu) -> Row {
+    let details = vec![format!("nearest to this GPU: {}", near.rdma.join(" "))];
+    row("rdma", &near.name, Some(near.gpu.to_string()), details)
 }
 
 /// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gb/sec (4X QDR) on ib0`.

@@ -14,13 +14,13 @@ use crate::common::package;
 const ORDERS: [&str; 12] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "sys/src: text error numbers pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
-    "core/src: timestamp onload providers wanted class bundle expect container_id run_dir pool lease host_settings select
+    "core/src: timestamp onload providers gpu_name wanted class bundle expect container_id run_dir pool lease host_settings select
         netdev kubernetes_settings config hook_arguments request policy ticket",
     "host/src: netlink host bundles settings discover leases devices pools spec_name generate specdir drift boot
         offers watch",
     "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd
         containerd_drop_in template docker crio podman nomad reader engine setup holders policy",
-    "report/src: pci_link status metrics doctor topology",
+    "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",
     "cluster/kubernetes/src: wire serve socket resources host_state observe spec_writer install surveyor plugin

@@ -33,6 +33,8 @@ mod list_validate;
 mod messages;
 mod metrics;
 mod mistakes;
+mod near;
+mod near_held;
 mod overview;
 mod packaging;
 mod pools;

@@ -9,6 +9,7 @@ use onload_cdi::DeviceNode;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
+use onload_core::gpu_name;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
@@ -122,7 +123,7 @@ impl NodeCheck<'_> {
         };
         match self.entry.class {
             Class::Rdma if rdma_class(name).is_some() => {
-                let ibdev = if own == "all" {
+                let ibdev = if own == "all" || gpu_name::is_one(own) {
                     self.member(&node.path, name).ok_or_else(unowned)?
                 } else {
                     own.to_owned()

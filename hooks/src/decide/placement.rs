@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use onload_core::bundle::{Cpus, Mems};
 use onload_core::class::Class;
+use onload_core::expect::Expected;
+use onload_core::gpu_name;
+use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{OpenedBundle, Origin, Request};
 
 use super::pools::Given;
@@ -65,8 +68,28 @@ fn names(class: Class, name: &str, given: &Given, specs: &Specs) -> Vec<String> 
     match name {
         "all" => specs.names_of(class),
         "loopback" => Vec::new(),
+        name if class == Class::Rdma && gpu_name::is_one(name) => nearest_to_gpu(name, specs),
         name => vec![name.to_owned()],
     }
+}
+
+/// The kernel's names of the RDMA devices that a GPU's name stands for, as the hook's arguments have them.
+fn nearest_to_gpu(name: &str, specs: &Specs) -> Vec<String> {
+    let Some(found) = specs.find(Class::Rdma, name) else {
+        return Vec::new();
+    };
+    let hooks = found.device.container_edits.hooks.iter();
+    let arguments = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+    let mut names = Vec::new();
+    for (_, arguments) in arguments {
+        let expected = arguments.expect.into_iter();
+        names.extend(expected.filter_map(|expect| match expect.device {
+            Expected::Rdma { ibdev, .. } => Some(ibdev),
+            _ => None,
+        }));
+        names.extend(arguments.rdma_netns.into_iter().map(|moved| moved.ibdev));
+    }
+    names
 }
 
 #[cfg(test)]
@@ -107,6 +130,26 @@ mod tests {
         placed
             .map(|one| (one.bundle, one.nodes.into_iter().collect()))
             .collect()
+    }
+
+    #[test]
+    fn a_gpu_s_name_stands_for_the_devices_that_its_hook_names() {
+        const RDMA: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/rdma","devices":[
+            {"name":"gpu0","containerEdits":{"hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook","args":[
+                "onload-hook","createRuntime","--expect","/dev/infiniband/uverbs0=rdma:mlx5_0@0000:14:00.0",
+                "--expect","/dev/infiniband/rdma_cm=misc:rdma_cm"]}]}},
+            {"name":"gpu1","containerEdits":{"env":["A=1"]}}]}"#;
+        let specs = Specs::from_sources(vec![SpecSource {
+            path: "/etc/cdi/onload.dev-rdma.json".into(),
+            priority: 0,
+            content: onload_cdi::from_json(RDMA.as_bytes()).map_err(Into::into),
+        }]);
+        let names = |name| names(Class::Rdma, name, &Given::new(), &specs);
+        assert_eq!(names("gpu0"), ["mlx5_0"]);
+        for other in ["gpu1", "gpu2"] {
+            assert!(names(other).is_empty(), "{other}");
+        }
+        assert_eq!(names("mlx5_1"), ["mlx5_1"]);
     }
 
     #[test]

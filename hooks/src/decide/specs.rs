@@ -10,6 +10,7 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
+use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{Origin, Request, Wanted};
 use onload_sys::error;
@@ -117,12 +118,13 @@ impl Specs {
             .collect()
     }
 
-    /// The entries of a class that list a node, except `all`.
+    /// The entries of a class that list a node, except those that stand for others.
     #[must_use]
     pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
         let is_owner = |found: &Resolved<'_>| {
             let mut nodes = found.device.container_edits.device_nodes.iter();
-            found.name.device().as_str() != "all" && nodes.any(|entry| entry.path == node)
+            let name = found.name.device().as_str();
+            name != "all" && !gpu_name::is_one(name) && nodes.any(|entry| entry.path == node)
         };
         let owners = self.of_class(class).filter(is_owner);
         owners
@@ -355,6 +357,15 @@ mod tests {
             message.contains("offered: all, mlx5_0; /var/run/cdi/onload.dev-rdma-pools.json: EOF"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn the_name_of_a_gpu_owns_no_node() {
+        let with_gpu = RDMA.replace(r#""name":"all""#, r#""name":"gpu-0000:1b:00.0""#);
+        let files = [("var/run/cdi/onload.dev-rdma.json", with_gpu.as_str())];
+        let specs = SpecTree::new(&files).read(&[Class::Rdma]).unwrap();
+        let owners = specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0");
+        assert_eq!(owners, ["mlx5_0"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use onload_core::lease::{Lease, held};
 use onload_core::select::LinkLayer;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Listed;
+use serde::Serialize;
 
 use super::attributes::Attributes;
 use crate::discover::node::Node;
@@ -84,6 +85,15 @@ pub struct Held {
     /// The lease; `None` if its file is not understood. It counts all the same.
     pub lease: Option<Lease>,
     pub text: String,
+}
+
+/// A name that stands for the RDMA devices nearest to a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NearGpu {
+    pub name: String,
+    pub gpu: PciAddress,
+    /// At least one.
+    pub rdma: Vec<String>,
 }
 
 impl DeviceNode {

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use onload_core::class::Class;
 use serde::Serialize;
 
-use super::device::Device;
+use super::device::{Device, NearGpu};
 use crate::discover::clock::Clock;
 use crate::discover::gdrcopy::Gdrcopy;
+use crate::discover::gpu_index::Indexes;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
 use crate::discover::netdev::NetDevice;
@@ -43,6 +44,9 @@ pub struct Inventory {
     pub ptp: Vec<Clock>,
     pub pps: Vec<Clock>,
     pub gdrcopy: Vec<Gdrcopy>,
+    /// Other names for RDMA devices, by the GPU that they are nearest to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub near_gpus: Vec<NearGpu>,
     pub not_offered: Vec<NotOffered>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
     pub rdma_netns_mode: Option<NetnsMode>,
@@ -60,6 +64,9 @@ pub struct Inventory {
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,
+    /// The numbers that GPUs have in their vendor's CDI specifications.
+    #[serde(skip)]
+    pub(crate) gpu_indexes: Indexes,
     #[serde(skip)]
     pub functions: PciFunctions,
     #[serde(skip)]

@@ -2,14 +2,15 @@
 
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_sys::pci::PciAddress;
 
 use super::inventory::Inventory;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::discover::{
-    clock, gdrcopy, hugepages, movable, netdev, nic, onload, rdma, tcpdirect, unread, vfio,
-    vhost_net,
+    clock, gdrcopy, gpu, gpu_index, hugepages, movable, netdev, nic, onload, rdma, tcpdirect,
+    unread, vfio, vhost_net,
 };
 use crate::host::Host;
 
@@ -48,7 +49,7 @@ fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
 }
 
 fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
-    let functions = probe.deciding(&unread::PCI, || PciFunctions::read(probe));
+    let mut functions = probe.deciding(&unread::PCI, || PciFunctions::read(probe));
     let interfaces = probe.deciding(&unread::INTERFACES, || netdev::read(probe));
     let mut not_offered = Vec::new();
     let (onload, tcpdirect) = probe.deciding(&unread::ONLOAD, || {
@@ -108,6 +109,11 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         }
         _ => rdma,
     };
+    let mut gpu_indexes = gpu_index::Indexes::default();
+    if !rdma.is_empty() || rdma_netns_mode == Some(rdma::NetnsMode::Exclusive) {
+        read_links_of_gpus(probe, &mut functions);
+        gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
+    }
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
     });
@@ -125,6 +131,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         ptp: clocks.ptp,
         pps: clocks.pps,
         gdrcopy: gdrcopy.into_iter().collect(),
+        near_gpus: Vec::new(),
+        gpu_indexes,
         onload,
         tcpdirect,
         nics,
@@ -139,4 +147,20 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         functions,
         interfaces,
     }
+}
+
+/// The links between GPUs and NICs, which decide only what is nearest.
+fn read_links_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
+    let of_gpus = functions
+        .iter()
+        .filter(|one| gpu::vendor(one, functions).is_some());
+    let gpus: Vec<PciAddress> = of_gpus.map(|gpu| gpu.address).collect();
+    if gpus.is_empty() {
+        return;
+    }
+    let nics = functions
+        .iter()
+        .filter(|one| one.is_network() && one.physical_function.is_none());
+    let all: Vec<PciAddress> = nics.map(|nic| nic.address).chain(gpus).collect();
+    probe.deciding(&[], || functions.read_links(probe, &all));
 }

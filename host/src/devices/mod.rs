@@ -2,14 +2,17 @@
 //! a family of what [`crate::discover`] has read, and of what the leases say of devices that are with containers.
 
 mod attributes;
+mod choice;
 mod clock;
 mod device;
 mod family;
 mod gdrcopy;
+mod gpu;
 mod hugepages;
 pub mod inventory;
 mod look;
 mod moving;
+pub mod near;
 mod netdev;
 mod nic;
 mod places;
@@ -30,7 +33,7 @@ use crate::discover::movable::is_wanted;
 use crate::host::Host;
 use crate::leases::{self, Around};
 pub use attributes::{Attribute, Attributes};
-pub use device::{Device, Health, Held, LOOPBACK, Sharing};
+pub use device::{Device, Health, Held, LOOPBACK, NearGpu, Sharing};
 pub(crate) use device::{DeviceNode, together};
 pub(crate) use family::{attributes, gone};
 use inventory::Inventory;
@@ -57,6 +60,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     moving::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
+    gpu::settle(&mut inventory);
     inventory
 }
 

@@ -106,6 +106,12 @@ fn trouble(ports: &[RdmaPort]) -> Option<String> {
     ))
 }
 
+/// What its fastest usable port carries, in Mbit/s.
+pub(super) fn fastest(device: &RdmaDevice) -> Option<u64> {
+    let usable = device.ports.iter().filter(|port| is_active(port));
+    usable.filter_map(|port| mbps(port.rate.as_deref()?)).max()
+}
+
 /// A rate such as `2.5 Gb/sec (1X SDR)` in Mbit/s (`drivers/infiniband/core/sysfs.c`, `rate_show`).
 fn mbps(rate: &str) -> Option<u64> {
     let (number, unit) = rate.split_once(' ')?;

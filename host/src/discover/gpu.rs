@@ -87,14 +87,24 @@ fn slot(address: PciAddress) -> String {
     text
 }
 
-/// The distance of two functions; none where sysfs does not say it.
-pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> Option<Distance> {
+/// The bridges above each of two functions that are not above the other.
+pub(crate) fn apart(
+    functions: &PciFunctions,
+    one: PciAddress,
+    other: PciAddress,
+) -> [&[PciAddress]; 2] {
     let (above, above_other) = (functions.bridges(one), functions.bridges(other));
     let pairs = above.iter().zip(above_other);
     let common = pairs.take_while(|(one, other)| one == other).count();
-    if common > 0 {
+    [&above[common..], &above_other[common..]]
+}
+
+/// The distance of two functions; none where sysfs does not say it.
+pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> Option<Distance> {
+    let [own, own_other] = apart(functions, one, other);
+    if own.len() < functions.bridges(one).len() {
         // A switch is two bridges in a path, of which the upper one is common: one more is still the same switch.
-        let own = above.len().max(above_other.len()) - common;
+        let own = own.len().max(own_other.len());
         return Some(if own <= 1 {
             Distance::Pix
         } else {

@@ -1,10 +1,11 @@
 //! The PCI functions of a host, each read once (`Documentation/ABI/testing/sysfs-bus-pci`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_sys::pci::PciAddress;
 
+use crate::discover::link::{self, Link};
 use crate::discover::probe::Probe;
 
 pub const DEVICES: &str = "/sys/bus/pci/devices";
@@ -68,6 +69,7 @@ pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
     /// By the bus: all functions of a bus are below the same bridges.
     above: BTreeMap<String, Above>,
+    links: BTreeMap<PciAddress, Link>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,7 +104,25 @@ impl PciFunctions {
         PciFunctions {
             functions,
             above: buses,
+            links: BTreeMap::new(),
         }
+    }
+
+    /// Reads what the links of these functions, and of the bridges above them, give at best.
+    pub(crate) fn read_links(&mut self, probe: &Probe<'_>, addresses: &[PciAddress]) {
+        let above = addresses.iter().flat_map(|address| self.bridges(*address));
+        let all: BTreeSet<PciAddress> = above.chain(addresses).copied().collect();
+        let links = all.into_iter().filter_map(|address| {
+            let directory = Path::new(DEVICES).join(address.to_string());
+            let link = probe.or_warn(link::read(probe.host(), &directory, "max"))?;
+            Some((address, link))
+        });
+        self.links = links.collect();
+    }
+
+    /// What the link of a function or port gives at best, if that was read.
+    pub(crate) fn link(&self, address: PciAddress) -> Option<Link> {
+        self.links.get(&address).copied()
     }
 
     /// The root of the tree that a function is in, for instance `pci0000:80`.

@@ -3,6 +3,7 @@
 
 mod bundle;
 mod edits;
+mod gpu;
 mod hugepages;
 mod netdev;
 mod nodes;
@@ -65,13 +66,16 @@ pub fn generate(
     for (class, offer) in offers {
         let of_class = pools.iter().filter(|pool| pool.class == class);
         let of_class = of_class.filter_map(|pool| pool_device(pool, &writer));
-        let pools: BTreeMap<DeviceName, Device> = of_class.collect();
-        if !pools.is_empty() {
-            let spec = specification(class, offer.common.clone(), pools)?;
+        let pool_devices: BTreeMap<DeviceName, Device> = of_class.collect();
+        if !pool_devices.is_empty() {
+            let spec = specification(class, offer.common.clone(), pool_devices)?;
             specs.insert(SpecName::pools(class), spec);
         }
         let common = offer.common.clone();
-        let devices = devices(class, offer, &variables).context("naming CDI devices")?;
+        let mut devices = devices(class, offer, &variables).context("naming CDI devices")?;
+        if class == Class::Rdma {
+            gpu::add(&mut devices, &inventory.near_gpus, pools);
+        }
         let spec = specification(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }

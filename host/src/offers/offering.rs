@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::Registry;
 use onload_core::class::Class;
+use onload_core::gpu_name;
 use onload_core::lease::Listed;
 use onload_core::pool::{ANY, UNCOUNTED};
 
@@ -83,7 +84,8 @@ impl Offering<'_> {
         let here: Vec<&Device> = self.inventory.of_class(class).collect();
         let known: BTreeSet<&str> = here.iter().map(|device| device.name.as_str()).collect();
         let names = self.published.names(class);
-        let gone = names.filter(|name| !known.contains(name));
+        let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_one(name);
+        let gone = names.filter(|name| !known.contains(name) && !is_other_name(name));
         let gone: Vec<Device> = gone.filter_map(|name| self.gone(class, name)).collect();
         let mut all = together(here.into_iter());
         all.extend(gone.iter().map(|device| vec![device]));

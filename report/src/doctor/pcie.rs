@@ -4,27 +4,27 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use onload_host::discover::link;
 use onload_host::discover::pci::DEVICES;
 use onload_sys::pci::PciAddress;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
-use crate::pci_link;
 
 pub(super) fn links(examined: &Examined<'_>) -> Findings {
     let mut findings = Vec::new();
     for address in cards(examined) {
         let directory = Path::new(DEVICES).join(address.to_string());
-        let Some(now) = pci_link::read(examined.host, &directory, "current")? else {
+        let Some(now) = link::read(examined.host, &directory, "current")? else {
             continue;
         };
-        let Some(card) = pci_link::read(examined.host, &directory, "max")? else {
+        let Some(card) = link::read(examined.host, &directory, "max")? else {
             continue;
         };
         let above = examined.host.resolve(&directory)?;
         let above = above.as_deref().and_then(Path::parent);
         let slot = match above {
-            Some(above) => pci_link::read(examined.host, above, "max")?,
+            Some(above) => link::read(examined.host, above, "max")?,
             None => None,
         };
         let best = slot.map_or(card, |slot| card.with(slot));

@@ -1,10 +1,10 @@
 //! How far GPUs and NICs are from each other, in the form of `nvidia-smi topo -m`.
 
 use onload_host::devices::inventory::Inventory;
+use onload_host::devices::near::Near;
 use onload_sys::pci::PciAddress;
 
 use super::model::Topology;
-use super::near::Near;
 
 const UNKNOWN: &str = "N/A";
 

@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
+use onload_core::gpu_name;
 use onload_core::lease::Listed;
 use onload_core::pool::ANY;
 use onload_host::devices::Device as Offered;
 use onload_host::devices::inventory::Inventory;
+use onload_host::devices::near::Near;
 use onload_host::discover::not_offered::Subject;
 use onload_host::discover::pci::PciFunction;
 use onload_sys::pci::PciAddress;
 
 use super::model::{Device, Function, Interface, State};
-use super::near::Near;
+use super::near;
 use super::seen::Seen;
 
 pub(super) struct Places<'s> {
@@ -87,6 +89,9 @@ impl<'s> Places<'s> {
                 continue;
             };
             let name = entry.name.as_str();
+            if class == Class::Rdma && gpu_name::is_one(name) {
+                continue;
+            }
             let named = name.parse().ok().or(by_name.get(name).copied());
             let address = entry.pci.or(named);
             let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
@@ -112,7 +117,11 @@ impl<'s> Places<'s> {
         function.is_network()
             || self.interfaces.contains_key(&function.address)
             || self.devices.contains_key(&function.address)
-            || self.near.gpu(function.address).is_some()
+            || self
+                .near
+                .gpus
+                .iter()
+                .any(|(gpu, _)| *gpu == function.address)
     }
 
     /// A function without its link and its virtual functions.
@@ -126,7 +135,7 @@ impl<'s> Places<'s> {
             driver: function.driver.clone(),
             link: None,
             index: self.indexes.get(&address).copied(),
-            gpu: self.near.gpu(address),
+            gpu: near::gpu(&self.near, address),
             interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
             devices,
             virtual_functions: Vec::new(),

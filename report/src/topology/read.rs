@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_host::devices::inventory::Inventory;
+use onload_host::discover::link;
 use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::host::{Host, HostError};
 use onload_sys::pci::PciAddress;
@@ -12,7 +13,6 @@ use super::model::{Bridge, Bus, Function, NumaNode, Root, Topology};
 use super::node_facts;
 use super::places::Places;
 use super::seen::Seen;
-use crate::pci_link;
 
 pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     let mut places = Places::of(&seen);
@@ -79,7 +79,7 @@ impl<'s> Tree<'s> {
 
     fn link(&self, address: PciAddress) -> Result<Option<String>, HostError> {
         let directory = Path::new(DEVICES).join(address.to_string());
-        let link = pci_link::read(self.host, &directory, "current")?;
+        let link = link::read(self.host, &directory, "current")?;
         Ok(link.map(|link| link.to_string()))
     }
 

@@ -6,6 +6,7 @@ mod agent;
 pub mod elf;
 mod files;
 mod log;
+mod machine;
 pub mod netlink;
 pub mod network;
 mod onload;

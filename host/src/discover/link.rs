@@ -4,25 +4,32 @@
 use std::fmt;
 use std::path::Path;
 
-use onload_host::host::{Host, HostError};
 use onload_sys::text::counted;
 
+use crate::host::{Host, HostError};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub struct Link {
     /// Transfers of a lane, in tenths of GT/s.
     speed: u32,
     width: u32,
 }
 
 impl Link {
-    pub(crate) fn with(self, other: Link) -> Link {
+    pub fn with(self, other: Link) -> Link {
         Link {
             speed: self.speed.min(other.speed),
             width: self.width.min(other.width),
         }
     }
 
-    pub(crate) fn is_below(self, other: Link) -> bool {
+    /// What packets leave of it, in Mbit/s, as NCCL reckons (`kvDictPciGen`, src/graph/topo.cc).
+    pub(crate) fn mbps(self) -> u64 {
+        let of_tenth = if self.speed < 80 { 60 } else { 75 };
+        u64::from(self.speed) * of_tenth * u64::from(self.width)
+    }
+
+    pub fn is_below(self, other: Link) -> bool {
         self.speed < other.speed || self.width < other.width
     }
 }
@@ -37,7 +44,7 @@ impl fmt::Display for Link {
 
 /// What a function or port says of its link, now (`current`) or at best (`max`); none where it says nothing
 /// that counts.
-pub(crate) fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<Link>, HostError> {
+pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<Link>, HostError> {
     let speed = host.attribute(&directory.join(format!("{which}_link_speed")))?;
     let width = host.attribute(&directory.join(format!("{which}_link_width")))?;
     let speed = speed.as_deref().and_then(parse_speed);
@@ -115,5 +122,19 @@ mod tests {
             width: 1,
         };
         assert_eq!(narrow.to_string(), "2.5 GT/s on 1 lane");
+    }
+
+    #[test]
+    fn a_link_carries_less_than_its_transfers() {
+        for (speed, width, mbps) in [
+            (25, 16, 24_000),
+            (50, 8, 24_000),
+            (80, 16, 96_000),
+            (160, 16, 192_000),
+            (320, 16, 384_000),
+            (640, 16, 768_000),
+        ] {
+            assert_eq!(Link { speed, width }.mbps(), mbps);
+        }
     }
 }

@@ -1,0 +1,59 @@
+//! Names that stand for the RDMA devices nearest to a GPU: `gpu-0000:1b:00.0`, and `gpu0` where its vendor numbers it.
+
+use onload_sys::pci::PciAddress;
+use onload_sys::text::decimal;
+
+pub fn of_address(gpu: PciAddress) -> String {
+    format!("gpu-{gpu}")
+}
+
+pub fn of_index(index: u32) -> String {
+    format!("gpu{index}")
+}
+
+/// Whether a name has that form. A device may be called so too.
+pub fn is_one(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("gpu") else {
+        return false;
+    };
+    let address = rest.strip_prefix('-');
+    let is_address = address.is_some_and(|address| address.parse::<PciAddress>().is_ok());
+    is_address || decimal(rest).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_goes_by_its_address_or_its_number() {
+        let address: PciAddress = "0000:1b:00.0".parse().unwrap();
+        assert_eq!(of_address(address), "gpu-0000:1b:00.0");
+        assert_eq!(of_index(7), "gpu7");
+        for name in [of_address(address), of_index(0), of_index(u32::MAX)] {
+            assert!(is_one(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_no_gpus() {
+        for name in [
+            "",
+            "gpu",
+            "gpu-",
+            "gpu-0",
+            "gpu01",
+            "gpu-1",
+            "gpu1a",
+            "gpus",
+            "GPU0",
+            "mlx5_0",
+            "0000:1b:00.0",
+            "gpu0000:1b:00.0",
+            "gpu-0000:1b:00",
+            "gpu4294967296",
+        ] {
+            assert!(!is_one(name), "{name}");
+        }
+    }
+}

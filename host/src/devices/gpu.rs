@@ -1,0 +1,53 @@
+//! The names under which the RDMA devices nearest to each GPU are offered.
+
+use onload_core::class::Class;
+use onload_core::gpu_name;
+
+use super::choice::choose;
+use super::device::NearGpu;
+use super::inventory::Inventory;
+use crate::discover::gpu_index::Indexes;
+use crate::discover::not_offered::NotOffered;
+
+pub(super) fn settle(inventory: &mut Inventory) {
+    let (mut near, mut not_offered) = (Vec::new(), Vec::new());
+    for (gpu, chosen) in choose(inventory) {
+        let name = gpu_name::of_address(gpu);
+        match chosen {
+            Ok(devices) => {
+                let rdma = devices.into_iter().map(|device| device.name.to_string());
+                let rdma = rdma.collect();
+                near.push(NearGpu { name, gpu, rdma });
+            }
+            Err(why) => {
+                let reason = format!(
+                    "which RDMA device is nearest to that GPU is not known: {why}; ask for a device by its own name"
+                );
+                let entry = NotOffered::new(Class::Rdma, name, reason);
+                not_offered.push(entry.on(Some(gpu)));
+            }
+        }
+    }
+    if !near.is_empty() {
+        let indexes = &inventory.gpu_indexes;
+        let numbered = numbered(indexes, &near);
+        near.extend(numbered);
+        let unknown = indexes.unknown.iter();
+        not_offered.extend(unknown.map(|(name, why)| NotOffered::new(Class::Rdma, name, why)));
+    }
+    inventory.near_gpus = near;
+    inventory.not_offered.extend(not_offered);
+    inventory.not_offered.sort();
+}
+
+/// The same devices, by the numbers of the GPUs.
+fn numbered(indexes: &Indexes, near: &[NearGpu]) -> Vec<NearGpu> {
+    let numbered = indexes.known.iter().filter_map(|(index, gpu)| {
+        let by_address = near.iter().find(|near| near.gpu == *gpu)?;
+        Some(NearGpu {
+            name: gpu_name::of_index(*index),
+            ..by_address.clone()
+        })
+    });
+    numbered.collect()
+}

@@ -1,0 +1,176 @@
+//! The numbers by which a vendor's own CDI specifications name GPUs, as in `nvidia.com/gpu=0`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, Resolved, SpecSource, from_json, from_yaml};
+use onload_core::gpu_name;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::decimal;
+
+use super::gpu;
+use super::pci::{PciFunction, PciFunctions};
+use super::probe::Probe;
+
+const ADVICE: &str = "ask by the address, as gpu-0000:1b:00.0";
+
+/// A vendor that numbers GPUs.
+struct Vendor {
+    kind: &'static str,
+    /// As [`gpu::vendor`] says it.
+    name: &'static str,
+    /// The nodes that one GPU alone has.
+    nodes: fn(&Probe<'_>, &PciFunction) -> Vec<String>,
+}
+
+const VENDORS: [Vendor; 2] = [
+    Vendor {
+        kind: "nvidia.com/gpu",
+        name: "NVIDIA",
+        nodes: nvidia_nodes,
+    },
+    Vendor {
+        kind: "amd.com/gpu",
+        name: "AMD",
+        nodes: amd_nodes,
+    },
+];
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Indexes {
+    pub(crate) known: BTreeMap<u32, PciAddress>,
+    /// Names that are not offered, each with the reason.
+    pub(crate) unknown: BTreeMap<String, String>,
+}
+
+/// Nothing in it on a host without GPUs.
+pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
+    let all = functions.iter();
+    let gpus = all.filter_map(|one| Some((gpu::vendor(one, functions)?, one)));
+    let gpus: Vec<(&str, &PciFunction)> = gpus.collect();
+    if gpus.is_empty() {
+        return Indexes::default();
+    }
+    let specs = specs(probe);
+    let numbering = VENDORS
+        .iter()
+        .map(|vendor| (vendor, numbered(&specs, vendor)));
+    let numbering: Vec<_> = numbering.filter(|(_, names)| !names.is_empty()).collect();
+    match numbering.as_slice() {
+        [] => without_number(
+            "no CDI specification of nvidia.com/gpu or amd.com/gpu on this host numbers GPUs",
+        ),
+        [(vendor, names)] => {
+            let own = gpus.iter().filter(|(name, _)| *name == vendor.name);
+            let own = own.map(|(_, gpu)| (gpu.address, (vendor.nodes)(probe, gpu)));
+            matched(vendor, names, &own.collect::<Vec<_>>())
+        }
+        _ => without_number("both nvidia.com/gpu and amd.com/gpu number GPUs"),
+    }
+}
+
+fn without_number(why: &str) -> Indexes {
+    let reason = format!("{why}; {ADVICE}");
+    Indexes {
+        unknown: BTreeMap::from([(gpu_name::of_index(0), reason)]),
+        ..Indexes::default()
+    }
+}
+
+/// The paths of the nodes of each device that has a number for a name.
+fn numbered(specs: &Registry, vendor: &Vendor) -> BTreeMap<u32, BTreeSet<String>> {
+    let devices = specs.devices();
+    let devices = devices.filter(|found| found.name.kind().as_str() == vendor.kind);
+    let numbered = devices.filter_map(|found| {
+        let index = decimal(found.name.device().as_str())?;
+        Some((index, paths(&found)))
+    });
+    numbered.collect()
+}
+
+fn paths(found: &Resolved<'_>) -> BTreeSet<String> {
+    let nodes = found.device.container_edits.device_nodes.iter();
+    nodes.map(|node| node.path.clone()).collect()
+}
+
+fn matched(
+    vendor: &Vendor,
+    names: &BTreeMap<u32, BTreeSet<String>>,
+    gpus: &[(PciAddress, Vec<String>)],
+) -> Indexes {
+    let mut indexes = Indexes::default();
+    for (index, paths) in names {
+        let is_its =
+            |(_, nodes): &&(PciAddress, Vec<String>)| nodes.iter().any(|node| paths.contains(node));
+        let found: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
+        if let [gpu] = found[..] {
+            indexes.known.insert(*index, gpu);
+            continue;
+        }
+        let (kind, number) = (
+            vendor.kind,
+            if found.is_empty() {
+                "no GPU"
+            } else {
+                "several GPUs"
+            },
+        );
+        let reason = format!("the nodes of {kind}={index} belong to {number} on PCI; {ADVICE}");
+        indexes.unknown.insert(gpu_name::of_index(*index), reason);
+    }
+    indexes
+}
+
+/// By the minor that the driver gave it.
+fn nvidia_nodes(probe: &Probe<'_>, gpu: &PciFunction) -> Vec<String> {
+    let path = format!("/proc/driver/nvidia/gpus/{}/information", gpu.address);
+    let text = probe.or_warn(probe.host().text(Path::new(&path)));
+    let minor = text.as_deref().and_then(device_minor);
+    minor
+        .map(|minor| format!("/dev/nvidia{minor}"))
+        .into_iter()
+        .collect()
+}
+
+/// Of a line such as `Device Minor: \t 3`.
+fn device_minor(information: &str) -> Option<u32> {
+    let mut lines = information.lines();
+    let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
+    decimal(minor.trim())
+}
+
+fn amd_nodes(probe: &Probe<'_>, gpu: &PciFunction) -> Vec<String> {
+    let names = probe.list(gpu.directory().join("drm")).into_iter();
+    let render = names.filter(|name| name.starts_with("renderD"));
+    render.map(|name| format!("/dev/dri/{name}")).collect()
+}
+
+/// The specifications of these vendors in the directories that engines read.
+fn specs(probe: &Probe<'_>) -> Registry {
+    let mut sources = Vec::new();
+    for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
+        for name in probe.list(dir) {
+            let path = Path::new(dir).join(&name);
+            if let Some(content) = content(probe, &path) {
+                sources.push(SpecSource {
+                    path,
+                    priority,
+                    content,
+                });
+            }
+        }
+    }
+    Registry::from_sources(sources)
+}
+
+/// None of a file without any of their names in it.
+fn content(probe: &Probe<'_>, path: &Path) -> Option<Result<onload_cdi::Spec, LoadError>> {
+    let parse = match path.extension()?.to_str()? {
+        "json" => from_json,
+        "yaml" => from_yaml,
+        _ => return None,
+    };
+    let text = probe.or_warn(probe.host().text(path))?;
+    let is_theirs = VENDORS.iter().any(|vendor| text.contains(vendor.kind));
+    is_theirs.then(|| parse(text.as_bytes()).map_err(LoadError::from))
+}

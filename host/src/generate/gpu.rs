@@ -1,0 +1,50 @@
+//! Other names for RDMA devices, by the GPU that they are nearest to.
+
+use std::collections::BTreeMap;
+
+use onload_cdi::{ContainerEdits, Device, DeviceName};
+use onload_core::class::Class;
+
+use crate::devices::NearGpu;
+use crate::pools::NamedPool;
+
+/// Each with the edits of its devices and nothing of its own, so that a lease is the same by either name. A pool or
+/// a device of that name takes precedence.
+pub(super) fn add(
+    devices: &mut BTreeMap<DeviceName, Device>,
+    near: &[NearGpu],
+    pools: &[NamedPool],
+) {
+    for near in near {
+        let Ok(name) = DeviceName::try_from(near.name.as_str()) else {
+            continue;
+        };
+        let mut pools = pools.iter().filter(|pool| pool.class == Class::Rdma);
+        if pools.any(|pool| pool.name == name) || devices.contains_key(&name) {
+            continue;
+        }
+        if let Some(container_edits) = edits(devices, &near.rdma) {
+            let device = Device {
+                name: name.clone().into(),
+                container_edits,
+                ..Device::default()
+            };
+            devices.insert(name, device);
+        }
+    }
+}
+
+/// None where one of them is not in the specification.
+fn edits(devices: &BTreeMap<DeviceName, Device>, names: &[String]) -> Option<ContainerEdits> {
+    let mut all = ContainerEdits::default();
+    for name in names {
+        let mut own = devices
+            .get(&DeviceName::try_from(name.as_str()).ok()?)?
+            .container_edits
+            .clone();
+        own.device_nodes
+            .retain(|node| !all.device_nodes.contains(node));
+        all.append(&own);
+    }
+    (!names.is_empty()).then_some(all)
+}
