@@ -128,7 +128,7 @@ pub fn early_color() -> Color {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Use the host below this directory instead of the running one
+    /// Use this directory as the root of the host, instead of /
     #[arg(
         long,
         global = true,
@@ -192,14 +192,14 @@ pub enum Command {
     /// on that container.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(Status),
-    /// Try a device: start a small container with it, and tell whether it works
+    /// Try a device: start a small container with it, and report whether it works
     ///
     /// Makes an image from files of this host, starts a container from it with the engine, and uses the device there:
     /// nic sends packets through Onload, rdma locks memory and sends messages with the host's ibv_rc_pingpong, vfio
-    /// opens the function by each of its nodes, hugepages maps and writes a page, netdev sends a packet by the
-    /// interface. The answer says what was seen. If no container starts, one without the device tells whether the
-    /// engine is at fault. Container and image are removed, even if the command is interrupted; after a kill, the next
-    /// run removes them.
+    /// opens the function through each of its nodes, hugepages maps and writes a page, netdev sends a packet through
+    /// the interface. The result says what was observed. If the container does not start, a second one without the
+    /// device shows whether the engine is at fault. Container and image are removed, even if the command is
+    /// interrupted; after a kill, the next run removes them.
     #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES, LEASES]))]
     Try(Try),
     /// Check this host and suggest fixes
@@ -335,7 +335,7 @@ pub struct LeaseRelease {
     /// The device, for instance vfio=0000:81:10.0
     #[arg(value_name = "CLASS=NAME")]
     pub device: String,
-    /// Release it now; refused while the container runs
+    /// Required, since a lease normally ends with its container. Refused while the container runs
     #[arg(long, env = "ONLOAD_CTK_LEASE_RELEASE_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
 }
@@ -507,7 +507,7 @@ pub struct Topology {
         env = "ONLOAD_CTK_TOPOLOGY_FORMAT"
     )]
     pub format: Picture,
-    /// Print how far GPUs and NICs are from each other, as nvidia-smi topo -m does
+    /// Print the matrix of distances between GPUs and NICs, as nvidia-smi topo -m does
     #[arg(long, conflicts_with = "format", env = "ONLOAD_CTK_TOPOLOGY_MATRIX", value_parser = BoolishValueParser::new())]
     pub matrix: bool,
 }
@@ -567,10 +567,10 @@ pub struct Generate {
         env = "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION"
     )]
     pub max_cdi_version: Option<String>,
-    /// Print what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
-    /// Print what would change as a unified diff, and do nothing
+    /// Print what would change as a unified diff, and change nothing
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DIFF", value_parser = BoolishValueParser::new())]
     pub diff: bool,
     /// Also replace onload.dev files that somebody else wrote or changed, or whose devices could not be read
@@ -641,7 +641,7 @@ pub struct Show {
         env = "ONLOAD_CTK_CDI_SHOW_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
-    /// Output format; json is a specification of these devices alone
+    /// Output format; json is a CDI specification of only these devices
     #[arg(
         long,
         value_name = "FORMAT",
@@ -711,8 +711,8 @@ pub struct Configure {
     /// Also make "onload" the default runtime
     #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_SET_DEFAULT", value_parser = BoolishValueParser::new())]
     pub set_default: bool,
-    /// Also turn on NRI in containerd or crio, for onload-nri, which serves the annotations of pods without a runtime
-    /// class
+    /// Also turn on NRI in containerd or crio, for onload-nri, which serves annotations of pods that name no
+    /// runtime class
     #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_NRI", value_parser = BoolishValueParser::new())]
     pub nri: bool,
     /// Classes that annotations may request, in addition to those that config.toml allows already, for instance
@@ -725,11 +725,12 @@ pub struct Configure {
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW"
     )]
     pub allow: Vec<Class>,
-    /// Print what would change as a unified diff, and do nothing
+    /// Print what would change as a unified diff, and change nothing
     #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
-    /// Undo the changes: restore the file, or remove only our entries if it was edited since. config.toml is kept.
-    /// While containers still use the runtime, its entry is kept, they are listed, and the exit status is 1
+    /// Undo the changes: restore the file, or remove only the entries of onload-ctk if it was edited since.
+    /// config.toml is kept. While containers still use the runtime, its entry is kept, they are listed, and the exit
+    /// status is 1
     #[arg(long, conflicts_with = "allow", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", value_parser = BoolishValueParser::new())]
     pub remove: bool,
     /// Restart the engine if its configuration changed. Docker is only reloaded, unless CDI has to be turned on
@@ -830,10 +831,10 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
 /// The format of specification files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SpecFormat {
-    /// JSON, which every reader takes.
+    /// JSON, which every CDI reader accepts.
     #[default]
     Json,
-    /// YAML, which the engines take.
+    /// YAML, which container engines accept.
     Yaml,
 }
 

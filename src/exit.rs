@@ -40,7 +40,7 @@ pub const STATUSES: [(u8, &str); 4] = [
     (FAILURE, "error, or the answer could not be determined"),
     (
         NOT_TRIED,
-        "the engine starts no container, so that \"try\" says nothing about the device",
+        "\"try\" could not test the device, because the engine starts no container",
     ),
 ];
 

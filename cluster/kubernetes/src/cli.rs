@@ -25,7 +25,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Use the host below this directory instead of the running one
+    /// Use this directory as the root of the host, instead of /
     #[arg(
         long,
         global = true,
@@ -103,7 +103,7 @@ pub struct Install {
 /// Remove what was installed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Uninstall {
-    /// Wait for SIGTERM after everything is removed, as the only container of a pod must
+    /// Wait for SIGTERM after everything is removed, so that kubelet does not start the container again
     #[arg(long, env = "ONLOAD_KUBERNETES_UNINSTALL_STAY")]
     pub stay: bool,
 }
@@ -134,7 +134,7 @@ pub struct Run {
     /// Name of this Node; without it the DRA driver is off
     #[arg(long, value_name = "NAME", env = "ONLOAD_KUBERNETES_NODE_NAME")]
     pub node_name: Option<NodeName>,
-    /// How to reach the API server
+    /// Kubeconfig file that says how to reach the API server
     /// [default: as a pod does, by the token of its service account]
     #[arg(
         long,

@@ -9,7 +9,7 @@ use clap::{Parser, ValueHint};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "onload-nomad-device", version, max_term_width = 100)]
 pub struct Cli {
-    /// Use the host below this directory instead of the running one
+    /// Use this directory as the root of the host, instead of /
     #[arg(
         long,
         value_name = "DIR",

@@ -19,7 +19,7 @@ Usage: onload-nri [OPTIONS]
 Options:
       --socket PATH    The runtime's NRI socket [default: /var/run/nri/nri.sock]
       --index NN       Two digits by which the runtime orders its plugins [default: 50]
-      --host-root DIR  Use the host below this directory instead of the running one
+      --host-root DIR  Use this directory as the root of the host, instead of /
   -v, --verbose        Also log why a container gets its devices
   -h, --help           Print help
   -V, --version        Print version
