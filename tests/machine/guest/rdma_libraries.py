@@ -1,32 +1,50 @@
-"""Images that lack the provider libraries of RDMA, or libibverbs too: the host's make their ibv_devinfo find soft-RoCE."""
+"""Images of four suites that have all, some or none of RDMA's libraries: what they get of the host's, and whether their ibv_devinfo finds soft-RoCE."""
 
+import re
+import time
 from pathlib import Path
 
 import engines
 import session
-from parts import Kept, generate
-from report import Part, check, must, run
+from parts import Kept, generate, gid_index
+from report import Part, check, emit, must
 
 CONFIG = Path("/etc/onload-ctk/config.toml")
+IMAGES = Path("/run/machine/images")
 WAYS = [(engines.Docker(), "cdi"), (engines.Podman("crun"), "cdi"), (engines.Docker(), "wrapper"), (engines.Podman("crun"), "precreate")]
-# Each image is debian13, with its ibv_devinfo, without these files.
-IMAGES = {
-    "no-provider": "rm -r /usr/lib/*/libibverbs /etc/libibverbs.d",
-    "no-libibverbs": "rm -r /usr/lib/*/libibverbs /etc/libibverbs.d /usr/lib/*/libibverbs.so.1* /usr/lib/*/librdmacm.so.1*",
+OWN, PROVIDER, SET, NONE = "own", "host's provider", "host's set", "none"
+# What each image uses on a host with Debian 13, and what stands in the reason where that is of no use to its programs.
+EXPECTED = {
+    "debian11-own": (OWN, ""),
+    "debian11-no-provider": (NONE, "GLIBC_2.34"),
+    "debian11-no-libibverbs": (NONE, "GLIBC_2.38"),
+    "debian12-own": (OWN, ""),
+    "debian12-no-provider": (PROVIDER, ""),
+    "debian12-no-libibverbs": (NONE, "GLIBC_2.38"),
+    "debian13-own": (OWN, ""),
+    "debian13-no-provider": (PROVIDER, ""),
+    "debian13-no-libibverbs": (SET, ""),
+    "sid-own": (OWN, ""),
+    "sid-no-provider": (NONE, "IBVERBS_PRIVATE_34"),
+    # Nobody sees what the programs of an image without libibverbs need of it: their loader says it.
+    "sid-no-libibverbs": (SET, "IBVERBS_PRIVATE_65"),
+    "musl": (NONE, "libc.so.6"),
 }
+# Images that use libraries of the host, and with each the one of another suite that it talks to.
+PEERS = {"debian13-no-libibverbs": "debian11-own", "debian13-no-provider": "sid-own", "debian12-no-provider": "debian13-own"}
 
 
-def make(engine, image):
-    """An image of the engine's own, from the one that it has."""
-    run(*engine.binary, "rm", "-f", "make")
-    must(*engine.binary, "run", "--name=make", "--network=none", "localhost/debian13:1", "sh", "-ec", IMAGES[image], timeout=90)
-    must(*engine.binary, "commit", "make", f"localhost/{image}:1", timeout=90)
-    must(*engine.binary, "rm", "-f", "make")
+def load():
+    for archive in sorted(IMAGES.glob("*.tar")):
+        for engine in ("docker", "podman"):
+            must(engine, "load", "-i", archive, timeout=180)
+        archive.unlink()
 
 
-def container(bench, engine, door, image):
-    program = ["sh", "-c", f"ibv_devinfo -d {bench.found['rdma']} 2>&1; echo END-OF-REPORT; exec sleep 1000"]
-    return Kept(engine, "libraries", image, program, engines.Request(door, [f"rdma={bench.found['rdma']}"]))
+def container(bench, engine, door, image, program="", name="libraries"):
+    program = program or f"ibv_devinfo -d {bench.found['rdma']} 2>&1; cat /proc/self/mountinfo"
+    program = ["sh", "-c", f"{program}; echo END-OF-REPORT; exec sleep 1000"]
+    return Kept(engine, name, image, program, engines.Request(door, [f"rdma={bench.found['rdma']}"]))
 
 
 def finds(bench, text):
@@ -34,17 +52,66 @@ def finds(bench, text):
     return "hca_id:" in words and bench.found["rdma"] in words
 
 
-def mounted(bench):
-    for engine, door in WAYS:
-        session.configure(engine.low)
-        for image in IMAGES:
-            with container(bench, engine, door, image) as kept:
-                text = kept.report()
-                check(f"rdma libraries: {engine.name} {door}: {image} finds the device by the host's libraries", finds(bench, text), kept.text())
-        with container(bench, engine, door, "debian13") as kept:
+def used(image, text):
+    """Which libraries the container has, by its mounts."""
+    if re.search(r"/libibverbs\.so\.1\S* ro,", text):
+        return SET
+    if re.search(r"/librxe-rdmav\d+\.so ro,", text):
+        return PROVIDER
+    return OWN if image.endswith("-own") else NONE
+
+
+def cell(bench, engine, door, image):
+    """What the matrix shows, and the text that explains it."""
+    word = EXPECTED[image][1]
+    with container(bench, engine, door, image) as kept:
+        if kept.started.status:
+            said = engines.said_by_hook(kept.started)
+            return ("refused" if word in said else "refused for another reason"), f"{kept.started}\n{said}"
+        text = kept.report()
+        said = text + engines.said_by_hook(kept.started)
+    libraries = used(image, text)
+    if finds(bench, text):
+        return f"finds it, {libraries}", said
+    reason = "" if word in said else ", no reason"
+    return f"finds nothing, {libraries}{reason}", said
+
+
+def wanted_cell(image, engine, door):
+    libraries, word = EXPECTED[image]
+    if libraries == NONE and door != "cdi":
+        return "refused"
+    # runc discards what a hook prints that does not fail.
+    unsaid = ", no reason" if libraries == NONE and engine.low.endswith("runc") else ""
+    return f"finds {'nothing' if word else 'it'}, {libraries}{unsaid}"
+
+
+def judged(bench):
+    for image, (_, word) in EXPECTED.items():
+        for engine, door in WAYS:
+            session.configure(engine.low)
+            value, text = cell(bench, engine, door, image)
+            emit("rdma-cell", image=image, way=f"{engine.name} {door}", value=value, reason=word)
+            want = wanted_cell(image, engine, door)
+            check(f"rdma libraries: {engine.name} {door}: {image}: {want}", value == want, f"{value}\n{text}")
+
+
+def talks(bench, engine, door, image, peer):
+    """Both programs between two containers, the client with the host's libraries."""
+    address = "192.0.2.1"  # of the first interface, see devices.bring_up
+    pings = f"ibv_rc_pingpong -d {bench.found['rdma']} -g {gid_index(bench.found['rdma'])} -n 20"
+    server = f"rping -s -a {address} -C 5 & {pings}; wait"
+    client = f"{pings} 127.0.0.1; rping -c -v -a {address} -C 5"
+    with container(bench, engine, door, peer, server, "server") as served:
+        time.sleep(3)
+        with container(bench, engine, door, image, client, "client") as kept:
             text = kept.report()
-            mounts = engine.execute("libraries", ["cat", "/proc/self/mountinfo"]).out
-            check(f"rdma libraries: {engine.name} {door}: an image that has them keeps its own", finds(bench, text) and "libibverbs" not in mounts, f"{text}\n{mounts}")
+            detail = f"client: {kept.text()}\nserver: {served.text()}"
+            name = f"rdma libraries: {engine.name} {door}: {image} and {peer}"
+            check(f"{name}: ibv_rc_pingpong", "20 iters in" in text, detail)
+            # This host has no librdmacm to give.
+            if image.endswith("-no-provider"):
+                check(f"{name}: rping", text.count("ping data: ") == 5, detail)
 
 
 def not_mounted(bench):
@@ -54,7 +121,7 @@ def not_mounted(bench):
         CONFIG.write_text(CONFIG.read_text(encoding="ascii") + f'\n[cdi]\nrdma-libraries = "{setting}"\n', encoding="ascii")
         done = generate()
         check(f"rdma libraries: specifications are written for {setting}", done.status == 0, done)
-        for image in IMAGES:
+        for image in ("debian13-no-provider", "debian13-no-libibverbs"):
             with container(bench, engines.Docker(), "cdi", image) as kept:
                 text = kept.report()
                 check(f"rdma libraries: with {setting} {image} finds nothing", kept.started.status == 0 and not finds(bench, text), kept.text())
@@ -64,11 +131,16 @@ def parts(bench, wanted):
     name = "rdma-libraries"
     if wanted and not any(word in name for word in wanted):
         return
-    with Part(name):
-        for engine in (engines.Docker(), engines.Podman("crun")):
-            for image in IMAGES:
-                make(engine, image)
-        mounted(bench)
+    with Part(f"{name}: images"):
+        load()
+    with Part(f"{name}: matrix"):
+        judged(bench)
+    with Part(f"{name}: between two containers"):
+        for engine, door in WAYS:
+            session.configure(engine.low)
+            for image, peer in PEERS.items():
+                talks(bench, engine, door, image, peer)
+    with Part(f"{name}: image and off"):
         try:
             not_mounted(bench)
         finally:

@@ -173,7 +173,7 @@ def killed():
 
 
 def parts(bench, wanted, full):
-    if not (full or any(word in "try" for word in wanted)):
+    if not (any(word in "try" for word in wanted) if wanted else full):
         return
     function = (Path(f"/sys/bus/pci/devices/{bench.found['functions'][0]}") / "virtfn1").resolve().name
     netdev = devices.interface_of(function)

@@ -14,6 +14,7 @@ FULL_TITLE = "## What else was tried"
 FAILED = " (FAILED)"
 TRIED_HEAD = "| what | engines and entry points |"
 DOORS = ["plain", "cdi", "wrapper", "precreate", "live"]
+RDMA_BEGIN, RDMA_END = "<!-- tests/machine/run writes this table -->\n\n", "\n\n<!-- its end -->"
 KEYS = [key for key, _ in LEGEND]
 
 
@@ -40,6 +41,27 @@ def text(cells):
         lines = [engine] + ["  " + "  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in rows]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def rdma_table(cells):
+    """A row is an image, a column an engine and its entry point."""
+    if not cells:
+        return []
+    ways = list(dict.fromkeys(cell["way"] for cell in cells))
+    rows = {}
+    for cell in cells:
+        rows.setdefault((cell["image"], cell["reason"]), {})[cell["way"]] = cell["value"]
+    lines = [f"| image | {' | '.join(ways)} | why not |", "|---" * (len(ways) + 2) + "|"]
+    for (name, reason), values in rows.items():
+        lines.append(f"| {name} | {' | '.join(values.get(way, '-') for way in ways)} | {f'`{reason}`' if reason else ''} |")
+    return lines
+
+
+def with_rdma_table(page, cells):
+    """A page whose table is replaced by the one that a run showed."""
+    before, begin, rest = page.partition(RDMA_BEGIN)
+    _, end, after = rest.partition(RDMA_END)
+    return before + begin + "\n".join(rdma_table(cells)) + end + after if end else page
 
 
 def earlier(old, section):
