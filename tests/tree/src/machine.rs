@@ -6,10 +6,12 @@ use crate::tree::Tree;
 impl Tree {
     /// Puts a PCIe tree into a host: a line each, two spaces deeper than what it is below.
     ///
-    ///     pci0000:10 NODE
-    ///       bridge ADDRESS GT/s x LANES
-    ///         gpu ADDRESS ID GT/s x LANES
-    ///         nic ADDRESS NAME Gbit/s GT/s x LANES
+    /// ```text
+    /// pci0000:10 NODE
+    ///   bridge ADDRESS GT/s x LANES
+    ///     gpu ADDRESS ID GT/s x LANES
+    ///     nic ADDRESS NAME Gbit/s GT/s x LANES
+    /// ```
     ///
     /// The node is -1 where it is not known, and the link may be left out. A NIC whose rate begins with `down` is.
     pub fn machine(&self, description: &str) -> &Tree {
