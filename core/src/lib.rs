@@ -4,7 +4,7 @@
 //! the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`], [`kubernetes_settings`]), what a
 //! container asks for ([`request`]) and may have ([`policy`]), the arguments that the generator writes and the hook reads
 //! ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go with
-//! a GPU ([`gpu_name`]), who has those that only so many may have
+//! a GPU ([`gpu_name`], [`near`]), who has those that only so many may have
 //! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container can use
 //! RDMA devices ([`providers`]). Interfaces that containers get for
 //! themselves ([`netdev`]), and where all of it is kept while containers live ([`run_dir`]).
@@ -19,6 +19,7 @@ pub mod hook_arguments;
 pub mod host_settings;
 pub mod kubernetes_settings;
 pub mod lease;
+pub mod near;
 pub mod netdev;
 pub mod onload;
 pub mod policy;

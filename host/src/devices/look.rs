@@ -109,11 +109,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         }
         _ => rdma,
     };
-    let mut gpu_indexes = gpu_index::Indexes::default();
-    if !rdma.is_empty() || rdma_netns_mode == Some(rdma::NetnsMode::Exclusive) {
-        read_links_of_gpus(probe, &mut functions);
-        gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
-    }
+    read_links_of_gpus(probe, &mut functions);
+    let gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
     });

@@ -33,6 +33,7 @@ use crate::discover::movable::is_wanted;
 use crate::host::Host;
 use crate::leases::{self, Around};
 pub use attributes::{Attribute, Attributes};
+pub(crate) use choice::nearness;
 pub use device::{Device, Health, Held, LOOPBACK, NearGpu, Sharing};
 pub(crate) use device::{DeviceNode, together};
 pub(crate) use family::{attributes, gone};

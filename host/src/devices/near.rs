@@ -10,7 +10,7 @@ use crate::discover::link::Link;
 use crate::discover::pci::PciFunction;
 
 pub struct Near<'i> {
-    inventory: &'i Inventory,
+    pub(super) inventory: &'i Inventory,
     /// By address, each with its vendor.
     pub gpus: Vec<(PciAddress, &'static str)>,
     /// By address.

@@ -129,9 +129,11 @@ fn device(name: &str, container_edits: ContainerEdits) -> Result<(DeviceName, De
 fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
     let name = named.name.clone();
     let hooks = writer.taking_hooks(named.class, name.clone());
+    let mut annotations = named.pool.to_annotations();
+    annotations.extend(named.near.to_annotations());
     let device = Device {
         name: name.clone().into(),
-        annotations: named.pool.to_annotations(),
+        annotations,
         container_edits: ContainerEdits {
             hooks,
             ..ContainerEdits::default()

@@ -1,17 +1,20 @@
 //! Pools: sets of devices of one class, of which a container gets one that is free. They are those of the
-//! configuration, and `any` of each class whose devices only so many containers have at once.
+//! configuration, and `any` of each class whose devices only so many containers have at once. Beside GPUs RDMA devices
+//! have one too, for containers that want what is nearest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
+use onload_core::near::{Gpu, Nearness};
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Listed, counted};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device, Places, Selection, discover, select, together};
+use crate::devices::near::Near;
+use crate::devices::{Device, Places, Selection, discover, nearness, select, together};
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
@@ -24,6 +27,7 @@ pub struct NamedPool {
     pub class: Class,
     pub name: DeviceName,
     pub pool: Pool,
+    pub near: Nearness,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,11 +52,13 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
 
 pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let places = Places::of(inventory);
+    let near = Near::of(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
     let leased = Class::ALL.into_iter();
     let shares = shares(inventory, config);
     let leased = leased.filter(|class| shares.share(*class).is_some());
-    let classes: BTreeSet<Class> = pooled.chain(leased).collect();
+    let near_gpus = (!near.gpus.is_empty()).then_some(Class::Rdma);
+    let classes: BTreeSet<Class> = pooled.chain(leased).chain(near_gpus).collect();
     let mut pools = Pools {
         shares: shares.clone(),
         ..Pools::default()
@@ -61,6 +67,7 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
         let devices = ClassDevices {
             class,
             candidates: candidates(inventory, class),
+            near: &near,
             places: &places,
             inventory,
             config,
@@ -120,6 +127,7 @@ struct ClassDevices<'i> {
     class: Class,
     /// What containers get together, by the first.
     candidates: Vec<Vec<&'i Device>>,
+    near: &'i Near<'i>,
     places: &'i Places<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
@@ -130,12 +138,13 @@ impl ClassDevices<'_> {
     fn add_pools(&self, pools: &mut Pools) {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
         let mut found = Vec::new();
+        let is_near_gpus = class == Class::Rdma && !self.near.gpus.is_empty();
         let share = self.shares.share(class);
+        let share = share.or(is_near_gpus.then_some(UNCOUNTED));
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
-            let members = self.candidates.iter().filter_map(member).collect();
-            match checked(class, name, Pool { members, share }) {
+            match self.pool(name, share, self.candidates.iter()) {
                 Ok(pool) => found.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
@@ -186,6 +195,18 @@ impl ClassDevices<'_> {
         DeviceName::try_from(name).map_err(|error| format!("{error}; {otherwise}"))
     }
 
+    fn pool<'c>(
+        &self,
+        name: DeviceName,
+        share: u32,
+        members: impl Iterator<Item = &'c Vec<&'c Device>>,
+    ) -> Result<NamedPool, String> {
+        let devices: Vec<&Device> = members.filter_map(|each| each.first().copied()).collect();
+        let near = nearness(self.near, &devices);
+        let members = devices.into_iter().map(member).collect();
+        checked(self.class, name, Pool { members, share }, near)
+    }
+
     fn make(
         &self,
         name: DeviceName,
@@ -196,8 +217,8 @@ impl ClassDevices<'_> {
         let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let members: Vec<Member> = chosen.filter_map(|(each, _)| member(each)).collect();
-        if members.is_empty() {
+        let chosen: Vec<&Vec<&Device>> = chosen.map(|(each, _)| each).collect();
+        if chosen.is_empty() {
             return Err(self.why_empty(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
@@ -214,7 +235,7 @@ impl ClassDevices<'_> {
                 Listed(&unmatched)
             ));
         }
-        checked(class, name, Pool { members, share })
+        self.pool(name, share, chosen.into_iter())
     }
 
     fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
@@ -232,26 +253,60 @@ impl ClassDevices<'_> {
     }
 }
 
-fn member(candidate: &Vec<&Device>) -> Option<Member> {
-    let device = candidate.first()?;
-    Some(Member {
+fn member(device: &Device) -> Member {
+    Member {
         name: device.name.clone(),
         numa_node: device.numa_node,
-    })
+    }
 }
 
-fn checked(class: Class, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {
+fn checked(
+    class: Class,
+    name: DeviceName,
+    pool: Pool,
+    near: Nearness,
+) -> Result<NamedPool, String> {
     let count = pool.members.len();
-    let annotations = pool.to_annotations();
-    let entries = annotations.iter();
-    let bytes: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
+    let bytes = bytes(&pool.to_annotations());
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
             "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
             counted(count, "member takes", "members take")
         ));
     }
-    Ok(NamedPool { class, name, pool })
+    let room = MAX_ANNOTATION_BYTES - bytes;
+    Ok(NamedPool {
+        class,
+        name,
+        pool,
+        near: bounded(near, room),
+    })
+}
+
+fn bytes(annotations: &BTreeMap<String, String>) -> usize {
+    let entries = annotations.iter();
+    entries.map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// What a specification can say in so many bytes.
+fn bounded(near: Nearness, room: usize) -> Nearness {
+    let fits = |near: &Nearness| bytes(&near.to_annotations()) <= room;
+    if fits(&near) {
+        return near;
+    }
+    let gpus = near.gpus.into_iter();
+    let gpus = gpus.map(|(address, Gpu { index, .. })| {
+        let nics = Vec::new();
+        (address, Gpu { index, nics })
+    });
+    let why =
+        "its NICs take more bytes than a specification has for them; make pools of fewer devices";
+    let without = Nearness {
+        nics: Vec::new(),
+        gpus: gpus.collect(),
+        unknown: Some(why.to_owned()),
+    };
+    Some(without).filter(fits).unwrap_or_default()
 }
 
 /// Two pools whose members one container has at a time, and that have members in common. Leases keep them
@@ -304,11 +359,11 @@ mod tests {
 
     fn offered(name: &str, pool: Pool) -> NamedPool {
         let name = name.parse().unwrap();
-        checked(Class::Vfio, name, pool).unwrap()
+        checked(Class::Vfio, name, pool, Nearness::default()).unwrap()
     }
 
     fn refusal(pool: Pool) -> String {
-        checked(Class::Vfio, "p".parse().unwrap(), pool).unwrap_err()
+        checked(Class::Vfio, "p".parse().unwrap(), pool, Nearness::default()).unwrap_err()
     }
 
     #[test]
