@@ -115,6 +115,8 @@ pub struct Request {
     pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
     /// The NUMA node of what pools give.
     pub numa: Option<Requested<Numa>>,
+    /// Whether what pools give is nearest to the GPUs of the container.
+    pub near: Option<Requested<()>>,
     /// The addresses of interfaces of class netdev, each once.
     pub addresses: Option<Requested<Vec<WantedAddress>>>,
     /// The bundles whose devices are among the above ([`Request::open_bundles`]).
@@ -353,6 +355,10 @@ impl Request {
                 let numa = numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?;
                 self.numa = Some(origin.of(numa));
             }
+            "near" => match value.trim_matches(' ') {
+                "gpu" => self.near = Some(origin.of(())),
+                _ => return Err(bad("gpu")),
+            },
             "address" => self.addresses = Some(origin.of(addresses(origin, value)?)),
             word => {
                 // Only the start of the key can be a class; the rest would fill the message.
@@ -360,7 +366,7 @@ impl Request {
                 let class: Class = match word.parse() {
                     Ok(class) => class,
                     Err(unknown) => bail!(
-                        "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, address"
+                        "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, near, address"
                     ),
                 };
                 self.devices.insert(class, origin.of(names(origin, value)?));
@@ -459,6 +465,7 @@ impl Request {
         self.ipc_lock = self.ipc_lock.take().or(other.ipc_lock);
         self.hugepages_limit = self.hugepages_limit.take().or(other.hugepages_limit);
         self.numa = self.numa.take().or(other.numa);
+        self.near = self.near.take().or(other.near);
         self.addresses = self.addresses.take().or(other.addresses);
         self.bundles = self.bundles.take().or(other.bundles);
         self.count_names()
@@ -929,6 +936,36 @@ mod tests {
         for bad in ["", "-1", "01", "any", "0,1", "4294967296"] {
             refused(&[("onload.dev/numa", bad)], "want same, or the number of");
         }
+    }
+
+    #[test]
+    fn what_is_near_is_a_gpu_and_nothing_else() {
+        let near = |value| parse(&[("onload.dev/rdma", "any"), ("onload.dev/near", value)]).near;
+        let origin = Origin::Annotation("onload.dev/near".to_owned());
+        for value in ["gpu", " gpu "] {
+            assert_eq!(near(value).unwrap().origin, origin);
+        }
+        let own = parse(&[
+            ("onload.dev/rdma", "any"),
+            ("onload.dev/near.train", "gpu"),
+            (NAME, "train"),
+        ]);
+        assert_eq!(own.near.unwrap().origin.key(), "onload.dev/near.train");
+        let other = parse(&[
+            ("onload.dev/rdma", "any"),
+            ("onload.dev/near.train", "nic"),
+            (NAME, "web"),
+        ]);
+        assert_eq!(other.near, None);
+        let text = of_text("rdma=any; near = gpu").unwrap();
+        assert_eq!(text.near.unwrap().origin, Origin::Variable("near".into()));
+        for bad in [
+            "", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu",
+        ] {
+            refused(&[("onload.dev/near", bad)], "want gpu");
+        }
+        let said = of_text("rdma=any;near=gpu;near=gpu").unwrap_err();
+        assert!(said.contains("twice"), "{said}");
     }
 
     #[test]

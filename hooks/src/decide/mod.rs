@@ -4,6 +4,7 @@
 mod addresses;
 pub(crate) mod cpuset;
 pub mod device;
+mod gpus;
 pub mod host;
 pub(crate) mod host_root;
 mod interface;
@@ -95,7 +96,7 @@ pub(crate) fn provide(
     } else {
         host.specs(&wanted)?
     };
-    let chosen = pools::choose(subject, &specs, settings, pools)?;
+    let chosen = pools::choose(subject, &specs, settings, &host.sysfs(), pools)?;
     let mut decision = assemble(subject, &chosen, &specs, settings, host)?;
     decision.reserved = chosen.reserved;
     Ok(decision)

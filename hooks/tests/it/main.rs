@@ -18,6 +18,7 @@ mod lease;
 mod live;
 mod log;
 mod made_by;
+mod near;
 mod netdev;
 mod packaging;
 mod pools;
