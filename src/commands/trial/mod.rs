@@ -51,6 +51,8 @@ struct Trial<'t> {
     inventory: &'t Inventory,
     engine: Engine,
     asked: Asked,
+    /// What it stands for.
+    devices: Vec<String>,
     names: Names,
     stop: Interrupt,
 }
@@ -68,7 +70,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
         bail!("trying {short}: run it as root: sudo onload-ctk try {device}");
     }
     let (inventory, checks) = examined(global, printer)?;
-    asked.require_offer(&inventory)?;
+    let devices = asked.offered(&inventory)?;
     require_written(&short, &checks)?;
     let engine = match choose(&short, &checks, args.engine) {
         Ok(engine) => engine,
@@ -83,6 +85,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
         inventory: &inventory,
         engine,
         asked,
+        devices,
         names: Names::of_this_process()?,
         stop: Interrupt::watch()?,
     };
@@ -181,7 +184,7 @@ impl Trial<'_> {
             files.extend(image::of_pingpong(self.host)?);
         }
         let class = self.asked.class.as_str();
-        let program = [image::OURS, "probe", class, &self.asked.name].map(str::to_owned);
+        let program = [image::OURS, "probe", class, &self.devices.join(",")].map(str::to_owned);
         self.tried(&files, &program, |lines| {
             Ok(Outcome::Works(lines.join("; ")))
         })
