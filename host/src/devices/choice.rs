@@ -13,7 +13,7 @@ use super::rdma::fastest;
 use crate::discover::gpu::Distance;
 
 /// A GPU with its RDMA devices, of which there is one at least; or why nothing is chosen for it.
-pub(super) type Pair<'i> = (PciAddress, Result<Vec<&'i Device>, &'static str>);
+pub(super) type Pair<'i> = (PciAddress, Result<Vec<&'i Device>, &'i str>);
 
 /// The way between a GPU and a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

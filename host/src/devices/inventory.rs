@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::device::{Device, NearGpu};
 use crate::discover::clock::Clock;
+use crate::discover::data_direct::DataDirect;
 use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::gpu_index::Indexes;
 use crate::discover::hugepages::Hugepages;
@@ -69,6 +70,8 @@ pub struct Inventory {
     pub(crate) gpu_indexes: Indexes,
     #[serde(skip)]
     pub functions: PciFunctions,
+    #[serde(skip)]
+    pub data_direct: DataDirect,
     #[serde(skip)]
     pub interfaces: Vec<NetDevice>,
 }

@@ -5,6 +5,7 @@ use onload_core::config::Config;
 use onload_sys::pci::PciAddress;
 
 use super::inventory::Inventory;
+use crate::discover::data_direct::{self, DataDirect};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
@@ -114,6 +115,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         read_links_of_gpus(probe, &mut functions);
         gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
     }
+    let data_direct = DataDirect::read(probe, &functions);
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
     });
@@ -145,22 +147,22 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         unread: Vec::new(),
         warnings: Vec::new(),
         functions,
+        data_direct,
         interfaces,
     }
 }
 
 /// The links between GPUs and NICs, which decide only what is nearest.
 fn read_links_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
-    let of_gpus = functions
-        .iter()
-        .filter(|one| gpu::vendor(one, functions).is_some());
-    let gpus: Vec<PciAddress> = of_gpus.map(|gpu| gpu.address).collect();
+    let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
+    let gpus: Vec<PciAddress> = gpus.collect();
     if gpus.is_empty() {
         return;
     }
-    let nics = functions
-        .iter()
-        .filter(|one| one.is_network() && one.physical_function.is_none());
+    let nics = functions.iter().filter(|one| {
+        let is_nic = one.is_network() && one.physical_function.is_none();
+        is_nic || data_direct::is_data_direct(one.id)
+    });
     let all: Vec<PciAddress> = nics.map(|nic| nic.address).chain(gpus).collect();
     probe.deciding(&[], || functions.read_links(probe, &all));
 }

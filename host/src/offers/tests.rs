@@ -327,6 +327,26 @@ fn attributes_say_what_a_virtual_function_is_of() {
     assert_eq!(texts, expected);
 }
 
+/// The root below which a driver of GPUs says that its GPU is, where the NIC's own is another.
+#[test]
+fn a_nic_with_data_direct_says_the_root_of_its_gpu() {
+    let roots = |uuid: &str| {
+        let tree = Tree::new();
+        tree.machine(&format!(
+            "pci0008:00 0\n  gpu 0008:06:00.0 10de:31c2\n  dma 0008:05:00.0 V3=aa\npci0000:00 0\n  nic 0000:03:00.0 mlx5_0 400 V3={uuid}\n  nic 0000:04:00.0 mlx5_1 400\n"
+        ));
+        let mut given = Given::of(&tree.host(), "");
+        let offers = given.offers().into_iter();
+        let offers = offers.filter(|offer| offer.class == Class::Rdma);
+        let roots = offers.map(|offer| offer.attributes.get("dataDirectRoot").cloned());
+        roots.collect::<Vec<_>>()
+    };
+    let text = |text: &str| Some(Attribute::Text(text.to_owned()));
+    assert_eq!(roots("aa"), [text("pci0008:00"), text("")]);
+    // Nothing is paired.
+    assert_eq!(roots("bb"), [None, None]);
+}
+
 #[test]
 fn attributes_of_an_rdma_device_are_those_of_its_active_port() {
     let mut given = Given::sample("rdma-hcas", "");

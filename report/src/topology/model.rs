@@ -99,7 +99,7 @@ pub struct Nearest {
     pub distance: Option<Distance>,
     pub nearest: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<&'static str>,
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -147,7 +147,7 @@ impl Gpu {
 impl Nearest {
     /// `nearest NIC: mlx5_0 (PIX)`.
     pub(super) fn text(&self) -> String {
-        match (self.distance, self.reason) {
+        match (self.distance, &self.reason) {
             (Some(distance), _) => {
                 let (names, noun) = (self.nearest.join(", "), self.nearest.len());
                 let noun = if noun == 1 { "NIC" } else { "NICs" };

@@ -30,7 +30,7 @@ fn nearest(near: &Near<'_>, gpu: PciAddress) -> Nearest {
         return Nearest {
             distance: None,
             nearest: Vec::new(),
-            reason: is_open.then(|| near.why_unknown()),
+            reason: is_open.then(|| near.why_unknown().to_owned()),
         };
     };
     let nearest = candidates.iter().filter(|(at, _)| *at == Some(distance));
