@@ -198,7 +198,11 @@ fn discover_shows_the_name_beside_the_gpu_and_topology_no_device_of_that_name() 
     let row = "rdma gpu-0000:13:00.0 0000:13:00.0 nearest to this GPU: mlx5_0";
     assert!(words.contains(&row.split(' ').collect()), "{shown}");
     let topology = tree.run(&["topology"]).done().stdout;
-    assert!(!topology.contains("gpu-"), "{topology}");
+    assert!(!topology.contains("rdma gpu-"), "{topology}");
+    assert!(
+        topology.contains("rdma=gpu-0000:13:00.0: mlx5_0\n"),
+        "{topology}"
+    );
 }
 
 /// The specification of a vendor that has these devices, each with its nodes.

@@ -47,7 +47,14 @@ fn heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
     let title = canvas.text(None, place, room / 2, Style::Title, title);
     let place = (MARGIN, title.bottom());
     let line = canvas.text(None, place, room, Style::Detail, &summary(topology));
-    legend(canvas, line.bottom() + 8)
+    let mut is_paired = false;
+    every(topology, &mut |function| {
+        is_paired |= function
+            .gpu
+            .as_ref()
+            .is_some_and(|gpu| !gpu.rdma.is_empty());
+    });
+    legend(canvas, line.bottom() + 8, is_paired)
 }
 
 fn summary(topology: &Topology) -> String {
@@ -62,9 +69,10 @@ fn summary(topology: &Topology) -> String {
     };
     for node in &topology.nodes {
         node.devices.iter().for_each(&mut count);
-        let buses = node.roots.iter().map(|root| &root.bus);
-        buses.for_each(|bus| each(bus, &mut |function| function.telling().for_each(&mut count)));
     }
+    every(topology, &mut |function| {
+        function.telling().for_each(&mut count)
+    });
     let [free, held, not_offered] = counts;
     let known = if topology.holders_known {
         ""
@@ -73,6 +81,11 @@ fn summary(topology: &Topology) -> String {
     };
     let free = counted(free, "device", "devices");
     format!("{free} free, {held} held, {not_offered} not offered{known}")
+}
+
+fn every(topology: &Topology, look: &mut impl FnMut(&Function)) {
+    let roots = topology.nodes.iter().flat_map(|node| &node.roots);
+    roots.for_each(|root| each(&root.bus, look));
 }
 
 fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {
@@ -85,10 +98,14 @@ fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {
     }
 }
 
-fn legend(canvas: &mut Canvas, y: i32) -> i32 {
+fn legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {
     let mut x = MARGIN;
     let mut sample = |canvas: &mut Canvas, shape: Shape, text: &str| {
-        canvas.add(None, Rect::new(x, y + 3, 12, 12), shape);
+        let rect = match shape {
+            Shape::Pair => Rect::new(x, y + 8, 12, 2),
+            _ => Rect::new(x, y + 3, 12, 12),
+        };
+        canvas.add(None, rect, shape);
         let text = canvas.text(None, (x + 18, y), WIDTH, Style::Detail, text);
         x = text.right() + 18;
     };
@@ -106,6 +123,9 @@ fn legend(canvas: &mut Canvas, y: i32) -> i32 {
     ] {
         let paint = Paint { class: None, state };
         sample(canvas, Shape::Segment(paint), text);
+    }
+    if is_paired {
+        sample(canvas, Shape::Pair, "a GPU and its NIC");
     }
     for (is_isolated, text) in [(false, "CPU"), (true, "isolated CPU")] {
         sample(canvas, Shape::Cpu { is_isolated }, text);

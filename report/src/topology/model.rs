@@ -90,6 +90,10 @@ pub struct Gpu {
     pub vendor: &'static str,
     #[serde(flatten)]
     pub nearest: Nearest,
+    /// The name in class rdma that gives a container the devices for it.
+    pub rdma_name: Option<String>,
+    /// Those devices, which NCCL would take; nearest is not all that counts there.
+    pub rdma: Vec<String>,
 }
 
 /// The NICs at the least distance from a GPU.
@@ -141,6 +145,13 @@ impl Gpu {
     /// `GPU0 NVIDIA`.
     pub(super) fn title(&self) -> String {
         format!("GPU{} {}", self.number, self.vendor)
+    }
+
+    /// What is said of it, a line each: `rdma=gpu0: mlx5_0`.
+    pub(super) fn details(&self) -> impl Iterator<Item = String> {
+        let name = self.rdma_name.as_deref();
+        let rdma = name.map(|name| format!("rdma={name}: {}", self.rdma.join(", ")));
+        [self.nearest.text()].into_iter().chain(rdma)
     }
 }
 
