@@ -59,7 +59,7 @@ impl Distribution {
     /// called as the program is.
     pub(super) fn package(self, program: &str) -> &str {
         match (program, self) {
-            ("lspci", _) => "pciutils",
+            ("lspci" | "setpci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
             ("cpupower", Distribution::RedHat) => "kernel-tools",
             (LIBIBVERBS, Distribution::Debian) => "ibverbs-providers",

@@ -1,4 +1,4 @@
-//! RDMA: which network namespaces see the devices, the connection manager, and memory of GPUs.
+//! RDMA: which network namespaces see the devices, the connection manager, and libraries.
 
 use std::path::Path;
 
@@ -99,23 +99,4 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
         Some(finding.of(name))
     });
     Ok(findings.collect())
-}
-
-/// Whether RDMA reaches the memory of NVIDIA's GPUs. The kernel's own way (dma-buf) needs no module, and
-/// cannot be seen from here.
-pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
-    let is_wanted = !examined.inventory.rdma.is_empty() && examined.exists("/sys/module/nvidia")?;
-    if !is_wanted {
-        return Ok(Vec::new());
-    }
-    let finding = if examined.exists("/sys/module/nvidia_peermem")? {
-        Finding::pass("nvidia_peermem is loaded")
-    } else {
-        Finding::warn(
-            "nvidia_peermem is not loaded: programs that register GPU memory without dma-buf copy by the CPU",
-            Remedy::run("modprobe nvidia-peermem"),
-        )
-        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
-    };
-    Ok(vec![finding.at("/sys/module/nvidia_peermem")])
 }
