@@ -817,6 +817,15 @@ checks! {
             tree.attribute("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
         }
         => "warn", "mlx5_0 on its NUMA node cannot be used now", "onload-ctk discover --explain";
+    a_nic_whose_link_is_down_is_brought_up: "gpu-node", paired(),
+        |tree| {
+            let function = Pci { numa_node: 1, ..Pci::network("0000:81:00.0", "15b3:1021", "") };
+            let function = tree.pci_below("pci0000:80/0000:80:01.0", function);
+            tree.rdma(&function, "mlx5_1", 1);
+            tree.attribute("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+            tree.interface("/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", "ens1");
+        }
+        => "warn", "mlx5_0 on its NUMA node cannot be used now", "ip link set dev ens1 up";
     a_data_direct_function_without_a_driver_is_warned_of: "data-direct", data_direct(),
         |tree| { tree.remove("/sys/bus/pci/devices/0008:03:00.0/driver"); }
         => "warn", "no driver has the Data Direct function 0008:03:00.0", "modprobe mlx5_ib";

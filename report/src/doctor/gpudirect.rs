@@ -6,7 +6,7 @@ use onload_host::discover::gpu::{self, Distance};
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, counted};
+use onload_sys::text::{Listed, counted, shell_word};
 
 use super::acs;
 use super::check::{Finding, Remedy};
@@ -238,17 +238,28 @@ pub(super) fn node(examined: &Examined<'_>) -> Findings {
         let name = near.nics.iter().find(|one| one.address == nic);
         let name = name.map_or(nic.to_string(), |nic| nic.name.clone());
         let text = format!("{why}: what {name} sends from it passes between the nodes");
-        let look = match own.as_slice() {
-            [] => "onload-ctk topology --matrix",
-            _ => "onload-ctk discover --explain",
+        let remedy = match own.as_slice() {
+            [] => "onload-ctk topology --matrix".to_owned(),
+            own => bring_up(examined, own),
         };
-        let finding = Finding::warn(text, Remedy::run(look)).of(gpu.to_string());
+        let finding = Finding::warn(text, Remedy::run(remedy)).of(gpu.to_string());
         findings.push(finding.at(format!("{DEVICES}/{gpu}/numa_node")));
     }
     if findings.is_empty() && found > 0 {
         findings.push(Finding::pass("each GPU has an RDMA device on its NUMA node").at(DEVICES));
     }
     Ok(findings)
+}
+
+/// The link of the first of these devices that has one to bring up; a subnet manager does it on InfiniBand.
+fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
+    let rdma = examined.inventory.rdma.iter();
+    let mut rdma = rdma.filter(|device| names.contains(&device.name.as_str()));
+    let interface = rdma.find_map(|device| device.netdevs.first());
+    match interface {
+        Some(name) => format!("ip link set dev {} up", shell_word(name)),
+        None => "onload-ctk discover --explain".to_owned(),
+    }
 }
 
 /// Whether NICs reach their GPUs by Data Direct where they have it.
