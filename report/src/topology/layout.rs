@@ -71,7 +71,7 @@ fn summary(topology: &Topology) -> String {
         node.devices.iter().for_each(&mut count);
     }
     every(topology, &mut |function| {
-        function.telling().for_each(&mut count)
+        function.telling().for_each(&mut count);
     });
     let [free, held, not_offered] = counts;
     let known = if topology.holders_known {
