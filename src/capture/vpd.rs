@@ -70,12 +70,16 @@ mod tests {
     fn uuids_are_masked_by_numbers_in_their_order() {
         let [later, earlier] = ["6bbb", "11aa"].map(|uuid| with(Some(uuid)));
         let mut uuids = Uuids::default();
-        [&later, &earlier, &later, &vec![0x78]].map(|vpd| uuids.notice(vpd));
+        for vpd in [&later, &earlier, &later, &vec![0x78]] {
+            uuids.notice(vpd);
+        }
         let masked = uuids.mask(&later);
         assert_eq!(uuid(&masked), Ok(Some("00000000000000000000000000000002")));
         assert_eq!(uuids.mask(&[0x78]), [0x78]);
         let mut again = Uuids::default();
-        [&uuids.mask(&earlier), &masked].map(|vpd| again.notice(vpd));
+        for vpd in [&uuids.mask(&earlier), &masked] {
+            again.notice(vpd);
+        }
         assert_eq!(again.mask(&masked), masked);
     }
 }
