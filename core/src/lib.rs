@@ -4,7 +4,7 @@
 //! the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`], [`kubernetes_settings`]), what a
 //! container asks for ([`request`]) and may have ([`policy`]), the arguments that the generator writes and the hook reads
 //! ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go with
-//! a GPU ([`gpu_name`]), who has those that only so many may have
+//! a GPU ([`gpu_name`]), which are given to nobody new ([`drain`]), who has those that only so many may have
 //! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container can use
 //! RDMA devices ([`providers`]). Interfaces that containers get for
 //! themselves ([`netdev`]), and where all of it is kept while containers live ([`run_dir`]).
@@ -13,6 +13,7 @@ pub mod bundle;
 pub mod class;
 pub mod config;
 pub mod container_id;
+pub mod drain;
 pub mod expect;
 pub mod gpu_name;
 pub mod hook_arguments;
@@ -29,4 +30,5 @@ pub mod run_dir;
 pub mod select;
 pub mod ticket;
 pub mod timestamp;
+mod versioned;
 mod wanted;

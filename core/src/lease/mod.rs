@@ -16,7 +16,6 @@ mod wish;
 
 pub use choice::held;
 pub use claim::{Used, take_unleased};
-pub(crate) use file::parse_versioned;
 pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
 pub use moved::{Facts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, Spread};
 pub use returning::Left;
