@@ -8,6 +8,7 @@ use onload_cdi::SpecSource;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
+use onload_core::drain::Drain;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::{Owners, Trusted};
@@ -84,6 +85,10 @@ impl HostView for FakeHost {
 
     fn preload_file(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn drain(&self) -> Result<Drain> {
+        Ok(Drain::default())
     }
 
     fn files(&self) -> &Trusted {
