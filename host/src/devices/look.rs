@@ -2,6 +2,7 @@
 
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::drain::Drain;
 use onload_sys::pci::PciAddress;
 
 use super::inventory::Inventory;
@@ -139,6 +140,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         hugepages,
         netdevs: Vec::new(),
         devices: Vec::new(),
+        drained: Vec::new(),
+        drain: Drain::default(),
         movable,
         elsewhere: attached.elsewhere,
         not_offered,

@@ -5,6 +5,7 @@ mod attributes;
 mod choice;
 mod clock;
 mod device;
+mod drained;
 mod family;
 mod gdrcopy;
 mod gpu;
@@ -30,6 +31,7 @@ use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
 
 use crate::discover::movable::is_wanted;
+use crate::drain;
 use crate::host::Host;
 use crate::leases::{self, Around};
 pub use attributes::{Attribute, Attributes};
@@ -60,6 +62,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     moving::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
+    drained::settle(drain::read(host), &mut inventory);
     gpu::settle(&mut inventory);
     inventory
 }

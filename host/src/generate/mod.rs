@@ -23,6 +23,7 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Preload};
+use onload_core::drain::Drain;
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
@@ -79,7 +80,7 @@ pub fn generate(
         let spec = specification(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }
-    let bundles = bundle::bundles(&specs, config).devices;
+    let bundles = bundle::bundles(&specs, config, &inventory.drain).devices;
     if !bundles.is_empty() {
         let spec = specification(Class::Bundle, ContainerEdits::default(), bundles)?;
         specs.insert(SpecName::devices(Class::Bundle), spec);
@@ -87,8 +88,8 @@ pub fn generate(
     Ok(specs)
 }
 
-pub fn bundles_not_offered(specs: &Specs, config: &Config) -> Vec<NotOffered> {
-    bundle::bundles(specs, config).not_offered
+pub fn bundles_not_offered(specs: &Specs, config: &Config, drain: &Drain) -> Vec<NotOffered> {
+    bundle::bundles(specs, config, drain).not_offered
 }
 
 fn offer(

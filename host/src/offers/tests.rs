@@ -881,6 +881,56 @@ fn a_survey_reads_specifications_and_leases() {
 }
 
 #[test]
+fn a_drained_device_stays_an_offer_that_nobody_can_have() {
+    let (tree, _) = surveyed();
+    let drained = r#"{"version":1,"drained":[{"class":"hugepages","name":"2Mi","since":0,"reason":"new kernel"}]}"#;
+    tree.file("/etc/onload-ctk/drain.json", drained);
+    let survey = Survey::read(&tree.host(), &Config::default(), &[]).unwrap();
+    assert_eq!(survey.inventory.devices, []);
+    let offers = survey.offers();
+    assert_eq!(offers.len(), 1);
+    assert!(offers[0].is_drained && offers[0].cdi.is_empty());
+    let why = "drained since 1970-01-01T00:00:00Z: new kernel; \"onload-ctk undrain hugepages=2Mi\" offers it again";
+    assert_eq!(offers[0].health, unhealthy(why));
+    assert_eq!(
+        offers[0].attributes["kind"],
+        Attribute::Text("hugepages".to_owned())
+    );
+    // Its attributes, pools and holders are those that it had.
+    let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
+    let before = given.offer("vfio=0000:81:10.0");
+    given.lease("vfio:0000:81:10.0", 0, "web");
+    let at = |device: &Offer| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
+    let at = given.inventory.devices.iter().position(at).unwrap();
+    let device = given.inventory.devices.remove(at);
+    given.inventory.drained.push(Offer {
+        is_drained: true,
+        health: unhealthy(why),
+        ..device
+    });
+    let pools = resolve(&given.inventory, &given.config);
+    let offers = super::offers(
+        &given.inventory,
+        &Registry::default(),
+        &pools,
+        &given.leases,
+    );
+    let after = offers
+        .iter()
+        .find(|offer| offer.name == before.name)
+        .unwrap();
+    assert_eq!(after.pools, ["fast"]);
+    assert_eq!(after.attributes, before.attributes);
+    assert!(
+        after
+            .holder
+            .as_ref()
+            .is_some_and(|holder| holder.starts_with("container web "))
+    );
+    assert_eq!(after.health, unhealthy(why));
+}
+
+#[test]
 fn a_host_without_leases_is_surveyed_and_one_whose_leases_cannot_be_read_is_not() {
     let (tree, _) = surveyed();
     let read = || Survey::read(&tree.host(), &Config::default(), &[]);

@@ -29,6 +29,8 @@ pub struct NamedPool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     pub offered: Vec<NamedPool>,
+    /// Their members that are drained.
+    pub drained: Vec<NamedPool>,
     pub not_offered: Vec<NotOffered>,
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
@@ -72,7 +74,8 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
 }
 
 fn candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&Device>> {
-    let devices = inventory.of_class(class);
+    let devices = inventory.with_drained();
+    let devices = devices.filter(|device| device.class == class);
     together(devices.filter(|device| !device.is_loopback()))
 }
 
@@ -134,8 +137,8 @@ impl ClassDevices<'_> {
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
-            let members = self.candidates.iter().filter_map(member).collect();
-            match checked(class, name, Pool { members, share }) {
+            let all = self.candidates.iter().collect();
+            match self.pool(name, all, share, pools) {
                 Ok(pool) => found.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
@@ -144,13 +147,16 @@ impl ClassDevices<'_> {
         let ours = self.config.pools.iter();
         for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
             let named = self.name(name, &taken);
-            let made = named.and_then(|name| self.make(name, pool, &mut pools.warnings));
+            let made = named.and_then(|name| self.make(name, pool, pools));
             match made {
                 Ok(pool) => found.push(pool),
                 Err(reason) => {
-                    pools
-                        .warnings
-                        .push(format!("pool {class}={name} is not offered: {reason}"));
+                    let is_drained = |of: &NamedPool| of.class == class && of.name.as_str() == name;
+                    if !pools.drained.iter().any(is_drained) {
+                        pools
+                            .warnings
+                            .push(format!("pool {class}={name} is not offered: {reason}"));
+                    }
                     self.refuse(name, reason, pools);
                 }
             }
@@ -190,14 +196,14 @@ impl ClassDevices<'_> {
         &self,
         name: DeviceName,
         pool: &PoolConfig,
-        warnings: &mut Vec<String>,
+        pools: &mut Pools,
     ) -> Result<NamedPool, String> {
         let class = self.class;
         let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let members: Vec<Member> = chosen.filter_map(|(each, _)| member(each)).collect();
-        if members.is_empty() {
+        let chosen: Vec<&Vec<&Device>> = chosen.map(|(each, _)| each).collect();
+        if chosen.is_empty() {
             return Err(self.why_empty(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
@@ -209,12 +215,46 @@ impl ClassDevices<'_> {
         };
         let share = share.unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
-            warnings.push(format!(
+            pools.warnings.push(format!(
                 "pool {class}={name}: no {class} device matches {} in [pools.{name}]",
                 Listed(&unmatched)
             ));
         }
-        checked(class, name, Pool { members, share })
+        self.pool(name, chosen, share, pools)
+    }
+
+    /// A pool of these, of which those are kept apart that are drained.
+    fn pool(
+        &self,
+        name: DeviceName,
+        of: Vec<&Vec<&Device>>,
+        share: u32,
+        pools: &mut Pools,
+    ) -> Result<NamedPool, String> {
+        let class = self.class;
+        let is_drained = |candidate: &&Vec<&Device>| candidate.iter().any(|one| one.is_drained);
+        let (drained, offered): (Vec<_>, Vec<_>) = of.into_iter().partition(is_drained);
+        let members = |of: &[&Vec<&Device>]| of.iter().copied().filter_map(member).collect();
+        let why = self.why_drained(&drained);
+        if !drained.is_empty() {
+            let members = members(&drained);
+            pools.drained.push(NamedPool {
+                class,
+                name: name.clone(),
+                pool: Pool { members, share },
+            });
+        }
+        let members: Vec<Member> = members(&offered);
+        match why.filter(|_| members.is_empty()) {
+            Some(why) => Err(why),
+            None => checked(class, name, Pool { members, share }),
+        }
+    }
+
+    fn why_drained(&self, drained: &[&Vec<&Device>]) -> Option<String> {
+        let name = &drained.first()?.first()?.name;
+        let why = self.inventory.drain.find(self.class, name.as_str())?;
+        Some(format!("all of its devices are drained; {name} is {why}"))
     }
 
     fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {

@@ -73,6 +73,7 @@ const CHECKS: &[Entry] = &[
     ),
     (Family::Rdma, "rdma-libraries", Look::Host(rdma::libraries)),
     (Family::Rdma, "peer-memory", Look::Host(rdma::peer_memory)),
+    (Family::Specs, "drained", Look::Host(specs::drained)),
     (Family::Specs, "specs-fresh", Look::Host(specs::fresh)),
     (Family::Specs, "specs-valid", Look::Host(specs::valid)),
     (

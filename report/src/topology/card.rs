@@ -267,6 +267,7 @@ fn label(device: &Device, function: &Function) -> String {
     match device.state {
         State::Free => said,
         State::Held => format!("{said}{SEPARATOR}held"),
+        State::Drained => format!("{said}{SEPARATOR}drained"),
         State::NotOffered => format!("{said}{SEPARATOR}not offered"),
     }
 }

@@ -51,12 +51,13 @@ fn heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
 }
 
 fn summary(topology: &Topology) -> String {
-    let mut counts = [0_usize; 3];
+    let mut counts = [0_usize; 4];
     let mut count = |device: &Device| {
         let at = match device.state {
             State::Free => 0,
             State::Held => 1,
             State::NotOffered => 2,
+            State::Drained => 3,
         };
         counts[at] += 1;
     };
@@ -65,14 +66,18 @@ fn summary(topology: &Topology) -> String {
         let buses = node.roots.iter().map(|root| &root.bus);
         buses.for_each(|bus| each(bus, &mut |function| function.telling().for_each(&mut count)));
     }
-    let [free, held, not_offered] = counts;
+    let [free, held, not_offered, drained] = counts;
+    let drained = match drained {
+        0 => String::new(),
+        drained => format!(", {drained} drained"),
+    };
     let known = if topology.holders_known {
         ""
     } else {
         "; who holds them is not known to this user"
     };
     let free = counted(free, "device", "devices");
-    format!("{free} free, {held} held, {not_offered} not offered{known}")
+    format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")
 }
 
 fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {

@@ -124,6 +124,8 @@ pub struct Device {
 pub enum State {
     Free,
     Held,
+    /// Nobody new gets it; who has it keeps it.
+    Drained,
     NotOffered,
 }
 
@@ -132,6 +134,7 @@ impl State {
         match self {
             State::Free => "free",
             State::Held => "held",
+            State::Drained => "drained",
             State::NotOffered => "not offered",
         }
     }
@@ -177,11 +180,9 @@ impl Function {
         let devices = self.devices.iter();
         let states = devices.filter(|device| is_clock || !device.class.is_clock());
         let states: Vec<State> = states.map(|device| device.state).collect();
-        match (states.contains(&State::Held), states.contains(&State::Free)) {
-            (true, _) => State::Held,
-            (_, true) => State::Free,
-            _ => State::NotOffered,
-        }
+        let by_weight = [State::Held, State::Free, State::Drained];
+        let mut found = by_weight.into_iter().filter(|state| states.contains(state));
+        found.next().unwrap_or(State::NotOffered)
     }
 
     /// The devices that say most: where some are offered, those that are not are left out.

@@ -93,7 +93,7 @@ fn painted(paint: &Paint) -> String {
     let state = match paint.state {
         State::Free => "free",
         State::Held => "held",
-        State::NotOffered => "not-offered",
+        State::Drained | State::NotOffered => "not-offered",
     };
     format!("{class} {state}")
 }

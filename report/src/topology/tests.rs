@@ -11,7 +11,7 @@ use onload_host::pools::survey;
 use onload_test_tree::sample::NAMES;
 
 use super::*;
-use crate::status::Grantee;
+use crate::status::{Engine, Grantee};
 
 fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
     let (inventory, pools) = survey(host, &Config::default());
@@ -558,6 +558,8 @@ fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     );
     topology.containers = vec![Grantee {
         container: "redis".to_owned(),
+        engine: Engine::Docker,
+        id: "3f2a".to_owned(),
         devices: vec!["hugepages=2Mi".to_owned(), "profile=latency".to_owned()],
     }];
     let lines = lines(&topology);
