@@ -11,7 +11,7 @@ use onload_core::class::Class;
 use onload_host::offers::{Offer, Sharing};
 use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{
-    Features, Fingerprint, HELD, Pool, UNHEALTHY, Wanted, lost, probe,
+    DRAINED, Features, Fingerprint, HELD, Pool, UNHEALTHY, Wanted, lost, probe,
 };
 use proptest::prelude::*;
 
@@ -236,10 +236,14 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
         offer(Class::Vfio, "0000:81:10.0"),
         unhealthy(offer(Class::Vfio, "0000:81:10.1")),
         held(offer(Class::Vfio, "0000:81:10.2")),
+        Offer {
+            is_drained: true,
+            ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3")))
+        },
     ];
     let tainted = devices(&offers, Class::Vfio, Features::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
-    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD]]);
+    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD], vec![DRAINED]]);
     let effects = tainted
         .iter()
         .flat_map(|device| device.taints.iter().flatten());

@@ -328,6 +328,20 @@ fn a_member_of_a_pool_is_reserved_and_its_hooks_name_the_token() {
 }
 
 #[test]
+fn a_drained_device_is_refused_with_since_when_and_why() {
+    if !can_make() {
+        return;
+    }
+    let tree = TestNode::captured();
+    let drained = r#"{"version":1,"drained":[{"class":"nic","name":"ens9","since":0,"reason":"new firmware"}]}"#;
+    tree.file("etc/onload-ctk/drain.json", drained);
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let refused = node.refusal(&[("onload.dev/nic", "ens9")], container("c1"));
+    let why = "nic \"ens9\" is drained since 1970-01-01T00:00:00Z: new firmware; \"onload-ctk undrain nic=ens9\" offers it again";
+    assert!(refused.contains(why), "{refused}");
+}
+
+#[test]
 fn what_was_reserved_for_a_container_that_is_refused_after_all_is_given_back() {
     if !can_make() {
         return;

@@ -14,12 +14,15 @@ use onload_host::offers::{Attribute, Health, Offer};
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";
 /// The taint of a device that a container has without a claim: one outside of this cluster, or a pod's by annotation.
 pub const HELD: &str = "onload.dev/held";
+/// The taint of a device that the operator has drained.
+pub const DRAINED: &str = "onload.dev/drained";
 /// The most bytes of a text (`DeviceAttributeMaxValueLength`).
 const MOST_TEXT: usize = 64;
 const SLOTS: &str = "slots";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
+    Drained,
     Unhealthy,
     Held,
 }
@@ -27,6 +30,7 @@ pub enum Trouble {
 impl Trouble {
     pub fn key(self) -> &'static str {
         match self {
+            Trouble::Drained => DRAINED,
             Trouble::Unhealthy => UNHEALTHY,
             Trouble::Held => HELD,
         }
@@ -36,6 +40,9 @@ impl Trouble {
 /// Why nobody is to get a device now, if there is a reason. That a claim has it is none: the scheduler knows. It does
 /// not know of a pod that has it by annotation.
 pub fn trouble(offer: &Offer) -> Option<Trouble> {
+    if offer.is_drained {
+        return Some(Trouble::Drained);
+    }
     if offer.health != Health::Healthy {
         return Some(Trouble::Unhealthy);
     }

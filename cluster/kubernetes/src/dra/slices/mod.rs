@@ -10,7 +10,7 @@ mod pool;
 mod probe;
 
 pub use compare::{Fingerprint, Listed, lost};
-pub use device::{HELD, Trouble, UNHEALTHY, trouble};
+pub use device::{DRAINED, HELD, Trouble, UNHEALTHY, trouble};
 pub use features::Features;
 pub(crate) use pool::pf_of;
 pub use pool::{Pool, Wanted};
