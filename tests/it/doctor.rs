@@ -588,6 +588,9 @@ checks! {
     gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
         |tree| { tree.remove("/sys/module/nvidia_peermem"); }
         => "warn", "nvidia_peermem is not loaded", "modprobe nvidia-peermem";
+    what_is_drained_is_warned_of: "drained", written(),
+        |tree| { tree.file("/etc/onload-ctk/drain.json", r#"{"version":1,"drained":[{"class":"nic","since":0,"reason":"an upgrade"}]}"#); }
+        => "warn", "drained since 1970-01-01T00:00:00Z: an upgrade: no container gets it", "onload-ctk undrain nic";
     specifications_of_another_day_fail: "specs-fresh", written(),
         |tree| { tree.remove("/var/run/cdi/onload.dev-nic.json"); }
         => "fail", "not as the host is now: onload.dev-nic.json", "onload-ctk cdi generate";

@@ -21,13 +21,14 @@ use rustix::process::geteuid;
 
 use super::doctor::examined;
 use super::engine_checks::of;
+use super::interrupt::Interrupt;
 use super::watched_host;
 use crate::cli::{Global, Try};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
 use crate::printer::{ERROR, GOOD, Printer};
 use asked::Asked;
-use client::{Container, Interrupt, run as run_client};
+use client::{Container, run as run_client};
 pub(crate) use engine::Engine;
 use image::Files;
 pub(super) use image::PINGPONG;
