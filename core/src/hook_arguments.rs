@@ -13,6 +13,7 @@ use crate::expect::Expect;
 use crate::host_settings::Interface;
 use crate::lease::{ClaimUid, Device, Token};
 use crate::netdev::address::InterfaceAddress;
+use crate::vf::GivenVf;
 use crate::wanted::{MAX_NAMES, numbered};
 use onload_sys::error::{Context as _, Error, Result, bail, error, written_as_text};
 use onload_sys::pci::PciAddress;
@@ -40,6 +41,8 @@ pub struct HookArguments {
     pub rdma_netns: Vec<MovedRdma>,
     /// Whether provider libraries of the host are mounted where the image's do not fit.
     pub rdma_libraries: Option<RdmaLibraries>,
+    /// What virtual functions are meanwhile.
+    pub vf: Vec<GivenVf>,
     /// Addresses that interfaces have there. An interface that is named here has these and none that the
     /// configuration says.
     pub address: Vec<GivenAddress>,
@@ -53,7 +56,7 @@ struct Flag {
 }
 
 /// Every flag, in the order in which they are written.
-const FLAGS: [Flag; 10] = [
+const FLAGS: [Flag; 11] = [
     flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
     flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| {
         &mut of.expect
@@ -66,6 +69,9 @@ const FLAGS: [Flag; 10] = [
     flag("--rdma-netns", "IBDEV@PCI", |of| &mut of.rdma_netns),
     flag("--rdma-libraries", "auto|image", |of| {
         &mut of.rdma_libraries
+    }),
+    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |of| {
+        &mut of.vf
     }),
     flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
 ];
@@ -116,7 +122,7 @@ impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Vec<T> {
     }
 }
 
-written_as_text!(Memlock Expect Take MovedInterface MovedRdma RdmaLibraries GivenAddress);
+written_as_text!(Memlock Expect Take MovedInterface MovedRdma RdmaLibraries GivenVf GivenAddress);
 
 /// The flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
@@ -175,6 +181,19 @@ impl HookArguments {
             let mut rest = self.rdma_netns[at + 1..].iter();
             if rest.any(|other| other.ibdev == moved.ibdev) {
                 bail!("--rdma-netns is given twice");
+            }
+        }
+        for (at, given) in self.vf.iter().enumerate() {
+            let device = &given.device;
+            if self.vf[at + 1..]
+                .iter()
+                .any(|other| other.device == *device)
+            {
+                bail!("--vf is given twice for {device}");
+            }
+            if !self.lease.contains(device) || !matches!(device.class, Class::Netdev | Class::Vfio)
+            {
+                bail!("--vf {given} is for a netdev or vfio device that no --lease names");
             }
         }
         for given in &self.address {
@@ -383,7 +402,8 @@ mod tests {
                      --claim 0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11 --take vfio:fast \
                      --take rdma:roce*2 --netdev ens1f0v3@0000:3b:02.1 \
                      --netdev a@b=c@10000:3b:02.2 --rdma-netns mlx5_0@0000:3b:00.0 \
-                     --rdma-libraries image --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
+                     --rdma-libraries image --vf vfio:0000:81:10.0=vlan=100;vlans=100-199,300;spoof-check=true \
+                     --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
         let words: Vec<&str> = words.split(' ').collect();
         let parsed = HookArguments::parse(&words).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));

@@ -29,4 +29,5 @@ pub mod run_dir;
 pub mod select;
 pub mod ticket;
 pub mod timestamp;
+pub mod vf;
 mod wanted;

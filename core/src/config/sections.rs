@@ -16,6 +16,7 @@ use crate::kubernetes_settings::KubernetesSettings;
 use crate::netdev::address::Network;
 use crate::netdev::settings::NetdevSettings;
 use crate::select::{Glob, Select};
+use crate::vf::VfConfig;
 
 /// Where the configuration is looked for.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
@@ -251,6 +252,10 @@ pub struct PoolConfig {
     /// by interfaces, since interfaces go away and take their names along. Other classes do not have this key.
     #[serde(default, rename = "move")]
     pub mover: Mover,
+    /// What the virtual functions of a pool of class netdev or vfio are while a container has one, by whatever name it
+    /// asks.
+    #[serde(default)]
+    pub vf: Option<VfConfig>,
 }
 
 /// Who moves an interface into a container.

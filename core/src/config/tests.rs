@@ -8,6 +8,7 @@ use crate::host_settings::{Sriov, VfDriver, Vlan};
 use crate::kubernetes_settings::{Interface, Listen};
 use crate::netdev::settings::NetdevSettings;
 use crate::select::{HexId, Select};
+use crate::vf::VfConfig;
 
 /// The sections of which there is one.
 fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
@@ -311,10 +312,56 @@ fn a_pool_is_read_with_every_selector() {
         class: Class::Rdma,
         select: Select::default(),
         share: None,
+        vf: None,
     };
     assert_eq!(config.pools["slow"], slow);
     // Neither hook nor wrapper reads them.
     assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::default());
+}
+
+#[test]
+fn a_table_that_sets_up_functions_is_refused_where_it_cannot_be_kept() {
+    let pool = |more: &str| refusal_of(&format!("[pools.fast]\n{more}\n"));
+    for (more, says) in [
+        (
+            "class = \"rdma\"\nvf = { vlan = 1 }",
+            "it is for classes netdev and vfio, and the pool is of class rdma",
+        ),
+        (
+            "class = \"netdev\"\nmove = \"cni\"\nvf = { vlan = 1 }",
+            "where move is \"cni\" the plugin sets up",
+        ),
+        (
+            "class = \"vfio\"\nvf = { mac = \"02:00:00:00:10:01\" }",
+            "mac is that of one device",
+        ),
+        ("class = \"vfio\"\nvf = {}", "it sets nothing"),
+        (
+            "class = \"vfio\"\nvf = { vlans = \"5000\" }",
+            "VLANs up to 4094",
+        ),
+        (
+            "class = \"vfio\"\nvf = { vlan-priority = 8 }",
+            "a priority from 0 to 7",
+        ),
+        ("class = \"vfio\"\nvf = { trusted = true }", "vf.trusted"),
+    ] {
+        let said = pool(more);
+        assert!(
+            said.contains("fast.vf") && said.contains(says),
+            "{more}: {said}"
+        );
+    }
+    let text = "[pools.fast]\nclass = \"vfio\"\nvf = { vlans = \"100-199\", spoof-check = true, link-state = \"auto\" }\n\
+                [netdev.ens1v0]\nvf = { vlan = 100, mac = \"02:00:00:00:10:01\", vlan-protocol = \"802.1ad\" }\n";
+    let config = Config::parse(text).unwrap();
+    assert!(config.pools["fast"].vf.is_some() && config.netdev["ens1v0"].vf.is_some());
+    let of_both = "[netdev.a]\nvf = { vlan-priority = 1 }\n";
+    assert!(refusal_of(of_both).contains("netdev.a: vf: vlan-priority and vlan-protocol"));
+}
+
+fn refusal_of(text: &str) -> String {
+    format!("{:#}", Config::parse(text).unwrap_err())
 }
 
 #[test]
@@ -940,8 +987,13 @@ fn the_manual_page_has_every_key_of_an_interface_with_a_value_that_is_read() {
     let written = page
         .iter()
         .filter_map(|setting| Some(setting.split_once(" = ")?.0));
-    assert_eq!(written.collect::<Vec<_>>(), keys::<NetdevSettings>());
-    let config = Config::parse(&page.join("\n")).unwrap();
+    let known = [keys::<NetdevSettings>(), keys::<VfConfig>()].concat();
+    assert_eq!(written.collect::<Vec<_>>(), known);
+    // `vf` is the table with the rest.
+    let text = page
+        .into_iter()
+        .filter(|setting| !setting.starts_with("vf = "));
+    let config = Config::parse(&text.collect::<Vec<_>>().join("\n")).unwrap();
     let netdev = &config.netdev["NAME"];
     assert!(
         !netdev.routes.is_empty() && netdev.mtu.is_some(),
@@ -1012,7 +1064,7 @@ fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
     let written = page
         .iter()
         .filter_map(|setting| Some(setting.split_once(" = ")?.0));
-    let known: Vec<&str> = ["class", "share", "move", "select"]
+    let known: Vec<&str> = ["class", "share", "move", "select", "vf"]
         .into_iter()
         .chain(keys::<Select>().iter().copied())
         .collect();

@@ -1,7 +1,7 @@
 //! Which of a device's slots a container gets. Nothing is read or written here.
 
 use super::file::{ClaimUid, Holder, Lease};
-use super::moved::{Facts, Moved};
+use super::moved::{Facts, Moved, STAYS};
 use super::wish::{Claim, Wish};
 use onload_sys::error::{Error, Result, error};
 
@@ -134,6 +134,7 @@ pub fn held(holders: &[String]) -> Error {
 pub(crate) fn choose(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> Result<Choice> {
     let most = wish.pool.share;
     let namespace = wish.moved.as_ref().map(|moved| moved.namespace);
+    let namespace = namespace.filter(|namespace| *namespace != STAYS);
     let is_own = |slot: &&Slot| match &slot.state {
         State::Over(lease) | State::Held(lease) => claim.holds(lease),
         // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.

@@ -337,7 +337,10 @@ impl<'a> Holders<'a> {
         let mut leftover = leftover(&found, wish.pool.share);
         leftover.retain(|number| *number != choice.slot());
         Ok(Grant {
-            lease: Some(self.lease(claim, wish, own)),
+            lease: Some(Lease {
+                claim: of.cloned(),
+                ..self.lease(claim, wish, own)
+            }),
             own: own.cloned(),
             is_asked,
             leftover,

@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
 use crate::select::one_or_more;
-use onload_sys::error::{Error, Result, bail, read_as_text};
+use crate::vf::VfConfig;
+use onload_sys::error::{Context as _, Error, Result, bail, read_as_text};
 use onload_sys::text::Quoted;
 
 /// What an interface has in a container; NAME is the name of the device.
@@ -27,6 +28,8 @@ pub struct NetdevSettings {
     /// Onload reaches it there by AF_XDP: the hook registers it with Onload in the container's network, before the
     /// program starts. It stays registered when it is back. The container is refused where Onload does not take it.
     pub af_xdp: bool,
+    /// What its virtual function is while the container has it.
+    pub vf: Option<VfConfig>,
 }
 
 /// A network that is reached through an interface, as `NETWORK` or `NETWORK via GATEWAY`.
@@ -98,6 +101,9 @@ impl TryFrom<i64> for Mtu {
 impl NetdevSettings {
     /// Looks at what belongs together.
     pub fn check(&self) -> Result<()> {
+        if let Some(vf) = &self.vf {
+            vf.check().context("vf")?;
+        }
         for (at, one) in self.addresses.iter().enumerate() {
             let rest = &self.addresses[at + 1..];
             if rest.iter().any(|other| other.address() == one.address()) {

@@ -18,6 +18,7 @@ pub mod specs;
 pub mod subject;
 pub mod sysfs;
 pub mod variable;
+mod vlans;
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
@@ -115,11 +116,14 @@ fn assemble(
     let mut devices = found.devices;
     chosen.name_tokens(&mut edits);
     addresses::set(&mut edits, request)?;
+    vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
     let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
-    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held;
+    // What a word chooses for a device, its specification does not say.
+    let is_chosen = request.addresses.is_some() || request.vlans.is_some();
+    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
     let memlock = settings.config.cdi.memlock;
     Ok(Decision {
         keys,

@@ -15,7 +15,7 @@ use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
 use onload_core::pool::Pool;
-use onload_core::request::{Origin, Request, Wanted};
+use onload_core::request::{Origin, Request, Wanted, WantedFor};
 use onload_core::ticket::Ticket;
 use onload_sys::bail;
 use onload_sys::error;
@@ -321,18 +321,25 @@ fn resolved<'a>(
         }
         asked.value = names;
     }
-    for one in request
-        .addresses
-        .iter_mut()
-        .flat_map(|asked| &mut asked.value)
-    {
-        let members = given.get(&(Class::Netdev, one.name.clone()));
+    if let Some(asked) = &mut request.addresses {
+        name_members(&mut asked.value, &given, &[Class::Netdev]);
+    }
+    if let Some(asked) = &mut request.vlans {
+        name_members(&mut asked.value, &given, &[Class::Netdev, Class::Vfio]);
+    }
+    (request, given)
+}
+
+/// Has what is for a device of a pool for the member that the pool gave.
+fn name_members<T>(all: &mut [WantedFor<T>], given: &Given, classes: &[Class]) {
+    for one in all {
+        let mut members = classes.iter();
+        let members = members.find_map(|class| given.get(&(*class, one.name.clone())));
         let at = usize::try_from(one.member).unwrap_or(usize::MAX);
         if let Some(member) = members.and_then(|members| members.get(at.checked_sub(1)?)) {
             (one.name, one.member) = (member.clone(), 1);
         }
     }
-    (request, given)
 }
 
 impl Chosen {

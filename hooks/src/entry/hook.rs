@@ -253,10 +253,11 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
     }
     let (token, id) = (asked.token.as_ref(), &state.id);
     let (rest, rdma) = moves::split(&asked);
-    let (moving, others): (Vec<Device>, Vec<Device>) = rest
-        .lease
-        .into_iter()
-        .partition(|device| device.class == Class::Netdev);
+    let (moving, others): (Vec<Device>, Vec<Device>) =
+        rest.lease.iter().cloned().partition(|device| {
+            let mut set_up = rest.vf.iter();
+            device.class == Class::Netdev || set_up.any(|given| given.device == *device)
+        });
     // What goes wrong with the one keeps nothing from the other.
     let released = lease::release(&others, token, id, &state.bundle);
     let gone = Gone {

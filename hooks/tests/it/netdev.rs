@@ -12,7 +12,7 @@ use crate::common::Sandbox;
 use crate::common::moving::{self, can_move, first, sandbox};
 use serde_json::Value;
 
-const DEVICES: &str = r#"
+pub(crate) const DEVICES: &str = r#"
 function_of() { # NUMBER NAME ADDRESS
   ip -n wire link add index $1 name w$2 type veth peer name $2 netns $$
   ip link set $2 address $3 mtu 1400 txqueuelen 77 alias "rack 7"

@@ -11,6 +11,7 @@ mod offer;
 mod onload;
 mod profile;
 mod rdma;
+mod set_up;
 mod surroundings;
 mod variable;
 mod zf;
@@ -32,6 +33,7 @@ use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
 use edits::Writer;
 use offer::Offer;
+use set_up::SetUp;
 use variable::Variables;
 pub use variable::device_of;
 
@@ -99,6 +101,7 @@ fn offer(
     writer: &Writer<'_>,
 ) -> Option<Offer> {
     let devices: Vec<&Offered> = inventory.of_class(class).collect();
+    let set_up = SetUp::new(config, pools);
     let offer = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
             onload::offer(class, inventory, &devices, writer)
@@ -109,8 +112,8 @@ fn offer(
             rdma::moving_offer(inventory, &devices, writer)
         }
         Class::Hugepages => hugepages::offer(&devices, writer),
-        Class::Netdev => netdev::offer(&devices, pools, config, writer),
-        _ => nodes::offer(class, &devices, writer),
+        Class::Netdev => netdev::offer(&devices, pools, config, &set_up, writer),
+        _ => nodes::offer(class, &devices, &set_up, writer),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }

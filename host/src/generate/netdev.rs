@@ -9,6 +9,7 @@ use onload_core::host_settings::Interface;
 
 use super::edits::Writer;
 use super::offer::{Entry, Offer};
+use super::set_up::SetUp;
 use crate::devices::Device;
 use crate::pools::NamedPool;
 
@@ -17,13 +18,14 @@ pub(super) fn offer(
     devices: &[&Device],
     pools: &[NamedPool],
     config: &Config,
+    set_up: &SetUp<'_>,
     writer: &Writer<'_>,
 ) -> Offer {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
             Some((netdev.name.to_string(), ContainerEdits::default()))
         } else {
-            entry(netdev, config, writer)
+            entry(netdev, config, set_up, writer)
         }
     });
     Offer {
@@ -45,7 +47,12 @@ fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool
     })
 }
 
-fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
+fn entry(
+    netdev: &Device,
+    config: &Config,
+    set_up: &SetUp<'_>,
+    writer: &Writer<'_>,
+) -> Option<Entry> {
     let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let name = netdev.name.as_str();
     let settings = config.netdev.get(name);
@@ -56,8 +63,11 @@ fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry>
         interface: interface.clone(),
         address: *address,
     });
+    let lease = writer.leased(Class::Netdev, [name].into_iter());
+    let vf = lease.iter().filter_map(|device| set_up.of(device));
     let hooks = writer.moving_hooks(&HookArguments {
-        lease: writer.leased(Class::Netdev, [name].into_iter()),
+        vf: vf.collect(),
+        lease,
         address: address.collect(),
         netdev: vec![MovedInterface {
             name: interface,

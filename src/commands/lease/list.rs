@@ -81,7 +81,7 @@ fn unkept(moved: &Moved<Facts>) -> &[String] {
             let unkept = queues.map(|queues| queues.unkept.as_slice());
             unkept.unwrap_or_default()
         }
-        Facts::Rdma(_) => &[],
+        Facts::Rdma(_) | Facts::Function(_) => &[],
     }
 }
 
@@ -175,6 +175,9 @@ fn object(listed: &Listed) -> Value {
             if let Some(moved) = &lease.moved {
                 object["not_restored"] = json!(moved.left);
                 object["not_kept"] = json!(unkept(moved));
+                if let Some(vf) = moved.facts.vf() {
+                    object["vf"] = json!(vf);
+                }
             }
         }
         Err(why) => object["error"] = json!(why),

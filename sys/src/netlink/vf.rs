@@ -281,7 +281,10 @@ mod mac_text {
 
     use crate::netlink::link::{address_bytes, address_text};
 
-    pub(super) fn serialize<S: Serializer>(mac: &Option<[u8; 6]>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        mac: &Option<[u8; 6]>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         mac.map(|mac| address_text(&mac)).serialize(to)
     }
 

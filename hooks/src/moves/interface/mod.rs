@@ -2,6 +2,7 @@
 //! container, and in [`take`] and [`restore`] how it comes back.
 
 mod facts;
+mod function;
 mod identity;
 mod inside;
 mod leftovers;
@@ -15,7 +16,7 @@ mod usage;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
+use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved, VfFacts};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::{Lock, START_PATIENCE};
 use onload_sys::netlink::link::Link;
@@ -97,7 +98,9 @@ impl Kind for Identity {
         let home = &way.home.netns;
         let warning = usage::check(home, link, Depth::Processes)?;
         let facts = facts::of(link, *pci);
+        let vf = function::examine(self, home, request)?;
         let facts = InterfaceFacts {
+            vf: vf.map(Box::new),
             queues: queues::of(home, link).map(Box::new),
             onload: onload::registration(&facts),
             ..facts
@@ -116,6 +119,7 @@ impl Kind for Identity {
         let (link, request) = (&departure.candidate.seen, &departure.candidate.request);
         // It may have come into use since the first look. Nobody but root can do that.
         usage::check(&way.home.netns, link, Depth::Root)?;
+        function::set_up(&way.home, link, &departure.facts)?;
         let moved = way.home.netns.give(link.index, &way.to, None);
         moved.with_context(|| leftovers::moving(&link.name, "into the container"))?;
         let there = self.look(&way.to, request)?;
@@ -130,6 +134,10 @@ impl Kind for Identity {
 
     fn identity(facts: &InterfaceFacts) -> (PciAddress, &str) {
         (facts.pci, &facts.name)
+    }
+
+    fn vf(facts: &InterfaceFacts) -> Option<&VfFacts> {
+        facts.vf.as_deref()
     }
 
     fn find(&self, netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Link>> {
