@@ -282,17 +282,3 @@ fn a_hook_that_is_killed_at_any_system_call_leaves_a_function_that_is_put_back()
     let lease = format!("vfio:{VF}");
     killed_everywhere(STAND_INS, &devices(VF, ""), &lease, &options, ":");
 }
-
-#[test]
-fn a_hook_that_is_killed_while_it_moves_an_interface_leaves_its_function_put_back() {
-    let options =
-        format!("--netdev ens1v0@{INTERFACE} --vf netdev:ens1v0=vlan=100;mac=02:00:00:00:77:01");
-    let devices = devices(INTERFACE, netdev::DEVICES);
-    killed_everywhere(
-        &interfaces(),
-        &devices,
-        "netdev:ens1v0",
-        &options,
-        "same \"$at\"",
-    );
-}
