@@ -86,6 +86,7 @@ fn rdma_with_libraries() -> Tree {
         .says("/etc/libibverbs.d")
         .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
     place("libibverbs.so.1", &verbs);
+    place("librdmacm.so.1", &SharedLibrary::new("librdmacm.so.1"));
     for name in ["mlx4", "mlx5", "rxe"] {
         let file = format!("lib{name}-rdmav34.so");
         let provider =
@@ -585,6 +586,9 @@ checks! {
     a_host_without_libibverbs_is_warned_of: "rdma-libraries", rdma_with_libraries(),
         |tree| { tree.remove(&format!("{MULTIARCH}/libibverbs.so.1")); }
         => "warn", "the host has no libibverbs.so.1: only images", "apt-get install ibverbs-providers";
+    a_host_without_librdmacm_is_warned_of: "rdma-libraries", rdma_with_libraries(),
+        |tree| { tree.remove(&format!("{MULTIARCH}/librdmacm.so.1")); }
+        => "warn", "those of the host, which has no librdmacm.so.1", "apt-get install rdmacm-utils";
     gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
         |tree| { tree.remove("/sys/module/nvidia_peermem"); }
         => "warn", "nvidia_peermem is not loaded", "modprobe nvidia-peermem";
