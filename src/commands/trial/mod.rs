@@ -114,7 +114,7 @@ fn print(
         Outcome::Fails(text) => (ERROR, "does not work", text, Answer::No),
         Outcome::NotTried(why) => {
             printer.error(format_args!(
-                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; onload-ctk doctor says what to do"
+                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
             ));
             return Ok(Answer::NotTried);
         }
