@@ -41,7 +41,7 @@ pub struct HostSettings {
     /// Interfaces that are registered with Onload for AF_XDP. A registration ends with the boot.
     pub af_xdp: Vec<Interface>,
     /// Whether Onload sets flow filters on them. With false it sets none, and each of them gets one channel, since
-    /// without filters only connections whose hash meets the queue of the stack are accelerated. Say false where a
+    /// without filters only connections whose hash meets the queue of the stack are accelerated. Set false where a
     /// card has no filters (ethtool -k: "ntuple-filters: off \[fixed]"): there every server's bind or listen fails
     /// with "Operation not supported". Default: the module's parameter and the channels stay as they are.
     pub af_xdp_flow_filters: Option<bool>,

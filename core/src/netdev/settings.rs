@@ -25,7 +25,7 @@ pub struct NetdevSettings {
     /// The most bytes of a packet, from 68 to 65535. Default: as it is on the host.
     pub mtu: Option<Mtu>,
     /// Onload reaches it there by AF_XDP: the hook registers it with Onload in the container's network, before the
-    /// program starts. It stays registered when it is back. The container is refused where Onload does not take it.
+    /// program starts. It stays registered when it returns. Where Onload refuses it, the container does not start.
     pub af_xdp: bool,
 }
 
