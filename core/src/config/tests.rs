@@ -106,6 +106,8 @@ fn every_known_key_can_be_set() {
         slots = 20
         resources = {"amd.com/onload"={class="nic",slots=5}}
         addresses = ["192.0.2.0/24"]
+        routes = ["198.51.100.0/24"]
+        mtu = 9000
         listen = ""
     "#;
     let config = Config::parse(text).unwrap();
@@ -126,6 +128,9 @@ fn every_known_key_can_be_set() {
         (20, 1)
     );
     assert_eq!(kubernetes.addresses[0].to_string(), "192.0.2.0/24");
+    assert_eq!(kubernetes.routes[0].to_string(), "198.51.100.0/24");
+    let usual = Config::default().kubernetes.mtu;
+    assert_eq!((kubernetes.mtu.get(), usual.get()), (9000, 1500));
     assert_eq!(kubernetes.listen, Listen::Nowhere);
     let log = Log {
         level: LogLevel::Debug,
@@ -199,6 +204,8 @@ fn what_an_interface_cannot_have_is_refused_with_its_line_and_key() {
         "[pools.p]\nclass = \"vfio\"\nmove = \"cni\" => pools.p.move is for class netdev, and the pool is of class vfio",
         "[pools.p]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { interfaces = \"ens1v*\" } => pools.p.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf",
         "[kubernetes]\naddresses = [\"192.0.2.1/24\"] => line 2: kubernetes.addresses: \"192.0.2.1/24\" is no network",
+        "[kubernetes]\nroutes = [\"198.51.100.1/24\"] => line 2: kubernetes.routes: \"198.51.100.1/24\" is no network",
+        "[kubernetes]\nmtu = 67 => line 2: kubernetes.mtu: expected a number of bytes from 68 to 65535, found 67",
         "[pools.p]\nclass = \"netdev\"\nmove = \"us\" => line 3: pools.p.move: ",
         "[discover]\noffer-netdevs = [\"\"] => line 2: discover.offer-netdevs: ",
     ] {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::address::{InterfaceAddress, Network};
 use crate::select::one_or_more;
 use onload_sys::error::{Error, Result, bail, read_as_text};
-use onload_sys::text::Quoted;
+use onload_sys::text::{Quoted, decimal};
 
 /// What an interface has in a container; NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -84,6 +84,30 @@ impl Mtu {
     }
 }
 
+impl Default for Mtu {
+    /// That of Ethernet.
+    fn default() -> Self {
+        Mtu(1500)
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Mtu {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match decimal(text) {
+            Some(number) => Mtu::try_from(i64::from(number)),
+            None => bail!("{} is no number of bytes", Quoted(text)),
+        }
+    }
+}
+
 impl TryFrom<i64> for Mtu {
     type Error = Error;
 
@@ -143,6 +167,26 @@ mod tests {
         ] {
             let error = text.parse::<Route>().unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_mtu_is_a_number_of_bytes_that_ipv4_allows() {
+        for text in ["68", "1500", "65535"] {
+            assert_eq!(text.parse::<Mtu>().unwrap().to_string(), text);
+        }
+        for text in [
+            "67",
+            "65536",
+            "0",
+            "-1",
+            "+1500",
+            "1500 ",
+            "",
+            "1e3",
+            "4294967296",
+        ] {
+            assert!(text.parse::<Mtu>().is_err(), "{text:?}");
         }
     }
 

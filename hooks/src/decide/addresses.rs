@@ -2,7 +2,7 @@
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
-use onload_core::hook_arguments::{GivenAddress, HookArguments};
+use onload_core::hook_arguments::{Given, HookArguments};
 use onload_core::request::{Request, WantedAddress};
 use onload_sys::bail;
 use onload_sys::error::Result;
@@ -32,9 +32,9 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
         if own.is_empty() {
             continue;
         }
-        let given = own.iter().map(|one| GivenAddress {
+        let given = own.iter().map(|one| Given {
             interface: interface.clone(),
-            address: one.address,
+            value: one.address,
         });
         arguments.address = given.collect();
         arguments.replace_in(&mut hook.args);

@@ -21,6 +21,7 @@ use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::lease::{Device, Facts, Leases, Left, Moved, Token};
 use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::NetdevSettings;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::{Lock, START_PATIENCE};
@@ -239,9 +240,9 @@ pub(crate) struct Request<'a> {
     /// Its name on the host.
     pub(super) name: String,
     pub(super) pci: PciAddress,
-    /// What it is to have in the container.
-    pub(super) addresses: Vec<InterfaceAddress>,
-    /// What the operator's configuration says of it beside.
+    /// What it is called in the container; none where it keeps its name.
+    pub(super) new_name: Option<&'a NewName>,
+    /// What it is to have there: as the operator's configuration says, where the hook's arguments say nothing else.
     pub(super) settings: NetdevSettings,
 }
 
@@ -316,7 +317,7 @@ impl<'a, K: Kind> Candidate<'a, K> {
     fn lease(self, way: &Way<'_, K>) -> Result<Departure<'a, K>> {
         let request = &self.request;
         let (facts, warning) = way.home.kind.examine(&self.seen, request, way)?;
-        let addresses = request.addresses.iter();
+        let addresses = request.settings.addresses.iter();
         let addresses = addresses.map(InterfaceAddress::address).collect();
         let moved = way.moved(facts.clone().into(), addresses);
         way.lease(request.device, Some(&moved))?;

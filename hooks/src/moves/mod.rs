@@ -10,7 +10,8 @@ mod rdma;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{Given, HookArguments};
+use onload_core::host_settings::Interface;
 use onload_core::lease::{Device, Leases};
 use onload_core::netdev::settings::NetdevSettings;
 use onload_sys::bail;
@@ -75,7 +76,7 @@ fn request<'a>(
                 device,
                 name,
                 pci,
-                addresses: Vec::new(),
+                new_name: None,
                 settings: NetdevSettings::default(),
             });
         }
@@ -102,16 +103,34 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
         let mut request = request(arguments, Class::Netdev, name, interface.pci)?;
         let settings = configured.get(request.device.name.as_str());
         request.settings = settings.cloned().unwrap_or_default();
-        let given = arguments.address.iter();
-        let given = given.filter(|given| given.interface == interface.name);
-        request.addresses = given.map(|given| given.address).collect();
-        if request.addresses.is_empty() {
-            let addresses = &request.settings.addresses;
-            request.addresses.clone_from(addresses);
-        }
+        let of = &interface.name;
+        replace(
+            &mut request.settings.addresses,
+            given(&arguments.address, of),
+        );
+        replace(&mut request.settings.routes, given(&arguments.route, of));
+        let mtu = given(&arguments.mtu, of).next().copied();
+        request.settings.mtu = mtu.or(request.settings.mtu);
+        request.new_name = given(&arguments.rename, of).next();
         requests.push(request);
     }
     Ok(requests)
+}
+
+/// What a hook's arguments give an interface.
+fn given<'a, T>(all: &'a [Given<T>], interface: &Interface) -> impl Iterator<Item = &'a T> {
+    let own = all
+        .iter()
+        .filter(move |given| given.interface == *interface);
+    own.map(|given| &given.value)
+}
+
+/// Takes the others, where there are some.
+fn replace<'a, T: Copy + 'a>(own: &mut Vec<T>, others: impl Iterator<Item = &'a T>) {
+    let mut others = others.copied().peekable();
+    if others.peek().is_some() {
+        *own = others.collect();
+    }
 }
 
 /// The RDMA devices that a hook is to move.

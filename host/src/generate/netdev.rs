@@ -4,7 +4,7 @@
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
-use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
+use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::host_settings::Interface;
 
 use super::edits::Writer;
@@ -52,9 +52,9 @@ fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry>
     let addresses = settings
         .into_iter()
         .flat_map(|settings| &settings.addresses);
-    let address = addresses.map(|address| GivenAddress {
+    let address = addresses.map(|address| Given {
         interface: interface.clone(),
-        address: *address,
+        value: *address,
     });
     let hooks = writer.moving_hooks(&HookArguments {
         lease: writer.leased(Class::Netdev, [name].into_iter()),

@@ -17,9 +17,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
 use onload_core::class::Class;
-use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
+use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::name::NewName;
+use onload_core::netdev::settings::{Mtu, Route};
 use onload_sys::fs::atomic;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -39,24 +41,39 @@ pub(crate) struct Leased {
     pub(crate) device: LeasedDevice,
     /// How many containers, or claims, may have it at once.
     pub(crate) most: u32,
-    /// The interface that it is, where the claim says which addresses that is to have.
-    pub(crate) addressed: Option<Addressed>,
+    /// The interface that it is, where the claim says something of it.
+    pub(crate) interface: Option<PodInterface>,
 }
 
-/// An interface with the addresses of a claim. The hook of the claim comes first and moves it, so that the device's
-/// own hook finds it there.
+/// An interface with what a claim says of it. The hook of the claim comes first and moves it, so that the device's own
+/// hook finds it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Addressed {
-    pub(crate) interface: MovedInterface,
+pub(crate) struct PodInterface {
+    pub(crate) moved: MovedInterface,
+    pub(crate) name: Option<NewName>,
+    pub(crate) mtu: Option<Mtu>,
     pub(crate) addresses: Vec<InterfaceAddress>,
+    pub(crate) routes: Vec<Route>,
 }
 
-impl Addressed {
-    fn given(&self) -> impl Iterator<Item = GivenAddress> {
-        self.addresses.iter().map(|address| GivenAddress {
-            interface: self.interface.name.clone(),
-            address: *address,
-        })
+impl PodInterface {
+    fn arguments(&self) -> HookArguments {
+        HookArguments {
+            netdev: vec![self.moved.clone()],
+            address: self.given(&self.addresses),
+            route: self.given(&self.routes),
+            mtu: self.given(&self.mtu),
+            rename: self.given(&self.name),
+            ..HookArguments::default()
+        }
+    }
+
+    fn given<'a, T: Clone + 'a>(&self, values: impl IntoIterator<Item = &'a T>) -> Vec<Given<T>> {
+        let given = values.into_iter().map(|value| Given {
+            interface: self.moved.name.clone(),
+            value: value.clone(),
+        });
+        given.collect()
     }
 }
 
@@ -133,16 +150,11 @@ fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
 
 /// The same program at the same stage, for a device and a claim.
 fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
-    let addressed = leased.addressed.as_ref();
+    let interface = leased.interface.as_ref();
     let asked = HookArguments {
         lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
-        netdev: addressed
-            .map(|addressed| addressed.interface.clone())
-            .into_iter()
-            .collect(),
-        address: addressed.into_iter().flat_map(Addressed::given).collect(),
-        ..HookArguments::default()
+        ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
     };
     let mut hook = hook.clone();
     hook.args.truncate(2);
@@ -268,7 +280,7 @@ mod tests {
             request: "vf".to_owned(),
             device: format!("vfio:{name}").parse().unwrap(),
             most: 1,
-            addressed: None,
+            interface: None,
         }
     }
 
@@ -368,30 +380,52 @@ mod tests {
     }
 
     #[test]
-    fn the_hook_of_a_claim_moves_an_interface_that_has_addresses_of_it() {
-        let addressed = Addressed {
-            interface: "ens1v0@0000:81:11.0".parse().unwrap(),
+    fn the_hook_of_a_claim_moves_an_interface_of_which_it_says_something() {
+        let interface = PodInterface {
+            moved: "ens1v0@0000:81:11.0".parse().unwrap(),
+            name: Some("net1".parse().unwrap()),
+            mtu: Some("1400".parse().unwrap()),
             addresses: ["192.0.2.10/24", "2001:db8::10/64"]
                 .map(|one| one.parse().unwrap())
                 .to_vec(),
+            routes: vec!["198.51.100.0/24 via 192.0.2.1".parse().unwrap()],
         };
-        let leased = Leased {
-            device: "netdev:ens1v0".parse().unwrap(),
-            addressed: Some(addressed),
-            ..leased("a")
+        let plain = PodInterface {
+            name: None,
+            mtu: None,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            ..interface.clone()
         };
+        let moved = ["--netdev", "ens1v0@0000:81:11.0"];
+        let more = [
+            "--address",
+            "ens1v0=192.0.2.10/24",
+            "--address",
+            "ens1v0=2001:db8::10/64",
+            "--route",
+            "ens1v0=198.51.100.0/24 via 192.0.2.1",
+            "--mtu",
+            "ens1v0=1400",
+            "--rename",
+            "ens1v0=net1",
+        ];
         let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
-        let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
-        validate(&spec).unwrap();
-        let hook = &spec.devices[0].container_edits.hooks[0];
-        let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
-        let addresses: Vec<String> = asked.address.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            addresses,
-            ["ens1v0=192.0.2.10/24", "ens1v0=2001:db8::10/64"]
-        );
-        assert_eq!(asked.netdev[0].to_string(), "ens1v0@0000:81:11.0");
-        assert_eq!(asked.claim, Some(uid()));
+        for (interface, more) in [(interface, &more[..]), (plain, &[])] {
+            let leased = Leased {
+                device: "netdev:ens1v0".parse().unwrap(),
+                interface: Some(interface),
+                ..leased("a")
+            };
+            let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
+            validate(&spec).unwrap();
+            let hook = &spec.devices[0].container_edits.hooks[0];
+            let first = ["onload-hook", "createRuntime", "--lease", "netdev:ens1v0"];
+            let words = [&first[..], &["--claim", UID], &moved, more].concat();
+            assert_eq!(hook.args, words);
+            let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
+            assert_eq!(asked.claim, Some(uid()));
+        }
     }
 
     #[test]

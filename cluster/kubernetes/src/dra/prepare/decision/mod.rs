@@ -1,6 +1,6 @@
 //! What containers of a claim get. Nothing is read or written here.
 
-mod address;
+mod interface;
 #[cfg(test)]
 mod tests;
 
@@ -55,7 +55,7 @@ pub(crate) fn decide(
     for allocated in all {
         let request = allocated.request.clone();
         let given = around.give(&allocated, uid).and_then(|given| {
-            address::refuse_twice(&decision.leased, &given.leased)?;
+            interface::refuse_twice(&decision.leased, &given.leased)?;
             Ok(given)
         });
         let given = given.with_context(|| of_request(&request))?;
@@ -92,7 +92,7 @@ impl Surroundings<'_> {
         let offer = self.offer(allocated)?;
         let class = class(offer, allocated)?;
         let profile = profile(offer, allocated)?;
-        let addressed = address::addressed(self.snapshot, offer, allocated)?;
+        let in_pod = interface::in_pod(self.snapshot, offer, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
         if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
             // Who only watches takes a device away from nobody, also where no hook leases it.
@@ -105,7 +105,7 @@ impl Surroundings<'_> {
             given.leased = own.iter().map(leased).collect();
             // An interface is one CDI device.
             if let Some(only) = given.leased.first_mut() {
-                only.addressed = addressed;
+                only.interface = in_pod;
             }
             given.beside = self.family(&allocated.request, offer);
         }
@@ -250,7 +250,7 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
         request: request.to_owned(),
         device: LeasedDevice { class, name },
         most: offer.most().unwrap_or(u32::MAX),
-        addressed: None,
+        interface: None,
     }
 }
 
