@@ -15,6 +15,7 @@ mod dra_releases;
 mod dra_slices;
 mod dra_tls;
 mod go_kubelet;
+mod helm;
 mod image;
 mod install;
 mod kubelet;

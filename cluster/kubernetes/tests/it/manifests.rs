@@ -43,7 +43,7 @@ fn packaging() -> PathBuf {
     root().join("packaging/kubernetes")
 }
 
-fn text(path: impl AsRef<Path>) -> String {
+pub(crate) fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(packaging().join(path)).unwrap()
 }
 
@@ -57,7 +57,7 @@ fn names(directory: &str) -> Vec<String> {
 }
 
 /// The objects of a file.
-fn objects(text: &str) -> Vec<Value> {
+pub(crate) fn objects(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
@@ -98,7 +98,7 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
 }
 
 /// An object as it is after a type has read and written it.
-fn read_back(object: &Value) -> Value {
+pub(crate) fn read_back(object: &Value) -> Value {
     let kind = (
         object["apiVersion"].as_str().unwrap(),
         object["kind"].as_str().unwrap(),
