@@ -8,6 +8,7 @@ use crate::support::limits;
 use crate::support::offers::{captured, held, held_by_pod, offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use onload_core::class::Class;
+use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Offer, Sharing};
 use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{
@@ -34,7 +35,7 @@ fn with_pool<T>(
         uid: "u-1",
         names: &names,
         offers,
-        slots: 10,
+        settings: &KubernetesSettings::default(),
     };
     take(&Pool::of(wanted, class, features))
 }

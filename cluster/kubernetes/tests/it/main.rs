@@ -12,6 +12,7 @@ mod dra_engine;
 mod dra_many;
 mod dra_publish;
 mod dra_releases;
+mod dra_reports;
 mod dra_slices;
 mod dra_tls;
 mod go_kubelet;

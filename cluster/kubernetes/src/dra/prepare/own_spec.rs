@@ -1,13 +1,14 @@
 //! The specification of a claim: what only its containers may have. Each device that they lease is a device of its
 //! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
-//! it. It gives no node: the device's own specification does, and is read anew for each container. Where the pod asked
-//! for a resource, each request is a device too: it has the variables that a device plugin gives.
+//! it. It gives no node: the device's own specification does, and is read anew for each container. Each request is a
+//! device too: it has the file that describes the request's devices, and where the pod asked for a resource, the variables
+//! that a device plugin gives.
 //!
-//! Beside it stands a file that says which claim it is of, for [`mod@super::sweep`]: the name of a claim does not fit
-//! into that of a file, and CDI readers take `.json` and `.yaml` alone. A claim that has nothing for itself has that
-//! file alone. It tells the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
+//! Beside it stands a file that says which claim it is of and what that was given, for [`mod@super::sweep`] and for its
+//! status: the name of a claim does not fit into that of a file, and CDI readers take `.json` and `.yaml` alone. It tells
+//! the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -15,7 +16,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
+use k8s_openapi::api::resource::v1::NetworkDeviceData;
+use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Mount, Spec, minimum_version, to_json};
 use onload_core::class::Class;
 use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
@@ -30,8 +32,8 @@ use crate::host_state::{CLAIM_FILES, CLAIM_KIND};
 const READABLE: u32 = 0o644;
 const SPEC: &str = ".json";
 const OWNER: &str = ".claim";
-/// The most bytes of the latter: two names of at most 253 bytes.
-const MOST_OWNER: usize = 2048;
+/// The most bytes of the latter: a claim has at most 32 devices, each with names of at most 500 bytes and 16 addresses.
+const MOST_OWNER: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leased {
@@ -60,10 +62,30 @@ impl Addressed {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Which claim it is, and what it was given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Owner {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    /// What its pod calls it, where it was made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod_claim: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) devices: Vec<PreparedDevice>,
+}
+
+/// A device of a claim, as the API server knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PreparedDevice {
+    pub(crate) pool: String,
+    pub(crate) device: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) share_id: Option<String>,
+    /// What an interface is in the pod, once it has moved there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<NetworkDeviceData>,
 }
 
 pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
@@ -75,6 +97,8 @@ pub(crate) struct Own<'a> {
     pub(crate) leased: &'a [Leased],
     pub(crate) hooks: &'a Hooks,
     pub(crate) variables: &'a Variables,
+    /// What describes the devices of each request.
+    pub(crate) mounts: &'a BTreeMap<String, Mount>,
 }
 
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
@@ -96,12 +120,14 @@ fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
         };
         Some((own_name(uid, &leased.device), edits))
     });
-    let requests = own.variables.iter().map(|(request, variables)| {
-        let variables = variables.iter();
+    let requests: BTreeSet<&String> = own.variables.keys().chain(own.mounts.keys()).collect();
+    let requests = requests.into_iter().map(|request| {
+        let variables = own.variables.get(request).into_iter().flatten();
         let edits = ContainerEdits {
             env: variables
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect(),
+            mounts: own.mounts.get(request).cloned().into_iter().collect(),
             ..ContainerEdits::default()
         };
         (request_name(uid, request), edits)
@@ -199,6 +225,10 @@ impl OwnSpecs {
         Ok(had_spec)
     }
 
+    pub(crate) fn has(&self, uid: &ClaimUid) -> bool {
+        self.dir.join(file(uid, OWNER)).exists()
+    }
+
     /// The claims that are prepared, and which they are, where that is known.
     pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<Owner>> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
@@ -210,7 +240,7 @@ impl OwnSpecs {
         .collect()
     }
 
-    fn owner(&self, uid: &ClaimUid) -> Option<Owner> {
+    pub(crate) fn owner(&self, uid: &ClaimUid) -> Option<Owner> {
         let bytes = fs::read(self.dir.join(file(uid, OWNER))).ok()?;
         serde_json::from_slice(bytes.get(..MOST_OWNER).unwrap_or(&bytes)).ok()
     }
@@ -260,6 +290,7 @@ mod tests {
         Owner {
             namespace: "default".to_owned(),
             name: "c".to_owned(),
+            ..Owner::default()
         }
     }
 
@@ -295,10 +326,12 @@ mod tests {
 
     fn own<'a>(leased: &'a [Leased], hooks: &'a Hooks) -> Own<'a> {
         static NONE: Variables = Variables::new();
+        static NO_MOUNTS: BTreeMap<String, Mount> = BTreeMap::new();
         Own {
             leased,
             hooks,
             variables: &NONE,
+            mounts: &NO_MOUNTS,
         }
     }
 
@@ -350,6 +383,7 @@ mod tests {
             leased: &[],
             hooks: &Hooks::new(),
             variables: &variables,
+            mounts: &BTreeMap::new(),
         };
         let spec = spec(&uid(), own).unwrap();
         validate(&spec).unwrap();

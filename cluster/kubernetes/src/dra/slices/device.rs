@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{
     DeviceTaint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, Offer};
 
@@ -43,22 +44,28 @@ pub fn trouble(offer: &Offer) -> Option<Trouble> {
     (beside != Health::Healthy).then_some(Trouble::Held)
 }
 
-pub(super) fn is_of_a_claim(lease: &Lease) -> bool {
+pub(crate) fn is_of_a_claim(lease: &Lease) -> bool {
     lease.claim.is_some()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     One,
     /// So many at once.
     Shared(u32),
     Slot(u32),
 }
 
-pub(super) fn device(name: String, offer: &Offer, form: Form, trouble: Option<Trouble>) -> Device {
+pub(super) fn device(
+    name: String,
+    offer: &Offer,
+    form: Form,
+    resource: Option<&ResourceName>,
+    trouble: Option<Trouble>,
+) -> Device {
     Device {
         name,
-        attributes: Some(attributes(offer, form)),
+        attributes: Some(attributes(offer, form, resource)),
         capacity: Some(capacity(form)),
         allow_multiple_allocations: matches!(form, Form::Shared(_)).then_some(true),
         taints: trouble.map(|trouble| vec![taint(trouble)]),
@@ -76,8 +83,12 @@ pub(super) fn taint(trouble: Trouble) -> DeviceTaint {
 
 /// Every device of a class has the same ones of ours: a selector that asks for one that is missing is an error
 /// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
-/// stand-in.
-fn attributes(offer: &Offer, form: Form) -> BTreeMap<String, DeviceAttribute> {
+/// stand-in. `resource` is what the device is one of.
+pub(crate) fn attributes(
+    offer: &Offer,
+    form: Form,
+    resource: Option<&ResourceName>,
+) -> BTreeMap<String, DeviceAttribute> {
     let own = offer.attributes.iter();
     let own = own.map(|(name, value)| ((*name).to_owned(), of_offer(value)));
     let mut attributes: BTreeMap<String, DeviceAttribute> = own.collect();
@@ -90,6 +101,12 @@ fn attributes(offer: &Offer, form: Form) -> BTreeMap<String, DeviceAttribute> {
     if let Some(pci) = offer.pci {
         let address = text(&pci.to_string());
         attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
+        // Multus looks for the resource that a network names, and gives a CNI plugin the other.
+        if let Some(resource) = resource.filter(|resource| resource.as_str().len() <= MOST_TEXT) {
+            attributes.insert("k8s.cni.cncf.io/deviceID".to_owned(), address.clone());
+            let resource = text(resource.as_str());
+            attributes.insert("k8s.cni.cncf.io/resourceName".to_owned(), resource);
+        }
         attributes.insert("resource.kubernetes.io/pciBusID".to_owned(), address);
     }
     if let Some(root) = &offer.pcie_root {

@@ -10,6 +10,7 @@ mod pool;
 mod probe;
 
 pub use compare::{Fingerprint, Listed, lost};
+pub(crate) use device::{Form, attributes, is_of_a_claim};
 pub use device::{HELD, Trouble, UNHEALTHY, trouble};
 pub use features::Features;
 pub(crate) use pool::pf_of;

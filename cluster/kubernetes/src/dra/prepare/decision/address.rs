@@ -72,7 +72,7 @@ fn allowed(snapshot: &Snapshot, addresses: &[InterfaceAddress]) -> Result<()> {
     )
 }
 
-fn interface(offer: &Offer) -> Option<MovedInterface> {
+pub(super) fn interface(offer: &Offer) -> Option<MovedInterface> {
     let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
         return None;
     };

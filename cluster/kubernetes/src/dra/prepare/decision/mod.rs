@@ -1,6 +1,7 @@
 //! What containers of a claim get. Nothing is read or written here.
 
 mod address;
+mod described;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use onload_host::offers::{Health, Offer, Sharing};
 use onload_sys::text::{Listed, Quoted};
 
 use super::allocation::Allocated;
+use super::metadata::Described;
 use super::own_spec::{Leased, Variables, own_name, request_name};
 use super::parameters::misplaced;
 use crate::dra::names::DraNames;
@@ -32,7 +34,7 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// What kubelet is answered, and what has to be done before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decision {
     pub(crate) devices: Vec<Device>,
     pub(crate) leased: Vec<Leased>,
@@ -40,6 +42,7 @@ pub(crate) struct Decision {
     pub(crate) beside: Vec<Leased>,
     /// What containers are told that asked for resources.
     pub(crate) variables: Variables,
+    pub(crate) described: Vec<Described>,
 }
 
 /// Decides for each device of an allocation: one that cannot be given refuses all.
@@ -61,10 +64,9 @@ pub(crate) fn decide(
         let given = given.with_context(|| of_request(&request))?;
         decision.leased.extend(given.leased);
         decision.beside.extend(given.beside);
+        decision.described.push(given.described);
         let mut cdi_device_ids = given.ids;
-        if decision.variables.contains_key(&allocated.request) {
-            cdi_device_ids.push(request_name(uid, &allocated.request));
-        }
+        cdi_device_ids.push(request_name(uid, &allocated.request));
         decision.devices.push(Device {
             request_names: vec![allocated.request],
             pool_name: allocated.pool,
@@ -85,6 +87,7 @@ struct Given {
     ids: Vec<String>,
     leased: Vec<Leased>,
     beside: Vec<Leased>,
+    described: Described,
 }
 
 impl Surroundings<'_> {
@@ -94,12 +97,15 @@ impl Surroundings<'_> {
         let profile = profile(offer, allocated)?;
         let addressed = address::addressed(self.snapshot, offer, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
+        let mut given = Given {
+            described: self.describe(allocated, offer),
+            ..Given::default()
+        };
         if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
             // Who only watches takes a device away from nobody, also where no hook leases it.
-            return Ok(Given::default());
+            return Ok(given);
         }
         let own = self.cdi_devices(offer, class)?;
-        let mut given = Given::default();
         if is_leased {
             let leased = |name| leased(&allocated.request, offer, class, name);
             given.leased = own.iter().map(leased).collect();

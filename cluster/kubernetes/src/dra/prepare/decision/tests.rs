@@ -38,6 +38,7 @@ fn node() -> Snapshot {
         lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
         nodes: BTreeMap::new(),
         cni_pools: BTreeSet::new(),
+        netdev_addresses: BTreeMap::new(),
         not_offered: BTreeMap::from([(
             "0000:81:10.7".to_owned(),
             vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
@@ -54,6 +55,7 @@ fn allocated(request: &str, pool: &str, device: &str, parameters: &serde_json::V
     );
     Allocated {
         request: request.to_owned(),
+        chosen: request.to_owned(),
         pool: pool.to_owned(),
         device: device.to_owned(),
         resource: None,
@@ -89,8 +91,23 @@ fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, 
 }
 
 fn ids(device: Allocated) -> Result<Vec<String>, String> {
-    let decision = decided(vec![device])?;
-    Ok(decision.devices.into_iter().next().unwrap().cdi_device_ids)
+    Ok(of_first(decided(vec![device])?))
+}
+
+/// The CDI devices of the first device, without that of its request, which is the last.
+fn of_first(decision: Decision) -> Vec<String> {
+    let Device {
+        request_names,
+        mut cdi_device_ids,
+        ..
+    } = decision.devices.into_iter().next().unwrap();
+    let last = cdi_device_ids.pop().unwrap();
+    assert_eq!(last, of_request(&request_names[0]));
+    cdi_device_ids
+}
+
+fn of_request(request: &str) -> String {
+    format!("onload.dev/claim={UID}.request.{request}")
 }
 
 #[test]
@@ -163,7 +180,6 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
     let decision = decided(vec![vfio]).unwrap();
     let of_claim = format!("onload.dev/claim={UID}.vfio.0000:81:10.0");
     let ids = [of_claim.as_str(), "onload.dev/vfio=0000:81:10.0"];
-    assert_eq!(decision.devices[0].cdi_device_ids, ids);
     let leased = Leased {
         request: "vf".to_owned(),
         device: "vfio:0000:81:10.0".parse().unwrap(),
@@ -171,6 +187,7 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
         addressed: None,
     };
     assert_eq!(decision.leased, [leased]);
+    assert_eq!(of_first(decision), ids);
 }
 
 #[test]
@@ -180,8 +197,8 @@ fn who_only_watches_takes_nothing_away() {
         ..allocated("w", pool, device, &json!({}))
     };
     let decision = decided(vec![admin("n1/vfio", "0000-81-10-0")]).unwrap();
-    assert!(decision.devices[0].cdi_device_ids.is_empty());
     assert!(decision.leased.is_empty());
+    assert_eq!(of_first(decision), [""; 0]);
     assert_eq!(
         ids(admin("n1/nic", "ens1")).unwrap(),
         ["onload.dev/nic=ens1"]
@@ -197,7 +214,7 @@ fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
         ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({}))
     };
     let decision = decided_on(&node, vec![admin]).unwrap();
-    assert!(decision.devices[0].cdi_device_ids.is_empty());
+    assert_eq!(of_first(decision), [""; 0]);
 }
 
 #[test]
@@ -231,11 +248,10 @@ fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
         .iter()
         .map(|device| device.cdi_device_ids.last())
         .collect();
-    let of_request = |request: &str| format!("onload.dev/claim={UID}.request.{request}");
     assert_eq!(last[0], Some(&of_request("r-0")));
     assert_eq!(last[1], Some(&of_request("r-1")));
     assert_eq!(last[2], Some(&of_request("r-0")));
-    assert_eq!(last[3].unwrap(), "onload.dev/nic=ens1");
+    assert_eq!(last[3], Some(&of_request("claimed")));
 }
 
 #[test]
@@ -328,15 +344,60 @@ fn moved(request: &str, device: &str, address: &str) -> Allocated {
 fn the_hook_of_a_claim_moves_an_interface_with_the_claim_s_address() {
     let node = node_with_interfaces();
     let decision = decided_on(&node, vec![moved("fast", "ens1v0", "192.0.2.10/24")]).unwrap();
-    let ids = &decision.devices[0].cdi_device_ids;
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
-    assert_eq!(ids, &[of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
     let addressed = decision.leased[0].addressed.as_ref().unwrap();
     assert_eq!(addressed.interface.to_string(), "ens1v0@0000:81:11.0");
     assert_eq!(addressed.addresses, ["192.0.2.10/24".parse().unwrap()]);
+    let ids = of_first(decision);
+    assert_eq!(ids, [of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
     let none = allocated("fast", "n1/netdev", "ens1v0", &json!({}));
     let decision = decided_on(&node, vec![none]).unwrap();
     assert_eq!(decision.leased[0].addressed, None);
+}
+
+#[test]
+fn an_interface_is_described_as_it_will_be_in_the_pod() {
+    let mut node = node_with_interfaces();
+    let configured = ["198.51.100.7/24", "2001:db8::7/64"].map(|address| address.parse().unwrap());
+    node.netdev_addresses
+        .insert("ens1v0".to_owned(), configured.to_vec());
+    let network = |device| {
+        let decision = decided_on(&node, vec![device]).unwrap();
+        decision.described[0].prepared.network.clone()
+    };
+    let is = |device, ips: Option<&[&str]>| {
+        let network = network(device).unwrap();
+        assert_eq!(network.interface_name.as_deref(), Some("ens1v0"));
+        let ips = ips.map(|ips| ips.iter().map(|ip| (*ip).to_owned()).collect());
+        assert_eq!(network.ips, ips);
+    };
+    is(
+        moved("fast", "ens1v0", "192.0.2.10/24"),
+        Some(&["192.0.2.10/24"]),
+    );
+    let plain = |device| allocated("fast", "n1/netdev", device, &json!({}));
+    is(
+        plain("ens1v0"),
+        Some(&["198.51.100.7/24", "2001:db8::7/64"]),
+    );
+    let unset = network(plain("ens1v1")).unwrap();
+    assert_eq!(unset.ips, None);
+    // A CNI plugin does as it likes, and what does not move has no network of the pod's.
+    assert_eq!(network(plain("ens2v0")), None);
+    assert_eq!(network(allocated("n", "n1/nic", "ens1", &json!({}))), None);
+}
+
+#[test]
+fn what_describes_a_device_says_which_alternative_and_slot_it_is() {
+    let mut slot = allocated("nic", "n1/nic", "ens1-slot-3", &json!({}));
+    slot.chosen = "nic/fast".to_owned();
+    let decision = decided(vec![slot]).unwrap();
+    let described = &decision.described[0];
+    assert_eq!(
+        (described.request.as_str(), described.chosen.as_str()),
+        ("nic", "nic/fast")
+    );
+    assert_eq!(described.attributes["slot"].int, Some(3));
 }
 
 #[test]
