@@ -73,7 +73,7 @@ first-command:
 release:
     scripts/build-programs
 
-# What a release publishes: packages, tarball, image, notes and checksums, in target/dist
+# What a release publishes: packages, tarball, image, chart, notes and checksums, in target/dist
 release-all:
     packaging/release
 

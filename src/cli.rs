@@ -21,8 +21,8 @@ use onload_sys::error::Error;
 
 use crate::exit;
 use crate::files::{
-    CONFIGURATION, CONTAINERS, EDITED_OF_ENGINES, Files, HOST_UNIT, KERNEL, LEASES, MANIFEST,
-    OWN_DEVICES, OWN_POOLS, READ_OF_ENGINES, SCRIPTS, SPECIFICATIONS, TICKETS, VARIABLES,
+    CONFIGURATION, CONTAINERS, DRAINED, EDITED_OF_ENGINES, Files, HOST_UNIT, KERNEL, LEASES,
+    MANIFEST, OWN_DEVICES, OWN_POOLS, READ_OF_ENGINES, SCRIPTS, SPECIFICATIONS, TICKETS, VARIABLES,
 };
 
 /// Container toolkit for kernel-bypass networking
@@ -229,6 +229,20 @@ pub enum Command {
     /// Show what a container would get
     #[command(subcommand, add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Container(Container),
+    /// Stop offering devices, show who holds them, and wait until they are free
+    ///
+    /// Before an upgrade of a driver or of firmware: no container gets a drained device any more, by any engine and any
+    /// way, and who asks for one is told why. Containers that have one keep it, and are listed with their engine; with
+    /// --wait the command ends when they have. A container that has a device of class nic, zf, profile, hugepages, or of
+    /// another class of which no leases are kept, and that was created before without being started, still starts with
+    /// it. What is drained stays drained over a reboot and an upgrade of this package, until "onload-ctk undrain" or,
+    /// with --until-reboot, the next boot. The classes nic, nic-plain, nic-nodes and zf are drained together: they are
+    /// one driver. Without a name it shows what is drained and who holds that.
+    #[command(add = Files(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Drain(Drain),
+    /// Offer drained devices again
+    #[command(add = Files(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Undrain(Undrain),
     /// List, release and restore devices that containers hold
     #[command(subcommand, add = Files(&[LEASES, KERNEL]))]
     Lease(Lease),
@@ -287,6 +301,68 @@ pub struct Explain {
     /// Directory that holds the container's config.json
     #[arg(value_name = "BUNDLE", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
+}
+
+/// Drain devices.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk drain rdma=mlx5_0 --reason \"firmware upgrade\" --wait --timeout 3600"
+)]
+pub struct Drain {
+    /// A device or a pool as CLASS=NAME, a class, or the PCI address of a function, which stands for the devices on
+    /// it and on its virtual functions
+    #[arg(value_name = "NAME", conflicts_with = "all")]
+    pub names: Vec<String>,
+    /// Drain every class
+    #[arg(long, env = "ONLOAD_CTK_DRAIN_ALL", value_parser = BoolishValueParser::new())]
+    pub all: bool,
+    /// Why, for everybody who asks for the device
+    #[arg(long, value_name = "TEXT", env = "ONLOAD_CTK_DRAIN_REASON")]
+    pub reason: Option<String>,
+    /// End with the next boot
+    #[arg(long, env = "ONLOAD_CTK_DRAIN_UNTIL_REBOOT", value_parser = BoolishValueParser::new())]
+    pub until_reboot: bool,
+    /// Wait until no container holds any of it
+    #[arg(long, env = "ONLOAD_CTK_DRAIN_WAIT", value_parser = BoolishValueParser::new())]
+    pub wait: bool,
+    /// Wait so long at most [default: forever]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "wait",
+        env = "ONLOAD_CTK_DRAIN_TIMEOUT"
+    )]
+    pub timeout: Option<u64>,
+    /// Show what would be drained and who holds it, without draining it
+    #[arg(long, env = "ONLOAD_CTK_DRAIN_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
+    /// Output format
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_DRAIN_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// Offer drained devices again.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk undrain rdma=mlx5_0")]
+pub struct Undrain {
+    /// What is drained, as for drain; a class offers its drained devices too
+    #[arg(
+        value_name = "NAME",
+        conflicts_with = "all",
+        required_unless_present = "all"
+    )]
+    pub names: Vec<String>,
+    /// Offer all again
+    #[arg(long, env = "ONLOAD_CTK_UNDRAIN_ALL", value_parser = BoolishValueParser::new())]
+    pub all: bool,
+    /// Show what would be offered again
+    #[arg(long, env = "ONLOAD_CTK_UNDRAIN_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
 }
 
 /// Commands on leases.

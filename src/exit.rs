@@ -45,7 +45,7 @@ pub const STATUSES: [(u8, &str); 4] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 11] = [
+const NO: [(&str, &str); 12] = [
     (
         "cdi check",
         "a specification file is missing, is to be removed, or differs from what would be written now",
@@ -57,6 +57,10 @@ const NO: [(&str, &str); 11] = [
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),
     ("doctor", "a check fails"),
+    (
+        "drain",
+        "containers still hold what is drained; it stays drained",
+    ),
     (
         "host plan",
         "this host differs from its configuration, and \"host apply\" can change it",

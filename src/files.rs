@@ -3,6 +3,7 @@
 use clap::builder::CommandExt;
 use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::CONFIG_PATH;
+use onload_core::drain::DRAIN_PATH;
 use onload_core::run_dir::{self, RUN_DIR};
 use onload_engines::engine::Engine;
 use onload_host::specdir::{MANIFEST_NAME, OUTPUT_DIR};
@@ -40,6 +41,10 @@ impl File {
 pub(crate) const CONFIGURATION: File = At(
     &[CONFIG_PATH],
     "The configuration. The option --config names another file.",
+);
+pub(crate) const DRAINED: File = At(
+    &[DRAIN_PATH],
+    "What is drained. It is there while something is.",
 );
 pub(crate) const VARIABLES: File = At(
     &["/etc/default/onload-ctk"],

@@ -61,6 +61,8 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Container(Container::Explain(args)) => {
             commands::explain::run(global, args, printer)
         }
+        Command::Drain(args) => commands::drain::run(global, args, printer),
+        Command::Undrain(args) => commands::undrain::run(global, args, printer),
         Command::Lease(Lease::List(args)) => commands::lease::list::run(global, args, printer),
         Command::Lease(Lease::Release(args)) => {
             commands::lease::release::run(global, args, printer)

@@ -25,7 +25,7 @@ pub struct Bundle {
     /// that the engine sets (--cpuset-cpus) stay, and a container of a pod keeps those that kubelet gives it.
     pub cpus: Option<Cpus>,
     /// The NUMA nodes that the memory of the container comes from: "numa", those that the devices are on, or a list
-    /// such as "0,1". What is said of cpus holds for it too.
+    /// such as "0,1". The same rules hold as for cpus.
     pub mems: Option<Mems>,
 }
 

@@ -13,6 +13,9 @@ use crate::expect::Expect;
 use crate::host_settings::Interface;
 use crate::lease::{ClaimUid, Device, Token};
 use crate::netdev::address::InterfaceAddress;
+use crate::netdev::name::NewName;
+use crate::netdev::settings::{Mtu, Route};
+use crate::vf::GivenVf;
 use crate::wanted::{MAX_NAMES, numbered};
 use onload_sys::error::{Context as _, Error, Result, bail, error, written_as_text};
 use onload_sys::pci::PciAddress;
@@ -40,9 +43,15 @@ pub struct HookArguments {
     pub rdma_netns: Vec<MovedRdma>,
     /// Whether provider libraries of the host are mounted where the image's do not fit.
     pub rdma_libraries: Option<RdmaLibraries>,
+    /// What virtual functions are meanwhile.
+    pub vf: Vec<GivenVf>,
     /// Addresses that interfaces have there. An interface that is named here has these and none that the
-    /// configuration says.
-    pub address: Vec<GivenAddress>,
+    /// configuration says; so with routes and the MTU.
+    pub address: Vec<Given<InterfaceAddress>>,
+    pub route: Vec<Given<Route>>,
+    pub mtu: Vec<Given<Mtu>>,
+    /// What interfaces are called there, at most one name each.
+    pub rename: Vec<Given<NewName>>,
 }
 
 struct Flag {
@@ -53,7 +62,7 @@ struct Flag {
 }
 
 /// Every flag, in the order in which they are written.
-const FLAGS: [Flag; 10] = [
+const FLAGS: [Flag; 14] = [
     flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
     flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| {
         &mut of.expect
@@ -67,7 +76,15 @@ const FLAGS: [Flag; 10] = [
     flag("--rdma-libraries", "auto|image", |of| {
         &mut of.rdma_libraries
     }),
+    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |of| {
+        &mut of.vf
+    }),
     flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
+    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |of| {
+        &mut of.route
+    }),
+    flag("--mtu", "IFNAME=BYTES", |of| &mut of.mtu),
+    flag("--rename", "IFNAME=NAME", |of| &mut of.rename),
 ];
 
 const fn flag(
@@ -116,7 +133,7 @@ impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Vec<T> {
     }
 }
 
-written_as_text!(Memlock Expect Take MovedInterface MovedRdma RdmaLibraries GivenAddress);
+written_as_text!(Memlock Expect Take MovedInterface MovedRdma RdmaLibraries GivenVf);
 
 /// The flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
@@ -165,25 +182,43 @@ impl HookArguments {
     }
 
     fn check(&self) -> Result<()> {
-        for (at, moved) in self.netdev.iter().enumerate() {
-            let mut rest = self.netdev[at + 1..].iter();
-            if rest.any(|other| other.name == moved.name || other.pci == moved.pci) {
-                bail!("--netdev is given twice");
+        let moved = &self.netdev;
+        if has_two(moved, |one| &one.name) || has_two(moved, |one| &one.pci) {
+            bail!("--netdev is given twice");
+        }
+        if has_two(&self.rdma_netns, |one| &one.ibdev) {
+            bail!("--rdma-netns is given twice");
+        }
+        if has_two(&self.vf, |given| &given.device) {
+            bail!("--vf is given twice");
+        }
+        for given in &self.vf {
+            let device = &given.device;
+            if !self.lease.contains(device) || !matches!(device.class, Class::Netdev | Class::Vfio)
+            {
+                bail!("--vf {given} is for a netdev or vfio device that no --lease names");
             }
         }
-        for (at, moved) in self.rdma_netns.iter().enumerate() {
-            let mut rest = self.rdma_netns[at + 1..].iter();
-            if rest.any(|other| other.ibdev == moved.ibdev) {
-                bail!("--rdma-netns is given twice");
-            }
+        self.check_given("--address", &self.address)?;
+        self.check_given("--route", &self.route)?;
+        self.check_given("--mtu", &self.mtu)?;
+        self.check_given("--rename", &self.rename)?;
+        if has_two(&self.mtu, |given| &given.interface) {
+            bail!("--mtu is given twice");
         }
-        for given in &self.address {
-            let mut moved = self.netdev.iter();
-            if !moved.any(|moved| moved.name == given.interface) {
-                bail!("--address {given} is for an interface that no --netdev names");
-            }
+        let renamed = &self.rename;
+        if has_two(renamed, |given| &given.interface) || has_two(renamed, |given| &given.value) {
+            bail!("--rename is given twice");
         }
         Ok(())
+    }
+
+    fn check_given<T: fmt::Display>(&self, flag: &str, all: &[Given<T>]) -> Result<()> {
+        let moves = |given: &Given<T>| self.netdev.iter().any(|one| one.name == given.interface);
+        match all.iter().find(|given| !moves(given)) {
+            Some(given) => bail!("{flag} {given} is for an interface that no --netdev names"),
+            None => Ok(()),
+        }
     }
 
     /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
@@ -255,7 +290,7 @@ impl fmt::Display for Take {
 /// A network interface that moves into the container's network namespace, as `IFNAME@PCI`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MovedInterface {
-    /// Its name, on the host and in the container.
+    /// Its name on the host, and in the container where no `--rename` says another.
     pub name: Interface,
     /// The PCI function that it must belong to.
     pub pci: PciAddress,
@@ -319,34 +354,44 @@ impl fmt::Display for MovedRdma {
     }
 }
 
-/// An address that an interface has in the container, as `IFNAME=ADDRESS/PREFIX`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GivenAddress {
-    /// The name of the interface, on the host and in the container.
+/// What an interface has in the container, as `IFNAME=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given<T> {
+    /// Its name on the host.
     pub interface: Interface,
-    pub address: InterfaceAddress,
+    pub value: T,
 }
 
-impl FromStr for GivenAddress {
+impl<T: FromStr<Err = Error>> FromStr for Given<T> {
     type Err = Error;
 
-    /// The last `=` splits: the kernel allows one in the name of an interface.
+    /// The last `=` splits: the kernel allows one in the name of an interface, and no value has one.
     fn from_str(text: &str) -> Result<Self> {
-        if let Some((name, address)) = text.rsplit_once('=')
+        if let Some((name, value)) = text.rsplit_once('=')
             && let Ok(interface) = name.parse()
         {
-            let address = address.parse()?;
-            return Ok(GivenAddress { interface, address });
+            let value = value.parse()?;
+            return Ok(Given { interface, value });
         }
-        let text = Quoted(text);
-        bail!("{text} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one")
+        bail!("{} names no interface before its last \"=\"", Quoted(text))
     }
 }
 
-impl fmt::Display for GivenAddress {
+impl<T: fmt::Display> fmt::Display for Given<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.interface, self.address)
+        write!(f, "{}={}", self.interface, self.value)
     }
+}
+
+impl<T: fmt::Display> From<Given<T>> for String {
+    fn from(given: Given<T>) -> String {
+        given.to_string()
+    }
+}
+
+fn has_two<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> &K) -> bool {
+    let is_again = |(at, one): (usize, &T)| all[..at].iter().any(|other| key(other) == key(one));
+    all.iter().enumerate().any(is_again)
 }
 
 #[cfg(test)]
@@ -383,8 +428,21 @@ mod tests {
                      --claim 0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11 --take vfio:fast \
                      --take rdma:roce*2 --netdev ens1f0v3@0000:3b:02.1 \
                      --netdev a@b=c@10000:3b:02.2 --rdma-netns mlx5_0@0000:3b:00.0 \
-                     --rdma-libraries image --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
-        let words: Vec<&str> = words.split(' ').collect();
+                     --rdma-libraries image --vf vfio:0000:81:10.0=vlan=100;vlans=100-199,300;spoof-check=true \
+                     --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
+        let mut words: Vec<&str> = words.split(' ').collect();
+        words.extend([
+            "--route",
+            "ens1f0v3=198.51.100.0/24",
+            "--route",
+            "a@b=c=198.51.100.0/24 via 192.0.2.1",
+            "--mtu",
+            "ens1f0v3=9000",
+            "--mtu",
+            "a@b=c=1500",
+            "--rename",
+            "a@b=c=net1",
+        ]);
         let parsed = HookArguments::parse(&words).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
         assert_eq!(parsed.expect.len(), 2);
@@ -524,19 +582,79 @@ mod tests {
     }
 
     #[test]
-    fn an_address_stands_for_an_interface_that_moves() {
-        let ens1 = ["--netdev", "ens1@0000:3b:00.0", "--address"];
-        let given = |address: &'static str| refusal(&[ens1[0], ens1[1], ens1[2], address]);
-        assert!(given("ens1").contains("--address: \"ens1\" is not IFNAME=ADDRESS/PREFIX"));
-        assert!(given("=192.0.2.1/24").contains("is not IFNAME=ADDRESS/PREFIX"));
-        assert!(given("ens1=192.0.2.1").contains("--address: \"192.0.2.1\" is not ADDRESS/PREFIX"));
-        assert!(given("ens1=192.0.2.0/24").contains("the address of its network"));
-        let said = "--address ens2=192.0.2.1/24 is for an interface that no --netdev names";
-        assert_eq!(given("ens2=192.0.2.1/24"), said);
-        let twice = [ens1[0], ens1[1], "--netdev", "ens2@0000:3b:00.0"];
-        assert_eq!(refusal(&twice), "--netdev is given twice");
-        let twice = [ens1[0], ens1[1], "--netdev", "ens1@0000:3b:00.1"];
-        assert_eq!(refusal(&twice), "--netdev is given twice");
+    fn what_an_interface_has_stands_for_one_that_moves() {
+        let ens1 = ["--netdev", "ens1@0000:3b:00.0"];
+        let given = |flag, value| refusal(&[ens1[0], ens1[1], flag, value]);
+        for (flag, value, says) in [
+            (
+                "--address",
+                "ens1",
+                "--address: \"ens1\" names no interface before its last \"=\"",
+            ),
+            ("--address", "=192.0.2.1/24", "names no interface"),
+            (
+                "--address",
+                "ens1=192.0.2.1",
+                "\"192.0.2.1\" is not ADDRESS/PREFIX",
+            ),
+            (
+                "--address",
+                "ens1=192.0.2.0/24",
+                "the address of its network",
+            ),
+            (
+                "--route",
+                "ens1=198.51.100.0/24 via",
+                "is not NETWORK, nor NETWORK via",
+            ),
+            ("--route", "ens1=198.51.100.1/24", "is no network"),
+            (
+                "--mtu",
+                "ens1=67",
+                "--mtu: expected a number of bytes from 68 to 65535",
+            ),
+            ("--mtu", "ens1=01500", "\"01500\" is no number of bytes"),
+            ("--mtu", "1500", "names no interface"),
+            (
+                "--rename",
+                "ens1=eth0",
+                "\"eth0\" is no name for an interface in a container",
+            ),
+            (
+                "--rename",
+                "ens1=",
+                "\"\" is no name for an interface in a container",
+            ),
+        ] {
+            let refused = given(flag, value);
+            assert!(refused.contains(says), "{flag} {value}: {refused}");
+        }
+        for (flag, value) in [
+            ("--address", "ens2=192.0.2.1/24"),
+            ("--route", "ens2=198.51.100.0/24 via 192.0.2.1"),
+            ("--mtu", "ens2=1500"),
+            ("--rename", "ens2=net1"),
+        ] {
+            let said = format!("{flag} {value} is for an interface that no --netdev names");
+            assert_eq!(given(flag, value), said);
+        }
+    }
+
+    #[test]
+    fn what_there_can_be_one_of_is_given_once() {
+        let ens1 = ["--netdev", "ens1@0000:3b:00.0"];
+        let both = [ens1[0], ens1[1], "--netdev", "ens2@0000:3b:00.1"];
+        for (before, more) in [
+            (&ens1[..], ["--netdev", "ens2@0000:3b:00.0"]),
+            (&ens1, ["--netdev", "ens1@0000:3b:00.1"]),
+            (&ens1, ["--mtu", "ens1=1500"]),
+            (&ens1, ["--rename", "ens1=net2"]),
+            (&both, ["--rename", "ens2=net1"]),
+        ] {
+            let first = ["--mtu", "ens1=9000", "--rename", "ens1=net1"];
+            let words = [before, &first, &more].concat();
+            assert_eq!(refusal(&words), format!("{} is given twice", more[0]));
+        }
         assert!(refusal(&["--netdev"]).contains("--netdev needs a value"));
         assert!(refusal(&["--rdma-netns", "x"]).contains("--rdma-netns: \"x\" is not IBDEV@PCI"));
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use onload_sys::error::{Error, Result, error, read_as_text, written_as_text};
 use onload_sys::netlink::link::{address_bytes, address_text};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, digits, kib};
+use onload_sys::text::{Quoted, decimal, digits, kib};
 
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -41,7 +41,7 @@ pub struct HostSettings {
     /// Interfaces that are registered with Onload for AF_XDP. A registration ends with the boot.
     pub af_xdp: Vec<Interface>,
     /// Whether Onload sets flow filters on them. With false it sets none, and each of them gets one channel, since
-    /// without filters only connections whose hash meets the queue of the stack are accelerated. Say false where a
+    /// without filters only connections whose hash meets the queue of the stack are accelerated. Set false where a
     /// card has no filters (ethtool -k: "ntuple-filters: off \[fixed]"): there every server's bind or listen fails
     /// with "Operation not supported". Default: the module's parameter and the channels stay as they are.
     pub af_xdp_flow_filters: Option<bool>,
@@ -143,6 +143,9 @@ pub enum VfDriver {
 pub struct Vlan(u16);
 
 impl Vlan {
+    /// The highest number.
+    pub(crate) const MAX: u16 = 4094;
+
     pub fn number(self) -> u16 {
         self.0
     }
@@ -152,13 +155,29 @@ impl TryFrom<u16> for Vlan {
     type Error = Error;
 
     fn try_from(number: u16) -> Result<Self> {
-        if number <= 4094 {
+        if number <= Vlan::MAX {
             return Ok(Vlan(number));
         }
         Err(not(
             "a VLAN from 1 to 4094, or 0 for none",
             &number.to_string(),
         ))
+    }
+}
+
+impl FromStr for Vlan {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = decimal(text).and_then(|number| u16::try_from(number).ok());
+        let vlan = number.and_then(|number| Vlan::try_from(number).ok());
+        vlan.ok_or_else(|| not("a VLAN from 1 to 4094, or 0 for none", text))
+    }
+}
+
+impl fmt::Display for Vlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
     }
 }
 

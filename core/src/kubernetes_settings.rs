@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::class::Class;
 use crate::netdev::address::Network;
+use crate::netdev::settings::Mtu;
 use onload_sys::error::{Error, Result, bail, error, read_as_text};
 use onload_sys::text::Quoted;
 
@@ -44,6 +45,10 @@ pub struct KubernetesSettings {
     /// The networks, as "192.0.2.0/24", of which a claim may set the address of an interface that moves into its
     /// pod. A DeviceClass may set any.
     pub addresses: Vec<Network>,
+    /// The networks to which a claim may set routes of such an interface. A DeviceClass may set any.
+    pub routes: Vec<Network>,
+    /// The largest MTU that a claim may set of such an interface, from 68 to 65535. A DeviceClass may set any.
+    pub mtu: Mtu,
     /// Where /metrics, /healthz and /readyz are served: an address and port, "unix:/PATH", or "" for nowhere.
     pub listen: Listen,
 }

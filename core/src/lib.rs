@@ -4,7 +4,7 @@
 //! the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`], [`kubernetes_settings`]), what a
 //! container asks for ([`request`]) and may have ([`policy`]), the arguments that the generator writes and the hook reads
 //! ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go with
-//! a GPU ([`gpu_name`]), who has those that only so many may have
+//! a GPU ([`gpu_name`], [`near`]), which are given to nobody new ([`drain`]), who has those that only so many may have
 //! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container can use
 //! RDMA devices ([`providers`]). Interfaces that containers get for
 //! themselves ([`netdev`]), and where all of it is kept while containers live ([`run_dir`]).
@@ -13,12 +13,14 @@ pub mod bundle;
 pub mod class;
 pub mod config;
 pub mod container_id;
+pub mod drain;
 pub mod expect;
 pub mod gpu_name;
 pub mod hook_arguments;
 pub mod host_settings;
 pub mod kubernetes_settings;
 pub mod lease;
+pub mod near;
 pub mod netdev;
 pub mod onload;
 pub mod policy;
@@ -29,4 +31,6 @@ pub mod run_dir;
 pub mod select;
 pub mod ticket;
 pub mod timestamp;
+mod versioned;
+pub mod vf;
 mod wanted;

@@ -104,7 +104,7 @@ fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<()> {
     let allowed = &policy.annotations.addresses;
     let is_allowed =
         |address: &InterfaceAddress| allowed.iter().any(|network| network.contains(address));
-    let mut addresses = asked.value.iter().map(|one| one.address);
+    let mut addresses = asked.value.iter().map(|one| one.value);
     match addresses.find(|address| !is_allowed(address)) {
         None => Ok(()),
         Some(address) => bail!(

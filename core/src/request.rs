@@ -7,10 +7,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use crate::bundle::{Bundle, Cpus, Mems};
 use crate::class::{self, Class};
 use crate::config::Preload;
+use crate::host_settings::Vlan;
 use crate::lease::Numa;
 use crate::netdev::address::InterfaceAddress;
 use crate::wanted::numbered;
@@ -35,7 +37,7 @@ pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 const MAX_WORD: usize = 32;
 
 /// Settings that are refused in a text, and what does the same.
-const ANNOTATION_ONLY: [(&str, &str); 3] = [
+const ANNOTATION_ONLY: [(&str, &str); 4] = [
     (
         "ipc-lock",
         "give the container the capability IPC_LOCK with its engine (`cap_add` in a compose file)",
@@ -47,6 +49,10 @@ const ANNOTATION_ONLY: [(&str, &str); 3] = [
     (
         "address",
         "only the annotation onload.dev/address sets addresses",
+    ),
+    (
+        "vlan",
+        "only the annotation onload.dev/vlan chooses the VLAN of a virtual function",
     ),
 ];
 
@@ -115,8 +121,12 @@ pub struct Request {
     pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
     /// The NUMA node of what pools give.
     pub numa: Option<Requested<Numa>>,
+    /// Whether what pools give is nearest to the GPUs of the container.
+    pub near: Option<Requested<()>>,
     /// The addresses of interfaces of class netdev, each once.
-    pub addresses: Option<Requested<Vec<WantedAddress>>>,
+    pub addresses: Option<Requested<Vec<WantedFor<InterfaceAddress>>>>,
+    /// The VLANs of virtual functions of classes netdev and vfio, one of each.
+    pub vlans: Option<Requested<Vec<WantedFor<Vlan>>>>,
     /// The bundles whose devices are among the above ([`Request::open_bundles`]).
     pub bundles: Option<Requested<Vec<OpenedBundle>>>,
 }
@@ -130,23 +140,33 @@ pub struct OpenedBundle {
     pub mems: Option<Mems>,
 }
 
-/// An address for an interface, as an annotation names it: `WORD=ADDRESS/PREFIX`.
+/// Something for one device, as an annotation names it: `WORD=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedAddress {
-    /// The device or pool of class netdev that the container requests.
+pub struct WantedFor<T> {
+    /// The device or pool that the container requests.
     pub name: String,
     /// Which member of the pool, from 1.
     pub member: u32,
-    pub address: InterfaceAddress,
+    pub value: T,
 }
 
-impl fmt::Display for WantedAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
-        if self.member != 1 {
-            write!(f, "#{}", self.member)?;
+impl<T> WantedFor<T> {
+    /// As the annotation names the device.
+    fn word(&self) -> String {
+        match self.member {
+            1 => self.name.clone(),
+            member => format!("{}#{member}", self.name),
         }
-        write!(f, "={}", self.address)
+    }
+
+    fn is_for(&self, wanted: &Wanted) -> bool {
+        wanted.name == self.name && self.member <= wanted.count.unwrap_or(1)
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for WantedFor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.word(), self.value)
     }
 }
 
@@ -277,9 +297,9 @@ impl Request {
             request.add(word, &origin, value)?;
         }
         request.count_names()?;
-        // An address may be for an interface of a bundle.
+        // An address or a VLAN may be for a device of a bundle.
         if !request.wants(&[Class::Bundle]) {
-            request.check_addresses()?;
+            request.check_words()?;
         }
         Ok((request != Request::default()).then_some(request))
     }
@@ -353,14 +373,19 @@ impl Request {
                 let numa = numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?;
                 self.numa = Some(origin.of(numa));
             }
+            "near" => match value.trim_matches(' ') {
+                "gpu" => self.near = Some(origin.of(())),
+                _ => return Err(bad("gpu")),
+            },
             "address" => self.addresses = Some(origin.of(addresses(origin, value)?)),
+            "vlan" => self.vlans = Some(origin.of(vlans(origin, value)?)),
             word => {
                 // Only the start of the key can be a class; the rest would fill the message.
                 let word: String = word.chars().take(MAX_WORD).collect();
                 let class: Class = match word.parse() {
                     Ok(class) => class,
                     Err(unknown) => bail!(
-                        "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, address"
+                        "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan"
                     ),
                 };
                 self.devices.insert(class, origin.of(names(origin, value)?));
@@ -398,7 +423,7 @@ impl Request {
         }
         self.bundles = Some(origin.of(opened));
         self.count_names()?;
-        self.check_addresses()
+        self.check_words()
     }
 
     /// Adds the devices of a bundle. What is requested beside it stays so: policy looks there.
@@ -429,25 +454,50 @@ impl Request {
         Ok(())
     }
 
-    /// Each address is for an interface that is requested where it stands.
-    fn check_addresses(&self) -> Result<()> {
-        let Some(asked) = &self.addresses else {
-            return Ok(());
-        };
-        let interfaces = self.devices.get(&Class::Netdev);
-        let interfaces = interfaces.map_or(&[][..], |interfaces| &interfaces.value);
-        let is_for = |one: &WantedAddress, wanted: &Wanted| {
-            wanted.name == one.name && one.member <= wanted.count.unwrap_or(1)
-        };
-        let mut addresses = asked.value.iter();
-        let stray = addresses.find(|one| !interfaces.iter().any(|wanted| is_for(one, wanted)));
-        let Some(stray) = stray else { return Ok(()) };
-        let stray = stray.to_string();
-        bail!(
-            "{} has an address for {}, which onload.dev/netdev does not ask for; write the name of the interface or pool as it stands there, and behind a pool #N for its Nth interface",
-            asked.origin,
-            Quoted(stray.split('=').next().unwrap_or_default())
-        )
+    /// Each address and each VLAN is for a device that is requested where it stands.
+    fn check_words(&self) -> Result<()> {
+        if let Some(asked) = &self.addresses {
+            let (what, classes) = ("an address", [Class::Netdev]);
+            self.check_word(&asked.origin, &asked.value, what, &classes)?;
+        }
+        if let Some(asked) = &self.vlans {
+            let (what, classes) = ("a VLAN", [Class::Netdev, Class::Vfio]);
+            self.check_word(&asked.origin, &asked.value, what, &classes)?;
+        }
+        Ok(())
+    }
+
+    fn check_word<T>(
+        &self,
+        origin: &Origin,
+        asked: &[WantedFor<T>],
+        what: &str,
+        classes: &[Class],
+    ) -> Result<()> {
+        for one in asked {
+            let has_it = |class: &&Class| {
+                let devices = self.devices.get(class);
+                devices.is_some_and(|devices| devices.value.iter().any(|wanted| one.is_for(wanted)))
+            };
+            let keys = |classes: &[Class], between: &str| {
+                let keys = classes.iter().map(|class| format!("onload.dev/{class}"));
+                keys.collect::<Vec<_>>().join(between)
+            };
+            let word = one.word();
+            let word = Quoted(&word);
+            match classes.iter().filter(has_it).count() {
+                1 => {}
+                0 => bail!(
+                    "{origin} has {what} for {word}, which {} does not ask for; write the name of the device or pool as it stands there, and behind a pool #N for its Nth device",
+                    keys(classes, " or ")
+                ),
+                _ => bail!(
+                    "{origin} has {what} for {word}, which {} ask for both; ask for one of them by the name of another pool",
+                    keys(classes, " and ")
+                ),
+            }
+        }
+        Ok(())
     }
 
     /// Adds what another place requests. What this one requests of a class, or sets, stays.
@@ -459,7 +509,9 @@ impl Request {
         self.ipc_lock = self.ipc_lock.take().or(other.ipc_lock);
         self.hugepages_limit = self.hugepages_limit.take().or(other.hugepages_limit);
         self.numa = self.numa.take().or(other.numa);
+        self.near = self.near.take().or(other.near);
         self.addresses = self.addresses.take().or(other.addresses);
+        self.vlans = self.vlans.take().or(other.vlans);
         self.bundles = self.bundles.take().or(other.bundles);
         self.count_names()
     }
@@ -613,36 +665,63 @@ fn comma(origin: &Origin, text: &str) -> Option<&'static str> {
 }
 
 /// The addresses in a list `WORD=ADDRESS/PREFIX`.
-fn addresses(origin: &Origin, value: &str) -> Result<Vec<WantedAddress>> {
-    let mut addresses: Vec<WantedAddress> = Vec::new();
+fn addresses(origin: &Origin, value: &str) -> Result<Vec<WantedFor<InterfaceAddress>>> {
+    let all = each_for(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
+    let address = |one: &WantedFor<InterfaceAddress>| one.value.address();
+    if let Some(twice) = repeated(&all, address) {
+        bail!("{origin} has the address {twice} twice; one interface can have it");
+    }
+    Ok(all)
+}
+
+/// The VLANs in a list `WORD=NUMBER`.
+fn vlans(origin: &Origin, value: &str) -> Result<Vec<WantedFor<Vlan>>> {
+    let classes = "onload.dev/netdev or onload.dev/vfio";
+    let all = each_for(origin, value, "NUMBER", classes)?;
+    if let Some(twice) = repeated(&all, WantedFor::word) {
+        bail!(
+            "{origin} has two VLANs for {}; a virtual function has one",
+            Quoted(&twice)
+        );
+    }
+    Ok(all)
+}
+
+/// What two of a list have in common.
+fn repeated<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> K) -> Option<K> {
+    let keys = all.iter().enumerate().map(|(at, one)| (at, key(one)));
+    let mut keys = keys.filter(|(at, own)| all[..*at].iter().any(|other| key(other) == *own));
+    Some(keys.next()?.1)
+}
+
+/// The values in a list `WORD=VALUE`; `form` is that of a value, and `keys` request the devices.
+fn each_for<T: FromStr<Err = Error>>(
+    origin: &Origin,
+    value: &str,
+    form: &str,
+    keys: &str,
+) -> Result<Vec<WantedFor<T>>> {
+    let mut all = Vec::new();
     for text in value.split(',') {
-        if addresses.len() >= MAX_NAMES as usize {
+        if all.len() >= MAX_NAMES as usize {
             return Err(too_many_names(origin));
         }
         let text = text.trim_matches(' ');
         let parts = text.split_once('=');
-        let parts = parts.and_then(|(word, address)| Some((numbered(word, '#')?, address)));
-        let Some(((name, member), address)) = parts else {
+        let parts = parts.and_then(|(word, value)| Some((numbered(word, '#')?, value)));
+        let Some(((name, member), value)) = parts else {
             bail!(
-                "{origin}: {} is not WORD=ADDRESS/PREFIX, nor WORD#N=ADDRESS/PREFIX with N from 1 to {MAX_NAMES}, where WORD is what onload.dev/netdev asks for",
+                "{origin}: {} is not WORD={form}, nor WORD#N={form} with N from 1 to {MAX_NAMES}, where WORD is what {keys} asks for",
                 Quoted(text)
             );
         };
-        let address: InterfaceAddress = address.parse().with_context(|| origin.to_string())?;
-        let is_same = |known: &WantedAddress| known.address.address() == address.address();
-        if addresses.iter().any(is_same) {
-            bail!(
-                "{origin} has the address {} twice; one interface can have it",
-                address.address()
-            );
-        }
-        addresses.push(WantedAddress {
+        all.push(WantedFor {
             name: name.to_string(),
             member: member.unwrap_or(1),
-            address,
+            value: value.parse().with_context(|| origin.to_string())?,
         });
     }
-    Ok(addresses)
+    Ok(all)
 }
 
 fn hugepages_limits(value: &str) -> Option<Vec<HugepagesLimit>> {
@@ -929,6 +1008,36 @@ mod tests {
         for bad in ["", "-1", "01", "any", "0,1", "4294967296"] {
             refused(&[("onload.dev/numa", bad)], "want same, or the number of");
         }
+    }
+
+    #[test]
+    fn what_is_near_is_a_gpu_and_nothing_else() {
+        let near = |value| parse(&[("onload.dev/rdma", "any"), ("onload.dev/near", value)]).near;
+        let origin = Origin::Annotation("onload.dev/near".to_owned());
+        for value in ["gpu", " gpu "] {
+            assert_eq!(near(value).unwrap().origin, origin);
+        }
+        let own = parse(&[
+            ("onload.dev/rdma", "any"),
+            ("onload.dev/near.train", "gpu"),
+            (NAME, "train"),
+        ]);
+        assert_eq!(own.near.unwrap().origin.key(), "onload.dev/near.train");
+        let other = parse(&[
+            ("onload.dev/rdma", "any"),
+            ("onload.dev/near.train", "nic"),
+            (NAME, "web"),
+        ]);
+        assert_eq!(other.near, None);
+        let text = of_text("rdma=any; near = gpu").unwrap();
+        assert_eq!(text.near.unwrap().origin, Origin::Variable("near".into()));
+        for bad in [
+            "", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu",
+        ] {
+            refused(&[("onload.dev/near", bad)], "want gpu");
+        }
+        let said = of_text("rdma=any;near=gpu;near=gpu").unwrap_err();
+        assert!(said.contains("twice"), "{said}");
     }
 
     #[test]

@@ -106,6 +106,10 @@ pub struct VfRange {
 }
 
 impl VfRange {
+    pub(crate) fn last(self) -> u16 {
+        self.last
+    }
+
     pub fn contains(self, index: u32) -> bool {
         (u32::from(self.first)..=u32::from(self.last)).contains(&index)
     }
@@ -128,7 +132,7 @@ impl FromStr for VfRanges {
 }
 
 /// `N` or `N-M`. A physical function has at most 65535 virtual ones (`TotalVFs` has 16 bits).
-fn range(word: &str) -> Option<VfRange> {
+pub(crate) fn range(word: &str) -> Option<VfRange> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last) = (digits(first)?, digits(last)?);
     (first <= last).then_some(VfRange { first, last })

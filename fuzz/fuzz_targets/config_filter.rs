@@ -22,6 +22,10 @@ fn bundle() -> &'static Path {
     BUNDLE.get_or_init(|| {
         let dir = std::env::temp_dir().join(format!("onload-ctk-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("rootfs/etc")).expect("a directory");
+        let gpu = dir.join("proc/driver/nvidia/gpus/0000:13:00.0");
+        std::fs::create_dir_all(&gpu).expect("a directory");
+        let information = "GPU UUID: \t GPU-a\nDevice Minor: \t 0\n";
+        std::fs::write(gpu.join("information"), information).expect("a file");
         dir
     })
 }

@@ -8,6 +8,7 @@ use onload_cdi::SpecSource;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
+use onload_core::drain::Drain;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::{Owners, Trusted};
@@ -19,12 +20,15 @@ use onload_hooks::decide::host::{HostView, Privilege, Settings};
 use onload_hooks::decide::specs::Specs;
 use onload_hooks::decide::sysfs::Sysfs;
 
-const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdits":{
+/// The member of its pool is no device, so that nothing is ever given of it.
+const NIC: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/nic","containerEdits":{
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],
     "mounts":[{"hostPath":"/l","containerPath":"/usr/lib64/libonload.so","options":["ro","bind"]}],
     "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"],
     "hooks":[{"hookName":"poststop","path":"/h","args":["h"],"env":["A=b"]}]},
-  "devices":[{"name":"all","containerEdits":{"env":["X=y"],"additionalGids":[7]}}]}"#;
+  "devices":[{"name":"all","containerEdits":{"env":["X=y"],"additionalGids":[7]}},
+    {"name":"any","annotations":{"onload.dev/pool-members":"gone","onload.dev/pool-share":"1","onload.dev/pool-nics":"0",
+      "onload.dev/pool-near":"0000:13:00.0=0:0"},"containerEdits":{"env":["A=b"]}}]}"#;
 
 /// It reads sysfs below a directory.
 #[derive(Debug)]
@@ -84,6 +88,10 @@ impl HostView for FakeHost {
 
     fn preload_file(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn drain(&self) -> Result<Drain> {
+        Ok(Drain::default())
     }
 
     fn files(&self) -> &Trusted {

@@ -1,6 +1,7 @@
 //! Untrusted annotations of a pool, as a specification has them, and untrusted arguments that take members
 //! of one: each is refused in one line, or has members with legal names, each once, and is written as it
-//! was read. The text up to the first line break is the share and the argument, the rest the members.
+//! was read. The text up to the first line break is the share and the argument, the rest the members. The same as what
+//! is near GPUs is refused in one line, or gives each member at most once.
 
 #![no_main]
 
@@ -9,6 +10,7 @@ use std::error::Error;
 
 use libfuzzer_sys::fuzz_target;
 use onload_core::hook_arguments::Take;
+use onload_core::near::{NEAR, NICS, Nearness};
 use onload_core::pool::{MAX_MEMBERS, MEMBERS, Pool, SHARE};
 use onload_core::request::MAX_NAMES;
 use onload_sys::text::Chain;
@@ -28,6 +30,7 @@ fuzz_target!(|text: &str| {
         }
         Err(error) => one_line(&error),
     }
+    near(first, members);
     match first.parse::<Take>() {
         Ok(take) => {
             assert!((1..=MAX_NAMES).contains(&take.count));
@@ -36,6 +39,24 @@ fuzz_target!(|text: &str| {
         Err(error) => one_line(&error),
     }
 });
+
+fn near(nics: &str, near: &str) {
+    let entries = [(NICS, nics), (NEAR, near)];
+    let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let nearness = match Nearness::of_annotations(&BTreeMap::from(entries), 100) {
+        Ok(nearness) => nearness,
+        Err(error) => return one_line(&error),
+    };
+    let gpus: Vec<_> = nearness.gpus.keys().copied().collect();
+    for count in [1, 2] {
+        let order = nearness.order(&gpus, count);
+        let members: BTreeSet<&usize> = order.iter().collect();
+        assert!(members.len() == order.len() && order.iter().all(|member| *member < 100));
+    }
+    if !gpus.is_empty() {
+        assert_eq!(Nearness::of_annotations(&nearness.to_annotations(), 100), Ok(nearness));
+    }
+}
 
 fn one_line(error: &dyn Error) {
     assert!(!Chain(error).to_string().contains('\n'), "{error}");

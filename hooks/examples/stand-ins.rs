@@ -1,6 +1,7 @@
 //! The hook and `lease restore` where virtual pairs (veth(4)) stand in for devices that move, for tests on machines
 //! without any: `stand-ins netdev INDEX=PCI[,…] STAGE [OPTION]…`, `stand-ins rdma INDEX=PCI=NODE[=fixed][,…] STAGE
-//! [OPTION]…`, and both with `restore` in the place of STAGE and options. INDEX is that of the end that stays where it
+//! [OPTION]…`, `stand-ins vfio vf=DIRECTORY STAGE [OPTION]…`, and all with `restore` in the place of STAGE and options.
+//! With `vf=DIRECTORY` in a list of interfaces, files there stand in for their virtual functions too. INDEX is that of the end that stays where it
 //! is, NODE the name of a node below /dev/infiniband, and `fixed` a device whose driver cannot move it.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
@@ -12,12 +13,13 @@ use std::process::ExitCode;
 use onload_core::lease::Leases;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_hooks::entry::hook;
-use onload_hooks::moves::{self, Devices, Identity, Restored, StandIn, StandIns};
+use onload_hooks::moves::{self, Devices, Functions, Identity, Restored, StandIn, StandIns};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Chain;
 
-const USAGE: &str = "usage: stand-ins netdev|rdma INDEX=PCI…[,…] restore|STAGE [OPTION]…";
+const USAGE: &str =
+    "usage: stand-ins netdev|rdma|vfio INDEX=PCI…|vf=DIRECTORY[,…] restore|STAGE [OPTION]…";
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -25,20 +27,29 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         return Err(USAGE.into());
     };
     let list = list.to_str().ok_or("stand-ins are text")?.split(',');
-    let mut stand_ins = StandIns::default();
+    let (functions, list): (Vec<&str>, Vec<&str>) = list.partition(|one| one.starts_with("vf="));
+    let directory = functions.first().and_then(|one| one.strip_prefix("vf="));
+    let functions = directory.map(|directory| Functions::with_stand_ins(directory.into()));
+    let mut stand_ins = StandIns {
+        functions: functions.unwrap_or_default(),
+        ..StandIns::default()
+    };
+    let list = list.into_iter();
     match kind.to_str() {
         Some("netdev") => {
             let all = list.map(interface).collect::<Result<_, _>>()?;
-            stand_ins.interfaces = Identity::with_stand_ins(all);
+            let interfaces = Identity::with_stand_ins(all);
+            stand_ins.interfaces = interfaces.with_functions(stand_ins.functions.clone());
         }
         Some("rdma") => {
             let all = list.map(rdma_device).collect::<Result<_, _>>()?;
             stand_ins.rdma = Devices::with_stand_ins(all);
         }
+        Some("vfio") => {}
         _ => return Err(USAGE.into()),
     }
     if rest == ["restore"] {
-        return restore(kind == "netdev", &stand_ins);
+        return restore(kind.to_str(), &stand_ins);
     }
     let words: Vec<OsString> = [vec!["onload-hook".into()], rest.to_vec()].concat();
     let status = hook::run(&words, &stand_ins);
@@ -63,16 +74,17 @@ fn rdma_device(text: &str) -> Result<StandIn, Box<dyn Error>> {
     })
 }
 
-fn restore(is_netdev: bool, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
+fn restore(kind: Option<&str>, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
     let Some(run) = RunDir::find(Path::new(RUN_DIR))? else {
         return Ok(ExitCode::SUCCESS);
     };
     let Some(leases) = Leases::find(&run, Processes::default())? else {
         return Ok(ExitCode::SUCCESS);
     };
-    Ok(match is_netdev {
-        true => told(moves::restore_interfaces(&leases, &stand_ins.interfaces)?),
-        false => told(moves::restore_rdma(&leases, &stand_ins.rdma)?),
+    Ok(match kind {
+        Some("netdev") => told(moves::restore_interfaces(&leases, &stand_ins.interfaces)?),
+        Some("vfio") => told(moves::restore_functions(&leases, &stand_ins.functions)?),
+        _ => told(moves::restore_rdma(&leases, &stand_ins.rdma)?),
     })
 }
 

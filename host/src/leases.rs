@@ -2,7 +2,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use onload_core::lease::{Device, LeaseError, Leases, Listed};
-use onload_core::run_dir::{LEASES, RUN_DIR, RunDir};
+use onload_core::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_sys::processes::Processes;
 
 use crate::discover::unread::AS_ROOT;
@@ -21,6 +21,16 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
         None if path.exists() => Err(for_root(&path)),
         None => Ok(None),
     }
+}
+
+/// As [`open`], where there have been none too.
+pub fn make(host: &Host) -> anyhow::Result<Leases> {
+    let path = host.outside_path(Path::new(RUN_DIR));
+    let opening = || format!("opening {}", path.display());
+    let directory = host.create_directory(Path::new(RUN_DIR))?;
+    set_mode(&directory, RUN_DIR_MODE).with_context(opening)?;
+    let processes = Processes::at(&host.outside_path(Path::new("/")));
+    Ok(Leases::open(&RunDir::new(directory, &path), processes)?)
 }
 
 fn for_root(path: &Path) -> anyhow::Error {

@@ -8,6 +8,7 @@ pub mod boot;
 pub mod bundles;
 pub mod devices;
 pub mod discover;
+pub mod drain;
 pub mod drift;
 pub mod generate;
 pub mod host;

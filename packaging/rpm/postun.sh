@@ -4,6 +4,7 @@ if [ "$1" = 0 ]; then
     onload_ctk_leave_runtime
     onload_ctk_forget_containers
     rm -rf /run/onload-cdi
+    rm -f /etc/onload-ctk/drain.json
     # rpm removes only directories that a package lists, and cargo-generate-rpm lists none.
     for directory in /etc/onload-ctk \
         /usr/share/onload-ctk/hooks.d/oci /usr/share/onload-ctk/hooks.d/podman \

@@ -9,9 +9,14 @@ use onload_host::host::NETWORK_TABLE;
 use onload_sys::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
+use super::vpd;
+
 pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
         return hugetlbfs_mounts(content);
+    }
+    if vpd::is_vpd(path) {
+        return vpd::kept(content);
     }
     let Ok(text) = std::str::from_utf8(content) else {
         // All that discovery can say about it is that it is not text.

@@ -6,6 +6,7 @@ pub(crate) mod filter;
 pub(crate) mod mask;
 pub(crate) mod standin;
 pub(crate) mod tree;
+mod vpd;
 
 pub(crate) use archive::pack;
 pub(crate) use tree::CapturedTree;

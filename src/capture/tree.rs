@@ -18,6 +18,7 @@ use onload_sys::fs::open::MAX_LINKS;
 use super::filter;
 use super::mask::Masker;
 use super::standin::stand_in;
+use super::vpd::{Uuids, is_vpd};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
@@ -267,10 +268,12 @@ fn relative_to(directory: &Path, target: &Path) -> PathBuf {
 /// machine.
 fn masked(tree: &CapturedTree) -> CapturedTree {
     let mut masker = Masker::default();
+    let mut uuids = Uuids::default();
     for (path, entry) in &tree.entries {
         masker.notice(&path.to_string_lossy());
         match entry {
             Entry::Link(target) => masker.notice(&target.to_string_lossy()),
+            Entry::File { content, .. } if is_vpd(path) => uuids.notice(content),
             Entry::File { content, .. } => {
                 masker.notice(std::str::from_utf8(content).unwrap_or_default());
             }
@@ -283,7 +286,10 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
     let left_out = tree.left_out.iter();
     CapturedTree {
         entries: entries
-            .map(|(path, entry)| (masker.mask_path(path), masked_entry(&masker, entry)))
+            .map(|(path, entry)| {
+                let vpd = is_vpd(path).then_some(&uuids);
+                (masker.mask_path(path), masked_entry(&masker, vpd, entry))
+            })
             .collect(),
         nodes: nodes
             .map(|(path, node)| (masker.mask_path(path), *node))
@@ -292,7 +298,7 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
     }
 }
 
-fn masked_entry(masker: &Masker, entry: &Entry) -> Entry {
+fn masked_entry(masker: &Masker, vpd: Option<&Uuids>, entry: &Entry) -> Entry {
     match entry {
         Entry::Directory => Entry::Directory,
         Entry::Link(target) => Entry::Link(masker.mask_path(target)),
@@ -300,9 +306,10 @@ fn masked_entry(masker: &Masker, entry: &Entry) -> Entry {
             content,
             executable,
         } => Entry::File {
-            content: match std::str::from_utf8(content) {
-                Ok(text) => masker.mask(text).into_bytes(),
-                Err(_) => content.clone(),
+            content: match (vpd, std::str::from_utf8(content)) {
+                (Some(uuids), _) => uuids.mask(content),
+                (None, Ok(text)) => masker.mask(text).into_bytes(),
+                (None, Err(_)) => content.clone(),
             },
             executable: *executable,
         },

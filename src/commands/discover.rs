@@ -67,8 +67,8 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     });
     let shown: Vec<Shown<'_>> = shown.collect();
     match args.format {
-        Listing::Json => print_json(&inventory, &shown, printer)?,
-        Listing::Table => print_tables(&inventory, &shown, args.explain, printer)?,
+        Listing::Json => print_json(&inventory.offered(), &shown, printer)?,
+        Listing::Table => print_tables(&inventory.offered(), &shown, args.explain, printer)?,
     }
     for warning in &inventory.warnings {
         printer.warning(warning);
@@ -132,7 +132,7 @@ fn bundles_left_out(
     let surroundings = Surroundings::of(host, config)?;
     // What stands in the way of all specifications is told by who writes them.
     let specs = generate(inventory, &pools.offered, config, surroundings).unwrap_or_default();
-    Ok(bundles_not_offered(&specs, config))
+    Ok(bundles_not_offered(&specs, config, &inventory.drain))
 }
 
 fn print_json(

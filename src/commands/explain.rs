@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use onload_cdi::oci::{Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
+use onload_core::drain::Drain;
 use onload_hooks::decide::host::{HostView, Privilege, Settings, ThisHost};
 use onload_hooks::decide::specs::Specs;
 use onload_hooks::decide::sysfs::Sysfs;
@@ -126,6 +127,10 @@ impl HostView for Seen<'_> {
 
     fn files(&self) -> &Trusted {
         self.this_host.files()
+    }
+
+    fn drain(&self) -> onload_sys::error::Result<Drain> {
+        self.this_host.drain()
     }
 
     fn library(&self, path: &str) -> Option<Summary> {

@@ -44,7 +44,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let pools = written_pools(pools, &scope.written, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
     if scope.written.contains(&Class::Bundle) {
-        for left_out in bundles_not_offered(&specs, &config) {
+        for left_out in bundles_not_offered(&specs, &config, &inventory.drain) {
             let NotOffered { name, reason, .. } = left_out;
             printer.warning(format_args!("bundle {name} is not offered: {reason}"));
         }
@@ -417,7 +417,7 @@ pub(super) fn print_diff(
     Ok(())
 }
 
-fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
+pub(super) fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
     for step in &plan.steps {
         let path = directory.join(&step.name);
         match step.action {

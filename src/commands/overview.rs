@@ -1,10 +1,11 @@
 //! `onload-ctk` alone: what is here, what is offered, and what to do next.
 
 use onload_core::class::Class;
+use onload_core::timestamp;
 use onload_host::devices::Device;
 use onload_host::devices::inventory::Inventory;
 use onload_report::doctor::{Check, Remedy, Verdict};
-use onload_sys::text::{counted, shell_word};
+use onload_sys::text::{Listed, counted, shell_word};
 
 use super::advise;
 use super::doctor::examined;
@@ -30,7 +31,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (inventory, checks) = examined(global, printer)?;
     let lines = [
         ("here", here(&inventory)),
-        ("offered", offered(&inventory)),
+        ("offered", offered(&inventory) + &drained(&inventory)),
         ("written", written(&checks)),
         ("engines", engines(&checks)),
         ("next", next(&inventory, &checks)),
@@ -87,6 +88,17 @@ fn offered(inventory: &Inventory) -> String {
     format!("{number}, such as {}", shown.join(", "))
 }
 
+/// Behind what is offered, so that nobody forgets it.
+fn drained(inventory: &Inventory) -> String {
+    let targets = inventory.drain.iter().map(|one| one.target.to_string());
+    let targets: Vec<String> = targets.collect();
+    let first = inventory.drain.iter().map(|one| one.since).min();
+    first.map_or_else(String::new, |since| {
+        let (targets, since) = (Listed(&targets), timestamp::rfc3339(since));
+        format!("; drained since {since}: {targets}")
+    })
+}
+
 fn one_of(inventory: &Inventory, class: Class) -> Option<&Device> {
     let mut devices = inventory.devices.iter();
     devices.find(|device| device.class == class && !device.is_loopback())
@@ -115,6 +127,9 @@ fn engines(checks: &[Check]) -> String {
 }
 
 fn next(inventory: &Inventory, checks: &[Check]) -> String {
+    if inventory.devices.is_empty() && !inventory.drained.is_empty() {
+        return "onload-ctk drain shows who holds what is drained".to_owned();
+    }
     if inventory.devices.is_empty() {
         return "onload-ctk discover --explain says why".to_owned();
     }

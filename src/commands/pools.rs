@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use onload_cdi::{DeviceName, Registry, Resolved};
 use onload_core::class::Class;
 use onload_core::lease::{Device, Listed as ListedLease};
+use onload_core::near::Nearness;
 use onload_core::pool::{Member, Pool, UNCOUNTED};
 use onload_host::host::Host;
 use onload_host::leases;
@@ -200,6 +201,7 @@ pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedP
                 class,
                 name: device.name.device().clone(),
                 pool,
+                near: Nearness::default(),
             }),
             Ok(None) => {}
             Err(error) => printer.warning(format_args!(

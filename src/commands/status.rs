@@ -6,6 +6,7 @@ use std::time::Duration;
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
+use onload_core::drain::Drained;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
@@ -47,8 +48,17 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         found.containers = vec![one];
     }
     match args.format {
-        Listing::Json => printer.print(format_args!("{:#}\n", object(&found)))?,
-        Listing::Table => print(&found, printer)?,
+        Listing::Json => {
+            let drained: Vec<_> = inventory.drain.iter().map(drained).collect();
+            let object = object(&found, &drained);
+            printer.print(format_args!("{object:#}\n"))?;
+        }
+        Listing::Table => {
+            print(&found, printer)?;
+            if args.container.is_none() {
+                print_drained(&inventory, printer)?;
+            }
+        }
     }
     Ok(match (&args.container, found.containers.first()) {
         (Some(_), Some(one)) if one.state() == State::Unknown => Answer::Unknown,
@@ -123,7 +133,32 @@ fn called(container: &Container) -> String {
     )
 }
 
-fn object(status: &Status) -> serde_json::Value {
+fn drained(drained: &Drained) -> serde_json::Value {
+    json!({
+        "device": drained.target.to_string(),
+        "since": drained.since,
+        "reason": drained.reason,
+    })
+}
+
+/// What no container gets any more, behind those that have it.
+fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
+    let all: Vec<&Drained> = inventory.drain.iter().collect();
+    for one in all.iter().take(SHOWN) {
+        let what = in_a_line(&format!("{}: {}", one.target, one.since()));
+        let text = format!("{WARNING}drained{WARNING:#} {what}");
+        printer.print(paragraph("", INDENT, &text, printer.columns()))?;
+    }
+    if all.len() > SHOWN {
+        let more = all.len() - SHOWN;
+        printer.print(format_args!(
+            "and {more} more; \"onload-ctk drain\" shows all\n"
+        ))?;
+    }
+    Ok(())
+}
+
+fn object(status: &Status, drained: &[serde_json::Value]) -> serde_json::Value {
     let containers = status.containers.iter().map(|container| {
         let mut object = json!(container);
         object["state"] = json!(container.state());
@@ -136,6 +171,7 @@ fn object(status: &Status) -> serde_json::Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "containers": containers,
+        "drained": drained,
         "unseen_processes": status.unseen,
     })
 }

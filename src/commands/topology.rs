@@ -66,7 +66,7 @@ fn print_matrix(
         printer.note("nothing to show: this host has no GPU and no NIC on PCI");
         return Ok(());
     };
-    if let Some(why) = matrix.obstacle {
+    if let Some(why) = &matrix.obstacle {
         printer.warning(format_args!("what is near a GPU is not known: {why}"));
     }
     for line in &matrix.lines {

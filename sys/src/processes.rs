@@ -81,6 +81,11 @@ impl Processes {
         }
     }
 
+    /// The root that they are below.
+    pub fn root(&self) -> &Path {
+        self.proc.parent().unwrap_or(Path::new("/"))
+    }
+
     /// What names this boot. systemd-nspawn and LXC mount a file of their own over the kernel's, which would make each
     /// other's containers those of another boot; then the kernel's is read where nothing can be mounted over it.
     pub fn boot_id(&self) -> Result<String, ProcessesError> {

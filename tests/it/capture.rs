@@ -474,3 +474,44 @@ fn without_a_capture_nothing_is_noted_or_written() {
     run(&mut on(tree.root(), &["discover", "--no-mask"])).done();
     assert_eq!(names_in(tree.root()), before);
 }
+
+/// Two GPUs with Data Direct functions beside them, and their cards elsewhere.
+fn data_direct() -> Tree {
+    let tree = Tree::new();
+    let mut text = String::new();
+    for (root, uuid) in [("0008", "bb"), ("0009", "aa")] {
+        text += &format!(
+            "pci{root}:00 0\n  bridge {root}:00:00.0\n    dma {root}:03:00.0 V3={uuid}\n    gpu {root}:06:00.0 10de:31c2\n"
+        );
+    }
+    text += "pci0000:00 0\n  nic 0000:03:00.0 mlx5_0 400 V3=aa\npci0002:00 0\n  nic 0002:03:00.0 mlx5_1 400 V3=bb\n";
+    tree.machine(&text);
+    tree
+}
+
+#[test]
+fn what_pairs_gpus_with_their_cards_is_captured_and_nothing_else_of_a_card() {
+    let tree = data_direct();
+    let near = |root: &Path| {
+        let found = run(&mut on(root, &["discover", "--format", "json"])).done();
+        found.json()["near_gpus"].clone()
+    };
+    let expected = near(tree.root());
+    assert_eq!(expected[0]["rdma"], serde_json::json!(["mlx5_1"]));
+    for args in [&[][..], &["--no-mask"]] {
+        let capture = Capture::of(tree.root(), args);
+        assert_eq!(near(&capture.root()), expected, "{args:?}");
+        let tar = capture.tar();
+        let has = |text: &[u8]| tar.windows(text.len()).any(|found| found == text);
+        assert!(!has(b"MT2513600TWY"), "a serial number");
+        assert_eq!(has(b"V3\x02aa"), !args.is_empty());
+        assert!(args.is_empty() == has(b"V3\x2000000000000000000000000000000001"));
+    }
+    // What is not VPD is as little that of a capture.
+    tree.file("/sys/bus/pci/devices/0000:03:00.0/vpd", b"MT2513600TWY");
+    let capture = Capture::of(tree.root(), &[]);
+    assert_eq!(
+        answer(&capture.root()).0["not_offered"],
+        answer(tree.root()).0["not_offered"]
+    );
+}

@@ -49,7 +49,7 @@ fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
         active.push_str(example.unwrap_or(line));
         active.push('\n');
     }
-    assert_eq!(keys.len(), 6 + 21 + 4 + 1 + 1 + 2 + 4 + 5, "{keys:?}");
+    assert_eq!(keys.len(), 6 + 21 + 4 + 1 + 1 + 2 + 4 + 7, "{keys:?}");
     tree.config(&active);
     assert_eq!(
         tree.run(&["cdi", "generate", "--output", "-"])

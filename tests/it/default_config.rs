@@ -21,11 +21,12 @@ const TYPES: [(&str, &str, &str); 9] = [
     ("kubernetes_settings.rs", "KubernetesSettings", "kubernetes"),
 ];
 /// Those of sections that the file shows as examples.
-const EXAMPLES: [(&str, &str, &str); 5] = [
+const EXAMPLES: [(&str, &str, &str); 6] = [
     ("config/sections.rs", "PoolConfig", "pools.NAME"),
     ("select.rs", "Select", "pools.NAME.select"),
     ("bundle.rs", "Bundle", "bundles.NAME"),
     ("netdev/settings.rs", "NetdevSettings", "netdev.NAME"),
+    ("vf.rs", "VfConfig", "netdev.NAME.vf"),
     ("host_settings.rs", "Sriov", "[sriov]"),
 ];
 /// How many characters a line of a comment has at most, with its sign.

@@ -14,9 +14,9 @@ use crate::common::package;
 const ORDERS: [&str; 12] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "sys/src: text error numbers pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
-    "core/src: timestamp onload providers gpu_name wanted class bundle expect container_id run_dir pool lease host_settings select
-        netdev kubernetes_settings config hook_arguments request policy ticket",
-    "host/src: netlink host bundles settings discover leases devices pools spec_name generate specdir drift boot
+    "core/src: timestamp onload providers gpu_name wanted class bundle expect container_id run_dir pool near versioned drain lease
+        host_settings select vf netdev kubernetes_settings config hook_arguments request policy ticket",
+    "host/src: netlink host bundles settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
     "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd
         containerd_drop_in template docker crio podman nomad reader engine setup holders policy",

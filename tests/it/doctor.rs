@@ -86,6 +86,7 @@ fn rdma_with_libraries() -> Tree {
         .says("/etc/libibverbs.d")
         .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
     place("libibverbs.so.1", &verbs);
+    place("librdmacm.so.1", &SharedLibrary::new("librdmacm.so.1"));
     for name in ["mlx4", "mlx5", "rxe"] {
         let file = format!("lib{name}-rdmav34.so");
         let provider =
@@ -187,12 +188,123 @@ fn governor(policy: u32) -> String {
     format!("/sys/devices/system/cpu/cpufreq/policy{policy}/scaling_governor")
 }
 
-fn gpus() -> Tree {
-    let tree = rdma();
+/// A GPU beside its NIC, below ports that redirect nothing and in groups that nothing translates.
+fn paired() -> Tree {
+    let tree = Tree::new();
+    tree.machine(
+        "pci0000:10 0
+  bridge 0000:10:01.0
+    bridge 0000:11:00.0
+      bridge 0000:12:00.0
+        gpu 0000:13:00.0 10de:2330
+      bridge 0000:12:01.0
+        nic 0000:14:00.0 mlx5_0 400
+",
+    );
     tree.directory("/sys/module/nvidia")
         .directory("/sys/module/nvidia_peermem");
+    for port in ["0000:10:01.0", "0000:12:00.0", "0000:12:01.0"] {
+        acs(&tree, port, 0x01, &[]);
+    }
+    acs(&tree, "0000:11:00.0", 0, &[]);
+    tree.file(&config_space("0000:14:00.0"), [0; 4096]);
+    grouped(&tree, &[("0000:13:00.0", 7), ("0000:14:00.0", 8)]);
     tree
 }
+
+/// The same by Data Direct.
+fn data_direct() -> Tree {
+    let tree = Tree::new();
+    tree.machine(
+        "pci0008:00 0
+  bridge 0008:00:00.0
+    bridge 0008:01:00.0
+      bridge 0008:02:00.0
+        dma 0008:03:00.0 V3=aa
+      bridge 0008:02:01.0
+        bridge 0008:04:00.0
+          bridge 0008:05:00.0
+            gpu 0008:06:00.0 10de:31c2
+pci0000:00 0
+  nic 0000:03:00.0 mlx5_0 400 V3=aa
+",
+    );
+    for (port, control) in [
+        ("0008:00:00.0", 0x1c),
+        ("0008:02:00.0", 0x19),
+        ("0008:02:01.0", 0x15),
+        ("0008:05:00.0", 0x1d),
+    ] {
+        acs(&tree, port, control, &[]);
+    }
+    tree.file(&config_space("0000:03:00.0"), [0; 4096]);
+    tree.directory("/sys/module/nvidia").file(NVIDIA, OPEN);
+    tree.attribute("/proc/sys/kernel/osrelease", "6.14.0-1005-nvidia-64k");
+    let of_one = [
+        ("0008:03:00.0", 9),
+        ("0008:06:00.0", 9),
+        ("0000:03:00.0", 10),
+    ];
+    grouped(&tree, &of_one);
+    tree.attribute("/sys/kernel/iommu_groups/9/type", "DMA-FQ");
+    tree
+}
+
+const NVIDIA: &str = "/proc/driver/nvidia/version";
+const OPEN: &str =
+    "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.86.15  Release Build\n";
+const CLOSED: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n";
+
+fn config_space(address: &str) -> String {
+    format!("/sys/bus/pci/devices/{address}/config")
+}
+
+/// Puts a configuration space with this ACS control, and with these other extended capabilities.
+fn acs(tree: &Tree, address: &str, control: u16, others: &[u16]) {
+    let mut config = [0; 4096];
+    let ids: Vec<u16> = others.iter().copied().chain([0x0d]).collect();
+    for (at, id) in ids.iter().enumerate() {
+        let next = if at + 1 < ids.len() {
+            0x100 + (at + 1) * 16
+        } else {
+            0
+        };
+        let header = u32::from(*id) | 1 << 16 | u32::try_from(next).unwrap() << 20;
+        config[0x100 + at * 16..][..4].copy_from_slice(&header.to_le_bytes());
+    }
+    config[0x100 + others.len() * 16 + 6..][..2].copy_from_slice(&control.to_le_bytes());
+    tree.file(&config_space(address), config);
+}
+
+fn grouped(tree: &Tree, groups: &[(&str, u32)]) {
+    for (address, group) in groups {
+        let function = fs::canonicalize(tree.path(&format!("/sys/bus/pci/devices/{address}")));
+        let function = function.unwrap();
+        let root = fs::canonicalize(tree.root()).unwrap();
+        let function = format!("/{}", function.strip_prefix(root).unwrap().display());
+        tree.group(&function, *group);
+        tree.attribute(
+            &format!("/sys/kernel/iommu_groups/{group}/type"),
+            "identity",
+        );
+    }
+}
+
+fn amd() -> Tree {
+    let tree = Tree::new();
+    tree.machine(
+        "pci0000:10 0\n  gpu 0000:10:01.0 1002:74a1\npci0000:20 0\n  nic 0000:20:01.0 mlx5_0 400\n",
+    );
+    tree.directory("/sys/module/amdgpu");
+    tree.attribute("/proc/sys/kernel/osrelease", "6.12.48+deb13-amd64");
+    tree.file(
+        AMD_CONFIG,
+        "CONFIG_PCI_P2PDMA=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\n",
+    );
+    tree
+}
+
+const AMD_CONFIG: &str = "/boot/config-6.12.48+deb13-amd64";
 
 fn written() -> Tree {
     let tree = x3();
@@ -362,6 +474,77 @@ fn restarting(version: &str, host_config: &str) -> Tree {
 const RESTARTED: &str =
     "/var/lib/docker/containers/0123456789abcdef0123456789abcdef/hostconfig.json";
 const STAYS_DOWN: &str = r#"{"RestartPolicy":{"Name":"always"},"Runtime":"runc","DeviceRequests":[{"Driver":"cdi","DeviceIDs":["onload.dev/nic=all"]}]}"#;
+
+#[test]
+fn what_gives_gpu_memory_to_rdma_is_known_in_each_form() {
+    let without = || {
+        let tree = paired();
+        tree.remove("/sys/module/nvidia_peermem");
+        tree
+    };
+    let legacy = without();
+    legacy.directory("/sys/module/nv_peer_mem");
+    let open = without();
+    open.file(NVIDIA, OPEN)
+        .attribute("/proc/sys/kernel/osrelease", "5.12.0");
+    let peers = amd();
+    peers.remove(AMD_CONFIG);
+    peers.attribute("/sys/kernel/mm/memory_peers/amdkfd/version", "1.0");
+    for tree in [legacy, open, peers] {
+        let found = found(&tree, "peer-memory");
+        assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
+    }
+    let old = without();
+    old.file(NVIDIA, OPEN)
+        .attribute("/proc/sys/kernel/osrelease", "5.4.0-216-generic");
+    assert_eq!(found(&old, "peer-memory")[0]["verdict"], "warn");
+}
+
+const OF_GPUS: [&str; 5] = [
+    "peer-memory",
+    "gpu-acs",
+    "gpu-iommu",
+    "gpu-node",
+    "data-direct",
+];
+
+#[test]
+fn a_host_without_gpus_or_without_rdma_has_no_check_of_both() {
+    let nic = Tree::new();
+    nic.machine("pci0000:10 0\n  dma 0000:10:00.0 V3=aa\n  nic 0000:10:01.0 mlx5_0 400 V3=aa\n");
+    let gpu = Tree::new();
+    gpu.machine("pci0000:10 0\n  gpu 0000:10:01.0 10de:2330\n");
+    for tree in [nic, gpu] {
+        tree.directory("/sys/module/nvidia");
+        for check in OF_GPUS {
+            assert!(found(&tree, check).is_empty(), "{check}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_and_its_nic_without_a_switch_between_have_no_port_to_set() {
+    let tree = amd();
+    let found = found(&tree, "gpu-acs");
+    assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
+    assert_eq!(
+        found[0]["finding"],
+        "no port between a GPU and its NIC has ACS"
+    );
+}
+
+#[test]
+fn grubby_is_told_of_ports_too() {
+    let tree = paired();
+    acs(&tree, "0000:12:01.0", 0x1d, &[]);
+    tree.program("/usr/sbin/grubby", "")
+        .program("/usr/bin/setpci", "");
+    let expected = [
+        "setpci -s 0000:12:01.0 ECAP_ACS+0x6.w=0001",
+        "grubby --update-kernel=ALL --args=\"pci=disable_acs_redir=\\\"0000:12:00.0;0000:12:01.0\\\"\"",
+    ];
+    assert_eq!(remedies(&found(&tree, "gpu-acs")[0]), expected);
+}
 
 #[test]
 fn a_containerd_that_no_kubelet_asks_may_have_cdi_off() {
@@ -585,9 +768,83 @@ checks! {
     a_host_without_libibverbs_is_warned_of: "rdma-libraries", rdma_with_libraries(),
         |tree| { tree.remove(&format!("{MULTIARCH}/libibverbs.so.1")); }
         => "warn", "the host has no libibverbs.so.1: only images", "apt-get install ibverbs-providers";
-    gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
+    a_host_without_librdmacm_is_warned_of: "rdma-libraries", rdma_with_libraries(),
+        |tree| { tree.remove(&format!("{MULTIARCH}/librdmacm.so.1")); }
+        => "warn", "those of the host, which has no librdmacm.so.1", "apt-get install rdmacm-utils";
+    gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", paired(),
         |tree| { tree.remove("/sys/module/nvidia_peermem"); }
         => "warn", "nvidia_peermem is not loaded", "modprobe nvidia-peermem";
+    closed_modules_on_a_kernel_without_peer_memory_are_replaced: "peer-memory", paired(),
+        |tree| {
+            tree.remove("/sys/module/nvidia_peermem").file(NVIDIA, CLOSED);
+            tree.file("/proc/kallsyms", "0000000000000000 T ib_register_client\t[ib_core]\n");
+        }
+        => "warn", "does not load with the ib_core of this kernel", "NVIDIA's open kernel modules, 515 or newer from https://";
+    a_kernel_without_peer_to_peer_is_warned_of: "peer-memory", amd(),
+        |tree| { tree.file(AMD_CONFIG, "CONFIG_PCI_P2PDMA=y\n# CONFIG_DMABUF_MOVE_NOTIFY is not set\n"); }
+        => "warn", "built without CONFIG_DMABUF_MOVE_NOTIFY", "a kernel with CONFIG_PCI_P2PDMA=y";
+    a_kernel_whose_configuration_is_not_there_is_unknown: "peer-memory", amd(),
+        |tree| { tree.remove(AMD_CONFIG); }
+        => "unknown", "its configuration is not in /boot", "zgrep";
+    ports_that_redirect_are_set_at_once: "gpu-acs", paired(),
+        |tree| acs(tree, "0000:12:01.0", 0x1d, &[])
+        => "warn", "at 0000:12:01.0", "setpci -s 0000:12:01.0 ECAP_ACS+0x6.w=0001";
+    ports_that_redirect_stay_set_after_a_boot: "gpu-acs", paired(),
+        |tree| acs(tree, "0000:12:01.0", 0x1d, &[])
+        => "warn", "slow or fails", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX pci=disable_acs_redir=\\\"0000:12:00.0;0000:12:01.0\\\"\"";
+    a_nic_that_translates_itself_passes_ports_that_redirect: "gpu-acs", paired(),
+        |tree| {
+            acs(tree, "0000:14:00.0", 0, &[0x01, 0x0f]);
+            acs(tree, "0000:12:00.0", 0x1d, &[]);
+            acs(tree, "0000:12:01.0", 0x1d, &[]);
+        }
+        => "warn", "at 0000:12:01.0", "setpci -s 0000:12:01.0 ECAP_ACS+0x6.w=005d";
+    ports_of_data_direct_are_set_by_the_kernel: "gpu-acs", data_direct(),
+        |tree| acs(tree, "0008:02:00.0", 0x1d, &[])
+        => "warn", "at 0008:02:00.0", "pci=config_acs=\\\"xx111x0@0008:00:00.0;xx110x1@0008:02:00.0;xx101x1@0008:02:01.0\\\"";
+    ports_of_which_a_user_sees_a_part_are_unknown: "gpu-acs", paired(),
+        |tree| { tree.file(&config_space("0000:12:01.0"), [0; 64]); }
+        => "unknown", "only root reads all of /sys/bus/pci/devices/0000:12:01.0/config", "sudo onload-ctk doctor";
+    an_iommu_that_translates_is_warned_of: "gpu-iommu", paired(),
+        |tree| { tree.attribute("/sys/kernel/iommu_groups/8/type", "DMA-FQ"); }
+        => "warn", "translates (DMA-FQ) what 0000:14:00.0 does", "systemctl reboot";
+    a_nic_on_the_other_node_is_warned_of: "gpu-node", paired(),
+        |tree| {
+            tree.machine("pci0000:80 1\n  bridge 0000:80:01.0\n    gpu 0000:81:00.0 10de:2330\n");
+        }
+        => "warn", "no RDMA device is on its NUMA node: what mlx5_0 sends", "onload-ctk topology --matrix";
+    a_nic_that_is_down_leaves_the_other_node: "gpu-node", paired(),
+        |tree| {
+            let function = Pci { numa_node: 1, ..Pci::network("0000:81:00.0", "15b3:1021", "") };
+            let function = tree.pci_below("pci0000:80/0000:80:01.0", function);
+            tree.rdma(&function, "mlx5_1", 1);
+            tree.attribute("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+        }
+        => "warn", "mlx5_0 on its NUMA node cannot be used now", "onload-ctk discover --explain";
+    a_nic_whose_link_is_down_is_brought_up: "gpu-node", paired(),
+        |tree| {
+            let function = Pci { numa_node: 1, ..Pci::network("0000:81:00.0", "15b3:1021", "") };
+            let function = tree.pci_below("pci0000:80/0000:80:01.0", function);
+            tree.rdma(&function, "mlx5_1", 1);
+            tree.attribute("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+            tree.interface("/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", "ens1");
+        }
+        => "warn", "mlx5_0 on its NUMA node cannot be used now", "ip link set dev ens1 up";
+    a_data_direct_function_without_a_driver_is_warned_of: "data-direct", data_direct(),
+        |tree| { tree.remove("/sys/bus/pci/devices/0008:03:00.0/driver"); }
+        => "warn", "no driver has the Data Direct function 0008:03:00.0", "modprobe mlx5_ib";
+    a_data_direct_function_in_a_group_of_its_own_is_warned_of: "data-direct", data_direct(),
+        |tree| grouped(tree, &[("0008:03:00.0", 11)])
+        => "warn", "are not in one IOMMU group", "pci=config_acs=";
+    data_direct_without_dma_buf_is_warned_of: "data-direct", data_direct(),
+        |tree| { tree.file(NVIDIA, CLOSED); }
+        => "warn", "takes memory of a GPU as dma-buf alone", "NVIDIA's open kernel modules";
+    data_direct_that_cannot_be_paired_is_warned_of: "data-direct", data_direct(),
+        |tree| { tree.file("/sys/bus/pci/devices/0000:03:00.0/vpd", [0xff; 32]); }
+        => "warn", "the VPD of the NIC 0000:03:00.0", "onload-ctk discover --explain";
+    what_is_drained_is_warned_of: "drained", written(),
+        |tree| { tree.file("/etc/onload-ctk/drain.json", r#"{"version":1,"drained":[{"class":"nic","since":0,"reason":"an upgrade"}]}"#); }
+        => "warn", "drained since 1970-01-01T00:00:00Z: an upgrade: no container gets it", "onload-ctk undrain nic";
     specifications_of_another_day_fail: "specs-fresh", written(),
         |tree| { tree.remove("/var/run/cdi/onload.dev-nic.json"); }
         => "fail", "not as the host is now: onload.dev-nic.json", "onload-ctk cdi generate";

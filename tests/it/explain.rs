@@ -126,6 +126,29 @@ fn bundle_with(value: &str) -> tempfile::TempDir {
     bundle
 }
 
+/// What a bundle's container would be told of libraries, which an engine gave a device by `--device`.
+fn explain_device(setting: &str, config: &str) -> Run {
+    let bundle = bundle("org.example/rdma", "x");
+    let path = bundle.path().join("config.json");
+    let hook = format!(
+        r#""hooks": {{"createRuntime": [{{"path": "/usr/bin/onload-hook", "args": ["onload-hook", "createRuntime",
+            "--expect", "/dev/infiniband/uverbs7=rdma:mlx5_0", "--rdma-libraries", "{setting}"]}}]}}, "linux"#
+    );
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"linux", &hook, 1)).unwrap();
+    explain(&looking_host(config), bundle.path()).done()
+}
+
+#[test]
+fn why_the_hook_of_a_device_would_mount_no_library_is_told() {
+    let run = explain_device("auto", "");
+    let why = "onload.dev/rdma=mlx5_0: the image has no libibverbs.so.1, and the host has no libibverbs.so.1";
+    assert!(run.stderr.contains(why), "{}", run.stderr);
+    assert_eq!(run.stdout, "");
+    let run = explain_device("off", "");
+    assert!(!run.stderr.contains("libibverbs"), "{}", run.stderr);
+}
+
 #[test]
 fn what_a_variable_would_give_is_told_as_for_an_annotation() {
     let bundle = bundle_with("rdma=mlx5_0");

@@ -21,6 +21,7 @@ mod directions;
 mod discover;
 mod docs;
 mod doctor;
+mod drain;
 mod explain;
 mod faults;
 mod generate;

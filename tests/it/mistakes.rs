@@ -419,12 +419,12 @@ const ANNOTATED: &[(&str, &str, &str)] = &[
     (
         "onload.dev/rmda",
         "mlx5_0",
-        "annotation \"onload.dev/rmda\": unknown class \"rmda\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle; settings are preload, ipc-lock, hugepages-limit, numa, address",
+        "annotation \"onload.dev/rmda\": unknown class \"rmda\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan",
     ),
     (
         "onload.dev/RDMA",
         "mlx5_0",
-        "annotation \"onload.dev/RDMA\": unknown class \"RDMA\"; write rdma; settings are preload, ipc-lock, hugepages-limit, numa, address",
+        "annotation \"onload.dev/RDMA\": unknown class \"RDMA\"; write rdma; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan",
     ),
     (
         "onload.dev/vfio",

@@ -198,7 +198,11 @@ fn discover_shows_the_name_beside_the_gpu_and_topology_no_device_of_that_name() 
     let row = "rdma gpu-0000:13:00.0 0000:13:00.0 nearest to this GPU: mlx5_0";
     assert!(words.contains(&row.split(' ').collect()), "{shown}");
     let topology = tree.run(&["topology"]).done().stdout;
-    assert!(!topology.contains("gpu-"), "{topology}");
+    assert!(!topology.contains("rdma gpu-"), "{topology}");
+    assert!(
+        topology.contains("rdma=gpu-0000:13:00.0: mlx5_0\n"),
+        "{topology}"
+    );
 }
 
 /// The specification of a vendor that has these devices, each with its nodes.
@@ -310,4 +314,145 @@ fn without_one_vendor_s_numbers_there_are_none_and_the_reason_is_told() {
     );
     is_refused(none);
     assert!(!tree.run(&["topology"]).done().stdout.contains("gpu0"));
+}
+
+/// What the specification says of a pool of RDMA devices, beside its members.
+fn said_of_pool(tree: &Tree, config: &str, pool: &str) -> Value {
+    tree.file("/etc/onload-ctk/config.toml", config);
+    let directory = tempfile::tempdir().unwrap();
+    let to = directory.path().to_str().unwrap();
+    tree.run(&["cdi", "generate", "--output-dir", to]).done();
+    let spec = json_file(directory.path().join("onload.dev-rdma-pools.json"));
+    device(&spec, pool)["annotations"].clone()
+}
+
+#[test]
+fn a_pool_says_which_members_are_near_each_gpu_best_first() {
+    let tree = two();
+    let said = said_of_pool(&tree, "", "any");
+    assert_eq!(
+        said["onload.dev/pool-members"],
+        "mlx5_0@0 mlx5_1@0 mlx5_2@0"
+    );
+    assert_eq!(said["onload.dev/pool-nics"], "0 1 2");
+    let near = "0000:13:00.0=0:0,2:1,1:2 0000:23:00.0=2:0,0:1,1:3";
+    assert_eq!(said["onload.dev/pool-near"], near);
+    assert!(said.get("onload.dev/pool-near-unknown").is_none());
+    // A pool of the operator's has its own places.
+    let config = "[pools.roce]\nclass = \"rdma\"\nselect = { addresses = [\"0000:15:00.0\", \"0000:24:00.0\"] }\n";
+    let said = said_of_pool(&tree, config, "roce");
+    let near = "0000:13:00.0=1:1,0:2 0000:23:00.0=1:0,0:3";
+    assert_eq!(said["onload.dev/pool-near"], near);
+}
+
+#[test]
+fn a_pool_has_the_numbers_of_the_vendor_s_own_names() {
+    let tree = two_with_driver();
+    let devices: &[(&str, &[&str])] = &[("0", &["/dev/nvidia0"]), ("1", &["/dev/nvidia1"])];
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", devices));
+    let said = said_of_pool(&tree, "", "any");
+    let near = said["onload.dev/pool-near"].as_str().unwrap();
+    assert!(near.starts_with("0000:13:00.0#1="), "{near}");
+    assert!(near.contains(" 0000:23:00.0#0="), "{near}");
+}
+
+#[test]
+fn a_member_without_an_active_port_is_the_last_to_be_given() {
+    let tree = Tree::new();
+    tree.rdma_cm().hook();
+    tree.machine(&TWO.replace("mlx5_0 400", "mlx5_0 down400"));
+    let said = said_of_pool(&tree, "", "any");
+    let near = said["onload.dev/pool-near"].as_str().unwrap();
+    assert!(near.starts_with("0000:13:00.0=2:"), "{near}");
+    let last = near.split(' ').next().unwrap().rsplit(',').next();
+    assert!(last.unwrap().starts_with("0:"), "{near}");
+}
+
+#[test]
+fn a_virtual_function_is_where_its_physical_one_is() {
+    let tree = two();
+    let above = "pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:01.0";
+    let network = crate::common::Pci::network("0000:24:00.1", "15b3:1022", "");
+    let child = tree.pci_below(above, network);
+    tree.rdma(&child, "mlx5_9", 9);
+    tree.virtual_function(&format!("/sys/devices/{above}/0000:24:00.0"), 0, &child);
+    let said = said_of_pool(&tree, "", "any");
+    assert_eq!(said["onload.dev/pool-nics"], "0 1 2-3");
+}
+
+#[test]
+fn where_nothing_is_known_a_pool_says_why_and_without_gpus_it_says_nothing() {
+    let tree = Tree::new();
+    tree.rdma_cm().hook();
+    tree.machine("pci0000:00 0\n  gpu 0000:00:05.0 10de:20b0\n  nic 0000:00:06.0 mlx5_0 200\n");
+    let said = said_of_pool(&tree, "", "any");
+    assert_eq!(said["onload.dev/pool-near"], "0000:00:05.0=");
+    assert_eq!(
+        said["onload.dev/pool-near-unknown"],
+        "the hypervisor shows one flat PCI bus"
+    );
+    let tree = Tree::new();
+    tree.rdma_cm().hook();
+    tree.machine("pci0000:10 0\n  nic 0000:10:05.0 mlx5_0 200\n");
+    let said = said_of_pool(&tree, "[leases]\nshare = { rdma = 1 }\n", "any");
+    let keys: Vec<&String> = said.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["onload.dev/pool-members", "onload.dev/pool-share"]);
+    let pools = tree.run(&["discover", "--format", "json"]).done().json();
+    assert!(!pools["pools"].to_string().contains("4294967295"));
+}
+
+#[test]
+fn beside_gpus_rdma_has_a_pool_that_any_number_of_containers_may_use() {
+    let tree = two();
+    let found = tree.run(&["discover", "--format", "json"]).done().json();
+    let any = &found["pools"].as_array().unwrap()[0];
+    assert_eq!(
+        (&any["class"], &any["name"]),
+        (&json!("rdma"), &json!("any"))
+    );
+    assert_eq!(any["share"], Value::Null);
+}
+
+/// What `container explain` says of a container with this variable.
+fn explained(tree: &Tree, annotations: &Value, variable: &str) -> crate::common::Run {
+    tree.file(
+        "/etc/onload-ctk/config.toml",
+        "[annotations]\nallow = [\"rdma\"]\n[cdi]\nrdma-libraries = \"off\"\n",
+    );
+    tree.generate();
+    let bundle = tempfile::tempdir().unwrap();
+    std::fs::create_dir(bundle.path().join("rootfs")).unwrap();
+    let config = json!({
+        "ociVersion": "1.0.2", "root": {"path": "rootfs"}, "linux": {"resources": {}}, "annotations": annotations,
+        "process": {"args": ["sh"], "env": [variable], "user": {"uid": 0, "gid": 0}},
+    });
+    std::fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+    let path = bundle.path().to_str().unwrap();
+    crate::common::run(&mut crate::common::on(
+        tree.root(),
+        &["container", "explain", path],
+    ))
+}
+
+#[test]
+fn explain_shows_the_member_that_is_near_or_why_there_is_none() {
+    let tree = two_with_driver();
+    let near = json!({"onload.dev/rdma": "any", "onload.dev/near": "gpu"});
+    for (gpu, given) in [("0", "mlx5_0"), ("1", "mlx5_2"), ("all", "mlx5_0")] {
+        let variable = format!("NVIDIA_VISIBLE_DEVICES={gpu}");
+        let shown = explained(&tree, &near, &variable).done().stdout;
+        assert!(shown.contains(&format!("={given}\"")), "{gpu}: {shown}");
+    }
+    let refused = explained(&tree, &near, "NVIDIA_VISIBLE_DEVICES=2").answered_no();
+    assert!(
+        refused.stderr.contains("\"2\" is no GPU of this host"),
+        "{}",
+        refused.stderr
+    );
+    let refused = explained(&tree, &json!({"onload.dev/near": "gpu"}), "A=1").answered_no();
+    assert!(
+        refused.stderr.contains("no effect without a pool"),
+        "{}",
+        refused.stderr
+    );
 }

@@ -1,14 +1,14 @@
 //! Machines that others describe, and the RDMA devices that NCCL's rule takes for each of their GPUs: held against
 //! ours. What NCCL takes was worked out by its source (5067397c: src/graph/topo.cc, src/graph/paths.cc) without NVLink, with
 //! GPUs numbered by address. Roots and bridges that a description leaves out
-//! are made up.
+//! are made up. What `rdma_topo` puts into one complex stands beside it (rdma-core 691953d8d: kernel-boot/rdma_topo).
 
 use std::collections::BTreeMap;
 
 use crate::common::{Commands, Tree, texts};
 
-/// A machine's tree, as `Tree::machine` reads it, and a line for each GPU: its address, what NCCL takes, and behind `|` what
-/// we take where that differs.
+/// A machine's tree, as `Tree::machine` reads it, and a line for each GPU: its address, what NCCL takes, behind `|` what
+/// we take where that differs, and behind `~` the NICs of the GPU's complex, where rdma_topo knows the machine.
 struct Held {
     machine: String,
     answers: &'static str,
@@ -34,9 +34,15 @@ fn ours(tree: &Tree) -> BTreeMap<String, Vec<String>> {
 fn check(held: &Held) {
     let tree = Tree::new();
     tree.machine(&held.machine);
-    let found = ours(&tree);
+    compare(&tree, held.answers, &held.machine);
+}
+
+#[track_caller]
+fn compare(tree: &Tree, answers: &str, machine: &str) {
+    let found = ours(tree);
     let mut known = 0;
-    for line in held.answers.lines().filter(|line| !line.trim().is_empty()) {
+    for line in answers.lines().filter(|line| !line.trim().is_empty()) {
+        let (line, complex) = line.split_once('~').unwrap_or((line, ""));
         let (nccl, differing) = line.split_once('|').unwrap_or((line, ""));
         let mut words = nccl.split_whitespace();
         let gpu = words.next().unwrap();
@@ -48,7 +54,10 @@ fn check(held: &Held) {
             _ => differing,
         };
         let found = found.get(gpu).cloned().unwrap_or_default();
-        assert_eq!(found, expected, "{gpu}\n{}", held.machine);
+        assert_eq!(found, expected, "{gpu}\n{machine}");
+        let complex: Vec<&str> = complex.split_whitespace().collect();
+        let is_in = |name: &String| complex.is_empty() || complex.contains(&name.as_str());
+        assert!(found.iter().all(is_in), "{gpu}: {found:?} of {complex:?}");
         known += usize::from(!expected.is_empty());
     }
     assert_eq!(found.len(), known, "{found:?}");
@@ -287,10 +296,10 @@ fn gb200_of_oracle_has_two_nics_for_each_gpu() {
         );
     }
     let answers = "
-        0008:06:00.0 mlx5_0 mlx5_1
-        0009:06:00.0 mlx5_2 mlx5_3
-        0018:06:00.0 mlx5_5 mlx5_6
-        0019:06:00.0 mlx5_7 mlx5_8";
+        0008:06:00.0 mlx5_0 mlx5_1 ~ mlx5_0 mlx5_1 mlx5_2 mlx5_3
+        0009:06:00.0 mlx5_2 mlx5_3 ~ mlx5_0 mlx5_1 mlx5_2 mlx5_3
+        0018:06:00.0 mlx5_5 mlx5_6 ~ mlx5_5 mlx5_6 mlx5_7 mlx5_8
+        0019:06:00.0 mlx5_7 mlx5_8 ~ mlx5_5 mlx5_6 mlx5_7 mlx5_8";
     check(&held(machine, answers));
 }
 
@@ -304,38 +313,98 @@ fn inline(root: &str, nic: &str) -> String {
 #[test]
 fn the_inline_and_numa_shapes_of_rdma_topo() {
     let machine = inline("0000", "mlx5_0") + &inline("0002", "mlx5_1");
-    check(&held(machine, "0000:06:00.0 mlx5_0\n0002:06:00.0 mlx5_1"));
+    check(&held(
+        machine,
+        "0000:06:00.0 mlx5_0 ~ mlx5_0\n0002:06:00.0 mlx5_1 ~ mlx5_1",
+    ));
     let machine = apart(&[
         (0, "gpu 0001:01:00.0 10de:2941"),
         (0, "gpu 0002:01:00.0 10de:2941"),
         (0, "nic 0003:01:00.0 mlx5_0 400"),
         (0, "nic 0004:01:00.0 mlx5_1 400"),
     ]);
-    check(&held(machine, "0001:01:00.0 mlx5_0\n0002:01:00.0 mlx5_1"));
+    check(&held(
+        machine,
+        "0001:01:00.0 mlx5_0 ~ mlx5_0 mlx5_1\n0002:01:00.0 mlx5_1 ~ mlx5_0 mlx5_1",
+    ));
+}
+
+/// rdma_topo, DMA: a root port with a switch, below which are a Data Direct function and a switch with a GPU.
+fn data_direct(root: &str, node: u32, uuid: &str) -> String {
+    format!(
+        "pci{root}:00 {node}\n  bridge {root}:00:00.0 32.0 x 16\n    bridge {root}:01:00.0 32.0 x 16\n      bridge {root}:02:00.0 32.0 x 16\n        dma {root}:03:00.0 32.0 x 16 V3={uuid}\n      bridge {root}:02:01.0 32.0 x 16\n        bridge {root}:04:00.0 32.0 x 16\n          bridge {root}:05:00.0 32.0 x 16\n            gpu {root}:06:00.0 10de:31c2 32.0 x 16\n"
+    )
+}
+
+/// A NIC on a root of its own, of one function or two.
+fn nic(root: &str, node: u32, functions: &[(&str, &str)]) -> String {
+    let mut text = format!("pci{root}:00 {node}\n  bridge {root}:00:00.0 64.0 x 16\n");
+    for (at, (name, uuid)) in functions.iter().enumerate() {
+        text += &format!("    nic {root}:03:00.{at} {name} 400 64.0 x 16 V3={uuid}\n");
+    }
+    text
+}
+
+/// The UUID of a card, as its VPD has it.
+fn uuid(card: u32) -> String {
+    format!("6bbbab98e1e3ec118000b83fd29d{card:04x}")
 }
 
 #[test]
-fn the_data_direct_shape_of_rdma_topo_is_unknown() {
-    let machine = "pci0008:00 0
-  bridge 0008:00:00.0
-    bridge 0008:01:00.0
-      bridge 0008:02:01.0
-        gpu 0008:06:00.0 10de:31c2
-pci0000:00 0
-  bridge 0000:00:00.0
-    nic 0000:03:00.0 mlx5_0 800
-";
+fn the_data_direct_shape_of_rdma_topo() {
+    // Neither order nor NUMA node says which card has which function.
+    let [one, two, three, four] = [1, 2, 3, 4].map(uuid);
+    let gpus = [
+        data_direct("0008", 0, &two),
+        data_direct("0009", 0, &one),
+        data_direct("0018", 1, &three),
+        data_direct("0019", 1, &four),
+    ];
+    let nics = [
+        nic("0000", 0, &[("mlx5_0", &one)]),
+        nic("0002", 0, &[("mlx5_1", &two)]),
+        nic("0010", 0, &[("mlx5_2", &four)]),
+        nic("0012", 1, &[("mlx5_3", &three)]),
+    ];
+    let answers = "
+        0008:06:00.0 mlx5_1 ~ mlx5_1
+        0009:06:00.0 mlx5_0 ~ mlx5_0
+        0018:06:00.0 mlx5_3 ~ mlx5_3
+        0019:06:00.0 mlx5_2 ~ mlx5_2";
+    check(&held(gpus.concat() + &nics.concat(), answers));
+}
+
+#[test]
+fn a_data_direct_card_of_two_functions_goes_whole_to_its_gpu() {
+    let [one, two] = [1, 2].map(uuid);
+    let machine = [
+        data_direct("0008", 0, &one),
+        data_direct("0009", 0, &two),
+        nic("0000", 0, &[("mlx5_0", &two), ("mlx5_1", &two)]),
+        nic("0002", 0, &[("mlx5_2", &one), ("mlx5_3", &one)]),
+        // A card of another generation, which has no such function.
+        "pci0004:00 0\n  bridge 0004:00:00.0\n    nic 0004:03:00.0 mlx5_4 400\n".to_owned(),
+    ];
     let tree = Tree::new();
-    tree.machine(machine);
-    let function = crate::common::Pci {
-        class: "0x080100",
-        ..crate::common::Pci::network("0008:05:00.0", "15b3:2100", "")
-    };
-    tree.pci_below(
-        "pci0008:00/0008:00:00.0/0008:01:00.0/0008:02:00.0",
-        function,
-    );
+    let answers = "
+        0008:06:00.0 mlx5_2 mlx5_3 ~ mlx5_2 mlx5_3
+        0009:06:00.0 mlx5_0 mlx5_1 ~ mlx5_0 mlx5_1";
+    tree.machine(&machine.concat())
+        .vpd("0004:03:00.0", &uuid(3));
+    compare(&tree, answers, &machine.concat());
+}
+
+#[test]
+fn a_data_direct_card_whose_vpd_says_nothing_leaves_all_unknown() {
+    let card = uuid(1);
+    let tree = Tree::new();
+    tree.machine(&(data_direct("0008", 0, &card) + &nic("0000", 0, &[("mlx5_0", &card)])));
+    tree.file("/sys/bus/pci/devices/0000:03:00.0/vpd", [0xff; 64]);
     assert!(ours(&tree).is_empty());
+    let found = tree.run(&["discover", "--format", "json"]).done();
+    let found = found.json()["not_offered"].to_string();
+    let why = "the VPD of the NIC 0000:03:00.0, which says what of Data Direct belongs together, is not known: it is not in the form of VPD";
+    assert!(found.contains(why), "{found}");
 }
 
 #[test]

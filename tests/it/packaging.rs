@@ -141,6 +141,20 @@ fn what_comes_back_while_others_are_restored_starts_one_more_run() {
 }
 
 #[test]
+fn a_run_follows_the_specifications_of_vendors_and_not_its_own() {
+    let watched = settings("onload-cdi.path", "PathChanged");
+    for directory in onload_cdi::DEFAULT_DIRS {
+        for name in ["nvidia.yaml", "nvidia.json", "amd.json"] {
+            let file = format!("{directory}/{name}");
+            assert!(watched.contains(&file), "{file}: {watched:?}");
+        }
+        // A run locks a file there, and writes there.
+        assert!(!watched.iter().any(|path| path == directory));
+        assert!(!watched.iter().any(|path| path.contains("onload.dev-")));
+    }
+}
+
+#[test]
 fn units_are_what_systemd_takes() {
     if !needs::programs(&["systemd-analyze"]) {
         return;

@@ -276,16 +276,58 @@ fn the_picture_of_a_machine_with_gpus_shows_the_nics_near_them() {
     let picture = tree.run(&["topology", "--format", "svg"]).done().stdout;
     compare(&package().join("docs/topology-8-gpus.svg"), &picture);
     let text = tree.run(&["topology"]).done().stdout;
-    let near: Vec<&str> = text
-        .lines()
-        .filter_map(|line| Some(line.split_once("nearest ")?.1))
-        .collect();
-    let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("NIC: mlx5_{nic} (PIX)"));
-    assert_eq!(near, expected);
+    let behind = |start: &str| -> Vec<&str> {
+        let lines = text.lines();
+        let found = lines.filter_map(|line| Some(line.split_once(start)?.1));
+        found.collect()
+    };
+    let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("mlx5_{nic} (PIX)"));
+    assert_eq!(behind("nearest NIC: "), expected);
+    let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("00.0: mlx5_{nic}"));
+    assert_eq!(
+        behind("rdma=gpu-")
+            .iter()
+            .map(|text| &text[8..])
+            .collect::<Vec<_>>(),
+        expected
+    );
     assert!(
         text.contains("0000:13:00.0 GPU0 NVIDIA, nvidia, 32.0 GT/s on 16 lanes\n"),
         "{text}"
     );
+}
+
+#[test]
+fn what_a_gpu_s_name_gives_is_shown_beside_what_is_nearest() {
+    let tree = Tree::new();
+    tree.machine(
+        "pci0000:10 0
+  bridge 0000:10:01.0 32.0 x 16
+    bridge 0000:11:00.0 32.0 x 16
+      bridge 0000:12:00.0 32.0 x 16
+        gpu 0000:13:00.0 10de:2330 32.0 x 16
+      bridge 0000:12:01.0 8.0 x 4
+        nic 0000:14:00.0 mlx5_0 25 8.0 x 4
+  bridge 0000:10:02.0 32.0 x 16
+    nic 0000:18:00.0 mlx5_1 200 32.0 x 16
+    nic 0000:18:00.1 mlx5_2 200 32.0 x 16
+",
+    );
+    let text = tree.run(&["topology"]).done().stdout;
+    assert!(text.contains("nearest NIC: mlx5_0 (PIX)\n"), "{text}");
+    assert!(
+        text.contains("rdma=gpu-0000:13:00.0: mlx5_1, mlx5_2\n"),
+        "{text}"
+    );
+    let object = tree.run(&["topology", "--format", "json"]).done().json();
+    let root = &object["nodes"][0]["roots"][0];
+    let gpu = &root["bridges"][0]["bridges"][0]["bridges"][0]["functions"][0]["gpu"];
+    assert_eq!(gpu["nearest"], serde_json::json!(["mlx5_0"]), "{object:#}");
+    assert_eq!(gpu["rdma_name"], "gpu-0000:13:00.0");
+    assert_eq!(gpu["rdma"], serde_json::json!(["mlx5_1", "mlx5_2"]));
+    let picture = tree.run(&["topology", "--format", "svg"]).done().stdout;
+    // A line for each of the two NICs, in lanes of their own, and one in the legend.
+    assert_eq!(picture.matches("class=\"pair\"").count(), 7, "{picture}");
 }
 
 #[test]
@@ -336,7 +378,8 @@ fn what_is_near_a_gpu_on_a_flat_bus_is_unknown() {
     let root = &object["nodes"][0]["roots"][0];
     let gpu = &root["functions"][0]["gpu"];
     let expected = serde_json::json!({
-        "number": 0, "vendor": "NVIDIA", "distance": null, "nearest": [], "reason": why
+        "number": 0, "vendor": "NVIDIA", "distance": null, "nearest": [], "reason": why,
+        "rdma_name": null, "rdma": []
     });
     assert_eq!(*gpu, expected);
     let shown = tree.run(&["topology", "--matrix"]).done();

@@ -14,6 +14,7 @@ use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
+use onload_core::netdev::address::InterfaceAddress;
 use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Offer, Survey};
 
@@ -41,6 +42,8 @@ pub struct Snapshot {
     /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     pub cni_pools: BTreeSet<String>,
+    /// The addresses that interfaces have in a container, by the names of their devices.
+    pub netdev_addresses: BTreeMap<String, Vec<InterfaceAddress>>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
     pub taken: Instant,
@@ -70,6 +73,7 @@ impl Snapshot {
             settings: config.kubernetes.clone(),
             lease_hooks: lease_hooks(&specs),
             cni_pools: cni_pools(config),
+            netdev_addresses: netdev_addresses(config),
             not_offered,
             taken: Instant::now(),
         }
@@ -105,6 +109,12 @@ fn cni_pools(config: &Config) -> BTreeSet<String> {
     let pools = config.pools.iter();
     let by_cni = pools.filter(|(_, pool)| pool.mover == Mover::Cni);
     by_cni.map(|(name, _)| name.clone()).collect()
+}
+
+fn netdev_addresses(config: &Config) -> BTreeMap<String, Vec<InterfaceAddress>> {
+    let netdevs = config.netdev.iter();
+    let addresses = netdevs.map(|(name, settings)| (name.clone(), settings.addresses.clone()));
+    addresses.collect()
 }
 
 /// The hooks of the first device of each class that is leased: all devices of a class have the same, but for

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
@@ -17,7 +16,8 @@ use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::pools::Pools;
 use onload_host::specdir::{
-    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, Wanted, plan,
+    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, WRITER_LOCK, Wanted, package_writes,
+    plan,
 };
 use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
@@ -32,24 +32,9 @@ pub const HOOK_NAME: &str = "onload-hook";
 /// The version of this program, and of the hook that comes with it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The lock of the daemon that writes, as long as it runs.
-pub(crate) const WRITER_LOCK: &str = "spec-writer";
 /// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
 /// the pods of other device plugins can open, and so lock.
 const OFFER_LOCK: &str = "device-plugin";
-/// The package's onload-cdi.service touches it at each run. It goes with the package, and at a boot.
-const LAST_RUN: &str = "/run/onload-cdi/last-run";
-/// Longer than from one run to the next: onload-cdi.timer waits a minute, and a run may take two.
-const RUNS_WITHIN: Duration = Duration::from_secs(4 * 60);
-
-/// Whether the package writes the specifications of a host. That changes when the package comes or goes, so ask before
-/// each write.
-pub fn package_writes(host: &Host) -> Result<bool> {
-    let last = host.modified(Path::new(LAST_RUN))?;
-    // A clock that was set back makes a run of the future: it was lately.
-    Ok(last.is_some_and(|last| last.elapsed().unwrap_or_default() < RUNS_WITHIN))
-}
-
 /// Takes the place of the daemon that writes, if it is free; it stays taken until the result is dropped.
 /// During an update two instances may run: the second one reads until the first has gone.
 pub fn claim(host: &Host) -> Result<Option<Lock>> {
@@ -273,11 +258,11 @@ mod tests {
     use super::*;
     use onload_cdi::{ContainerEdits, Spec};
     use onload_host::spec_name::SpecName;
-    use onload_host::specdir::Action;
+    use onload_host::specdir::{Action, LAST_RUN};
     use onload_test_tree::Tree;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     struct Node(Tree);
 

@@ -20,6 +20,7 @@ use crate::host_settings::{HostSettings, Sriov};
 use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
 use crate::netdev::settings::NetdevSettings;
 use crate::select::Select;
+use crate::vf::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail};
 
 impl Config {
@@ -133,11 +134,32 @@ fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<()> {
                 "pools.{name}.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf, by addresses or by driver where move is \"cni\""
             );
         }
+        if let Some(vf) = &pool.vf {
+            check_pool_vf(pool, vf).with_context(|| format!("pools.{name}.vf"))?;
+        }
         if class == Class::Netdev {
             one_container(&format!("pools.{name}.share"), pool.share)?;
         }
     }
     Ok(())
+}
+
+fn check_pool_vf(pool: &PoolConfig, vf: &VfConfig) -> Result<()> {
+    if !matches!(pool.class, Class::Netdev | Class::Vfio) {
+        bail!(
+            "it is for classes netdev and vfio, and the pool is of class {}; leave it out",
+            pool.class
+        );
+    }
+    if pool.mover == Mover::Cni {
+        bail!("where move is \"cni\" the plugin sets up virtual functions; leave it out");
+    }
+    if vf.mac.is_some() {
+        bail!(
+            "mac is that of one device; set it in [[sriov]], or in the section [netdev.NAME] of each"
+        );
+    }
+    vf.check()
 }
 
 pub(super) fn check_netdev_share(leases: &Leases) -> Result<()> {
@@ -199,7 +221,7 @@ pub(super) fn absolute(key: &str, path: &Path) -> Result<()> {
 
 /// The tables of the file with their keys. `*` stands for a name that the operator chooses; in tables of such names
 /// every key is one.
-pub(super) fn tables() -> [(&'static str, &'static [&'static str]); 15] {
+pub(super) fn tables() -> [(&'static str, &'static [&'static str]); 17] {
     [
         ("discover", keys::<Discover>()),
         ("cdi", keys::<Cdi>()),
@@ -213,7 +235,9 @@ pub(super) fn tables() -> [(&'static str, &'static [&'static str]); 15] {
         (LIST, keys::<Sriov>()),
         ("pools.*", keys::<PoolConfig>()),
         ("pools.*.select", keys::<Select>()),
+        ("pools.*.vf", keys::<VfConfig>()),
         ("netdev.*", keys::<NetdevSettings>()),
+        ("netdev.*.vf", keys::<VfConfig>()),
         ("bundles.*", keys::<Bundle>()),
         ("kubernetes.resources.*", keys::<ResourceSettings>()),
     ]

@@ -16,6 +16,7 @@ use crate::kubernetes_settings::KubernetesSettings;
 use crate::netdev::address::Network;
 use crate::netdev::settings::NetdevSettings;
 use crate::select::{Glob, Select};
+use crate::vf::VfConfig;
 
 /// Where the configuration is looked for.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
@@ -84,8 +85,8 @@ pub struct Cdi {
     pub hook_path: PathBuf,
     /// How libonload.so gets into the processes of a container: "env" sets LD_PRELOAD, which processes started
     /// later by docker exec or podman exec do not have; "file" mounts a one-line file at /etc/ld.so.preload, which
-    /// they have; "off" leaves it to you. By --device our value replaces the image's own; by annotation the two are
-    /// merged. With "file", docker needs "default-ulimits" in daemon.json.
+    /// they have; "off" leaves it to you. By --device the value of onload-ctk replaces the image's own; by annotation the
+    /// two are merged. With "file", docker needs "default-ulimits" in daemon.json.
     pub preload: Preload,
     /// EF_FDTABLE_SIZE, in descriptors, from 1 to 16777216: libonload.so sizes a table by it, and lowers
     /// RLIMIT_NOFILE to it.
@@ -101,8 +102,8 @@ pub struct Cdi {
     /// A container that is given one interface by name as nic, nic-plain or zf uses that one alone: its
     /// EF_INTERFACE_WHITELIST or ZF_ATTR names the interface. Leave this off where containers see the interface
     /// under another name, as with macvlan and ipvlan: Onload then accelerates nothing in them. By annotation a
-    /// container's own value stays, and several interfaces set none; by --device ours replaces it, and of several
-    /// interfaces the last counts.
+    /// value that the container has already stays, and with several interfaces none is set. By --device it is
+    /// replaced, and the last of several interfaces counts.
     pub select_interface: bool,
     /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root.
     pub onload_socket: bool,
@@ -120,19 +121,19 @@ pub struct Cdi {
     /// Directories of a container where libraries appear; empty: the multiarch directory and /usr/lib64, so that
     /// the loaders of Debian and of Red Hat both find them.
     pub container_library_dirs: Vec<PathBuf>,
-    /// Directory of the host that holds Onload's tools. Default: usr/bin beside the libraries. An empty text: no
+    /// Directory of the host that holds Onload's tools. Default: usr/bin beside the libraries. An empty string: no
     /// tools.
     pub host_tool_dir: Option<PathBuf>,
-    /// Directory of a container where tools appear. Default: where the host has them. An empty text: no tools.
+    /// Directory of a container where tools appear. Default: where the host has them. An empty string: no tools.
     pub container_tool_dir: Option<PathBuf>,
     /// Give tools that need more than libc, such as onload_stackdump, the host's own libraries. The tool's place in
     /// the container then holds a script, which starts it from /usr/lib/onload-ctk with the host's loader and
     /// libraries; programs of the image do not look there. The image needs /bin/sh.
     pub tool_libraries: bool,
     /// Directory of the host that holds Onload's profiles. Default: usr/libexec/onload/profiles beside the
-    /// libraries. An empty text: no profiles.
+    /// libraries. An empty string: no profiles.
     pub host_profile_dir: Option<PathBuf>,
-    /// Directory of a container where profiles appear. Default: where the host has them. An empty text: they are
+    /// Directory of a container where profiles appear. Default: where the host has them. An empty string: they are
     /// not mounted.
     pub container_profile_dir: Option<PathBuf>,
     /// Directory of the host that holds the device nodes.
@@ -185,10 +186,11 @@ pub struct Annotations {
     /// that maps one of its users to user 0. onload-container-runtime takes CAP_SETUID away instead of refusing.
     /// Containers by --device are not subject to it.
     pub root_with_onload: RootWithOnload,
-    /// libonload.so cannot be loaded by the container's libc, or an RDMA device has no provider library that fits:
+    /// What happens where the container's libc cannot load libonload.so, or no provider library fits an RDMA device:
     /// "fail" stops a container that asks by annotation, "skip" starts it without the library.
     pub on_incompatible: OnIncompatible,
-    /// Device nodes may be put into a container that its runtime has already made (by the hook of hooks.d/oci).
+    /// Whether a hook may put device nodes, and the host's provider libraries, into a container that its runtime has
+    /// already created.
     pub live_devices: bool,
 }
 
@@ -210,8 +212,8 @@ impl Default for Annotations {
 pub struct Environment {
     /// The classes that the variable ONLOAD_CTK_REQUEST of a container may ask for, as nic=all;rdma=mlx5_0: for
     /// engines that pass containers no annotations, such as docker swarm. Only onload-container-runtime reads it.
-    /// Every image can carry a variable, so nothing is allowed by default, and this list is not that of
-    /// annotations.
+    /// Every image can carry a variable, so nothing is allowed by default. This list and that of annotations are
+    /// separate.
     pub allow: Vec<Class>,
 }
 
@@ -220,7 +222,8 @@ pub struct Environment {
 #[serde(default)]
 pub struct Leases {
     /// How many containers may have one device of a class at once, as { rdma = 500, vfio = 2 }. Without a number
-    /// one container has a vfio device, and any number have one of another class.
+    /// one container at a time has a vfio device or an interface of class netdev, and any number share one of another
+    /// class.
     pub share: BTreeMap<Class, Share>,
 }
 
@@ -251,6 +254,10 @@ pub struct PoolConfig {
     /// by interfaces, since interfaces go away and take their names along. Other classes do not have this key.
     #[serde(default, rename = "move")]
     pub mover: Mover,
+    /// What the virtual functions of a pool of class netdev or vfio are while a container has one, by whatever name it
+    /// asks.
+    #[serde(default)]
+    pub vf: Option<VfConfig>,
 }
 
 /// Who moves an interface into a container.
@@ -277,7 +284,7 @@ pub struct Runtime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Log {
-    /// How much is written to it: "error" is why containers did not start, "warning" adds what was odd about those
+    /// How much is written to it: "error" is why containers did not start, "warning" adds what may be wrong with those
     /// that did, "info" what each was given, "debug" why. onload-kubernetes writes JSON to standard error, at this
     /// level.
     pub level: LogLevel,

@@ -8,6 +8,7 @@ use crate::host_settings::{Sriov, VfDriver, Vlan};
 use crate::kubernetes_settings::{Interface, Listen};
 use crate::netdev::settings::NetdevSettings;
 use crate::select::{HexId, Select};
+use crate::vf::VfConfig;
 
 /// The sections of which there is one.
 fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
@@ -106,6 +107,8 @@ fn every_known_key_can_be_set() {
         slots = 20
         resources = {"amd.com/onload"={class="nic",slots=5}}
         addresses = ["192.0.2.0/24"]
+        routes = ["198.51.100.0/24"]
+        mtu = 9000
         listen = ""
     "#;
     let config = Config::parse(text).unwrap();
@@ -126,6 +129,9 @@ fn every_known_key_can_be_set() {
         (20, 1)
     );
     assert_eq!(kubernetes.addresses[0].to_string(), "192.0.2.0/24");
+    assert_eq!(kubernetes.routes[0].to_string(), "198.51.100.0/24");
+    let usual = Config::default().kubernetes.mtu;
+    assert_eq!((kubernetes.mtu.get(), usual.get()), (9000, 1500));
     assert_eq!(kubernetes.listen, Listen::Nowhere);
     let log = Log {
         level: LogLevel::Debug,
@@ -199,6 +205,8 @@ fn what_an_interface_cannot_have_is_refused_with_its_line_and_key() {
         "[pools.p]\nclass = \"vfio\"\nmove = \"cni\" => pools.p.move is for class netdev, and the pool is of class vfio",
         "[pools.p]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { interfaces = \"ens1v*\" } => pools.p.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf",
         "[kubernetes]\naddresses = [\"192.0.2.1/24\"] => line 2: kubernetes.addresses: \"192.0.2.1/24\" is no network",
+        "[kubernetes]\nroutes = [\"198.51.100.1/24\"] => line 2: kubernetes.routes: \"198.51.100.1/24\" is no network",
+        "[kubernetes]\nmtu = 67 => line 2: kubernetes.mtu: expected a number of bytes from 68 to 65535, found 67",
         "[pools.p]\nclass = \"netdev\"\nmove = \"us\" => line 3: pools.p.move: ",
         "[discover]\noffer-netdevs = [\"\"] => line 2: discover.offer-netdevs: ",
     ] {
@@ -311,10 +319,56 @@ fn a_pool_is_read_with_every_selector() {
         class: Class::Rdma,
         select: Select::default(),
         share: None,
+        vf: None,
     };
     assert_eq!(config.pools["slow"], slow);
     // Neither hook nor wrapper reads them.
     assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::default());
+}
+
+#[test]
+fn a_table_that_sets_up_functions_is_refused_where_it_cannot_be_kept() {
+    let pool = |more: &str| refusal_of(&format!("[pools.fast]\n{more}\n"));
+    for (more, says) in [
+        (
+            "class = \"rdma\"\nvf = { vlan = 1 }",
+            "it is for classes netdev and vfio, and the pool is of class rdma",
+        ),
+        (
+            "class = \"netdev\"\nmove = \"cni\"\nvf = { vlan = 1 }",
+            "where move is \"cni\" the plugin sets up",
+        ),
+        (
+            "class = \"vfio\"\nvf = { mac = \"02:00:00:00:10:01\" }",
+            "mac is that of one device",
+        ),
+        ("class = \"vfio\"\nvf = {}", "it sets nothing"),
+        (
+            "class = \"vfio\"\nvf = { vlans = \"5000\" }",
+            "VLANs up to 4094",
+        ),
+        (
+            "class = \"vfio\"\nvf = { vlan-priority = 8 }",
+            "a priority from 0 to 7",
+        ),
+        ("class = \"vfio\"\nvf = { trusted = true }", "vf.trusted"),
+    ] {
+        let said = pool(more);
+        assert!(
+            said.contains("fast.vf") && said.contains(says),
+            "{more}: {said}"
+        );
+    }
+    let text = "[pools.fast]\nclass = \"vfio\"\nvf = { vlans = \"100-199\", spoof-check = true, link-state = \"auto\" }\n\
+                [netdev.ens1v0]\nvf = { vlan = 100, mac = \"02:00:00:00:10:01\", vlan-protocol = \"802.1ad\" }\n";
+    let config = Config::parse(text).unwrap();
+    assert!(config.pools["fast"].vf.is_some() && config.netdev["ens1v0"].vf.is_some());
+    let of_both = "[netdev.a]\nvf = { vlan-priority = 1 }\n";
+    assert!(refusal_of(of_both).contains("netdev.a: vf: vlan-priority and vlan-protocol"));
+}
+
+fn refusal_of(text: &str) -> String {
+    format!("{:#}", Config::parse(text).unwrap_err())
 }
 
 #[test]
@@ -940,8 +994,13 @@ fn the_manual_page_has_every_key_of_an_interface_with_a_value_that_is_read() {
     let written = page
         .iter()
         .filter_map(|setting| Some(setting.split_once(" = ")?.0));
-    assert_eq!(written.collect::<Vec<_>>(), keys::<NetdevSettings>());
-    let config = Config::parse(&page.join("\n")).unwrap();
+    let known = [keys::<NetdevSettings>(), keys::<VfConfig>()].concat();
+    assert_eq!(written.collect::<Vec<_>>(), known);
+    // `vf` is the table with the rest.
+    let text = page
+        .into_iter()
+        .filter(|setting| !setting.starts_with("vf = "));
+    let config = Config::parse(&text.collect::<Vec<_>>().join("\n")).unwrap();
     let netdev = &config.netdev["NAME"];
     assert!(
         !netdev.routes.is_empty() && netdev.mtu.is_some(),
@@ -1012,7 +1071,7 @@ fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
     let written = page
         .iter()
         .filter_map(|setting| Some(setting.split_once(" = ")?.0));
-    let known: Vec<&str> = ["class", "share", "move", "select"]
+    let known: Vec<&str> = ["class", "share", "move", "select", "vf"]
         .into_iter()
         .chain(keys::<Select>().iter().copied())
         .collect();

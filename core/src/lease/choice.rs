@@ -1,7 +1,7 @@
 //! Which of a device's slots a container gets. Nothing is read or written here.
 
 use super::file::{ClaimUid, Holder, Lease};
-use super::moved::{Facts, Moved};
+use super::moved::{Facts, Moved, STAYS};
 use super::wish::{Claim, Wish};
 use onload_sys::error::{Error, Result, error};
 
@@ -133,25 +133,15 @@ pub fn held(holders: &[String]) -> Error {
 /// Chooses a slot of a device that is wished for, among those with a file.
 pub(crate) fn choose(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> Result<Choice> {
     let most = wish.pool.share;
-    let namespace = wish.moved.as_ref().map(|moved| moved.namespace);
-    let is_own = |slot: &&Slot| match &slot.state {
-        State::Over(lease) | State::Held(lease) => claim.holds(lease),
-        // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
-        State::Remains(lease) => claim.is_same_container(lease),
-        State::Returning(_) | State::Unreadable { .. } => false,
-    };
-    if let Some(own) = found.iter().find(is_own) {
+    if let Some(own) = own(found, claim) {
         return Ok(Choice::Kept(own.number));
     }
     if claim.token.is_some() {
         return Err(Error::new(EXPIRED));
     }
-    let has_fellow = |of: &ClaimUid| found.iter().any(|slot| slot.is_held_for(of));
-    let moved_to = |namespace: u64| found.iter().any(|slot| slot.moved_to(namespace).is_some());
-    let joins = claim.claim.is_some_and(has_fellow) || namespace.is_some_and(moved_to);
-    let holders = holders_beside(found, claim.claim, namespace);
+    let holders = holders_beside(found, claim.claim, namespace(wish));
     // Slots above the last may be left from when more containers were allowed.
-    if !joins && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
+    if !joins(found, claim, wish) && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         return Err(held(&holders));
     }
     let is_over = |slot: &&Slot| slot.number < most && matches!(slot.state, State::Over(_));
@@ -162,6 +152,32 @@ pub(crate) fn choose(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> Result<C
     let is_new = |number: &u32| found.iter().all(|slot| slot.number != *number);
     let new = (0..u32::MAX).find(is_new).map(Choice::New);
     new.ok_or_else(|| held(&holders))
+}
+
+/// Whether a container has a device already, or those have it that it belongs to.
+pub(crate) fn is_holder(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> bool {
+    own(found, claim).is_some_and(|own| own.holder().is_some()) || joins(found, claim, wish)
+}
+
+fn own<'s>(found: &'s [Slot], claim: &Claim<'_>) -> Option<&'s Slot> {
+    found.iter().find(|slot| match &slot.state {
+        State::Over(lease) | State::Held(lease) => claim.holds(lease),
+        // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
+        State::Remains(lease) => claim.is_same_container(lease),
+        State::Returning(_) | State::Unreadable { .. } => false,
+    })
+}
+
+/// Whether other containers of its claim or of its network namespace have a device.
+fn joins(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> bool {
+    let has_fellow = |of: &ClaimUid| found.iter().any(|slot| slot.is_held_for(of));
+    let moved_to = |namespace: u64| found.iter().any(|slot| slot.moved_to(namespace).is_some());
+    claim.claim.is_some_and(has_fellow) || namespace(wish).is_some_and(moved_to)
+}
+
+fn namespace(wish: &Wish) -> Option<u64> {
+    let namespace = wish.moved.as_ref().map(|moved| moved.namespace);
+    namespace.filter(|namespace| *namespace != STAYS)
 }
 
 /// The slots above the last of a device that `most` containers may have at once, whose holder has ended: nobody

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use onload_cdi::DeviceName;
 
-use super::choice::{Choice, Slot, choose, held, holders_beside, leftover};
+use super::choice::{Choice, Slot, choose, held, holders_beside, is_holder, leftover};
 use super::file::{ClaimUid, Device, Lease};
 use super::moved::{Facts, Moved};
 use super::store::{LeaseError, Leases};
 use super::wish::{Candidate, Claim, Numa, Wish, none_free, pick, pools};
+use crate::drain::Drain;
 use crate::timestamp;
-use onload_sys::error::{Context as _, Error, Result, bail};
+use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, is_temporary_name};
 
 /// Tells who uses a device without a lease.
@@ -195,6 +196,8 @@ pub fn take_unleased(
 struct Holders<'a> {
     leases: &'a Leases,
     boot: String,
+    /// What nobody new gets.
+    drain: Drain,
     /// The slots with a file.
     numbers: BTreeMap<Device, Vec<u32>>,
     /// What stands in the slots of those that had to be looked at.
@@ -219,6 +222,7 @@ impl<'a> Holders<'a> {
         }
         Ok(Holders {
             leases,
+            drain: Drain::of_host(leases.processes.root(), || Some(boot.clone()))?,
             boot,
             numbers,
             judged: RefCell::default(),
@@ -248,7 +252,10 @@ impl<'a> Holders<'a> {
     /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them.
     fn members<'w>(&self, claim: &Claim<'w>, used: &Used) -> Result<Vec<Grant<'w>>, LeaseError> {
         let (wishes, numa) = (claim.wishes, claim.numa);
-        let unused = |one: Candidate<'_>| used.is_empty() || !used.contains_key(&one.device());
+        let unused = |one: Candidate<'_>| {
+            let is_used = !used.is_empty() && used.contains_key(&one.device());
+            !is_used && self.check_drain(claim, one).is_ok()
+        };
         let picked =
             pick(wishes, numa, &mut |one| self.has_slot(one) && unused(one)).or_else(|| {
                 pick(wishes, numa, &mut |one| {
@@ -273,6 +280,22 @@ impl<'a> Holders<'a> {
     fn has_slot(&self, one: Candidate<'_>) -> bool {
         let share = usize::try_from(one.wish.pool.share).unwrap_or(usize::MAX);
         self.numbers(&one.device()).len() < share
+    }
+
+    /// That a device is not drained, unless the container has it already: what began before goes on.
+    fn check_drain(&self, claim: &Claim<'_>, one: Candidate<'_>) -> Result<()> {
+        if self.drain.is_empty() {
+            return Ok(());
+        }
+        let device = one.device();
+        for name in [&device].into_iter().chain(&one.wish.aliases) {
+            if let Some(drained) = self.drain.find(name.class, name.name.as_str())
+                && !is_holder(&self.slots(&device), claim, one.wish)
+            {
+                return Err(error!("it is {drained}")).with_context(|| device.to_string());
+            }
+        }
+        Ok(())
     }
 
     fn is_free(&self, claim: &Claim<'_>, one: Candidate<'_>) -> bool {
@@ -310,6 +333,7 @@ impl<'a> Holders<'a> {
         }
         let found = self.slots(&device);
         let choice = choose(&found, claim, wish).with_context(|| device.to_string())?;
+        self.check_drain(claim, one)?;
         let own = found
             .iter()
             .find(|slot| choice == Choice::Kept(slot.number));
@@ -337,7 +361,10 @@ impl<'a> Holders<'a> {
         let mut leftover = leftover(&found, wish.pool.share);
         leftover.retain(|number| *number != choice.slot());
         Ok(Grant {
-            lease: Some(self.lease(claim, wish, own)),
+            lease: Some(Lease {
+                claim: of.cloned(),
+                ..self.lease(claim, wish, own)
+            }),
             own: own.cloned(),
             is_asked,
             leftover,
@@ -421,7 +448,9 @@ impl<'a> Holders<'a> {
         let mut wanted = Vec::new();
         for wish in pools(claim.wishes) {
             let is_free = |one: &Candidate<'_>| {
-                !used.contains_key(&one.device()) && self.is_free(claim, *one)
+                !used.contains_key(&one.device())
+                    && self.is_free(claim, *one)
+                    && self.check_drain(claim, *one).is_ok()
             };
             let free = wish.candidates().filter(is_free).count();
             wanted.push(wish.about(&format!("{free} free of {}", wish.pool.members.len())));
@@ -437,8 +466,11 @@ impl<'a> Holders<'a> {
         if let Some(user) = used.get(&one.device()) {
             return Some((name, format!("is in use by {user}")));
         }
-        let by = self.slots(&one.device()).iter().find_map(Slot::holder)?;
-        Some((name, format!("is held by {by}")))
+        if let Some(by) = self.slots(&one.device()).iter().find_map(Slot::holder) {
+            return Some((name, format!("is held by {by}")));
+        }
+        let drained = self.drain.find(one.wish.class, name.as_str())?;
+        Some((name.clone(), format!("is {drained}")))
     }
 }
 
@@ -722,6 +754,103 @@ mod tests {
         assert_eq!(take(&host, "two", holder(2), one).unwrap(), ["vfio:c"]);
     }
 
+    /// Writes that these are drained; nothing removes the file.
+    fn drain(host: &Host, names: &[&str]) {
+        let entries = names.iter().map(|name| {
+            format!(r#"{{"class":"vfio","name":"{name}","since":0,"reason":"new firmware"}}"#)
+        });
+        let entries: Vec<String> = entries.collect();
+        let text = format!(r#"{{"version":1,"drained":[{}]}}"#, entries.join(","));
+        host.file("etc/onload-ctk/drain.json", text);
+    }
+
+    const DRAINED: &str = "drained since 1970-01-01T00:00:00Z: new firmware; \"onload-ctk undrain vfio=0000:81:10.0\" offers it again";
+
+    #[test]
+    fn a_drained_device_is_refused_to_a_container_whose_hook_comes_after() {
+        let host = Host::new();
+        // It was created before, and has not begun.
+        let late = host.start(1, 10);
+        drain(&host, &["0000:81:10.0"]);
+        let line = host.claim("late", &late).unwrap_err();
+        assert_eq!(line, format!("vfio:0000:81:10.0: it is {DRAINED}"));
+        assert_eq!(host.files(), [""; 0]);
+        host.remove("etc/onload-ctk/drain.json");
+        host.claim("late", &late).unwrap();
+    }
+
+    #[test]
+    fn who_has_a_device_keeps_it_when_it_is_drained_and_the_next_start_is_refused() {
+        let host = Host::new();
+        let token: Token = "0123456789abcdef0123456789abcdef".parse().unwrap();
+        let reserved = Holder::reserved_by(token.clone(), None);
+        host.claim_by("web", reserved, None).unwrap();
+        drain(&host, &["0000:81:10.0"]);
+        let web = host.start(1, 10);
+        host.claim_by("web", web.clone(), Some(&token)).unwrap();
+        // Its own hook comes a second time.
+        host.claim("web", &web).unwrap();
+        host.end(1);
+        assert!(host.release("web"), "its end needs no offer");
+        let line = host.claim("web", &host.start(2, 20)).unwrap_err();
+        assert!(line.contains(DRAINED), "{line}");
+    }
+
+    #[test]
+    fn a_reservation_that_is_over_gives_no_drained_device() {
+        let host = Host::new();
+        let token: Token = "0123456789abcdef0123456789abcdef".parse().unwrap();
+        let over = Holder::Reservation {
+            token: token.clone(),
+            expires_ms: 0,
+            maker: None,
+        };
+        host.claim_by("web", over, None).unwrap();
+        let web = host.start(1, 10);
+        drain(&host, &["0000:81:10.0"]);
+        let line = host.claim_by("web", web.clone(), Some(&token)).unwrap_err();
+        assert!(line.contains(DRAINED), "{line}");
+        host.remove("etc/onload-ctk/drain.json");
+        host.claim_by("web", web, Some(&token)).unwrap();
+    }
+
+    #[test]
+    fn containers_of_a_claim_that_has_a_drained_device_come_and_go() {
+        let host = Host::new();
+        start(&host, "one", 1, "u1", None).unwrap();
+        drain(&host, &["0000:81:10.0"]);
+        start(&host, "two", 2, "u1", None).unwrap();
+        host.end(1);
+        host.end(2);
+        assert!(start(&host, "three", 3, "u1", None).is_err());
+    }
+
+    #[test]
+    fn a_group_is_drained_by_whichever_of_its_names_it_is_leased() {
+        let host = Host::new();
+        drain(&host, &["0000:81:10.0"]);
+        let mut wish = claimed("vfio:0000:81:10.2".parse().unwrap());
+        let claim = |pid: u32, wish: &Wish| {
+            let wishes = std::slice::from_ref(wish);
+            host.claim_all("web", host.start(pid, 10), None, wishes)
+        };
+        claim(1, &wish).unwrap();
+        host.end(1);
+        wish.aliases = vec![vfio()];
+        assert!(claim(2, &wish).unwrap_err().contains(DRAINED));
+    }
+
+    #[test]
+    fn a_list_of_what_is_drained_that_is_not_understood_stops_who_leases() {
+        let host = Host::new();
+        host.file("etc/onload-ctk/drain.json", "{}");
+        let line = host.claim("web", &host.start(1, 10)).unwrap_err();
+        assert!(
+            line.starts_with("reading /etc/onload-ctk/drain.json: "),
+            "{line}"
+        );
+    }
+
     #[test]
     fn members_of_holders_that_ended_are_taken_over_when_no_other_is_left() {
         let host = Host::new();
@@ -741,6 +870,22 @@ mod tests {
         );
         assert!(take(&host, "four", host.start(4, 10), one()).is_err());
         assert_eq!(host.files().len(), 2);
+    }
+
+    #[test]
+    fn drained_members_are_passed_over_and_named_where_no_other_is_free() {
+        let host = Host::new();
+        drain(&host, &["0000:81:10.0"]);
+        let two = |count| wish(count, &["0000:81:10.0", "b"], 1);
+        let taken = take(&host, "one", host.start(1, 10), two(1)).unwrap();
+        assert_eq!(taken, ["vfio:b"]);
+        let line = take(&host, "two", host.start(2, 10), two(1)).unwrap_err();
+        for part in [
+            "1 wanted of pool vfio=fast, which has 0 free of 2; 0000:81:10.0 is drained since ",
+            "; b is held by container one (",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
     }
 
     #[test]

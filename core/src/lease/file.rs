@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_cdi::DeviceName;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::moved::{Facts, Moved};
 use crate::class::Class;
 use crate::container_id::ContainerId;
 use crate::timestamp::rfc3339;
-use onload_sys::error::{Context as _, Error, Result, bail, error, read_as_text, written_as_text};
+use crate::versioned;
+use onload_sys::error::{Error, Result, bail, error, read_as_text, written_as_text};
 use onload_sys::processes::{Cgroup, Process};
 use onload_sys::text::{Quoted, decimal};
 
@@ -25,23 +25,6 @@ pub const POD: &str = "pod";
 
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
-
-/// Reads a file that says its version, which may be newer than `known`. One that is cut short or damaged is `no`.
-pub(crate) fn parse_versioned<T: DeserializeOwned>(
-    bytes: &[u8],
-    known: u32,
-    no: &str,
-) -> Result<T> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
-    let Version { version } = serde_json::from_slice(bytes).context(no)?;
-    if version > known {
-        bail!("it is of version {version}, and this program understands {known}");
-    }
-    serde_json::from_slice(bytes).context(no)
-}
 
 /// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
 pub fn is_pod(text: &str) -> bool {
@@ -242,7 +225,7 @@ impl Lease {
 
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Lease> {
-        parse_versioned(bytes, VERSION, "it is no lease")
+        versioned::parse(bytes, VERSION, "it is no lease")
     }
 
     /// The boot and the holder, of a file that is not understood as a whole.

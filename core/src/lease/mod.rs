@@ -16,9 +16,11 @@ mod wish;
 
 pub use choice::held;
 pub use claim::{Used, take_unleased};
-pub(crate) use file::parse_versioned;
 pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
-pub use moved::{Facts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, Spread};
+pub use moved::{
+    Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
+    VfFacts,
+};
 pub use returning::Left;
 pub use store::{LeaseError, Leases, Listed};
 pub use wish::{Claim, Numa, Wish};

@@ -1,4 +1,5 @@
-//! What a lease keeps of a device that moved into a container's network namespace.
+//! What a lease keeps of a device that moved into a container's network namespace, or that is set up for the container
+//! where it is.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,7 +7,11 @@ use std::net::IpAddr;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
+
+/// The network namespace of what stays where it is: the kernel's numbers begin at 1.
+pub const STAYS: u64 = 0;
 
 /// A device that is with a container, or on its way back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +43,7 @@ pub struct Moved<F = InterfaceFacts> {
 pub enum Facts {
     Interface(InterfaceFacts),
     Rdma(RdmaFacts),
+    Function(FunctionFacts),
 }
 
 /// What an interface was on the host before it moved, and is to be again.
@@ -80,8 +86,25 @@ pub struct InterfaceFacts {
     /// Its registration with Onload, which reached it by AF_XDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onload: Option<Registration>,
+    /// Its virtual function, where that is set up for the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vf: Option<Box<VfFacts>>,
     /// The PCI function that it belongs to: it is found by that again, whatever it is called.
     pub pci: PciAddress,
+}
+
+/// How a virtual function is set up for a container through its physical function, and what it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VfFacts {
+    pub given: VfSettings,
+    pub before: VfSettings,
+}
+
+/// A virtual function that is set up for a container, which opens it by nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionFacts {
+    pub pci: PciAddress,
+    pub vf: VfFacts,
 }
 
 /// How packets come to the queues of an interface, as far as that is known: what is not is not restored.
@@ -147,13 +170,23 @@ impl Facts {
         match self {
             Facts::Interface(facts) => facts.pci,
             Facts::Rdma(facts) => facts.pci,
+            Facts::Function(facts) => facts.pci,
+        }
+    }
+
+    /// How its virtual function is set up.
+    pub fn vf(&self) -> Option<&VfFacts> {
+        match self {
+            Facts::Interface(facts) => facts.vf.as_deref(),
+            Facts::Rdma(_) => None,
+            Facts::Function(facts) => Some(&facts.vf),
         }
     }
 
     /// Whether whoever ends the lease brings the device back.
     pub(crate) fn comes_back(&self) -> bool {
         match self {
-            Facts::Interface(_) => true,
+            Facts::Interface(_) | Facts::Function(_) => true,
             Facts::Rdma(facts) => !facts.moved_by_other,
         }
     }
@@ -177,7 +210,7 @@ impl TryFrom<Facts> for InterfaceFacts {
     fn try_from(facts: Facts) -> Result<Self, ()> {
         match facts {
             Facts::Interface(facts) => Ok(facts),
-            Facts::Rdma(_) => Err(()),
+            Facts::Rdma(_) | Facts::Function(_) => Err(()),
         }
     }
 }
@@ -187,8 +220,25 @@ impl TryFrom<Facts> for RdmaFacts {
 
     fn try_from(facts: Facts) -> Result<Self, ()> {
         match facts {
-            Facts::Interface(_) => Err(()),
+            Facts::Interface(_) | Facts::Function(_) => Err(()),
             Facts::Rdma(facts) => Ok(facts),
+        }
+    }
+}
+
+impl From<FunctionFacts> for Facts {
+    fn from(facts: FunctionFacts) -> Self {
+        Facts::Function(facts)
+    }
+}
+
+impl TryFrom<Facts> for FunctionFacts {
+    type Error = ();
+
+    fn try_from(facts: Facts) -> Result<Self, ()> {
+        match facts {
+            Facts::Interface(_) | Facts::Rdma(_) => Err(()),
+            Facts::Function(facts) => Ok(facts),
         }
     }
 }
@@ -299,6 +349,24 @@ mod tests {
         assert_eq!(known.channels, Some([0, 0, 1, 4]));
         assert_eq!(known.spread.unwrap().table, [0, 1]);
         assert_eq!(known.rules, Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_lease_keeps_what_a_virtual_function_was_as_it_was_told() {
+        let json = r#"{"function":{"pci":"0000:81:10.0","vf":{
+            "given":{"vlan":{"id":100},"maxRate":1000},
+            "before":{"vlan":{"id":7,"priority":3,"protocol":"802.1ad"},"mac":"00:00:00:00:00:00","minRate":0,"maxRate":0}}},
+            "namespace":0,"returning":true}"#;
+        let moved: Moved<Facts> = serde_json::from_str(json).unwrap();
+        let vf = moved.facts.vf().unwrap();
+        assert_eq!(vf.before.mac, Some([0; 6]));
+        assert_eq!(vf.before.vlan.unwrap().priority, 3);
+        assert_eq!(vf.given.max_rate, Some(1000));
+        assert!(moved.facts.comes_back());
+        let again = serde_json::to_string(&moved).unwrap();
+        assert_eq!(serde_json::from_str::<Moved<Facts>>(&again).unwrap(), moved);
+        let function: Moved<FunctionFacts> = moved.of().unwrap();
+        assert_eq!(function.kept(), moved);
     }
 
     #[test]

@@ -291,6 +291,7 @@ mod tests {
                 words: std::collections::BTreeMap::from([(27, 0)]),
                 queues: None,
                 onload: None,
+                vf: None,
                 pci: "0000:03:02.3".parse().unwrap(),
             },
             namespace,

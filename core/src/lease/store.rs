@@ -226,7 +226,8 @@ impl Leases {
         Ok(listed)
     }
 
-    pub(super) fn lock(&self, patience: Duration) -> Result<Lock> {
+    /// Keeps everybody from leasing until it is dropped.
+    pub fn lock(&self, patience: Duration) -> Result<Lock> {
         self.lock_named(LOCK, patience)
     }
 

@@ -206,11 +206,13 @@ pub(crate) fn pick<'a>(
     }
 }
 
-/// The nodes of all members, the lowest first; those without one are on a node of their own, since
+/// The nodes of all members, in the order of these; those without one are on a node of their own, since
 /// nothing says that they are near another.
 fn nodes(wishes: &[Wish]) -> Vec<Option<u32>> {
     let members = pools(wishes).flat_map(|wish| &wish.pool.members);
-    let nodes: BTreeSet<Option<u32>> = members.map(|member| member.numa_node).collect();
+    let mut known = BTreeSet::new();
+    let nodes = members.map(|member| member.numa_node);
+    let nodes = nodes.filter(|node| known.insert(*node));
     let (without, with): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
     [with, without].concat()
 }
@@ -300,6 +302,13 @@ mod tests {
         assert_eq!(picked(&wishes, Numa::Node(1), &[]).unwrap(), ["b", "c"]);
         assert_eq!(picked(&wishes, Numa::Node(0), &[]), None);
         assert_eq!(picked(&wishes, Numa::Same, &["b"]), None);
+    }
+
+    #[test]
+    fn the_node_of_the_first_member_comes_first() {
+        let wishes = [wish("any", 2, &["d@1", "a@0", "b@0", "c@1"])];
+        assert_eq!(picked(&wishes, Numa::Same, &[]).unwrap(), ["d", "c"]);
+        assert_eq!(picked(&wishes, Numa::Same, &["c"]).unwrap(), ["a", "b"]);
     }
 
     #[test]

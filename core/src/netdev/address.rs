@@ -118,10 +118,14 @@ impl Network {
 
     /// Whether the address is one of the network: its own network is no larger than this one.
     pub fn contains(&self, address: &InterfaceAddress) -> bool {
-        let is_within = address.network().prefix >= self.prefix
-            && address.address.is_ipv4() == self.address.is_ipv4()
-            && masked(address.address, self.prefix) == self.address;
-        is_within && self.reserved(address.address).is_none()
+        self.covers(&address.network()) && self.reserved(address.address).is_none()
+    }
+
+    /// Whether all of another network is in it.
+    pub fn covers(&self, other: &Network) -> bool {
+        other.prefix >= self.prefix
+            && other.address.is_ipv4() == self.address.is_ipv4()
+            && masked(other.address, self.prefix) == self.address
     }
 
     pub fn address(&self) -> IpAddr {

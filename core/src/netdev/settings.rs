@@ -8,8 +8,9 @@ use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
 use crate::select::one_or_more;
-use onload_sys::error::{Error, Result, bail, read_as_text};
-use onload_sys::text::Quoted;
+use crate::vf::VfConfig;
+use onload_sys::error::{Context as _, Error, Result, bail, read_as_text};
+use onload_sys::text::{Quoted, decimal};
 
 /// What an interface has in a container; NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -25,8 +26,10 @@ pub struct NetdevSettings {
     /// The most bytes of a packet, from 68 to 65535. Default: as it is on the host.
     pub mtu: Option<Mtu>,
     /// Onload reaches it there by AF_XDP: the hook registers it with Onload in the container's network, before the
-    /// program starts. It stays registered when it is back. The container is refused where Onload does not take it.
+    /// program starts. It stays registered when it returns. Where Onload refuses it, the container does not start.
     pub af_xdp: bool,
+    /// What its virtual function is while the container has it.
+    pub vf: Option<VfConfig>,
 }
 
 /// A network that is reached through an interface, as `NETWORK` or `NETWORK via GATEWAY`.
@@ -84,6 +87,30 @@ impl Mtu {
     }
 }
 
+impl Default for Mtu {
+    /// That of Ethernet.
+    fn default() -> Self {
+        Mtu(1500)
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Mtu {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match decimal(text) {
+            Some(number) => Mtu::try_from(i64::from(number)),
+            None => bail!("{} is no number of bytes", Quoted(text)),
+        }
+    }
+}
+
 impl TryFrom<i64> for Mtu {
     type Error = Error;
 
@@ -98,6 +125,9 @@ impl TryFrom<i64> for Mtu {
 impl NetdevSettings {
     /// Looks at what belongs together.
     pub fn check(&self) -> Result<()> {
+        if let Some(vf) = &self.vf {
+            vf.check().context("vf")?;
+        }
         for (at, one) in self.addresses.iter().enumerate() {
             let rest = &self.addresses[at + 1..];
             if rest.iter().any(|other| other.address() == one.address()) {
@@ -143,6 +173,26 @@ mod tests {
         ] {
             let error = text.parse::<Route>().unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_mtu_is_a_number_of_bytes_that_ipv4_allows() {
+        for text in ["68", "1500", "65535"] {
+            assert_eq!(text.parse::<Mtu>().unwrap().to_string(), text);
+        }
+        for text in [
+            "67",
+            "65536",
+            "0",
+            "-1",
+            "+1500",
+            "1500 ",
+            "",
+            "1e3",
+            "4294967296",
+        ] {
+            assert!(text.parse::<Mtu>().is_err(), "{text:?}");
         }
     }
 

@@ -18,7 +18,7 @@ const PROVIDERS: [(&str, &[&str]); 13] = [
     ("siw", &[]),
 ];
 
-pub(super) const LIBRDMACM: &str = "librdmacm.so.1";
+pub const LIBRDMACM: &str = "librdmacm.so.1";
 
 /// Libraries that programs open by name and that hold a provider (`rdma_shared_provider` in providers/*/CMakeLists.txt),
 /// and librdmacm: all that has to be of the same rdma-core as libibverbs.

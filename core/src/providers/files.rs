@@ -17,6 +17,8 @@ pub struct Image<'a> {
     pub root: &'a ContainerRoot,
     /// `LD_LIBRARY_PATH` of the container's configuration.
     pub library_path: Option<&'a str>,
+    /// The file of the program that the container starts, and what that needs; `None` where it is not known.
+    pub program: &'a dyn Fn() -> Option<(PathBuf, Summary)>,
     /// Whether one of the container's mounts hides a path.
     pub covered: &'a dyn Fn(&Path) -> bool,
 }

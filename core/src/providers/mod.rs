@@ -24,10 +24,11 @@ pub use device::RdmaDevice;
 pub use files::{Files, Image, Running};
 pub use libraries::LIBRARY_DIRS;
 
-use drivers::{LIBRDMACM, PUBLIC_LIBRARIES};
+pub use drivers::LIBRDMACM;
+use drivers::PUBLIC_LIBRARIES;
 use files::Library;
 use libraries::Libraries;
-use needs::{lost_version, unmet};
+use needs::{lost_version, unmet, unmet_by_program};
 pub use verbs::LIBIBVERBS;
 use verbs::{Verbs, holds_config, holds_libraries};
 
@@ -156,9 +157,20 @@ fn verdict(
     }
     mounting.files.clear();
     match mounting.replace(&host_verbs, providers) {
-        Ok(()) => Ok(mounting.verdict(Way::Replace)),
+        Ok(()) => {
+            if mounting.lacks(LIBRDMACM)? {
+                notes.push(format!(
+                    "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
+                ));
+            }
+            Ok(mounting.verdict(Way::Replace))
+        }
         Err(error) => {
-            bail!("{why}; {error:#}; use an image whose rdma-core and glibc fit the host's")
+            let error = format!("; {error:#}");
+            if !why.ends_with(&error) {
+                why += &error;
+            }
+            bail!("{why}; use an image whose rdma-core and glibc fit the host's")
         }
     }
 }
@@ -241,6 +253,12 @@ pub fn misfit(
     Ok((!lacking.is_empty()).then(|| why_lacking(&libraries, &lacking)))
 }
 
+/// Whether programs that load what is in `files` find no librdmacm, which many connect by.
+pub fn lacks_rdmacm(files: &dyn Files, library_path: Option<&str>) -> Result<bool> {
+    let libraries = Libraries::new(files, "", library_path)?;
+    Ok(libraries.first(LIBRDMACM)?.is_none())
+}
+
 fn why_lacking(libraries: &Libraries<'_>, lacking: &[(&str, State)]) -> String {
     let whose = libraries.whose;
     let reason = lacking.iter().find_map(|(provider, state)| match state {
@@ -272,6 +290,11 @@ struct Mounting<'a> {
 }
 
 impl Mounting<'_> {
+    fn lacks(&self, name: &str) -> Result<bool> {
+        let own = self.libraries.first(name)?;
+        Ok(own.is_none() && self.host_libraries.first(name)?.is_none())
+    }
+
     fn verdict(self, way: Way) -> Verdict {
         let files = self.files.into_iter();
         let files = files.map(|(target, source)| LibraryMount { source, target });
@@ -393,6 +416,11 @@ impl Mounting<'_> {
         let all: Vec<&Library> = set.iter().chain(&loaded).map(Rc::as_ref).collect();
         if let Some(reason) = unmet(&all, self.libraries)? {
             bail!("the host's RDMA libraries need more than the image has: one {reason}");
+        }
+        if let Some((path, program)) = (self.image.program)()
+            && let Some(reason) = unmet_by_program(&program, &set, self.libraries)?
+        {
+            bail!("the program {path:?} {reason}");
         }
         for library in &set {
             self.mount_by_name(library, directory)?;

@@ -2,13 +2,16 @@
 //! image's loader takes. The number of a private ABI decides nothing: symbols were added without a new one.
 
 use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 
 use onload_sys::bail;
-use onload_sys::elf::VersionNeed;
+use onload_sys::elf::{Summary, VersionNeed};
 use onload_sys::error::Result;
 
+use super::drivers::PUBLIC_LIBRARIES;
 use super::files::Library;
 use super::libraries::Libraries;
+use super::verbs::LIBIBVERBS;
 
 /// Libraries that are loaded for one provider; libibverbs, libnl and libc bring about eight.
 const MAX_LIBRARIES: usize = 64;
@@ -90,6 +93,36 @@ fn remove_defined(symbols: &mut Symbols, library: &Library) -> Result<()> {
             versions.retain(|needed| !is_met(needed));
         }
     })
+}
+
+/// What a program needs of one of these libraries and does not get, or of another of their kind that is in neither
+/// place. One that has a search path of its own may find them elsewhere.
+pub(super) fn unmet_by_program(
+    program: &Summary,
+    set: &[Rc<Library>],
+    image: &Libraries<'_>,
+) -> Result<Option<String>> {
+    if program.search_path.is_some() {
+        return Ok(None);
+    }
+    let needs = program.version_needs.iter();
+    let needs: Vec<&VersionNeed> = needs.filter(|need| !need.weak).collect();
+    if let Some(missing) = set
+        .iter()
+        .find_map(|library| missing_version(&needs, library))
+    {
+        return Ok(Some(missing));
+    }
+    for name in &program.needed {
+        let is_one = name == LIBIBVERBS || PUBLIC_LIBRARIES.contains(&&**name);
+        let is_mounted = set.iter().any(|library| library.name() == *name);
+        if is_one && !is_mounted && image.first(name)?.is_none() {
+            return Ok(Some(format!(
+                "needs {name}, which neither the image nor the host has"
+            )));
+        }
+    }
+    Ok(None)
 }
 
 /// The loader refuses a library whose needed versions are not defined, whichever symbols it uses.

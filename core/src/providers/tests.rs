@@ -100,6 +100,7 @@ fn judged(
     let image = Image {
         root: &root,
         library_path: path,
+        program: &|| None,
         covered: &|_| false,
     };
     let owner = rustix::process::geteuid().as_raw();
@@ -252,6 +253,70 @@ fn an_image_without_any_rdma_package_gets_the_whole_set() {
     );
 }
 
+/// What an image without libibverbs is given whose container starts this program.
+fn verdict_for_program(host: &Tree, program: &SharedLibrary, search_path: Option<&str>) -> Verdict {
+    let image = system("GLIBC_2.34");
+    image.file("/usr/bin/ibv_devinfo", program.bytes());
+    let root = ContainerRoot::open(image.root()).unwrap();
+    let read = || {
+        let path = PathBuf::from("/usr/bin/ibv_devinfo");
+        let (file, size) = root.open_file(&path).ok()?;
+        let mut summary = onload_sys::elf::summarize_file(&file, size).ok()?;
+        summary.search_path = search_path.map(str::to_owned);
+        Some((path, summary))
+    };
+    let image = Image {
+        root: &root,
+        library_path: None,
+        program: &read,
+        covered: &|_| false,
+    };
+    let owner = rustix::process::geteuid().as_raw();
+    let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
+    judge_root(&image, false, &host, &[device("rxe", 1)]).verdict
+}
+
+#[test]
+fn a_program_that_needs_another_libibverbs_than_the_host_s_gets_nothing() {
+    let (_, host) = without_provider();
+    let program = |version: &str| {
+        let program = SharedLibrary::new("").needs("libibverbs.so.1", version, &["ibv_cmd_x"]);
+        program.needs("libc.so.6", "GLIBC_9.9", &["malloc"])
+    };
+    let newer = verdict_for_program(&host, &program("IBVERBS_PRIVATE_65"), None);
+    let why = format!(
+        "the program \"/usr/bin/ibv_devinfo\" needs IBVERBS_PRIVATE_65 of libibverbs.so.1, and \"{MULTIARCH}/libibverbs.so.1\" has IBVERBS_PRIVATE_34; use an image"
+    );
+    let newer = reason(newer);
+    assert!(newer.contains(&why), "{newer}");
+    // What it needs of other libraries is its image's own affair, and so is where it looks for its own.
+    for (version, search_path) in [
+        ("IBVERBS_PRIVATE_34", None),
+        ("IBVERBS_PRIVATE_65", Some("/opt/lib")),
+    ] {
+        let verdict = verdict_for_program(&host, &program(version), search_path);
+        assert_eq!(mounts(verdict).0, Way::Replace);
+    }
+}
+
+#[test]
+fn a_program_that_needs_librdmacm_gets_nothing_where_neither_side_has_it() {
+    let (_, host) = without_provider();
+    let rping = SharedLibrary::new("").needs("librdmacm.so.1", "RDMACM_1.0", &["rdma_listen"]);
+    let without = reason(verdict_for_program(&host, &rping, None));
+    let why = "needs librdmacm.so.1, which neither the image nor the host has";
+    assert!(without.contains(why), "{without}");
+    let notes = |host: &Tree| judged(&system("GLIBC_2.34"), host, "rxe", None, false).notes;
+    let note = "neither the image nor the host has librdmacm.so.1: programs that need it, as rping does, do not load";
+    assert_eq!(notes(&host), [note]);
+    let rdmacm = SharedLibrary::new("librdmacm.so.1").defines("RDMACM_1.0", &["rdma_listen"]);
+    place(&host, "librdmacm.so.1", &rdmacm);
+    let (way, files) = mounts(verdict_for_program(&host, &rping, None));
+    assert_eq!(way, Way::Replace);
+    assert!(files.contains(&"librdmacm.so.1".to_owned()), "{files:?}");
+    assert_eq!(notes(&host), [""; 0]);
+}
+
 #[test]
 fn an_older_glibc_and_musl_get_nothing() {
     let (_, host) = without_provider();
@@ -336,6 +401,7 @@ fn libraries_that_the_user_mounts_are_left_alone() {
     let image = Image {
         root: &root,
         library_path: None,
+        program: &|| None,
         covered: &covered,
     };
     let owner = rustix::process::geteuid().as_raw();

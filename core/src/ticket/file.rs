@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::container_id::ContainerId;
-use crate::lease::{Device, parse_versioned};
+use crate::lease::Device;
 use crate::request::{Origin, Request};
 use crate::timestamp::rfc3339;
+use crate::versioned;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::processes::Process;
 use onload_sys::text::Quoted;
@@ -61,7 +62,7 @@ pub struct User {
 impl Ticket {
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
-        let ticket: Ticket = parse_versioned(bytes, VERSION, "it is no ticket")?;
+        let ticket: Ticket = versioned::parse(bytes, VERSION, "it is no ticket")?;
         let asked = ticket.asked();
         asked.context("what it asks for is not understood")?;
         Ok(ticket)

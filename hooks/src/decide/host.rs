@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::oci::{HostNodes, Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, HookConfig, Log, OnIncompatible};
+use onload_core::drain::Drain;
 use onload_core::onload::PRELOAD_FILE;
 use onload_sys::bail;
 use onload_sys::elf::{self, Summary};
@@ -14,6 +15,7 @@ use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::open::is_there;
 use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::processes::Processes;
 use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -83,6 +85,9 @@ pub trait HostView: NodeInfo {
 
     /// The host's files.
     fn files(&self) -> &Trusted;
+
+    /// What nobody new gets. It is asked only for what no specification has.
+    fn drain(&self) -> Result<Drain>;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
@@ -253,6 +258,11 @@ impl HostView for ThisHost {
 
     fn files(&self) -> &Trusted {
         &self.trusted
+    }
+
+    fn drain(&self) -> Result<Drain> {
+        let boot = || Processes::at(&self.root).boot_id().ok();
+        Drain::read(&self.trusted, boot)
     }
 
     fn library(&self, path: &str) -> Option<Summary> {

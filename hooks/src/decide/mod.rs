@@ -4,6 +4,7 @@
 mod addresses;
 pub(crate) mod cpuset;
 pub mod device;
+mod gpus;
 pub mod host;
 pub(crate) mod host_root;
 mod interface;
@@ -18,6 +19,7 @@ pub mod specs;
 pub mod subject;
 pub mod sysfs;
 pub mod variable;
+mod vlans;
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
@@ -26,7 +28,9 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, MEMLOCK, Policy};
 use onload_core::request::{Origin, Origins, Request};
-use onload_sys::error::{Context, Result};
+use onload_sys::error;
+use onload_sys::error::{Context, Error, Result};
+use onload_sys::text::{Listed, Quoted};
 
 use device::Device;
 use host::{HostView, Settings};
@@ -95,7 +99,7 @@ pub(crate) fn provide(
     } else {
         host.specs(&wanted)?
     };
-    let chosen = pools::choose(subject, &specs, settings, pools)?;
+    let chosen = pools::choose(subject, &specs, settings, &host.sysfs(), pools)?;
     let mut decision = assemble(subject, &chosen, &specs, settings, host)?;
     decision.reserved = chosen.reserved;
     Ok(decision)
@@ -115,11 +119,14 @@ fn assemble(
     let mut devices = found.devices;
     chosen.name_tokens(&mut edits);
     addresses::set(&mut edits, request)?;
+    vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
     let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
-    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held;
+    // What a word chooses for a device, its specification does not say.
+    let is_chosen = request.addresses.is_some() || request.vlans.is_some();
+    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
     let memlock = settings.config.cdi.memlock;
     Ok(Decision {
         keys,
@@ -175,6 +182,35 @@ pub(crate) fn keys(request: &Request) -> String {
     Origins(&origins).to_string()
 }
 
+/// Why a device is in no specification, where that is because it is drained.
+fn drained(error: Error, request: &Request, specs: &Specs, host: &dyn HostView) -> Error {
+    let drain = match host.drain() {
+        Ok(drain) if drain.is_empty() => return error,
+        Ok(drain) => drain,
+        Err(unread) => return error!("{error:#}; what is drained is not known: {unread:#}"),
+    };
+    for (class, asked) in &request.devices {
+        let names = asked.value.iter().map(|wanted| wanted.name.as_str());
+        let missing = names.filter(|name| specs.find(*class, name).is_none());
+        for name in missing {
+            if let Some(drained) = drain.find(*class, name) {
+                return error!("{}: {class} {} is {drained}", asked.origin, Quoted(name));
+            }
+            // It may be a pool, or `all`, of which nothing is left.
+            let of_class = drain.of_class(*class);
+            let of_class = of_class.map(|drained| drained.target.to_string());
+            let of_class: Vec<String> = of_class.collect();
+            if !of_class.is_empty() {
+                return error!(
+                    "{error:#}; drained: {}, as \"onload-ctk drain\" shows",
+                    Listed(&of_class)
+                );
+            }
+        }
+    }
+    error
+}
+
 struct LookedUp {
     edits: ContainerEdits,
     by_class: Vec<(Class, ContainerEdits)>,
@@ -185,7 +221,8 @@ struct LookedUp {
 }
 
 fn look_up(request: &Request, specs: &Specs, host: &dyn HostView) -> Result<LookedUp> {
-    let entries = specs.resolve(request)?;
+    let entries = specs.resolve(request);
+    let entries = entries.map_err(|error| drained(error, request, specs, host))?;
     let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
     // The entries are ordered by class, as the request is, and each file is of one class.
     let mut is_as_written = true;

@@ -14,18 +14,21 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
+use onload_core::near::Nearness;
 use onload_core::pool::Pool;
-use onload_core::request::{Origin, Request, Wanted};
+use onload_core::request::{Origin, Request, Wanted, WantedFor};
 use onload_core::ticket::Ticket;
 use onload_sys::bail;
 use onload_sys::error;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::Quoted;
 
+use super::gpus::Gpus;
 use super::host::Settings;
 use super::specs::{Specs, expectations};
 use super::subject::CONFIG_JSON;
 use super::subject::{Container, Subject};
+use super::sysfs::Sysfs;
 
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
@@ -81,19 +84,24 @@ pub(super) fn choose(
     subject: Subject<'_>,
     specs: &Specs,
     settings: &Settings,
+    sysfs: &Sysfs,
     pools: &dyn Pools,
 ) -> Result<Chosen> {
     let request = subject.request;
-    let (wishes, hook) = wishes(request, specs)?;
+    let (wishes, hook) = wishes(subject, specs, sysfs)?;
+    // A name that nothing offers is refused later, with those that are.
+    if let Some(near) = &request.near
+        && wishes.is_empty()
+        && is_offered(request, specs)
+    {
+        return Err(no_pool(&near.origin));
+    }
     let named = named(subject, specs);
     let first = wishes.first().map(|wish| wish.class);
     let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         if let Some(numa) = &request.numa {
-            bail!(
-                "{}: it has no effect without a pool, such as onload.dev/vfio: any; remove it",
-                numa.origin
-            );
+            return Err(no_pool(&numa.origin));
         }
         return Ok(Chosen::default());
     };
@@ -182,13 +190,29 @@ fn own_hook(settings: &Settings) -> Hook {
     }
 }
 
+fn is_offered(request: &Request, specs: &Specs) -> bool {
+    let mut asked = request.devices.iter();
+    asked.all(|(class, asked)| {
+        let mut names = asked.value.iter();
+        names.all(|wanted| specs.find(*class, &wanted.name).is_some())
+    })
+}
+
+fn no_pool(origin: &Origin) -> Error {
+    error!("{origin}: it has no effect without a pool, such as onload.dev/vfio: any; remove it")
+}
+
 /// What is wanted of each pool that a request names, and a hook of one of them.
-fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>)> {
+fn wishes(subject: Subject<'_>, specs: &Specs, sysfs: &Sysfs) -> Result<(Vec<Wish>, Option<Hook>)> {
+    let request = subject.request;
+    let near = request.near.as_ref();
+    let near = near.map(|_| Gpus::read(subject.config, sysfs).context(CONFIG_JSON));
+    let near = near.transpose()?;
     let mut wishes = Vec::new();
     let mut hook = None;
     for (class, asked) in &request.devices {
         for wanted in &asked.value {
-            let wish = wish(*class, wanted, &asked.value, specs);
+            let wish = wish(*class, wanted, &asked.value, specs, near.as_ref());
             if let Some((wish, of_pool)) = wish.with_context(|| asked.origin.to_string())? {
                 wishes.push(wish);
                 hook = hook.or(Some(of_pool));
@@ -199,12 +223,13 @@ fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>)>
 }
 
 /// What is wanted of a pool, and its hook; `None` for a device, and for a name that no specification offers, which
-/// is refused later. `asked` is all that is asked of the class.
+/// is refused later. `asked` is all that is asked of the class, `near` where it is asked to be near these GPUs.
 fn wish(
     class: Class,
     wanted: &Wanted,
     asked: &[Wanted],
     specs: &Specs,
+    near: Option<&Gpus>,
 ) -> Result<Option<(Wish, Hook)>> {
     let name = &wanted.name;
     let Some(found) = specs.find(class, name) else {
@@ -222,6 +247,12 @@ fn wish(
         }
         return Ok(None);
     };
+    let count = wanted.count.unwrap_or(1);
+    if let Some(gpus) = near {
+        let near = Nearness::of_annotations(&found.device.annotations, pool.members.len());
+        let sorted = near.and_then(|near| gpus.sort(&mut pool, &near, count));
+        sorted.with_context(|| format!("pool {class}={name}, near the container's GPUs"))?;
+    }
     // Its file may be newer or older than that of the devices.
     pool.members
         .retain(|member| specs.find(class, member.name.as_str()).is_some());
@@ -240,7 +271,7 @@ fn wish(
             "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
         )
     })?;
-    let (name, count) = (found.name.device().clone(), wanted.count.unwrap_or(1));
+    let name = found.name.device().clone();
     let wish = Wish::of_pool(class, name, count, pool);
     Ok(Some((wish, hook.clone())))
 }
@@ -321,18 +352,25 @@ fn resolved<'a>(
         }
         asked.value = names;
     }
-    for one in request
-        .addresses
-        .iter_mut()
-        .flat_map(|asked| &mut asked.value)
-    {
-        let members = given.get(&(Class::Netdev, one.name.clone()));
+    if let Some(asked) = &mut request.addresses {
+        name_members(&mut asked.value, &given, &[Class::Netdev]);
+    }
+    if let Some(asked) = &mut request.vlans {
+        name_members(&mut asked.value, &given, &[Class::Netdev, Class::Vfio]);
+    }
+    (request, given)
+}
+
+/// Has what is for a device of a pool for the member that the pool gave.
+fn name_members<T>(all: &mut [WantedFor<T>], given: &Given, classes: &[Class]) {
+    for one in all {
+        let mut members = classes.iter();
+        let members = members.find_map(|class| given.get(&(*class, one.name.clone())));
         let at = usize::try_from(one.member).unwrap_or(usize::MAX);
         if let Some(member) = members.and_then(|members| members.get(at.checked_sub(1)?)) {
             (one.name, one.member) = (member.clone(), 1);
         }
     }
-    (request, given)
 }
 
 impl Chosen {

@@ -99,6 +99,19 @@ impl Sysfs {
         self.text(&device.join("numa_node"))?.trim().parse().ok()
     }
 
+    /// A path of the tree at /proc.
+    #[must_use]
+    pub(crate) fn proc(&self, path: &str) -> PathBuf {
+        self.root.with_file_name("proc").join(path)
+    }
+
+    /// The PCI function of the character device with these numbers.
+    #[must_use]
+    pub(crate) fn function_of_character(&self, major: i64, minor: i64) -> Option<PciAddress> {
+        let device = self.root.join(format!("dev/char/{major}:{minor}"));
+        pci_of(&fs::canonicalize(device).ok()?)
+    }
+
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
     #[must_use]
     pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
@@ -139,7 +152,7 @@ impl Sysfs {
 
     /// The number of a driver's first node; `None` while the driver is not loaded.
     fn character_driver(&self, name: &str) -> Result<Option<Numbers>> {
-        let path = self.root.with_file_name("proc").join("devices");
+        let path = self.proc("devices");
         let devices = unless_absent(fs::read_to_string(&path)).with_context(|| reading(&path))?;
         Ok(devices.and_then(|devices| Numbers::of_character_driver(&devices, name)))
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use memchr::memmem;
 use onload_sys::error::Result;
 use onload_sys::text::{harmless, one_line};
 
@@ -13,6 +14,7 @@ use crate::config::scan::Places;
 use crate::decide::host::HostView;
 use crate::decide::pools::Pools;
 use crate::decide::subject::Container;
+use crate::live;
 
 /// Explains what the filter would do to a bundle's configuration. A bundle or a host that cannot be read is an
 /// error; a refusal is part of the answer.
@@ -20,6 +22,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan(Places::VariableToo)?;
     let before = shown(&scanned.kept);
+    let has_libraries = memmem::find(&scanned.kept, b"\"--rdma-libraries\"").is_some();
     let name = bundle.file_name().and_then(OsStr::to_str);
     let id = podman_id(bundle).or_else(|| name?.parse().ok());
     let container = Container {
@@ -34,10 +37,15 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
         }
         other => other.map(|_| Outcome::default()),
     };
-    let (outcome, refusal) = match result {
+    let (mut outcome, refusal) = match result {
         Ok(outcome) => (outcome, None),
         Err(error) => (Outcome::default(), Some(one_line(&format!("{error:#}")))),
     };
+    if has_libraries {
+        let by_hooks = live::explain_libraries(bundle, host)?;
+        outcome.report.warnings.extend(by_hooks.warnings);
+        outcome.report.reasons.extend(by_hooks.reasons);
+    }
     Ok(Explanation {
         after: outcome
             .config

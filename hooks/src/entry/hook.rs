@@ -146,7 +146,11 @@ fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<()
         Command::Reapply(id) => {
             let subject = subject("reapply", id);
             let warnings = reapply::run(id, config).context(&subject)?;
-            warn(&subject, warnings, config);
+            let report = Report::of_warnings(warnings, log_file::settings(config));
+            // Its caller is no runtime, and reads what it says.
+            say_all(&subject, &report, |_, text| {
+                say(&format!("{PROGRAM}{text}"));
+            });
             Ok(())
         }
         Command::OtherStage(stage) => {
@@ -207,10 +211,8 @@ fn by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result<()>
     }
     let subject = subject(stage, &state.id);
     caller::restore_bundle(&mut state).context(&subject)?;
-    say_all(
-        &subject,
-        &live::inject(&state, config, stand_ins).context(&subject)?,
-    );
+    let report = live::inject(&state, config, stand_ins).context(&subject)?;
+    say_all(&subject, &report, tell);
     Ok(())
 }
 
@@ -236,7 +238,7 @@ fn precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
     let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
     let streamed = edit::stream(stdin, &mut stdout, container, entry_point, config);
     match streamed.context(&subject)? {
-        Streamed::Config(report) => say_all(&subject, &report),
+        Streamed::Config(report) => say_all(&subject, &report, tell),
         Streamed::State(state) => return clean_up(&state, config, stand_ins),
     }
     Ok(())
@@ -253,10 +255,11 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
     }
     let (token, id) = (asked.token.as_ref(), &state.id);
     let (rest, rdma) = moves::split(&asked);
-    let (moving, others): (Vec<Device>, Vec<Device>) = rest
-        .lease
-        .into_iter()
-        .partition(|device| device.class == Class::Netdev);
+    let (moving, others): (Vec<Device>, Vec<Device>) =
+        rest.lease.iter().cloned().partition(|device| {
+            let mut set_up = rest.vf.iter();
+            device.class == Class::Netdev || set_up.any(|given| given.device == *device)
+        });
     // What goes wrong with the one keeps nothing from the other.
     let released = lease::release(&others, token, id, &state.bundle);
     let gone = Gone {
@@ -301,12 +304,12 @@ fn subject(stage: &str, id: &ContainerId) -> String {
 fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
     if !warnings.is_empty() {
         let log = log_file::settings(config);
-        say_all(subject, &Report::of_warnings(warnings, log));
+        say_all(subject, &Report::of_warnings(warnings, log), tell);
     }
 }
 
 /// Says the warnings of a report, and logs all of it.
-fn say_all(subject: &str, report: &Report) {
+fn say_all(subject: &str, report: &Report, tell: fn(LogLevel, &str)) {
     for warning in &report.warnings {
         tell(
             LogLevel::Warning,
@@ -333,11 +336,11 @@ fn log_lines(log: &Log, lines: impl IntoIterator<Item = Line>) {
     }
 }
 
-/// Writes `text`, with the program's name before it, to standard error, or to the system log if
-/// standard error leads nowhere.
+/// Writes `text`, with the program's name before it, to standard error, and to the system log if the
+/// runtime that called this hook shows nobody what is there.
 fn tell(level: LogLevel, text: &str) {
     say(&format!("{PROGRAM}{text}"));
-    if system_log::leads_nowhere(io::stderr()) {
+    if system_log::is_unread(io::stderr(), level) {
         let line = text.trim_start_matches([':', ' ']);
         // There is nowhere else to report it.
         let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, level, line);

@@ -1,6 +1,7 @@
-//! The system log, for messages of a hook that nobody would see otherwise: crun gives hooks
+//! The system log, for messages of a hook that nobody would see otherwise. crun gives hooks
 //! /dev/null as standard error (containers/crun, pull request 200), and tells its user only the
-//! exit status.
+//! exit status. runc gives them a pipe, and tells what is in it only if the hook fails
+//! (opencontainers/runc, libcontainer/configs/config.go, `Command.Run`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,12 +20,13 @@ const NULL: (u32, u32) = (1, 3);
 /// Facility "daemon" of syslog(3), in its position above the severity.
 const DAEMON: u8 = 3 << 3;
 
-/// Whether whatever is written to a descriptor is discarded.
+/// Whether nobody reads what a hook writes to a descriptor.
 #[must_use]
-pub(crate) fn leads_nowhere(descriptor: impl AsFd) -> bool {
-    fstat(descriptor).is_ok_and(|stat| {
-        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
-            && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL
+pub(crate) fn is_unread(descriptor: impl AsFd, level: LogLevel) -> bool {
+    fstat(descriptor).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => (major(stat.st_rdev), minor(stat.st_rdev)) == NULL,
+        FileType::Fifo => level != LogLevel::Error,
+        _ => false,
     })
 }
 
@@ -45,12 +47,17 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn only_the_null_device_leads_nowhere() {
-        assert!(leads_nowhere(File::open("/dev/null").unwrap()));
-        assert!(!leads_nowhere(File::open("/dev/zero").unwrap()));
-        assert!(!leads_nowhere(tempfile::tempfile().unwrap()));
+    fn the_null_device_is_never_read_and_a_pipe_only_for_an_error() {
+        let socket = UnixDatagram::unbound().unwrap();
+        for level in [LogLevel::Error, LogLevel::Warning] {
+            assert!(is_unread(File::open("/dev/null").unwrap(), level));
+            assert!(!is_unread(File::open("/dev/zero").unwrap(), level));
+            assert!(!is_unread(tempfile::tempfile().unwrap(), level));
+            assert!(!is_unread(&socket, level));
+        }
         let (_reader, writer) = io::pipe().unwrap();
-        assert!(!leads_nowhere(writer));
+        assert!(is_unread(&writer, LogLevel::Warning));
+        assert!(!is_unread(&writer, LogLevel::Error));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::providers::{self, Image, LibraryMount, RdmaDevice, Verdict, Way};
 
-use super::preload::covered;
+use super::preload::libc_check::ProgramFiles;
+use super::preload::{self, covered};
 use crate::decide::host::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -46,15 +47,19 @@ pub(crate) fn choose(
         return Ok(choice);
     }
     let library_path = config.env_get("LD_LIBRARY_PATH")?;
+    let program = preload::program(config)?;
     // What was mounted here before does not count as the container's.
     let others = config
         .mounts()
         .iter()
         .filter(|mount| mount.options() != OPTIONS);
+    let covered = &covered(others.map(MountEntry::destination).collect());
+    let files = ProgramFiles { root, covered };
     let image = Image {
         root,
         library_path: library_path.as_deref(),
-        covered: &covered(others.map(MountEntry::destination).collect()),
+        program: &|| files.program(&program).ok(),
+        covered,
     };
     let judgement = providers::judge(&image, host.files(), &known);
     choice.reasons = judgement.notes;

@@ -90,6 +90,7 @@ impl Inspection<'_> {
             takes: self.plan.takes.clone(),
             variables: self.plan.variables.clone().unwrap_or_default(),
             by_annotation: *asker == Asker::Annotations,
+            library_warnings: self.plan.library_warnings.clone(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Provider libraries of the host for the RDMA devices of a container that its runtime has already created.
 
+use std::path::Path;
+
 use onload_cdi::HookName;
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
@@ -10,7 +12,6 @@ use onload_sys::error::{Context, Result};
 use onload_sys::mount_api::attr;
 
 use super::plan::{Asker, Bind, InjectionPlan};
-use crate::config::state::State;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::rdma_libraries;
@@ -31,16 +32,11 @@ pub(crate) struct Libraries {
 pub(super) fn of_hook(
     asked: &HookArguments,
     setting: RdmaLibraries,
-    state: &State,
+    bundle: &Path,
     config: &OciConfig,
-    host: &ThisHost,
+    host: &dyn HostView,
 ) -> Result<Libraries> {
-    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
-    let hooks = hooks.into_iter().filter_map(|hook| {
-        let args = hook.args?;
-        Some(HookArguments::of_command(&args)?.1)
-    });
-    let looking: Vec<HookArguments> = hooks.filter(|hook| hook.rdma_libraries.is_some()).collect();
+    let looking = looking(config)?;
     let devices: Vec<String> = match looking.first() {
         Some(first) if first == asked => looking.iter().flat_map(named).collect(),
         _ if looking.contains(asked) => return Ok(Libraries::default()),
@@ -48,7 +44,7 @@ pub(super) fn of_hook(
     };
     let key = key(&devices);
     let path = config.root_path().context(CONFIG_JSON)?.unwrap_or_default();
-    let root = match ContainerRoot::open(&state.bundle.join(path)) {
+    let root = match ContainerRoot::open(&bundle.join(path)) {
         Ok(root) => root,
         Err(error) => {
             let warning = format!("{key}: whether the image has libraries is unknown: {error:#}");
@@ -71,6 +67,16 @@ pub(super) fn of_hook(
             .push(format!("{key}: {NOT_MOUNTED}: {why}"));
     }
     Ok(libraries)
+}
+
+/// The hooks of a configuration that look for libraries.
+pub(super) fn looking(config: &OciConfig) -> Result<Vec<HookArguments>> {
+    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
+    let hooks = hooks.into_iter().filter_map(|hook| {
+        let args = hook.args?;
+        Some(HookArguments::of_command(&args)?.1)
+    });
+    Ok(hooks.filter(|hook| hook.rdma_libraries.is_some()).collect())
 }
 
 /// The same for devices that are given to a container late, of which it may have none yet.
@@ -120,8 +126,8 @@ fn named(asked: &HookArguments) -> Vec<String> {
 }
 
 /// Why nothing is mounted into a container that is there already.
-fn closed(host: &ThisHost) -> Result<Option<String>> {
-    if !host.is_initial_namespace() {
+fn closed(host: &dyn HostView) -> Result<Option<String>> {
+    if !host.privilege().is_initial_namespace {
         return Ok(Some(
             "the engine is rootless; use an image that has them".to_owned(),
         ));
@@ -138,7 +144,7 @@ fn choose(
     setting: RdmaLibraries,
     config: &OciConfig,
     root: &ContainerRoot,
-    host: &ThisHost,
+    host: &dyn HostView,
 ) -> Result<(Libraries, Option<String>)> {
     let choice = rdma_libraries::choose(&devices, setting, config, root, host);
     let choice = choice.context(CONFIG_JSON)?;

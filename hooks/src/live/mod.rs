@@ -40,6 +40,8 @@ use crate::moves::{self, StandIns};
 use crate::record::files::{self, Live};
 use crate::record::init::Init;
 use crate::record::lease::{self, Keeper};
+use crate::record::maker::{EntryPoint, Stage};
+use crate::record::own_dir::OwnDir;
 use crate::record::sweep;
 use inspect::Inspection;
 use libraries::Libraries;
@@ -68,7 +70,7 @@ pub(crate) fn take(
     config_path: &Path,
     stand_ins: &StandIns,
 ) -> Result<Report> {
-    let config = configuration(state)?;
+    let config = configuration(&state.bundle)?;
     let host = ThisHost::with_config(config_path)?;
     let asker = Asker::Takes(takes.to_vec());
     let request = Asker::request(takes);
@@ -119,6 +121,7 @@ fn give(
     report.given = std::mem::take(&mut plan.given);
     let result =
         libraries::of_plan(&plan, asker, config, root.as_ref(), host).and_then(|libraries| {
+            plan.library_warnings.clone_from(&libraries.warnings);
             report.warnings.extend(libraries.warnings);
             report.reasons = libraries.reasons;
             plan.binds.extend(libraries.binds);
@@ -140,8 +143,34 @@ pub(crate) fn rdma_libraries(
 ) -> Result<Libraries> {
     match asked.rdma_libraries {
         None => Ok(Libraries::default()),
-        Some(setting) => libraries::of_hook(asked, setting, state, &configuration(state)?, host),
+        Some(setting) => {
+            let config = configuration(&state.bundle)?;
+            libraries::of_hook(asked, setting, &state.bundle, &config, host)
+        }
     }
+}
+
+/// What the hooks of a bundle that an engine took from specifications would say and do about libraries for its RDMA
+/// devices.
+pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<Report> {
+    let config = configuration(bundle)?;
+    let looking = libraries::looking(&config)?;
+    let Some((first, setting)) = looking
+        .first()
+        .and_then(|hook| Some((hook, hook.rdma_libraries?)))
+    else {
+        return Ok(Report::default());
+    };
+    let libraries = libraries::of_hook(first, setting, bundle, &config, host)?;
+    let mounts = libraries.binds.iter().map(|bind| {
+        let (target, source) = (bind.target.display(), bind.source.display());
+        format!("the hook of its device would mount {target} from {source}")
+    });
+    Ok(Report {
+        warnings: libraries.warnings,
+        reasons: libraries.reasons.into_iter().chain(mounts).collect(),
+        ..Report::default()
+    })
 }
 
 /// Mounts libraries, and nothing else. The container starts without what is refused; a mount that fails ends it, since
@@ -152,11 +181,12 @@ pub(crate) fn mount_libraries(
     host: &ThisHost,
 ) -> Result<Vec<String>> {
     let mut warnings = own.warnings;
-    if own.binds.is_empty() {
-        return Ok(warnings);
-    }
     let key = libraries::key(&own.devices);
     let asker = Asker::Libraries(own.devices);
+    if own.binds.is_empty() {
+        record(state, &asker, &warnings, host);
+        return Ok(warnings);
+    }
     let plan = InjectionPlan {
         keys: key.clone(),
         binds: own.binds,
@@ -168,16 +198,48 @@ pub(crate) fn mount_libraries(
         if asker.is_served(before.as_ref()) {
             return Ok(None);
         }
-        let (init, config) = (Init::open(state.pid)?, configuration(state)?);
+        let (init, config) = (Init::open(state.pid)?, configuration(&state.bundle)?);
         sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
         Inspection::new(state, init, &config, host, plan, before).map(Some)
     };
     match inspect(&mut warnings) {
         Ok(Some(inspection)) => warnings.extend(inspection.go(&asker, host)?),
         Ok(None) => {}
-        Err(error) => warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED)),
+        Err(error) => {
+            warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED));
+            record(state, &asker, &warnings, host);
+        }
     }
     Ok(warnings)
+}
+
+/// Records for `onload-ctk status` why a container has no libraries of the host. It starts without that too: a rootless
+/// engine may not write there.
+fn record(state: &State, asker: &Asker, warnings: &[String], host: &ThisHost) {
+    let write = || -> Result<()> {
+        let before = done_before(state, host, &mut Vec::new())?;
+        if asker.is_served(before.as_ref()) {
+            return Ok(());
+        }
+        let init = Init::open(state.pid)?;
+        let live = Live {
+            pid: init.pid(),
+            start_time: init.start_time()?,
+            takes: asker.takes(),
+            library_warnings: warnings.to_vec(),
+            ..Live::default()
+        };
+        let entry_point = EntryPoint {
+            stage: Stage::Hook,
+            bundle: &state.bundle,
+            root: None,
+        };
+        let mut own = OwnDir::open(&state.id, entry_point, host)?;
+        own.has_created_nothing(live.after(before))
+    };
+    if !warnings.is_empty() {
+        let _ = write();
+    }
 }
 
 /// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their
@@ -196,15 +258,16 @@ pub(crate) fn move_rdma(
         return Ok(warnings);
     }
     let mut plan = plan::of_moves(asked, &host.settings()?)?;
-    let config = configuration(state)?;
+    let config = configuration(&state.bundle)?;
     plan.binds.extend(libraries.binds);
+    plan.library_warnings.clone_from(&warnings);
     let more = inject_plan(state, &config, plan, before, &asker, host, stand_ins)?;
     warnings.extend(more);
     Ok(warnings)
 }
 
-fn configuration(state: &State) -> Result<OciConfig> {
-    let file = ConfigFile::open(&state.bundle, None)?;
+fn configuration(bundle: &Path) -> Result<OciConfig> {
+    let file = ConfigFile::open(bundle, None)?;
     let text = input::text(file.scan(Places::Annotations)?.kept)?;
     OciConfig::parse_text(text).context("config.json")
 }

@@ -149,6 +149,8 @@ pub(crate) struct InjectionPlan {
     /// What is given, on one line.
     pub given: String,
     pub warnings: Vec<String>,
+    /// Those of them about provider libraries, for the record.
+    pub library_warnings: Vec<String>,
 }
 
 /// This entry point cannot set the variable instead.

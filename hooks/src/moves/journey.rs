@@ -8,6 +8,8 @@
 //!    └──────────────────────────────────────┘
 //! ```
 //!
+//! A virtual function that is set up for a container and stays on the host takes the same way.
+//!
 //! A process may be killed at any point. What is known then is the lease, which is written before the device moves, and
 //! ends when the device is what it was: whoever comes next finds a [`Return`].
 
@@ -19,9 +21,11 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Facts, Leases, Left, Moved, Token};
+use onload_core::lease::{Device, Facts, Leases, Left, Moved, STAYS, Token, VfFacts};
 use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::NetdevSettings;
+use onload_core::vf::VfConfig;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::{Lock, START_PATIENCE};
 use onload_sys::pci::PciAddress;
@@ -46,7 +50,7 @@ const FETCHES: u32 = 4;
 /// time.
 const FETCHING: Duration = Duration::from_secs(4);
 
-/// What is different about interfaces and RDMA devices.
+/// What is different about interfaces, RDMA devices and virtual functions.
 pub(crate) trait Kind: Sized {
     const CLASS: Class;
     /// What a message calls such a device before its name, and what without one.
@@ -54,6 +58,8 @@ pub(crate) trait Kind: Sized {
     const THING: &'static str;
     /// What it needs where the engine is in a user namespace.
     const NEEDS: &'static str;
+    /// Whether it leaves the host's network namespace.
+    const MOVES: bool = true;
     /// What a lease keeps of it.
     type Facts: Clone + Into<Facts> + TryFrom<Facts>;
     /// The device as a network namespace has it now.
@@ -82,6 +88,10 @@ pub(crate) trait Kind: Sized {
 
     /// The PCI function of a device, and its name for messages.
     fn identity(facts: &Self::Facts) -> (PciAddress, &str);
+    /// How its virtual function is set up.
+    fn vf(_: &Self::Facts) -> Option<&VfFacts> {
+        None
+    }
     /// The device of a lease, in a namespace, whatever it is called.
     fn find(&self, netns: &Netns, facts: &Self::Facts) -> Result<Option<Self::Seen>>;
     /// Whether a namespace has a device of a function.
@@ -194,14 +204,18 @@ impl<'a, K: Kind> Way<'a, K> {
             moved,
             ..self.claim
         };
-        lease::claim_alone(wanted, self.container, self.host).map(drop)
+        if K::MOVES {
+            lease::claim_alone(wanted, self.container, self.host).map(drop)
+        } else {
+            lease::claim(wanted, self.container, self.host).map(drop)
+        }
     }
 
     /// What a lease says of a device in the container's namespace.
     fn moved<F>(&self, facts: F, addresses: Vec<IpAddr>) -> Moved<F> {
         Moved {
             facts,
-            namespace: self.to.cookie(),
+            namespace: if K::MOVES { self.to.cookie() } else { STAYS },
             addresses,
             returning: false,
             left: None,
@@ -239,10 +253,12 @@ pub(crate) struct Request<'a> {
     /// Its name on the host.
     pub(super) name: String,
     pub(super) pci: PciAddress,
-    /// What it is to have in the container.
-    pub(super) addresses: Vec<InterfaceAddress>,
-    /// What the operator's configuration says of it beside.
+    /// What it is called in the container; none where it keeps its name.
+    pub(super) new_name: Option<&'a NewName>,
+    /// What it is to have there: as the operator's configuration says, where the hook's arguments say nothing else.
     pub(super) settings: NetdevSettings,
+    /// What its virtual function is to be.
+    pub(super) vf: Option<VfConfig>,
 }
 
 impl<'a> Request<'a> {
@@ -260,11 +276,30 @@ impl<'a> Request<'a> {
             seen,
             _locks: locks,
         };
-        if way.to.is(&way.home.netns) {
+        if !K::MOVES {
+            let device = candidate.request.device;
+            if let Some(moved) = leases.moved_to::<K::Facts>(device, STAYS, START_PATIENCE)? {
+                candidate.request.check_same::<K>(&moved)?;
+                return candidate.stay(way, Some(&moved.kept()));
+            }
+        } else if way.to.is(&way.home.netns) {
             // A container with the host's network opens it where it is.
             return candidate.stay(way, None);
         }
         candidate.lease(way)?.send(way)
+    }
+
+    /// One that others have too is set up once.
+    fn check_same<K: Kind>(&self, moved: &Moved<K::Facts>) -> Result<()> {
+        let wanted = self.vf.as_ref().map(VfConfig::settings).transpose()?;
+        let had = K::vf(&moved.facts).map(|vf| vf.given);
+        if wanted != had {
+            bail!(
+                "{}: another container has it too, and its virtual function is set up otherwise; ask for the same VLAN, or for another device",
+                self.device
+            );
+        }
+        Ok(())
     }
 
     /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
@@ -277,9 +312,12 @@ impl<'a> Request<'a> {
                 None => way.home.away(self.pci, &self.name),
             });
         };
-        let moved = leases.moved_to(self.device, way.to.cookie(), START_PATIENCE)?;
-        let (facts, addresses): (K::Facts, _) = match moved {
-            Some(moved) => (moved.facts, moved.addresses),
+        let moved = leases.moved_to::<K::Facts>(self.device, way.to.cookie(), START_PATIENCE)?;
+        let (facts, addresses) = match moved {
+            Some(moved) => {
+                self.check_same::<K>(&moved)?;
+                (moved.facts, moved.addresses)
+            }
             None => (kind.stray(&seen, &self)?, Vec::new()),
         };
         let moved = way.moved(facts.into(), addresses);
@@ -316,7 +354,7 @@ impl<'a, K: Kind> Candidate<'a, K> {
     fn lease(self, way: &Way<'_, K>) -> Result<Departure<'a, K>> {
         let request = &self.request;
         let (facts, warning) = way.home.kind.examine(&self.seen, request, way)?;
-        let addresses = request.addresses.iter();
+        let addresses = request.settings.addresses.iter();
         let addresses = addresses.map(InterfaceAddress::address).collect();
         let moved = way.moved(facts.clone().into(), addresses);
         way.lease(request.device, Some(&moved))?;
@@ -331,7 +369,7 @@ impl<'a, K: Kind> Candidate<'a, K> {
 /// A device that is leased and may move now.
 pub(crate) struct Departure<'a, K: Kind> {
     pub(super) candidate: Candidate<'a, K>,
-    facts: K::Facts,
+    pub(super) facts: K::Facts,
     warning: Option<String>,
 }
 

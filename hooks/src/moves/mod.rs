@@ -1,6 +1,7 @@
 //! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
-//! netns mode exclusive. What happens to one, and in which order, is [`journey`]; here are its doors.
+//! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`journey`]; here are its doors.
 
+mod function;
 mod interface;
 mod journey;
 mod netns;
@@ -10,13 +11,17 @@ mod rdma;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{Given, HookArguments};
+use onload_core::host_settings::Interface;
 use onload_core::lease::{Device, Leases};
 use onload_core::netdev::settings::NetdevSettings;
+use onload_core::vf::{GivenVf, VfConfig};
 use onload_sys::bail;
 use onload_sys::error::{Error, Result};
+use onload_sys::fs::lock::START_PATIENCE;
 use onload_sys::pci::PciAddress;
 
+pub use function::Functions;
 pub use interface::Identity;
 pub(crate) use journey::Gone;
 pub use journey::Restored;
@@ -32,6 +37,7 @@ use crate::record::lease::{self, Container};
 pub struct StandIns {
     pub interfaces: Identity,
     pub rdma: Devices,
+    pub functions: Functions,
 }
 
 /// A hook's arguments as two: what else there is to do, and the RDMA devices that move, with their leases.
@@ -75,8 +81,9 @@ fn request<'a>(
                 device,
                 name,
                 pci,
-                addresses: Vec::new(),
+                new_name: None,
                 settings: NetdevSettings::default(),
+                vf: None,
             });
         }
     }
@@ -100,18 +107,57 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
     for interface in &arguments.netdev {
         let name = interface.name.to_string();
         let mut request = request(arguments, Class::Netdev, name, interface.pci)?;
+        request.vf = vf_of(arguments, request.device);
         let settings = configured.get(request.device.name.as_str());
         request.settings = settings.cloned().unwrap_or_default();
-        let given = arguments.address.iter();
-        let given = given.filter(|given| given.interface == interface.name);
-        request.addresses = given.map(|given| given.address).collect();
-        if request.addresses.is_empty() {
-            let addresses = &request.settings.addresses;
-            request.addresses.clone_from(addresses);
-        }
+        let of = &interface.name;
+        replace(
+            &mut request.settings.addresses,
+            given(&arguments.address, of),
+        );
+        replace(&mut request.settings.routes, given(&arguments.route, of));
+        let mtu = given(&arguments.mtu, of).next().copied();
+        request.settings.mtu = mtu.or(request.settings.mtu);
+        request.new_name = given(&arguments.rename, of).next();
         requests.push(request);
     }
     Ok(requests)
+}
+
+fn vf_of(arguments: &HookArguments, device: &Device) -> Option<VfConfig> {
+    let mut given = arguments.vf.iter();
+    Some(given.find(|given| given.device == *device)?.vf.clone())
+}
+
+/// The virtual functions of class vfio that a hook is to set up.
+fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
+    let given = arguments.vf.iter();
+    let given = given.filter(|given| given.device.class == Class::Vfio);
+    let of = |given: &GivenVf| {
+        let name = given.device.name.to_string();
+        let pci = name.parse()?;
+        Ok(Request {
+            vf: Some(given.vf.clone()),
+            ..request(arguments, Class::Vfio, name, pci)?
+        })
+    };
+    given.map(of).collect()
+}
+
+/// What a hook's arguments give an interface.
+fn given<'a, T>(all: &'a [Given<T>], interface: &Interface) -> impl Iterator<Item = &'a T> {
+    let own = all
+        .iter()
+        .filter(move |given| given.interface == *interface);
+    own.map(|given| &given.value)
+}
+
+/// Takes the others, where there are some.
+fn replace<'a, T: Copy + 'a>(own: &mut Vec<T>, others: impl Iterator<Item = &'a T>) {
+    let mut others = others.copied().peekable();
+    if others.peek().is_some() {
+        *own = others.collect();
+    }
 }
 
 /// The RDMA devices that a hook is to move.
@@ -128,6 +174,7 @@ pub(crate) struct Claimed<'a> {
     leased: Vec<Device>,
     interfaces: Vec<Grants<'a, Identity>>,
     rdma: Vec<Grants<'a, Devices>>,
+    functions: Vec<Grants<'a, Functions>>,
     /// The nodes that it is to have of RDMA devices that moved.
     pub(crate) nodes: Vec<Node>,
     warnings: Vec<String>,
@@ -147,6 +194,7 @@ pub(crate) fn claim<'a>(
         leased: Vec::new(),
         interfaces: Vec::new(),
         rdma: Vec::new(),
+        functions: Vec::new(),
         nodes: Vec::new(),
         warnings: Vec::new(),
     };
@@ -187,7 +235,7 @@ impl<'a> Claimed<'a> {
             all
         };
         for asked in by_lease(claims) {
-            self.lease(asked, entry_point, host, &stand_ins.interfaces)?;
+            self.lease(asked, entry_point, host, stand_ins)?;
         }
         for asked in by_lease(moves) {
             self.move_rdma(asked, host, &stand_ins.rdma)?;
@@ -201,20 +249,33 @@ impl<'a> Claimed<'a> {
         arguments: &'a HookArguments,
         entry_point: &'a str,
         host: &'a ThisHost,
-        identity: &'a Identity,
+        stand_ins: &'a StandIns,
     ) -> Result<()> {
-        let moving = interfaces(arguments, host)?;
-        let is_moving = |device: &&Device| moving.iter().any(|one| one.device == *device);
+        let StandIns {
+            interfaces: identity,
+            functions: by_function,
+            ..
+        } = stand_ins;
+        let (moving, set_up) = (interfaces(arguments, host)?, functions(arguments)?);
+        let is_moving = |device: &&Device| {
+            let mut all = moving.iter().chain(&set_up);
+            all.any(|one| one.device == *device)
+        };
         let leased = arguments.lease.iter().filter(|device| !is_moving(device));
         let leased: Vec<Device> = leased.cloned().collect();
         settle_all(&leased, host, identity)?;
         if !leased.is_empty() {
             let wanted = wanted(arguments, &leased, entry_point);
-            self.warnings
-                .extend(lease::claim(wanted, self.container, host)?);
+            let mut claimed = lease::claim(wanted, self.container, host);
+            if claimed.is_err() && settle_functions(&leased, host, by_function)? {
+                claimed = lease::claim(wanted, self.container, host);
+            }
+            self.warnings.extend(claimed?);
             self.leased.extend(leased);
         }
         let wanted = wanted(arguments, &[], entry_point);
+        let functions = Grants::new(set_up, wanted, self.container, host, by_function)?;
+        self.functions.extend(functions);
         self.interfaces
             .extend(Grants::new(moving, wanted, self.container, host, identity)?);
         Ok(())
@@ -248,6 +309,7 @@ impl<'a> Claimed<'a> {
         let mut warnings: Vec<String> = Vec::new();
         warnings.extend(self.interfaces.into_iter().flat_map(Grants::finish));
         warnings.extend(self.rdma.into_iter().flat_map(Grants::finish));
+        warnings.extend(self.functions.into_iter().flat_map(Grants::finish));
         warnings.extend(self.warnings);
         warnings
     }
@@ -258,6 +320,9 @@ impl<'a> Claimed<'a> {
             failed = grants.withdraw(failed);
         }
         for grants in self.interfaces.into_iter().rev() {
+            failed = grants.withdraw(failed);
+        }
+        for grants in self.functions.into_iter().rev() {
             failed = grants.withdraw(failed);
         }
         lease::abandon(&self.leased, self.container);
@@ -282,17 +347,37 @@ fn settle_all(devices: &[Device], host: &ThisHost, identity: &Identity) -> Resul
     Ok(())
 }
 
+/// As [`settle_all`], of virtual functions: those that nobody has to bring back are not even looked at. Whether there was
+/// one.
+fn settle_functions(devices: &[Device], host: &ThisHost, by: &Functions) -> Result<bool> {
+    let mut settled = false;
+    if !host.is_initial_namespace() {
+        return Ok(settled);
+    }
+    let Some(leases) = lease::find()? else {
+        return Ok(settled);
+    };
+    for device in devices.iter().filter(|one| one.class == Class::Vfio) {
+        if leases.is_away(device, START_PATIENCE)? {
+            let _moving = leases.lock_moving(device, MOVING_PATIENCE)?;
+            settled |= journey::settle(&leases, device, by, Duration::ZERO)?;
+        }
+    }
+    Ok(settled)
+}
+
 /// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the
-/// last one of its namespace. What goes wrong with the one kind keeps nothing from the other.
+/// last one of its namespace, or had set up. What goes wrong with the one kind keeps nothing from the other.
 pub(crate) fn take_back(
     rdma: &[Device],
-    interfaces: &[Device],
+    others: &[Device],
     gone: &Gone<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
     let devices = journey::take_back(rdma, gone, &stand_ins.rdma);
-    journey::take_back(interfaces, gone, &stand_ins.interfaces)?;
-    devices
+    let functions = journey::take_back(others, gone, &stand_ins.functions);
+    journey::take_back(others, gone, &stand_ins.interfaces)?;
+    devices.and(functions)
 }
 
 /// Brings back and restores every interface whose containers have ended. One that somebody moves right now is left to
@@ -306,8 +391,15 @@ pub fn restore_rdma(leases: &Leases, devices: &Devices) -> Result<Vec<Restored>>
     journey::restore(leases, &|_| true, devices, Duration::ZERO)
 }
 
+/// As [`restore_interfaces`].
+pub fn restore_functions(leases: &Leases, functions: &Functions) -> Result<Vec<Restored>> {
+    journey::restore(leases, &|_| true, functions, Duration::ZERO)
+}
+
 /// Brings back members of pools before a container is refused one. The refusal says which of them do not come, and why.
 pub(crate) fn fetch(leases: &Leases, is_wanted: &dyn Fn(&Device) -> bool) {
+    let functions = Functions::default();
+    let _ = journey::restore(leases, is_wanted, &functions, Duration::ZERO);
     let identity = Identity::default();
     let _ = journey::restore(leases, is_wanted, &identity, DYING_PATIENCE);
 }

@@ -104,6 +104,9 @@ pub(crate) struct Live {
     pub variables: String,
     /// Whether a hook did part of it by annotation.
     pub by_annotation: bool,
+    /// Why its programs may find no RDMA device, which `onload-ctk status` reads. A record of an earlier version has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub library_warnings: Vec<String>,
 }
 
 impl Live {
@@ -122,6 +125,7 @@ impl Live {
             takes: [before.takes, self.takes].concat(),
             variables: before.variables + &self.variables,
             by_annotation: before.by_annotation || self.by_annotation,
+            library_warnings: [before.library_warnings, self.library_warnings].concat(),
             ..self
         }
     }

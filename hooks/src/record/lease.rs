@@ -224,11 +224,13 @@ impl Pools for Keeper<'_> {
         let claim = chosen.claim(None, self.entry_point);
         let used = self.used.borrow();
         let mut wishes = chosen.leases.choose(&claim, &used);
-        if let (Err(LeaseError::NoneFree(_)), Some(fetch)) = (&wishes, self.fetch) {
+        let is_refused = matches!(&wishes, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)));
+        if let Some(fetch) = self.fetch.filter(|_| is_refused) {
             // One that an ended container has left may come back now.
+            let named = wanted.named;
             fetch(&chosen.leases, &|device| {
                 let mut wanted = wanted.wishes.iter().flat_map(Wish::devices);
-                wanted.any(|one| one == *device)
+                wanted.any(|one| one == *device) || named.iter().any(|(one, _)| one == device)
             });
             wishes = chosen.leases.choose(&claim, &used);
         }

@@ -134,6 +134,12 @@ impl OwnDir {
         self.save()
     }
 
+    /// Records what there is to know of a container in which nothing is created.
+    pub(crate) fn has_created_nothing(&mut self, live: Live) -> Result<()> {
+        self.record.live = Some(live);
+        self.save()
+    }
+
     /// To undo a start; `None` if somebody holds the lock for too long.
     pub(crate) fn lock_alone(&mut self) -> Option<Lock> {
         self.lock = None;

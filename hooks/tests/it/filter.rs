@@ -13,6 +13,7 @@ use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig};
 use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RdmaLibraries, RootWithOnload};
 use onload_core::container_id::ContainerId;
+use onload_core::drain::Drain;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
 use onload_hooks::config::filter::{Outcome, apply};
@@ -98,6 +99,8 @@ struct FakeHost {
     /// The content of /proc/41/uid_map.
     user_map: String,
     files: Trusted,
+    /// The content of drain.json.
+    drain: &'static str,
 }
 
 impl FakeHost {
@@ -145,6 +148,7 @@ impl FakeHost {
             has_preload_file: true,
             user_map: String::new(),
             files,
+            drain: r#"{"version":1}"#,
         };
         host.sysfs_file("infiniband_verbs/uverbs0/ibdev", "rxe0\n");
         host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:192\n");
@@ -257,6 +261,10 @@ impl HostView for FakeHost {
 
     fn files(&self) -> &Trusted {
         &self.files
+    }
+
+    fn drain(&self) -> Result<Drain> {
+        Drain::parse(self.drain.as_bytes())
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {
@@ -815,6 +823,47 @@ fn the_kernel_s_own_trees_may_be_bound_with_mounts_inside() {
     assert!(
         host.refusal(&config)
             .contains("inside the mount at \"/sys\"")
+    );
+}
+
+#[test]
+fn who_asks_for_what_is_drained_is_told_since_when_and_why() {
+    let mut host = FakeHost::new();
+    host.drain = r#"{"version":1,"drained":[
+        {"class":"rdma","name":"rxe9","since":0,"reason":"new firmware"},
+        {"class":"ptp","since":0},{"class":"nic","name":"ens9","since":0}]}"#;
+    for (class, name, said) in [
+        (
+            "rdma",
+            "rxe9",
+            "annotation \"onload.dev/rdma\": rdma \"rxe9\" is drained since 1970-01-01T00:00:00Z: new firmware; \"onload-ctk undrain rdma=rxe9\" offers it again",
+        ),
+        (
+            "zf",
+            "ens9",
+            "\"onload-ctk undrain nic=ens9\" offers it again",
+        ),
+        ("ptp", "ptp9", "\"onload-ctk undrain ptp\" offers it again"),
+        // A pool of which nothing is left.
+        (
+            "rdma",
+            "pool",
+            "there is no rdma \"pool\"; offered: all, checked, fabric, rxe0; drained: rdma=rxe9, as \"onload-ctk drain\" shows",
+        ),
+    ] {
+        let refusal = host.refusal(&ask(class, name));
+        assert!(refusal.contains(said), "{refusal}");
+    }
+    // Nobody is refused what a specification has.
+    host.apply(&ask("rdma", "rxe0")).unwrap();
+    let refusal = host.refusal(&ask("vfio", "none"));
+    assert!(!refusal.contains("drained"), "{refusal}");
+    host.drain = "";
+    let refusal = host.refusal(&ask("rdma", "rxe9"));
+    assert!(
+        refusal.contains("there is no rdma \"rxe9\"; ")
+            && refusal.contains("; what is drained is not known: it is no list of what is drained"),
+        "{refusal}"
     );
 }
 

@@ -88,6 +88,62 @@ fn a_device_of_one_s_own_is_refused_to_a_second_container_until_the_first_ends()
     }
 }
 
+const DRAINED: &str =
+    r#"{"version":1,"drained":[{"class":"rdma","name":"rxe1","since":0,"reason":"new firmware"}]}"#;
+const WHY: &str = "drained since 1970-01-01T00:00:00Z: new firmware; \"onload-ctk undrain rdma=rxe1\" offers it again";
+
+#[test]
+fn a_drained_device_stays_with_its_container_and_goes_to_none_that_was_made_before() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = two_bundles(&leasing());
+    let (one, two) = (unique("drain-1"), unique("drain-2"));
+    let script = format!(
+        "r='runc --root /run/runc'
+         make() {{ $r create -b $1 $2 </dev/null >/dev/null 2>/tmp/err; }}
+         make /one {one} || {{ cat /tmp/err >&2; exit 10; }}
+         echo '{DRAINED}' >/etc/onload-ctk/drain.json
+         $r start {one} || exit 11
+         $r delete --force {one} || exit 12
+         test -e '{LEASE}' && exit 13
+         make /two {two} && exit 14
+         cat /tmp/err; $r delete --force {two} 2>/dev/null
+         rm /etc/onload-ctk/drain.json
+         make /two {two} || {{ cat /tmp/err >&2; exit 15; }}
+         $r delete --force {two} || exit 16
+         ls -A /run/onload-ctk/@leases"
+    );
+    let output = sandbox.script(&script, b"");
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    let unquoted = out.replace('\\', "");
+    assert!(
+        unquoted.contains(&format!("rdma:rxe1: it is {WHY}")),
+        "{out}"
+    );
+    assert!(out.ends_with("\n.lock\n"), "{out}");
+}
+
+#[test]
+fn by_annotation_a_drained_device_is_refused_with_since_when_and_why() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = two_bundles(&config(&json!({"onload.dev/rdma": "rxe1"}), "true"));
+    let spec = json!({"cdiVersion": "0.3.0", "kind": "onload.dev/rdma", "devices": [{"name": "rxe0",
+        "containerEdits": {"deviceNodes": [{"path": "/dev/infiniband/uverbs0"}]}}]});
+    sandbox.file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    sandbox.file("/etc/onload-ctk/drain.json", DRAINED);
+    let id = unique("drained");
+    let script = format!("{WRAPPER_THERE} --root /run/runc create -b /one {id} </dev/null");
+    let output = sandbox.script(&script, b"");
+    assert_ne!(output.status.code(), Some(0));
+    let said = stderr(&output);
+    let wanted = format!("annotation \"onload.dev/rdma\": rdma \"rxe1\" is {WHY}");
+    assert!(said.contains(&wanted), "{said}");
+}
+
 /// A container as an engine makes it for a pod whose claim has the device: the hook of the claim, then the device's
 /// own.
 fn leasing_for(claim: &str) -> Value {

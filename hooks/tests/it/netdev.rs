@@ -12,7 +12,7 @@ use crate::common::Sandbox;
 use crate::common::moving::{self, can_move, first, sandbox};
 use serde_json::Value;
 
-const DEVICES: &str = r#"
+pub(crate) const DEVICES: &str = r#"
 function_of() { # NUMBER NAME ADDRESS
   ip -n wire link add index $1 name w$2 type veth peer name $2 netns $$
   ip link set $2 address $3 mtu 1400 txqueuelen 77 alias "rack 7"
@@ -78,6 +78,190 @@ fn an_interface_moves_with_its_address_and_comes_back_as_it_was_after_each_way_o
           same $end; free $end
         done"#;
     on_both(&sandbox, script);
+}
+
+/// What a claim of Kubernetes says of an interface.
+const CLAIMED: [&str; 10] = [
+    "--rename",
+    "ens1v0=net1",
+    "--mtu",
+    "ens1v0=1300",
+    "--address",
+    "ens1v0=192.0.2.10/24",
+    "--route",
+    "ens1v0=198.51.100.0/24 via 192.0.2.1",
+    "--route",
+    "ens1v0=203.0.113.0/24",
+];
+
+#[test]
+fn an_interface_has_another_name_mtu_and_routes_in_the_container_and_its_own_on_the_host() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[
+        ("one", container(Some("one"), &CLAIMED)),
+        ("second", container(Some("one"), &[])),
+    ]);
+    let of_host =
+        "[netdev.ens1v0]\naddresses = [\"192.0.2.99/24\"]\nroutes = [\"10.0.0.0/8\"]\nmtu = 1350\n";
+    sandbox.allow(&[], of_host);
+    let script = r#"
+        # The host's name is taken there, which is no matter.
+        ip -n one link add name ens1v0 type bridge
+        for end in exit kill kernel; do
+          make one || fail "$end: $(cat /tmp/err)"
+          ip link show ens1v0 2>/dev/null && fail "$end: still on the host"
+          ip -n one link show net1 | grep -q 'UP.*mtu 1300' || fail "$end: $(ip -n one link)"
+          [ "$(ip -n one -4 addr show net1 | grep -o 'inet [0-9./]*')" = 'inet 192.0.2.10/24' ] || fail "$end: $(ip -n one addr)"
+          ip -n one route > /tmp/routes
+          grep -q '^198.51.100.0/24 via 192.0.2.1 dev net1' /tmp/routes || fail "$end: $(cat /tmp/routes)"
+          grep -q '^203.0.113.0/24 dev net1' /tmp/routes || fail "$end: $(cat /tmp/routes)"
+          grep -q '^10.0.0.0/8' /tmp/routes && fail "$end: the configuration's route too"
+          grep -q '"name":"ens1v0".*"mtu":1400' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "$end: no lease"
+          # Another container of the pod, whose specification knows nothing of the claim.
+          make second || fail "$end: $(cat /tmp/err)"
+          gone second
+          ip -n one link show net1 >/dev/null || fail "$end: taken from the first one"
+          case $end in
+            exit) $RUNTIME start $ID-one; $RUNTIME kill $ID-one KILL;;
+            kill) kill -9 $(pid one);;
+            # As where the namespace ends: it comes under the name that it had there.
+            kernel) ip -n one link set net1 netns $$;;
+          esac
+          gone one
+          same $end; free $end
+          ip link show net1 2>/dev/null && fail "$end: under the container's name"
+        done
+        true"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn a_name_that_the_container_has_already_or_that_moves_along_is_refused() {
+    if !can_move() {
+        return;
+    }
+    let named = |name: &str| {
+        let rename = format!("ens1v0={name}");
+        container(Some("one"), &["--rename", &rename])
+    };
+    let eth0 = container_with("eth0@0000:03:10.2", Some("one"), &["--rename", "eth0=net1"]);
+    let sandbox = sandbox(&[
+        ("one", named("net1")),
+        ("other", named("altens1v0")),
+        ("same", named("ens1v0")),
+        ("eth0", eth0),
+    ]);
+    let script = r#"
+        refused() { # WHAT CONTAINER
+          make $2 && fail "$1: created"
+          grep -q "$1" /tmp/err || fail "$1: $(cat /tmp/err)"
+          gone $2; same "$1"; free "$1"
+        }
+        ip -n one link add name net1 type bridge
+        refused 'the container has an interface called \\*"net1\\*" already' one
+        ip -n one link del net1
+        ip -n one link add name br0 type bridge
+        ip -n one link property add dev br0 altname net1
+        refused 'the container has an interface called \\*"net1\\*" already' one
+        ip -n one link property del dev br0 altname net1
+        ip -n one link property add dev br0 altname altens1v0
+        refused 'the container has an interface called \\*"altens1v0\\*" already' one
+        ip -n one link del br0
+        refused 'cannot be called \\*"altens1v0\\*" in the container: that is another name of it' other
+        ip link property add dev ens1v0 altname eth0
+        make one && fail "with eth0 as another name"
+        grep -q "engines call the container's own interface so" /tmp/err || fail "$(cat /tmp/err)"
+        ip link property del dev ens1v0 altname eth0
+        gone one; same "eth0"; free "eth0"
+        # Its own name is as good as none.
+        make same || fail "$(cat /tmp/err)"
+        ip -n one link show ens1v0 >/dev/null || fail "not there"
+        gone same; same "its own"; free "its own"
+        # One that the host calls eth0 moves beside the container's own eth0.
+        ip -n one link add name eth0 type bridge
+        ip link set ens1v1 name eth0
+        make eth0 || fail "$(cat /tmp/err)"
+        ip -n one link show net1 | grep -q 02:00:00:00:10:02 || fail "$(ip -n one link)"
+        gone eth0; free eth0
+        ip link show eth0 | grep -q 02:00:00:00:10:02 || fail "$(ip link)"
+        true"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn what_cannot_be_set_in_the_container_is_taken_back_under_its_own_name() {
+    if !can_move() {
+        return;
+    }
+    let with = |route| container(Some("one"), &["--rename", "ens1v0=net1", "--route", route]);
+    let sandbox = sandbox(&[
+        ("gateway", with("ens1v0=198.51.100.0/24 via 192.0.2.1")),
+        ("taken", with("ens1v0=198.51.100.0/24")),
+    ]);
+    let script = r#"
+        refused() { # WHAT CONTAINER
+          make $2 && fail "$1: created"
+          grep -q "$1" /tmp/err || fail "$1: $(cat /tmp/err)"
+          gone $2; same "$1"; free "$1"
+        }
+        refused 'setting the route 198.51.100.0/24 via 192.0.2.1 of interface net1' gateway
+        ip -n one link add name br0 type bridge
+        ip -n one link set br0 up
+        ip -n one route add 198.51.100.0/24 dev br0
+        refused 'setting the route 198.51.100.0/24 of interface net1' taken"#;
+    on_both(&sandbox, script);
+}
+
+/// After a kill at any of its system calls that change something the hook has lost nothing: the next container gets the
+/// interface, and the host has it again afterwards.
+#[test]
+fn a_hook_that_is_killed_in_the_middle_of_a_renaming_move_loses_no_interface() {
+    if !can_move() || !onload_test_needs::programs(&["strace"]) {
+        return;
+    }
+    let container = |netns| container(Some(netns), &CLAIMED);
+    let sandbox = sandbox(&[("one", container("one")), ("two", container("two"))]);
+    let claimed: Vec<String> = CLAIMED.iter().map(|word| format!("'{word}'")).collect();
+    let script = r#"
+        hook() { # STAGE, behind what traces it
+          $trace /opt/onload/stand-ins $STAND_INS $1 --lease netdev:ens1v0 --netdev ens1v0@0000:03:10.0 CLAIMED
+        }
+        state() { printf '{"ociVersion":"1.0.2","id":"%s","status":"%s","pid":%s,"bundle":"/%s"}' $1 $2 $3 $1; }
+        init() { # NAMESPACE
+          ip netns exec $1 sleep 1000 >/dev/null 2>&1 & init=$!
+          while [ "$(readlink /proc/$init/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do :; done
+        }
+        once() { # INJECTION
+          trace="strace -f -qq -o /tmp/trace $1"
+          init one
+          status=0; state one creating $init | hook createRuntime 2>/tmp/err || status=$?
+          kill -9 $init; wait $init 2>/dev/null || true
+          trace=
+          init two
+          state two creating $init | hook createRuntime 2>/tmp/err || fail "lost at $1: $(cat /tmp/err)"
+          ip -n two link show net1 | grep -q 'UP.*mtu 1300' || fail "not given at $1: $(ip -n two link)"
+          kill -9 $init; wait $init 2>/dev/null || true
+          state two stopped 0 | hook poststop 2>/tmp/err || fail "not back at $1: $(cat /tmp/err)"
+          same "$1"; free "$1"
+          return $status
+        }
+        once || fail "$(cat /tmp/err)"
+        killed=0
+        for call in sendto write renameat2 setns; do
+          grep -q " $call(" /tmp/trace || fail "no $call"
+          n=1
+          until once "-e inject=$call:signal=KILL:when=$n"; do n=$((n+1)) killed=$((killed+1)); done
+        done
+        echo "killed at $killed system calls""#;
+    let script = script.replace("CLAIMED", &claimed.join(" "));
+    let told = moving::on(&sandbox, "runc", &stand_ins(), DEVICES, &script);
+    println!("{told}");
+    let killed = told
+        .split_whitespace()
+        .find_map(|word| word.parse::<u32>().ok());
+    assert!(killed.is_some_and(|killed| killed >= 20), "{told}");
 }
 
 #[test]

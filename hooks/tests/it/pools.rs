@@ -11,11 +11,11 @@ use crate::common::{
 use onload_test_needs as needs;
 use serde_json::{Value, json};
 
-const WAITS: &str = "while :; do read -r x < /proc/loadavg; done";
-const LEASES: &str = "/run/onload-ctk/@leases";
+pub(crate) const WAITS: &str = "while :; do read -r x < /proc/loadavg; done";
+pub(crate) const LEASES: &str = "/run/onload-ctk/@leases";
 
 /// One container may have an HCA.
-const ONE_EACH: &str = "[leases]\nshare = { rdma = 1 }";
+pub(crate) const ONE_EACH: &str = "[leases]\nshare = { rdma = 1 }";
 
 /// A hook of a specification.
 fn hook(stage: &str, args: &[&str]) -> Value {
@@ -24,7 +24,7 @@ fn hook(stage: &str, args: &[&str]) -> Value {
 }
 
 /// The same as config.json has it.
-fn oci_hook(stage: &str, args: &[&str]) -> Value {
+pub(crate) fn oci_hook(stage: &str, args: &[&str]) -> Value {
     let mut hook = hook(stage, args);
     hook.as_object_mut().unwrap().remove("hookName");
     json!([hook])
@@ -32,7 +32,7 @@ fn oci_hook(stage: &str, args: &[&str]) -> Value {
 
 /// A host with HCAs `m0`, `m1`, … in the pool `any`, and the even ones in `even`. Their nodes are the
 /// kernel's log, which runc gives no container by itself.
-fn host(count: usize) -> Sandbox {
+pub(crate) fn host(count: usize) -> Sandbox {
     let sandbox = Sandbox::new();
     let names: Vec<String> = (0..count).map(|number| format!("m{number}")).collect();
     let mut devices = Vec::new();
@@ -71,7 +71,7 @@ fn host(count: usize) -> Sandbox {
 }
 
 /// Makes `/b1`, `/b2`, … with the same configuration.
-fn bundles(sandbox: &Sandbox, count: usize, config: &Value) {
+pub(crate) fn bundles(sandbox: &Sandbox, count: usize, config: &Value) {
     for number in 1..=count {
         sandbox.root_file_system(&format!("/b{number}/rootfs"));
         let path = format!("/b{number}/config.json");

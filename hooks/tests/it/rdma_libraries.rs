@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use onload_test_tree::elf::SharedLibrary;
 use serde_json::{Value, json};
 
 use crate::common::{HOOK_THERE, Sandbox, config, has_runc, is_root, stderr, stdout, unique};
@@ -339,9 +341,104 @@ fn a_container_starts_with_a_warning_where_the_hook_may_mount_nothing() {
     let log = "[log]\nfile = \"/var/log/onload.log\"\n";
     made.configure("live-devices = false", log);
     made.0.mkdir("/var/log");
-    let (printed, _) = made.run();
-    assert_eq!(printed, format!("{IMAGE}/libibverbs.so.1\n"));
+    made.0.mkdir("/dev");
+    let journal = UnixDatagram::bind(made.0.path("/dev/log")).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let (printed, left) = made.run();
+    assert_eq!(
+        (printed, left),
+        (format!("{IMAGE}/libibverbs.so.1\n"), String::new())
+    );
     let said = fs::read_to_string(made.0.path("/var/log/onload.log")).unwrap();
     let why = "onload.dev/rdma=rxe0: the host's provider libraries, which the container needs, are not mounted: live-devices = false in ";
     assert!(said.contains(why), "{said}");
+    let lines = received(&journal);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("<28>onload-hook["), "{lines:?}");
+    assert!(lines[0].contains(why), "{lines:?}");
+}
+
+/// What programs have sent to the system log. Where this machine's root may raise no limit, that is another line.
+fn received(journal: &UnixDatagram) -> Vec<String> {
+    let mut bytes = [0; 64 * 1024];
+    let line = |_| {
+        let length = journal.recv(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+    };
+    let lines = (0..).map_while(line);
+    lines
+        .filter(|line| !line.contains(": RLIMIT_MEMLOCK "))
+        .collect()
+}
+
+#[test]
+fn a_hook_that_fails_is_told_by_runc_and_not_in_the_system_log_too() {
+    if !has_runc() {
+        return;
+    }
+    let mut config = given(LOOK, "auto");
+    config["linux"]["devices"] = json!([]);
+    let Some(made) = Made::new(&config, Has::Libibverbs, "") else {
+        return;
+    };
+    made.0.mkdir("/dev");
+    let journal = UnixDatagram::bind(made.0.path("/dev/log")).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let id = unique("container");
+    let script = format!("exec timeout 60 runc --root /run/runc run -b /bundle {id}");
+    let output = made.0.script(&script, b"");
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    assert!(said.contains("config.json has no such node"), "{said}");
+    assert_eq!(received(&journal), [""; 0]);
+}
+
+#[test]
+fn an_image_that_nothing_fits_is_recorded_with_the_reason_while_it_runs() {
+    if !has_runc() {
+        return;
+    }
+    let Some(made) = Made::new(&given("sleep 100", "auto"), Has::Libibverbs, "") else {
+        return;
+    };
+    made.0
+        .tree
+        .remove("/verbs/usr/lib64/libibverbs/librxe-rdmav34.so");
+    // The image's author chooses a version that is needed, and so what the reason says.
+    let forged = "IBVERBS_PRIVATE_34\n<0>kernel: forged\u{1b}[2J";
+    let provider = SharedLibrary::new("librxe-rdmav34.so").needs(
+        "libibverbs.so.1",
+        forged,
+        &["verbs_register_driver_34"],
+    );
+    let path = format!("/bundle/rootfs{IMAGE}/libibverbs/librxe-rdmav34.so");
+    made.0.file(&path, provider.bytes());
+    made.0.mkdir("/dev");
+    let journal = UnixDatagram::bind(made.0.path("/dev/log")).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let id = unique("container");
+    let script = format!(
+        "timeout 60 runc --root /run/runc run --detach -b /bundle {id} </dev/null >/dev/null 2>&1
+         cat /run/onload-ctk/{id}/record.json
+         runc --root /run/runc delete --force {id}
+         ls /run/onload-ctk | grep {id} || true"
+    );
+    let printed = stdout(&made.0.script(&script, b""));
+    // One line, so the directory is gone with the container.
+    let record: Value = serde_json::from_str(&printed).expect(&printed);
+    let why = record["live"]["libraryWarnings"][0].as_str().unwrap();
+    let says = [
+        "onload.dev/rdma=rxe0: the image's provider ",
+        " of libibverbs.so.1, and ",
+    ];
+    for part in says {
+        assert!(why.contains(part), "{why}");
+    }
+    let lines = received(&journal);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains("forged") && lines[0].contains("\\n<0>"),
+        "{lines:?}"
+    );
+    assert!(!lines[0].contains(['\n', '\u{1b}']), "{lines:?}");
 }

@@ -10,7 +10,6 @@ use onload_sys::text::Chain;
 
 use super::kernel::Kernel;
 use super::plan::plan;
-use super::sriov::same_of;
 use super::step::{Action, Effect, Plan, Step, Subject};
 use super::users::{Function, Users};
 use crate::discover::pci::DEVICES;
@@ -227,7 +226,7 @@ impl Run<'_> {
                 let settings = self.kernel.vf_settings(interface);
                 let settings = settings.map_err(|error| format!("{error:#}"));
                 let settings = settings.map_err(Missing::Never)?.unwrap_or_default();
-                let now = settings.get(vf).and_then(|found| same_of(found, *change));
+                let now = settings.get(vf).and_then(|found| change.same_of(found));
                 let why = "the driver did not take it".to_owned();
                 (now == Some(*change), Missing::Never(why))
             }

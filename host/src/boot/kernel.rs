@@ -3,28 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_core::host_settings::{MacAddress, RdmaNetns, Vlan};
-
-/// What a physical function's driver says of a virtual function (`struct ifla_vf_info` in
-/// include/linux/if_link.h); what it does not say is unset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VfSettings {
-    pub mac: Option<MacAddress>,
-    /// The VLAN; 0: none.
-    pub vlan: Option<u16>,
-    /// Whether frames with another source address are dropped.
-    pub spoof_check: Option<bool>,
-    /// Whether its driver may change what is the physical function's otherwise.
-    pub trust: Option<bool>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VfChange {
-    Mac(MacAddress),
-    Vlan(Vlan),
-    SpoofCheck(bool),
-    Trust(bool),
-}
+use onload_core::host_settings::RdmaNetns;
+pub use onload_sys::netlink::vf::{VfChange, VfSettings};
 
 pub trait Kernel {
     /// By the number of the virtual function; none where there is no kernel to ask.

@@ -18,7 +18,6 @@ mod users;
 /// For the fuzzer: every parser of the kernel's tables and answers, which are private.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
-    netlink::fuzz(text.as_bytes());
     users::fuzz(text.as_bytes());
 }
 

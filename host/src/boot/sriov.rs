@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver};
+use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver, Vlan};
+use onload_sys::netlink::vf::VlanTag;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::counted;
 
@@ -82,6 +83,7 @@ fn read_found(
         Ok(text.and_then(|text| text.parse::<u16>().ok()))
     };
     let interfaces = host.list(&directory.join("net"))?.names;
+    let mut settings = settings;
     let mut vfs = BTreeMap::new();
     for name in host.list(&directory)?.names {
         let Some(index) = name.strip_prefix("virtfn") else {
@@ -90,6 +92,12 @@ fn read_found(
         let target = host.link_name(&directory.join(&name))?;
         let address = target.and_then(|target| target.parse().ok());
         if let (Ok(index), Some(address)) = (index.parse(), address) {
+            // What a container has it for is put back when that has ended.
+            if let Ok(Some(settings)) = &mut settings
+                && let (Some(now), Some(before)) = (settings.get_mut(&index), users.before(address))
+            {
+                *now = now.but(before);
+            }
             vfs.insert(index, read_vf(host, users, address)?);
         }
     }
@@ -363,8 +371,8 @@ impl Decision<'_> {
         let mac = wanted.mac.zip(u16::try_from(index).ok());
         let mac = mac.and_then(|(first, index)| first.plus(index));
         [
-            mac.map(VfChange::Mac),
-            wanted.vlan.map(VfChange::Vlan),
+            mac.map(|mac| VfChange::Mac(mac.bytes())),
+            wanted.vlan.map(|vlan| VfChange::Vlan(tag(vlan))),
             wanted.spoof_check.map(VfChange::SpoofCheck),
             wanted.trust.map(VfChange::Trust),
         ]
@@ -419,9 +427,7 @@ impl Decision<'_> {
             Ok(None) => return Err("its value is known to the running kernel alone".to_owned()),
             Err(why) => return Err(why.clone()),
         };
-        let found = settings
-            .get(&index)
-            .and_then(|found| same_of(found, change));
+        let found = settings.get(&index).and_then(|found| change.same_of(found));
         found.map(|now| words(now).1).ok_or_else(|| {
             "the driver of the physical function has no such setting; leave it out".to_owned()
         })
@@ -518,6 +524,13 @@ impl Decision<'_> {
     }
 }
 
+fn tag(vlan: Vlan) -> VlanTag {
+    VlanTag {
+        id: vlan.number(),
+        ..VlanTag::default()
+    }
+}
+
 fn driver_words(driver: VfDriver) -> &'static str {
     match driver {
         VfDriver::VfioPci => VFIO_PCI,
@@ -525,25 +538,13 @@ fn driver_words(driver: VfDriver) -> &'static str {
     }
 }
 
+/// A setting and its value; the section has no priority of frames, so that their VLAN is a number.
 fn words(change: VfChange) -> (&'static str, String) {
-    let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
-    match change {
-        VfChange::Mac(mac) => ("mac", mac.to_string()),
-        VfChange::Vlan(vlan) => ("vlan", vlan.number().to_string()),
-        VfChange::SpoofCheck(on) => ("spoof-check", switch(on)),
-        VfChange::Trust(on) => ("trust", switch(on)),
-    }
-}
-
-/// The setting as it is; none where the driver does not say.
-pub(super) fn same_of(found: &VfSettings, change: VfChange) -> Option<VfChange> {
-    match change {
-        VfChange::Mac(_) => found.mac.map(VfChange::Mac),
-        VfChange::Vlan(_) => {
-            let vlan = found.vlan?.try_into().ok()?;
-            Some(VfChange::Vlan(vlan))
-        }
-        VfChange::SpoofCheck(_) => found.spoof_check.map(VfChange::SpoofCheck),
-        VfChange::Trust(_) => found.trust.map(VfChange::Trust),
-    }
+    let whole = match change {
+        VfChange::Vlan(tag) => tag.id.to_string(),
+        _ => change.to_string(),
+    };
+    let name = change.name();
+    let value = whole.strip_prefix(name).unwrap_or(&whole).trim_start();
+    (name, value.to_owned())
 }

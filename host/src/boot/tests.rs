@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onload_core::config::Config;
-use onload_core::host_settings::{MacAddress, RdmaNetns};
+use onload_core::host_settings::RdmaNetns;
+use onload_sys::netlink::link::address_text;
+use onload_sys::netlink::vf::VlanTag;
 
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::running::netns_busy;
@@ -168,10 +170,11 @@ impl Machine {
             let group = format!("/sys/kernel/iommu_groups/{}", 15 + index);
             self.tree.link(&format!("{function}/iommu_group"), &group);
             let settings = VfSettings {
-                mac: Some(MacAddress::told([0; 6])),
-                vlan: Some(0),
+                mac: Some([0; 6]),
+                vlan: Some(VlanTag::default()),
                 spoof_check: Some(true),
                 trust: Some(false),
+                ..VfSettings::default()
             };
             self.settings.borrow_mut().insert(index, settings);
             self.probe(&address);
@@ -259,9 +262,10 @@ impl Kernel for Machine {
             let settings = settings.get_mut(&vf).unwrap();
             match change {
                 VfChange::Mac(mac) => settings.mac = Some(mac),
-                VfChange::Vlan(vlan) => settings.vlan = Some(vlan.number()),
+                VfChange::Vlan(tag) => settings.vlan = Some(tag),
                 VfChange::SpoofCheck(on) => settings.spoof_check = Some(on),
                 VfChange::Trust(on) => settings.trust = Some(on),
+                VfChange::Rate { .. } | VfChange::LinkState(_) => {}
             }
         }
         Ok(())
@@ -402,9 +406,9 @@ fn what_is_configured_becomes_so_and_a_second_run_changes_nothing() {
     for (index, address) in ["0000:81:10.0", "0000:81:10.1"].iter().enumerate() {
         assert_eq!(machine.driver(address).as_deref(), Some("vfio-pci"));
         let settings = machine.settings.borrow()[&u32::try_from(index).unwrap()];
-        let mac = settings.mac.unwrap().to_string();
+        let mac = address_text(&settings.mac.unwrap());
         assert_eq!(mac, format!("02:00:00:00:10:0{index}"));
-        assert_eq!((settings.vlan, settings.trust), (Some(7), Some(true)));
+        assert_eq!((settings.vlan, settings.trust), (Some(vlan(7)), Some(true)));
     }
     assert_eq!(
         machine.read("/sys/module/ib_core/parameters/netns_mode"),
@@ -717,6 +721,13 @@ fn functions_that_nobody_uses_are_made_anew_in_another_number() {
     assert_eq!(machine.plan(&vfio(0)), Plan::default());
 }
 
+fn vlan(id: u16) -> VlanTag {
+    VlanTag {
+        id,
+        ..VlanTag::default()
+    }
+}
+
 fn lease(machine: &Machine, name: &str, boot: &str) {
     machine.tree.boot("this boot");
     let text = format!(
@@ -891,7 +902,35 @@ fn a_function_in_use_keeps_its_settings_and_the_others_get_theirs() {
         outcome.failed
     );
     let vlans: Vec<_> = machine.settings.borrow().values().map(|s| s.vlan).collect();
-    assert_eq!(vlans, [Some(0), Some(5)]);
+    assert_eq!(vlans, [Some(vlan(0)), Some(vlan(5))]);
+}
+
+#[test]
+fn a_function_that_a_container_has_set_up_is_what_it_is_put_back_to() {
+    let machine = Machine::with_two_vfs();
+    let config = format!("{}vlan = 5\nspoof-check = true\n", vfio(2));
+    assert_eq!(machine.apply(&config).failed, [""; 0]);
+    lease(&machine, "vfio=0000:81:10.1", "this boot");
+    let file = "/run/onload-ctk/@leases/vfio=0000:81:10.1#0";
+    let moved = r#""facts":{},"moved":{"function":{"pci":"0000:81:10.1","vf":{
+        "given":{"vlan":{"id":100},"spoofCheck":false},"before":{"vlan":{"id":5},"spoofCheck":true}}},"namespace":0}"#;
+    let text = machine.read(file).replace(r#""facts":{}"#, moved);
+    machine.tree.file(file, text);
+    let given = |settings: &mut VfSettings| {
+        (settings.vlan, settings.spoof_check) = (Some(vlan(100)), Some(false));
+    };
+    given(machine.settings.borrow_mut().get_mut(&1).unwrap());
+    machine.told.take();
+    assert_eq!(machine.plan(&config), Plan::default());
+    assert_eq!(machine.apply(&config).failed, [""; 0]);
+    assert!(machine.told.borrow().is_empty());
+    // What the operator wants otherwise by now waits for the container's end.
+    let refusal = machine.refusal(&format!("{}vlan = 6\nspoof-check = true\n", vfio(2)));
+    assert!(
+        refusal
+            .contains("the vlan of vf 1 (0000:81:10.1) stays, since it is used by container web"),
+        "{refusal}"
+    );
 }
 
 /// Of the kernel's own driver, with interface ens2v0.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::lease::{Lease, Listed};
 use onload_core::netdev::usage::{Beside, Namespace};
+use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 
 use super::kernel::Kernel;
@@ -62,6 +63,14 @@ impl<'h> Users<'h> {
             listened: listened(host)?,
             soft_rdma: soft_rdma(&Probe::new(host)),
         })
+    }
+
+    /// What a virtual function was before it was set up for a container.
+    pub(super) fn before(&self, function: PciAddress) -> Option<&VfSettings> {
+        let leases = self.leases.as_ref().ok()?.iter();
+        let moved = leases.filter_map(|leased| leased.listed.lease.as_ref().ok()?.moved.as_ref());
+        let mut own = moved.filter(|moved| moved.facts.pci() == function);
+        Some(&own.find_map(|moved| moved.facts.vf())?.before)
     }
 
     pub(super) fn is_on_default_route(&self, interface: &str) -> bool {

@@ -1,9 +1,10 @@
-//! Which RDMA devices go with a GPU, chosen as NCCL does (`ncclTopoGetLocalNetType`, src/graph/topo.cc). Pure.
+//! Which NICs go with a GPU, chosen as NCCL does (`ncclTopoGetLocalNetType`, src/graph/topo.cc). Pure.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
+use onload_core::near::{Gpu, Near as NearNic, Nearness};
 use onload_sys::pci::PciAddress;
 
 use super::device::{Device, Health};
@@ -13,7 +14,7 @@ use super::rdma::fastest;
 use crate::discover::gpu::Distance;
 
 /// A GPU with its RDMA devices, of which there is one at least; or why nothing is chosen for it.
-pub(super) type Pair<'i> = (PciAddress, Result<Vec<&'i Device>, &'static str>);
+pub(super) type Pair<'i> = (PciAddress, Result<Vec<&'i Device>, &'i str>);
 
 /// The way between a GPU and a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,22 +23,27 @@ struct Way {
     bandwidth: Option<u64>,
     /// None where it is not known.
     distance: Option<Distance>,
+    /// Whether the NIC can be used.
+    is_usable: bool,
 }
 
-/// How good a way is, the least first. NCCL knows what each CPU carries between its NUMA nodes, and sysfs does not:
-/// what is on the other node comes last.
-type Rank = (bool, Reverse<Option<u64>>, Distance);
+/// How good a way is, the least first: what cannot be used comes last. NCCL knows what each CPU carries between its NUMA
+/// nodes, and sysfs does not: what is on the other node comes after the rest.
+type Rank = (Reverse<bool>, bool, Reverse<Option<u64>>, Distance);
 
 impl Way {
     fn rank(self) -> Option<Rank> {
         let distance = self.distance?;
         let is_far = distance == Distance::Sys;
-        Some((is_far, Reverse(self.bandwidth), distance))
+        let bandwidth = Reverse(self.bandwidth);
+        Some((Reverse(self.is_usable), is_far, bandwidth, distance))
     }
 
     /// Whether one that is below a root of its own, at an unknown distance, may be better than this rank.
-    fn may_outdo(self, (_, Reverse(bandwidth), distance): Rank) -> bool {
-        self.distance.is_none() && (distance > Distance::Phb || self.bandwidth > bandwidth)
+    fn may_outdo(self, (Reverse(usable), _, Reverse(bandwidth), distance): Rank) -> bool {
+        let is_better = distance > Distance::Phb || self.bandwidth > bandwidth;
+        self.distance.is_none()
+            && (self.is_usable && !usable || self.is_usable == usable && is_better)
     }
 }
 
@@ -49,27 +55,101 @@ pub(super) fn choose(inventory: &Inventory) -> Vec<Pair<'_>> {
         return Vec::new();
     }
     let mut pairs: Vec<Pair<'_>> = Vec::new();
-    let mut by_vendor: BTreeMap<&str, Vec<PciAddress>> = BTreeMap::new();
-    for (gpu, vendor) in &near.gpus {
-        by_vendor.entry(vendor).or_default().push(*gpu);
-    }
-    for gpus in by_vendor.values() {
-        let ways = gpus.iter().map(|gpu| {
-            let ways = candidates.iter();
-            ways.map(|nic| way(&near, *gpu, nic)).collect()
-        });
-        let ways: Vec<Vec<Way>> = ways.collect();
-        for (number, gpu) in gpus.iter().enumerate() {
+    for (gpus, ways) in ways(&near, &candidates) {
+        for (number, gpu) in gpus.into_iter().enumerate() {
             let dealt = deal(number, &ways).ok_or_else(|| near.why_unknown());
             let devices = dealt.map(|dealt| {
                 let dealt = dealt.into_iter().filter_map(|at| candidates.get(at));
                 dealt.map(|nic| nic.device).collect()
             });
-            pairs.push((*gpu, devices));
+            pairs.push((gpu, devices));
         }
     }
     pairs.sort_by_key(|(gpu, _)| *gpu);
     pairs
+}
+
+/// Which members of a pool, made of these devices, are how near to each GPU; nothing on a host without GPUs. A virtual
+/// function is where its physical one is.
+pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
+    if near.gpus.is_empty() {
+        return Nearness::default();
+    }
+    let inventory = near.inventory;
+    let mut by_nic: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
+    for (at, device) in members.iter().enumerate() {
+        if let Some(own) = device.pci {
+            let function = inventory.functions.get(own);
+            let physical = function.and_then(|function| function.physical_function);
+            by_nic.entry(physical.unwrap_or(own)).or_default().push(at);
+        }
+    }
+    let rates = rates(inventory);
+    let nics = by_nic.iter().filter_map(|(address, of_nic)| {
+        let mut devices = of_nic.iter().filter_map(|at| members.get(*at));
+        Some(Candidate {
+            device: devices.clone().next()?,
+            address: *address,
+            mbps: rates.get(address).copied(),
+            is_usable: devices.any(|device| device.health == Health::Healthy),
+        })
+    });
+    let nics: Vec<Candidate<'_>> = nics.collect();
+    let mut orders: BTreeMap<PciAddress, Vec<(usize, Rank)>> = BTreeMap::new();
+    for (gpus, ways) in ways(near, &nics) {
+        let gpus = gpus.into_iter().enumerate();
+        orders.extend(gpus.map(|(number, gpu)| (gpu, order(number, &ways))));
+    }
+    let ranks: BTreeSet<Rank> = orders.values().flatten().map(|(_, rank)| *rank).collect();
+    let ranks: BTreeMap<Rank, u32> = ranks.into_iter().zip(0..).collect();
+    let of_gpu = |(address, order): (PciAddress, Vec<(usize, Rank)>)| {
+        let indexes = &mut inventory.gpu_indexes.known.iter();
+        let index = indexes.find(|(_, gpu)| **gpu == address);
+        let nics = order.into_iter().filter_map(|(nic, rank)| {
+            let rank = *ranks.get(&rank)?;
+            Some(NearNic { nic, rank })
+        });
+        let gpu = Gpu {
+            index: index.map(|(index, _)| *index),
+            nics: nics.collect(),
+        };
+        (address, gpu)
+    };
+    let gpus: BTreeMap<PciAddress, Gpu> = orders.into_iter().map(of_gpu).collect();
+    let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
+        if nics.is_empty() {
+            "none of its devices is on PCI"
+        } else {
+            near.why_unknown()
+        }
+    });
+    Nearness {
+        nics: by_nic.into_values().collect(),
+        gpus,
+        unknown: unknown.map(str::to_owned),
+    }
+}
+
+/// What each NIC carries, in Mbit/s: the most of its RDMA ports, else of its interfaces.
+fn rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
+    let ports = inventory.rdma.iter();
+    let ports = ports.map(|device| (device.pci_address, fastest(device)));
+    let interfaces = inventory.interfaces.iter();
+    let interfaces = interfaces.map(|interface| (interface.pci, interface.speed_mbps));
+    let mut rates = most(interfaces);
+    rates.append(&mut most(ports));
+    rates
+}
+
+fn most(of: impl Iterator<Item = (Option<PciAddress>, Option<u64>)>) -> BTreeMap<PciAddress, u64> {
+    let mut all = BTreeMap::new();
+    for (address, mbps) in of {
+        if let (Some(address), Some(mbps)) = (address, mbps) {
+            let most = all.entry(address).or_insert(mbps);
+            *most = mbps.max(*most);
+        }
+    }
+    all
 }
 
 struct Candidate<'i> {
@@ -77,6 +157,7 @@ struct Candidate<'i> {
     address: PciAddress,
     /// Of its fastest port.
     mbps: Option<u64>,
+    is_usable: bool,
 }
 
 /// One device of each NIC, by address. What has no active port counts only where none has one.
@@ -90,14 +171,29 @@ fn candidates<'i>(inventory: &'i Inventory, near: &Near<'_>) -> Vec<Candidate<'i
                 device,
                 address: nic.address,
                 mbps: read.and_then(fastest),
+                is_usable: device.health == Health::Healthy,
             });
         }
     }
-    let is_usable = |candidate: &Candidate<'_>| candidate.device.health == Health::Healthy;
-    let any_usable = by_address.values().any(is_usable);
+    let any_usable = by_address.values().any(|candidate| candidate.is_usable);
     let all = by_address.into_values();
-    all.filter(|candidate| !any_usable || is_usable(candidate))
+    all.filter(|candidate| !any_usable || candidate.is_usable)
         .collect()
+}
+
+/// The ways of the GPUs of each vendor to these NICs: a container's programs count those of one vendor.
+fn ways(near: &Near<'_>, nics: &[Candidate<'_>]) -> Vec<(Vec<PciAddress>, Vec<Vec<Way>>)> {
+    let mut by_vendor: BTreeMap<&str, Vec<PciAddress>> = BTreeMap::new();
+    for (gpu, vendor) in &near.gpus {
+        by_vendor.entry(vendor).or_default().push(*gpu);
+    }
+    let of_gpu = |gpu: &PciAddress| nics.iter().map(|nic| way(near, *gpu, nic)).collect();
+    let mut all = Vec::new();
+    for gpus in by_vendor.into_values() {
+        let ways = gpus.iter().map(of_gpu).collect();
+        all.push((gpus, ways));
+    }
+    all
 }
 
 fn way(near: &Near<'_>, gpu: PciAddress, nic: &Candidate<'_>) -> Way {
@@ -105,6 +201,7 @@ fn way(near: &Near<'_>, gpu: PciAddress, nic: &Candidate<'_>) -> Way {
     Way {
         bandwidth: links.into_iter().chain(nic.mbps).min(),
         distance: near.distance(gpu, nic.address),
+        is_usable: nic.is_usable,
     }
 }
 
@@ -112,29 +209,51 @@ fn way(near: &Near<'_>, gpu: PciAddress, nic: &Candidate<'_>) -> Way {
 /// unknown distance may be better than all.
 fn deal(number: usize, ways: &[Vec<Way>]) -> Option<Vec<usize>> {
     let own = ways.get(number)?;
-    let nics = best(own.iter().copied());
-    let first = *nics.first()?;
-    let rank = own[first].rank()?;
+    let rank = own.iter().filter_map(|way| way.rank()).min()?;
     if own.iter().any(|way| way.may_outdo(rank)) {
         return None;
     }
-    // The GPUs that are best from that NIC share all of them.
-    let sharing = best(ways.iter().map(|ways| ways[first])).len().max(1);
-    let each = nics.len().div_ceil(sharing);
-    let start = mirrored(number % sharing, nics.len());
-    let dealt = (start..start + each).map(|at| nics[at % nics.len()]);
-    Some(dealt.collect())
+    let (mut nics, each) = tie(number, ways, rank);
+    nics.truncate(each);
+    Some(nics)
 }
 
-/// The places of the ways with the best rank.
-fn best(ways: impl Iterator<Item = Way>) -> Vec<usize> {
-    let ranks: Vec<Option<Rank>> = ways.map(Way::rank).collect();
-    let best = ranks.iter().flatten().min();
-    let ranks = ranks.iter().enumerate();
-    ranks
-        .filter(|(_, rank)| rank.is_some() && rank.as_ref() == best)
-        .map(|(at, _)| at)
-        .collect()
+/// The NICs of the GPU with that number, nearest first, each with its rank: as far as no NIC at an unknown distance may
+/// be better.
+fn order(number: usize, ways: &[Vec<Way>]) -> Vec<(usize, Rank)> {
+    let own = ways.get(number).map_or(&[][..], Vec::as_slice);
+    let ranks: BTreeSet<Rank> = own.iter().filter_map(|way| way.rank()).collect();
+    let known = ranks.into_iter();
+    let known = known.take_while(|rank| !own.iter().any(|way| way.may_outdo(*rank)));
+    let of_rank = |rank| {
+        let nics = tie(number, ways, rank).0.into_iter();
+        nics.map(move |nic| (nic, rank))
+    };
+    known.flat_map(of_rank).collect()
+}
+
+/// The NICs of that rank for the GPU with that number, its own first, and how many those are.
+fn tie(number: usize, ways: &[Vec<Way>], rank: Rank) -> (Vec<usize>, usize) {
+    let own = ways.get(number).into_iter().flatten().enumerate();
+    let nics = own.filter(|(_, way)| way.rank() == Some(rank));
+    let mut nics: Vec<usize> = nics.map(|(at, _)| at).collect();
+    let Some(first) = nics.first().copied() else {
+        return (nics, 0);
+    };
+    // The GPUs that are best from that NIC share all of them.
+    let sharing = sharing(ways.iter().map(|ways| ways[first]));
+    let start = mirrored(number % sharing, nics.len()) % nics.len();
+    nics.rotate_left(start);
+    let each = nics.len().div_ceil(sharing);
+    (nics, each)
+}
+
+/// How many of these ways have the best rank; at least one.
+fn sharing(ways: impl Iterator<Item = Way>) -> usize {
+    let ranks: Vec<Rank> = ways.filter_map(Way::rank).collect();
+    let best = ranks.iter().min();
+    let best = ranks.iter().filter(|rank| Some(*rank) == best);
+    best.count().max(1)
 }
 
 /// A number with its bits in the opposite order, where there is a power of two of them: GPUs beside each other get NICs
@@ -160,6 +279,7 @@ mod tests {
         Way {
             bandwidth: (gigabits > 0).then_some(gigabits * 1000),
             distance,
+            is_usable: true,
         }
     }
 
@@ -211,6 +331,47 @@ mod tests {
         assert_eq!(dealt(1, 2), [[0, 1]]);
         assert_eq!(dealt(2, 4), [[0, 1], [2, 3]]);
         assert_eq!(dealt(2, 3), [[0, 1], [1, 2]]);
+    }
+
+    fn ordered(number: usize, ways: &[Vec<Way>]) -> Vec<usize> {
+        order(number, ways)
+            .into_iter()
+            .map(|(nic, _)| nic)
+            .collect()
+    }
+
+    #[test]
+    fn all_nics_follow_the_nearest_by_the_same_rule() {
+        let ways = [way(400, SYS), way(100, PIX), way(400, NODE), way(400, PHB)];
+        assert_eq!(ordered(0, &[ways.to_vec()]), [3, 2, 1, 0]);
+        // Beside each other, each begins with its own share.
+        let ways = vec![vec![way(400, NODE); 4]; 2];
+        assert_eq!(ordered(0, &ways), [0, 1, 2, 3]);
+        assert_eq!(ordered(1, &ways), [2, 3, 0, 1]);
+        let ways = vec![vec![way(400, NODE); 3]; 3];
+        assert_eq!(ordered(2, &ways), [2, 0, 1]);
+    }
+
+    #[test]
+    fn nothing_follows_what_a_nic_at_an_unknown_distance_may_outdo() {
+        let own = vec![way(400, PIX), way(400, NODE), way(400, None)];
+        assert_eq!(ordered(0, &[own]), [0]);
+        assert!(ordered(0, &[vec![way(400, None)]]).is_empty());
+        assert!(ordered(0, &[]).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_used_comes_last_and_never_outdoes_what_can() {
+        let down = |way: Way| Way {
+            is_usable: false,
+            ..way
+        };
+        let own = vec![down(way(400, PIX)), way(25, SYS)];
+        assert_eq!(ordered(0, &[own]), [1, 0]);
+        let own = vec![way(25, PIX), down(way(400, None)), down(way(25, NODE))];
+        assert_eq!(ordered(0, &[own]), [0]);
+        let own = vec![down(way(400, PIX)), way(25, None)];
+        assert!(ordered(0, &[own]).is_empty());
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Device {
     pub read: Option<usize>,
     /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
     pub health: Health,
+    /// Whether nobody new gets it; its health says since when and why.
+    pub is_drained: bool,
     /// Made for offers alone: a host may have thousands of devices, and most commands ask for none of them.
     pub attributes: Attributes,
     /// The CDI devices that a container of it gets, such as `onload.dev/nic=ens1`. Empty if no
@@ -139,6 +141,7 @@ impl Device {
             read: None,
             attributes: Attributes::new(),
             health: Health::Healthy,
+            is_drained: false,
             cdi: Vec::new(),
             pools: Vec::new(),
             sharing: Sharing::Shared,

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use onload_core::class::Class;
+use onload_core::drain::Drain;
 use serde::Serialize;
 
 use super::device::{Device, NearGpu};
 use crate::discover::clock::Clock;
+use crate::discover::data_direct::DataDirect;
 use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::gpu_index::Indexes;
 use crate::discover::hugepages::Hugepages;
@@ -59,6 +61,11 @@ pub struct Inventory {
     /// All that is offered, by class; those of a class in the order of its array.
     #[serde(skip)]
     pub devices: Vec<Device>,
+    /// What would be offered and is drained. The arrays have it too, but for who prints them.
+    #[serde(skip)]
+    pub drained: Vec<Device>,
+    #[serde(skip)]
+    pub drain: Drain,
     #[serde(skip)]
     pub(crate) movable: Vec<Movable>,
     /// The accelerated interfaces that are not in this network namespace.
@@ -69,6 +76,8 @@ pub struct Inventory {
     pub(crate) gpu_indexes: Indexes,
     #[serde(skip)]
     pub functions: PciFunctions,
+    #[serde(skip)]
+    pub data_direct: DataDirect,
     #[serde(skip)]
     pub interfaces: Vec<NetDevice>,
 }
@@ -83,6 +92,38 @@ impl Inventory {
         self.devices
             .iter()
             .filter(move |device| device.class == class)
+    }
+
+    /// With those that are drained.
+    pub fn with_drained(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().chain(&self.drained)
+    }
+
+    /// Its arrays as they are printed: without what is drained.
+    pub fn offered(&self) -> Inventory {
+        let mut offered = self.clone();
+        let drained = self.drained.iter();
+        let drained = drained.map(|device| (device.class, device.name.as_str()));
+        let drained: BTreeSet<(Class, &str)> = drained.collect();
+        let is_left = |class, name: &str| !drained.contains(&(class, name));
+        offered.nics.retain(|nic| is_left(Class::Nic, &nic.device));
+        offered.rdma.retain(|one| is_left(Class::Rdma, &one.device));
+        let by_address = |vfio: &VfioDevice| vfio.pci_address.to_string();
+        offered
+            .vfio
+            .retain(|one| is_left(Class::Vfio, &by_address(one)));
+        offered
+            .hugepages
+            .retain(|size| is_left(Class::Hugepages, &size.name));
+        offered
+            .netdevs
+            .retain(|one| is_left(Class::Netdev, &one.device));
+        offered.ptp.retain(|clock| is_left(Class::Ptp, &clock.name));
+        offered.pps.retain(|clock| is_left(Class::Pps, &clock.name));
+        offered
+            .gdrcopy
+            .retain(|_| !drained.iter().any(|(class, _)| *class == Class::Gdrcopy));
+        offered
     }
 
     /// Onload, if it is offered.

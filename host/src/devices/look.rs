@@ -2,9 +2,11 @@
 
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::drain::Drain;
 use onload_sys::pci::PciAddress;
 
 use super::inventory::Inventory;
+use crate::discover::data_direct::{self, DataDirect};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
@@ -109,11 +111,9 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         }
         _ => rdma,
     };
-    let mut gpu_indexes = gpu_index::Indexes::default();
-    if !rdma.is_empty() || rdma_netns_mode == Some(rdma::NetnsMode::Exclusive) {
-        read_links_of_gpus(probe, &mut functions);
-        gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
-    }
+    read_links_of_gpus(probe, &mut functions);
+    let gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
+    let data_direct = DataDirect::read(probe, &functions);
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
     });
@@ -139,28 +139,30 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         hugepages,
         netdevs: Vec::new(),
         devices: Vec::new(),
+        drained: Vec::new(),
+        drain: Drain::default(),
         movable,
         elsewhere: attached.elsewhere,
         not_offered,
         unread: Vec::new(),
         warnings: Vec::new(),
         functions,
+        data_direct,
         interfaces,
     }
 }
 
 /// The links between GPUs and NICs, which decide only what is nearest.
 fn read_links_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
-    let of_gpus = functions
-        .iter()
-        .filter(|one| gpu::vendor(one, functions).is_some());
-    let gpus: Vec<PciAddress> = of_gpus.map(|gpu| gpu.address).collect();
+    let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
+    let gpus: Vec<PciAddress> = gpus.collect();
     if gpus.is_empty() {
         return;
     }
-    let nics = functions
-        .iter()
-        .filter(|one| one.is_network() && one.physical_function.is_none());
+    let nics = functions.iter().filter(|one| {
+        let is_nic = one.is_network() && one.physical_function.is_none();
+        is_nic || data_direct::is_data_direct(one.id)
+    });
     let all: Vec<PciAddress> = nics.map(|nic| nic.address).chain(gpus).collect();
     probe.deciding(&[], || functions.read_links(probe, &all));
 }

@@ -5,6 +5,7 @@ mod attributes;
 mod choice;
 mod clock;
 mod device;
+mod drained;
 mod family;
 mod gdrcopy;
 mod gpu;
@@ -30,9 +31,11 @@ use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
 
 use crate::discover::movable::is_wanted;
+use crate::drain;
 use crate::host::Host;
 use crate::leases::{self, Around};
 pub use attributes::{Attribute, Attributes};
+pub(crate) use choice::nearness;
 pub use device::{Device, Health, Held, LOOPBACK, NearGpu, Sharing};
 pub(crate) use device::{DeviceNode, together};
 pub(crate) use family::{attributes, gone};
@@ -60,6 +63,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     moving::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
+    drained::settle(drain::read(host), &mut inventory);
     gpu::settle(&mut inventory);
     inventory
 }

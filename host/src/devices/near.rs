@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use onload_core::class::Class;
+use onload_core::gpu_name;
 use onload_sys::pci::PciAddress;
 
+use super::device::NearGpu;
 use super::inventory::Inventory;
 use crate::discover::gpu::{self, Distance};
 use crate::discover::link::Link;
 use crate::discover::pci::PciFunction;
 
 pub struct Near<'i> {
-    inventory: &'i Inventory,
+    pub(super) inventory: &'i Inventory,
     /// By address, each with its vendor.
     pub gpus: Vec<(PciAddress, &'static str)>,
     /// By address.
     pub nics: Vec<Nic>,
-    pub obstacle: Option<&'static str>,
+    /// Why nothing of it is known.
+    pub obstacle: Option<&'i str>,
 }
 
 pub struct Nic {
@@ -28,10 +32,7 @@ impl<'i> Near<'i> {
     #[must_use]
     pub fn of(inventory: &'i Inventory) -> Near<'i> {
         let functions = &inventory.functions;
-        let gpus = functions.iter().filter_map(|function| {
-            let vendor = gpu::vendor(function, functions)?;
-            Some((function.address, vendor))
-        });
+        let gpus = gpu::gpus(functions).map(|(function, vendor)| (function.address, vendor));
         let gpus: Vec<_> = gpus.collect();
         let nics = nics(inventory);
         let nic_addresses = nics.iter().map(|nic| nic.address);
@@ -40,24 +41,57 @@ impl<'i> Near<'i> {
             .map(|(address, _)| *address)
             .chain(nic_addresses)
             .collect();
+        let unpaired = inventory.data_direct.obstacle();
+        let obstacle = unpaired.or_else(|| gpu::obstacle(functions, &compared));
         Near {
             inventory,
-            obstacle: gpu::obstacle(functions, &compared).filter(|_| !gpus.is_empty()),
+            obstacle: obstacle.filter(|_| !gpus.is_empty()),
             gpus,
             nics,
         }
     }
 
     pub fn distance(&self, one: PciAddress, other: PciAddress) -> Option<Distance> {
-        match self.obstacle {
-            Some(_) => None,
-            None => gpu::distance(&self.inventory.functions, one, other),
+        if self.obstacle.is_some() {
+            return None;
         }
+        let [one, other] = self.ends(one, other);
+        gpu::distance(&self.inventory.functions, one, other)
+    }
+
+    /// What a GPU's name gives, under its number where it has one.
+    #[must_use]
+    pub fn given(&self, gpu: PciAddress) -> Option<&'i NearGpu> {
+        let names = self.inventory.near_gpus.iter();
+        let names = names.filter(|near| near.gpu == gpu);
+        names.max_by_key(|near| near.name != gpu_name::of_address(gpu))
+    }
+
+    /// Each GPU with the NICs of the RDMA devices that its name gives.
+    pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
+        let by_address = |near: &&NearGpu| near.name == gpu_name::of_address(near.gpu);
+        let near = self.inventory.near_gpus.iter().filter(by_address);
+        near.flat_map(|near| {
+            let rdma = self.inventory.of_class(Class::Rdma);
+            let devices =
+                rdma.filter(|device| near.rdma.iter().any(|name| *name == device.name.as_str()));
+            devices.filter_map(|device| Some((near.gpu, device.pci?)))
+        })
+    }
+
+    /// The functions between which data goes: a NIC reaches a GPU by its Data Direct function, if it has one.
+    pub fn ends(&self, one: PciAddress, other: PciAddress) -> [PciAddress; 2] {
+        let is_gpu = |address| self.gpus.iter().any(|(gpu, _)| *gpu == address);
+        if !is_gpu(one) && !is_gpu(other) {
+            return [one, other];
+        }
+        let data_direct = &self.inventory.data_direct;
+        [one, other].map(|address| data_direct.of(address).unwrap_or(address))
     }
 
     /// Why a distance is unknown.
     #[must_use]
-    pub fn why_unknown(&self) -> &'static str {
+    pub fn why_unknown(&self) -> &'i str {
         let numa = "the kernel does not say the NUMA node of the GPU or of a NIC";
         self.obstacle.unwrap_or(numa)
     }
@@ -65,6 +99,7 @@ impl<'i> Near<'i> {
     /// The least that a part of the way between two functions carries, in Mbit/s; none where no link says it.
     pub(super) fn bandwidth(&self, one: PciAddress, other: PciAddress) -> Option<u64> {
         let functions = &self.inventory.functions;
+        let [one, other] = self.ends(one, other);
         let [above, above_other] = gpu::apart(functions, one, other);
         let parts = above.iter().chain(above_other).copied().chain([one, other]);
         let links = parts.filter_map(|part| functions.link(part));

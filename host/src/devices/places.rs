@@ -103,7 +103,7 @@ impl<'i> Places<'i> {
         let device = function.map(|function| id(function.id.device));
         let driver = function.and_then(|function| function.driver.as_deref());
         let parent = physical_function.map(|parent| parent.to_string());
-        Attributes::from([
+        let mut attributes = Attributes::from([
             ("vendor", text(vendor.as_deref())),
             ("deviceId", text(device.as_deref())),
             ("driver", text(driver)),
@@ -111,7 +111,16 @@ impl<'i> Places<'i> {
             ("pfInterface", text(above.map(|above| above.name.as_str()))),
             ("virtualFunction", Attribute::Bool(parent.is_some())),
             ("vfIndex", int(index.map(u64::from))),
-        ])
+        ]);
+        let data_direct = &self.inventory.data_direct;
+        if data_direct.iter().next().is_some() {
+            let beside_gpu = physical_function
+                .or(pci)
+                .and_then(|nic| data_direct.of(nic));
+            let root = beside_gpu.and_then(|address| self.inventory.functions.root(address));
+            attributes.insert("dataDirectRoot", text(root));
+        }
+        attributes
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
-use super::pci::{PciFunction, PciFunctions, PciId};
+use super::pci::{PciFunction, PciFunctions};
 
 const AMD_GPU: u16 = 0x1002;
 const AMD_CPU: u16 = 0x1022;
@@ -15,12 +15,6 @@ const INTEL: u16 = 0x8086;
 
 /// Vendors of the root ports that QEMU and VMware make up.
 const EMULATED: [u16; 2] = [0x1b36, 0x15ad];
-
-/// The function by which a ConnectX-8 reaches GPUs beside its own tree (`cx_dma` in rdma-core, `kernel-boot/rdma_topo`).
-const DATA_DIRECT: PciId = PciId {
-    vendor: 0x15b3,
-    device: 0x2100,
-};
 
 /// The classes of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +50,12 @@ impl Serialize for Distance {
     }
 }
 
+/// The GPUs of a host, by address.
+pub fn gpus(functions: &PciFunctions) -> impl Iterator<Item = (&PciFunction, &'static str)> {
+    let all = functions.iter();
+    all.filter_map(|function| Some((function, vendor(function, functions)?)))
+}
+
 /// The vendor of a GPU; none of another function, of the graphics of a CPU or of a BMC, and of a virtual function.
 pub fn vendor(function: &PciFunction, functions: &PciFunctions) -> Option<&'static str> {
     let is_display = function.class >> 16 == 0x03;
@@ -88,11 +88,7 @@ fn slot(address: PciAddress) -> String {
 }
 
 /// The bridges above each of two functions that are not above the other.
-pub(crate) fn apart(
-    functions: &PciFunctions,
-    one: PciAddress,
-    other: PciAddress,
-) -> [&[PciAddress]; 2] {
+pub fn apart(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> [&[PciAddress]; 2] {
     let (above, above_other) = (functions.bridges(one), functions.bridges(other));
     let pairs = above.iter().zip(above_other);
     let common = pairs.take_while(|(one, other)| one == other).count();
@@ -126,9 +122,6 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
 
 /// Why the tree does not say which of these functions are near each other.
 pub fn obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
-    if functions.iter().any(|function| function.id == DATA_DIRECT) {
-        return Some("this host has Data Direct functions, which are beside the tree of their NIC");
-    }
     let roots: BTreeSet<_> = compared.iter().map(|at| functions.root(*at)).collect();
     let is_emulated = |bridge: &PciAddress| {
         let bridge = functions.get(*bridge);
@@ -274,21 +267,5 @@ mod tests {
         assert!(is_flat(one, other, "1b36:000c"));
         assert!(!is_flat(one, other, "8086:352a"));
         assert!(!is_flat("pci0000:10", "pci0000:20", "1b36:000c"));
-    }
-
-    #[test]
-    fn data_direct_functions_make_the_tree_say_nothing() {
-        let tree = Tree::new();
-        put(&tree, "pci0000:10/0000:10:01.0", "0000:11:00.0", H100, 0);
-        let nic = address("0000:11:00.0");
-        assert_eq!(obstacle(&read(&tree), &[nic]), None);
-        put(
-            &tree,
-            "pci0008:00/0008:00:00.0",
-            "0008:05:00.0",
-            ("0x080100", "15b3:2100"),
-            0,
-        );
-        assert!(obstacle(&read(&tree), &[nic]).is_some());
     }
 }

@@ -45,9 +45,7 @@ pub(crate) struct Indexes {
 
 /// Nothing in it on a host without GPUs.
 pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
-    let all = functions.iter();
-    let gpus = all.filter_map(|one| Some((gpu::vendor(one, functions)?, one)));
-    let gpus: Vec<(&str, &PciFunction)> = gpus.collect();
+    let gpus: Vec<(&PciFunction, &str)> = gpu::gpus(functions).collect();
     if gpus.is_empty() {
         return Indexes::default();
     }
@@ -61,8 +59,8 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
             "no CDI specification of nvidia.com/gpu or amd.com/gpu on this host numbers GPUs",
         ),
         [(vendor, names)] => {
-            let own = gpus.iter().filter(|(name, _)| *name == vendor.name);
-            let own = own.map(|(_, gpu)| (gpu.address, (vendor.nodes)(probe, gpu)));
+            let own = gpus.iter().filter(|(_, name)| *name == vendor.name);
+            let own = own.map(|(gpu, _)| (gpu.address, (vendor.nodes)(probe, gpu)));
             matched(vendor, names, &own.collect::<Vec<_>>())
         }
         _ => without_number("both nvidia.com/gpu and amd.com/gpu number GPUs"),

@@ -3,6 +3,7 @@
 
 pub mod af_xdp;
 pub mod clock;
+pub mod data_direct;
 pub mod gdrcopy;
 pub mod gpu;
 pub(crate) mod gpu_index;

@@ -9,6 +9,7 @@ use onload_cdi::{
 use onload_core::bundle::Bundle;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config};
+use onload_core::drain::Drain;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::Wanted;
@@ -25,12 +26,12 @@ pub(super) struct Bundles {
     pub(super) not_offered: Vec<NotOffered>,
 }
 
-pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config) -> Bundles {
+pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config, drain: &Drain) -> Bundles {
     let mut bundles = Bundles::default();
     if config.bundles.is_empty() {
         return bundles;
     }
-    let offered = Offered::of(specs);
+    let offered = Offered::of(specs, drain);
     for (name, bundle) in &config.bundles {
         match offered.bundle(name, bundle) {
             Ok((name, device)) => {
@@ -45,12 +46,13 @@ pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config) -> Bund
     bundles
 }
 
-struct Offered {
+struct Offered<'d> {
     registry: Registry,
+    drain: &'d Drain,
 }
 
-impl Offered {
-    fn of(specs: &BTreeMap<SpecName, Spec>) -> Offered {
+impl<'d> Offered<'d> {
+    fn of(specs: &BTreeMap<SpecName, Spec>, drain: &'d Drain) -> Offered<'d> {
         let sources = specs.iter().map(|(name, spec)| SpecSource {
             path: PathBuf::from(name.to_string()),
             priority: 0,
@@ -58,6 +60,7 @@ impl Offered {
         });
         Offered {
             registry: Registry::from_sources(sources.collect()),
+            drain,
         }
     }
 
@@ -99,7 +102,10 @@ impl Offered {
             let name = DeviceName::try_from(wanted.name.as_str()).ok()?;
             Some(QualifiedName::new(kind, name))
         };
-        let missing = || format!("there is no {class} {}", wanted.name);
+        let missing = || match self.drain.find(class, &wanted.name) {
+            Some(drained) => format!("{class} {} is {drained}", wanted.name),
+            None => format!("there is no {class} {}", wanted.name),
+        };
         let name = qualified().ok_or_else(missing)?;
         let found = self.registry.device(&name).ok_or_else(missing)?;
         let is_pool = !found.device.annotations.is_empty();
@@ -215,7 +221,7 @@ mod tests {
 
     fn reasons(host: &str, text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        let left_out = bundles(&specs(host, &config), &config).not_offered;
+        let left_out = bundles(&specs(host, &config), &config, &Drain::default()).not_offered;
         let left_out = left_out.into_iter();
         left_out
             .map(|entry| format!("{}: {}", entry.name, entry.reason))
@@ -231,7 +237,8 @@ mod tests {
         .unwrap();
         let specs = specs(TWO_NODES, &config);
         let bundle = edits(&specs, "hft");
-        let offered = Offered::of(&specs);
+        let drain = Drain::default();
+        let offered = Offered::of(&specs, &drain);
         let mut alone = ContainerEdits::default();
         for (class, wanted) in &config.bundles["hft"].devices {
             for wanted in wanted {

@@ -10,6 +10,7 @@ use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::{HookArguments, PROGRAM, Take};
 use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
+use onload_core::vf::GivenVf;
 use onload_sys::numbers::Numbers;
 
 use super::surroundings::Surroundings;
@@ -145,8 +146,10 @@ impl<'c> Writer<'c> {
         class: Class,
         expect: impl Iterator<Item = Expect>,
         lease: Vec<Device>,
+        vf: Vec<GivenVf>,
     ) -> Vec<Hook> {
         self.hooks(&HookArguments {
+            vf,
             memlock: class.pins_memory().then_some(self.config.memlock),
             rdma_libraries: (class == Class::Rdma)
                 .then(|| self.rdma_libraries())

@@ -11,6 +11,7 @@ mod offer;
 mod onload;
 mod profile;
 mod rdma;
+mod set_up;
 mod surroundings;
 mod variable;
 mod zf;
@@ -23,6 +24,7 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Preload};
+use onload_core::drain::Drain;
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
@@ -32,6 +34,7 @@ use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
 use edits::Writer;
 use offer::Offer;
+use set_up::SetUp;
 use variable::Variables;
 pub use variable::device_of;
 
@@ -79,7 +82,7 @@ pub fn generate(
         let spec = specification(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }
-    let bundles = bundle::bundles(&specs, config).devices;
+    let bundles = bundle::bundles(&specs, config, &inventory.drain).devices;
     if !bundles.is_empty() {
         let spec = specification(Class::Bundle, ContainerEdits::default(), bundles)?;
         specs.insert(SpecName::devices(Class::Bundle), spec);
@@ -87,8 +90,8 @@ pub fn generate(
     Ok(specs)
 }
 
-pub fn bundles_not_offered(specs: &Specs, config: &Config) -> Vec<NotOffered> {
-    bundle::bundles(specs, config).not_offered
+pub fn bundles_not_offered(specs: &Specs, config: &Config, drain: &Drain) -> Vec<NotOffered> {
+    bundle::bundles(specs, config, drain).not_offered
 }
 
 fn offer(
@@ -99,6 +102,7 @@ fn offer(
     writer: &Writer<'_>,
 ) -> Option<Offer> {
     let devices: Vec<&Offered> = inventory.of_class(class).collect();
+    let set_up = SetUp::new(config, pools);
     let offer = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
             onload::offer(class, inventory, &devices, writer)
@@ -109,8 +113,8 @@ fn offer(
             rdma::moving_offer(inventory, &devices, writer)
         }
         Class::Hugepages => hugepages::offer(&devices, writer),
-        Class::Netdev => netdev::offer(&devices, pools, config, writer),
-        _ => nodes::offer(class, &devices, writer),
+        Class::Netdev => netdev::offer(&devices, pools, config, &set_up, writer),
+        _ => nodes::offer(class, &devices, &set_up, writer),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }
@@ -129,9 +133,11 @@ fn device(name: &str, container_edits: ContainerEdits) -> Result<(DeviceName, De
 fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
     let name = named.name.clone();
     let hooks = writer.taking_hooks(named.class, name.clone());
+    let mut annotations = named.pool.to_annotations();
+    annotations.extend(named.near.to_annotations());
     let device = Device {
         name: name.clone().into(),
-        annotations: named.pool.to_annotations(),
+        annotations,
         container_edits: ContainerEdits {
             hooks,
             ..ContainerEdits::default()

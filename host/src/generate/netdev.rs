@@ -4,11 +4,12 @@
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
-use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
+use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::host_settings::Interface;
 
 use super::edits::Writer;
 use super::offer::{Entry, Offer};
+use super::set_up::SetUp;
 use crate::devices::Device;
 use crate::pools::NamedPool;
 
@@ -17,13 +18,14 @@ pub(super) fn offer(
     devices: &[&Device],
     pools: &[NamedPool],
     config: &Config,
+    set_up: &SetUp<'_>,
     writer: &Writer<'_>,
 ) -> Offer {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
             Some((netdev.name.to_string(), ContainerEdits::default()))
         } else {
-            entry(netdev, config, writer)
+            entry(netdev, config, set_up, writer)
         }
     });
     Offer {
@@ -45,19 +47,27 @@ fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool
     })
 }
 
-fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
+fn entry(
+    netdev: &Device,
+    config: &Config,
+    set_up: &SetUp<'_>,
+    writer: &Writer<'_>,
+) -> Option<Entry> {
     let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let name = netdev.name.as_str();
     let settings = config.netdev.get(name);
     let addresses = settings
         .into_iter()
         .flat_map(|settings| &settings.addresses);
-    let address = addresses.map(|address| GivenAddress {
+    let address = addresses.map(|address| Given {
         interface: interface.clone(),
-        address: *address,
+        value: *address,
     });
+    let lease = writer.leased(Class::Netdev, [name].into_iter());
+    let vf = lease.iter().filter_map(|device| set_up.of(device));
     let hooks = writer.moving_hooks(&HookArguments {
-        lease: writer.leased(Class::Netdev, [name].into_iter()),
+        vf: vf.collect(),
+        lease,
         address: address.collect(),
         netdev: vec![MovedInterface {
             name: interface,

@@ -8,9 +8,15 @@ use onload_core::class::Class;
 
 use super::edits::{Writer, nodes_only};
 use super::offer::{Entry, Offer};
+use super::set_up::SetUp;
 use crate::devices::{Device, DeviceNode};
 
-pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> Offer {
+pub(super) fn offer(
+    class: Class,
+    devices: &[&Device],
+    set_up: &SetUp<'_>,
+    writer: &Writer<'_>,
+) -> Offer {
     let has = |device: &Device, path: &str| device.nodes.iter().any(|node| node.node.path == path);
     let of_first = devices.iter().take(1).flat_map(|device| &device.nodes);
     let shared = of_first
@@ -21,18 +27,20 @@ pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> O
     let given = common
         .iter()
         .map(|path| writer.node(path, writer.permissions(class)));
-    let entries = devices.iter().map(|device| entry(device, &common, writer));
+    let entries = devices
+        .iter()
+        .map(|device| entry(device, &common, set_up, writer));
     Offer {
         common: nodes_only(given.collect()),
         devices: entries.collect(),
         all: class
             .has_all()
-            .then(|| edits(class, devices, &common, writer)),
+            .then(|| edits(class, devices, &common, set_up, writer)),
     }
 }
 
-fn entry(device: &Device, common: &[&str], writer: &Writer<'_>) -> Entry {
-    let edits = edits(device.class, &[device], common, writer);
+fn entry(device: &Device, common: &[&str], set_up: &SetUp<'_>, writer: &Writer<'_>) -> Entry {
+    let edits = edits(device.class, &[device], common, set_up, writer);
     (device.name.to_string(), edits)
 }
 
@@ -41,6 +49,7 @@ fn edits(
     class: Class,
     devices: &[&Device],
     common: &[&str],
+    set_up: &SetUp<'_>,
     writer: &Writer<'_>,
 ) -> ContainerEdits {
     // Devices on one function may have the same nodes.
@@ -61,8 +70,10 @@ fn edits(
     });
     let names = devices.iter().map(|device| device.name.as_str());
     let lease = writer.leased(class, names);
+    let vf = lease.iter().filter_map(|device| set_up.of(device));
+    let vf = vf.collect();
     ContainerEdits {
-        hooks: writer.node_hook(class, expectations, lease),
+        hooks: writer.node_hook(class, expectations, lease, vf),
         ..nodes_only(given)
     }
 }

@@ -29,7 +29,7 @@ impl<'i> Absence<'i> {
                 reasons.entry(key).or_default().push(&entry.reason);
             }
         }
-        let aliases = inventory.devices.iter().flat_map(|device| {
+        let aliases = inventory.with_drained().flat_map(|device| {
             let aliases = device.aliases.iter();
             aliases.map(|alias| ((device.class, *alias), device.name.as_str()))
         });

@@ -48,7 +48,7 @@ struct Membership {
 
 fn memberships(pools: &Pools) -> BTreeMap<(Class, &str), Membership> {
     let mut memberships: BTreeMap<(Class, &str), Membership> = BTreeMap::new();
-    let named = pools.offered.iter();
+    let named = pools.offered.iter().chain(&pools.drained);
     for named in named.filter(|named| named.name.as_str() != ANY) {
         let share = Some(named.pool.share).filter(|share| *share != UNCOUNTED);
         for member in &named.pool.members {
@@ -81,7 +81,8 @@ struct Offering<'a> {
 
 impl Offering<'_> {
     fn of_class(&self, class: Class) -> Vec<Device> {
-        let here: Vec<&Device> = self.inventory.of_class(class).collect();
+        let here = self.inventory.with_drained();
+        let here: Vec<&Device> = here.filter(|device| device.class == class).collect();
         let known: BTreeSet<&str> = here.iter().map(|device| device.name.as_str()).collect();
         let names = self.published.names(class);
         let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_one(name);

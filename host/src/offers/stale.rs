@@ -29,7 +29,7 @@ impl Nodes {
         let mut nodes = Nodes {
             by_device: BTreeMap::new(),
         };
-        let all = inventory.devices.iter().flat_map(|device| &device.nodes);
+        let all = inventory.with_drained().flat_map(|device| &device.nodes);
         all.for_each(|node| nodes.add(node));
         nodes
     }

@@ -327,6 +327,26 @@ fn attributes_say_what_a_virtual_function_is_of() {
     assert_eq!(texts, expected);
 }
 
+/// The root below which a driver of GPUs says that its GPU is, where the NIC's own is another.
+#[test]
+fn a_nic_with_data_direct_says_the_root_of_its_gpu() {
+    let roots = |uuid: &str| {
+        let tree = Tree::new();
+        tree.machine(&format!(
+            "pci0008:00 0\n  gpu 0008:06:00.0 10de:31c2\n  dma 0008:05:00.0 V3=aa\npci0000:00 0\n  nic 0000:03:00.0 mlx5_0 400 V3={uuid}\n  nic 0000:04:00.0 mlx5_1 400\n"
+        ));
+        let mut given = Given::of(&tree.host(), "");
+        let offers = given.offers().into_iter();
+        let offers = offers.filter(|offer| offer.class == Class::Rdma);
+        let roots = offers.map(|offer| offer.attributes.get("dataDirectRoot").cloned());
+        roots.collect::<Vec<_>>()
+    };
+    let text = |text: &str| Some(Attribute::Text(text.to_owned()));
+    assert_eq!(roots("aa"), [text("pci0008:00"), text("")]);
+    // Nothing is paired.
+    assert_eq!(roots("bb"), [None, None]);
+}
+
 #[test]
 fn attributes_of_an_rdma_device_are_those_of_its_active_port() {
     let mut given = Given::sample("rdma-hcas", "");
@@ -878,6 +898,56 @@ fn a_survey_reads_specifications_and_leases() {
         holder,
         Some("container web (being made) since 1970-01-01T00:00:01Z")
     );
+}
+
+#[test]
+fn a_drained_device_stays_an_offer_that_nobody_can_have() {
+    let (tree, _) = surveyed();
+    let drained = r#"{"version":1,"drained":[{"class":"hugepages","name":"2Mi","since":0,"reason":"new kernel"}]}"#;
+    tree.file("/etc/onload-ctk/drain.json", drained);
+    let survey = Survey::read(&tree.host(), &Config::default(), &[]).unwrap();
+    assert_eq!(survey.inventory.devices, []);
+    let offers = survey.offers();
+    assert_eq!(offers.len(), 1);
+    assert!(offers[0].is_drained && offers[0].cdi.is_empty());
+    let why = "drained since 1970-01-01T00:00:00Z: new kernel; \"onload-ctk undrain hugepages=2Mi\" offers it again";
+    assert_eq!(offers[0].health, unhealthy(why));
+    assert_eq!(
+        offers[0].attributes["kind"],
+        Attribute::Text("hugepages".to_owned())
+    );
+    // Its attributes, pools and holders are those that it had.
+    let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
+    let before = given.offer("vfio=0000:81:10.0");
+    given.lease("vfio:0000:81:10.0", 0, "web");
+    let at = |device: &Offer| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
+    let at = given.inventory.devices.iter().position(at).unwrap();
+    let device = given.inventory.devices.remove(at);
+    given.inventory.drained.push(Offer {
+        is_drained: true,
+        health: unhealthy(why),
+        ..device
+    });
+    let pools = resolve(&given.inventory, &given.config);
+    let offers = super::offers(
+        &given.inventory,
+        &Registry::default(),
+        &pools,
+        &given.leases,
+    );
+    let after = offers
+        .iter()
+        .find(|offer| offer.name == before.name)
+        .unwrap();
+    assert_eq!(after.pools, ["fast"]);
+    assert_eq!(after.attributes, before.attributes);
+    assert!(
+        after
+            .holder
+            .as_ref()
+            .is_some_and(|holder| holder.starts_with("container web "))
+    );
+    assert_eq!(after.health, unhealthy(why));
 }
 
 #[test]

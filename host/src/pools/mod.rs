@@ -1,17 +1,20 @@
 //! Pools: sets of devices of one class, of which a container gets one that is free. They are those of the
-//! configuration, and `any` of each class whose devices only so many containers have at once.
+//! configuration, and `any` of each class whose devices only so many containers have at once. Beside GPUs RDMA devices
+//! have one too, for containers that want what is nearest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
+use onload_core::near::{Gpu, Nearness};
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Listed, counted};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device, Places, Selection, discover, select, together};
+use crate::devices::near::Near;
+use crate::devices::{Device, Places, Selection, discover, nearness, select, together};
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
@@ -24,11 +27,14 @@ pub struct NamedPool {
     pub class: Class,
     pub name: DeviceName,
     pub pool: Pool,
+    pub near: Nearness,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     pub offered: Vec<NamedPool>,
+    /// Their members that are drained.
+    pub drained: Vec<NamedPool>,
     pub not_offered: Vec<NotOffered>,
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
@@ -48,11 +54,13 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
 
 pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let places = Places::of(inventory);
+    let near = Near::of(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
     let leased = Class::ALL.into_iter();
     let shares = shares(inventory, config);
     let leased = leased.filter(|class| shares.share(*class).is_some());
-    let classes: BTreeSet<Class> = pooled.chain(leased).collect();
+    let near_gpus = (!near.gpus.is_empty()).then_some(Class::Rdma);
+    let classes: BTreeSet<Class> = pooled.chain(leased).chain(near_gpus).collect();
     let mut pools = Pools {
         shares: shares.clone(),
         ..Pools::default()
@@ -61,6 +69,7 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
         let devices = ClassDevices {
             class,
             candidates: candidates(inventory, class),
+            near: &near,
             places: &places,
             inventory,
             config,
@@ -72,7 +81,8 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
 }
 
 fn candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&Device>> {
-    let devices = inventory.of_class(class);
+    let devices = inventory.with_drained();
+    let devices = devices.filter(|device| device.class == class);
     together(devices.filter(|device| !device.is_loopback()))
 }
 
@@ -120,6 +130,7 @@ struct ClassDevices<'i> {
     class: Class,
     /// What containers get together, by the first.
     candidates: Vec<Vec<&'i Device>>,
+    near: &'i Near<'i>,
     places: &'i Places<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
@@ -130,12 +141,14 @@ impl ClassDevices<'_> {
     fn add_pools(&self, pools: &mut Pools) {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
         let mut found = Vec::new();
+        let is_near_gpus = class == Class::Rdma && !self.near.gpus.is_empty();
         let share = self.shares.share(class);
+        let share = share.or(is_near_gpus.then_some(UNCOUNTED));
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
-            let members = self.candidates.iter().filter_map(member).collect();
-            match checked(class, name, Pool { members, share }) {
+            let all = self.candidates.iter().collect();
+            match self.pool(name, all, share, pools) {
                 Ok(pool) => found.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
@@ -144,13 +157,17 @@ impl ClassDevices<'_> {
         let ours = self.config.pools.iter();
         for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
             let named = self.name(name, &taken);
-            let made = named.and_then(|name| self.make(name, pool, &mut pools.warnings));
+            let made = named.and_then(|name| self.make(name, pool, pools));
+            let made = made.and_then(|made| self.set_up_alike(made, &found));
             match made {
                 Ok(pool) => found.push(pool),
                 Err(reason) => {
-                    pools
-                        .warnings
-                        .push(format!("pool {class}={name} is not offered: {reason}"));
+                    let is_drained = |of: &NamedPool| of.class == class && of.name.as_str() == name;
+                    if !pools.drained.iter().any(is_drained) {
+                        pools
+                            .warnings
+                            .push(format!("pool {class}={name} is not offered: {reason}"));
+                    }
                     self.refuse(name, reason, pools);
                 }
             }
@@ -186,18 +203,56 @@ impl ClassDevices<'_> {
         DeviceName::try_from(name).map_err(|error| format!("{error}; {otherwise}"))
     }
 
+    /// A pool of these, of which those are kept apart that are drained.
+    fn pool(
+        &self,
+        name: DeviceName,
+        of: Vec<&Vec<&Device>>,
+        share: u32,
+        pools: &mut Pools,
+    ) -> Result<NamedPool, String> {
+        let class = self.class;
+        let is_drained = |candidate: &&Vec<&Device>| candidate.iter().any(|one| one.is_drained);
+        let (drained, offered): (Vec<_>, Vec<_>) = of.into_iter().partition(is_drained);
+        let (drained, offered) = (firsts(drained), firsts(offered));
+        let members = |of: &[&Device]| of.iter().copied().map(member).collect();
+        if !drained.is_empty() {
+            pools.drained.push(NamedPool {
+                class,
+                name: name.clone(),
+                pool: Pool {
+                    members: members(&drained),
+                    share,
+                },
+                near: Nearness::default(),
+            });
+        }
+        match self.why_drained(&drained).filter(|_| offered.is_empty()) {
+            Some(why) => Err(why),
+            None => {
+                let members = members(&offered);
+                checked(
+                    class,
+                    name,
+                    Pool { members, share },
+                    nearness(self.near, &offered),
+                )
+            }
+        }
+    }
+
     fn make(
         &self,
         name: DeviceName,
         pool: &PoolConfig,
-        warnings: &mut Vec<String>,
+        pools: &mut Pools,
     ) -> Result<NamedPool, String> {
         let class = self.class;
         let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let members: Vec<Member> = chosen.filter_map(|(each, _)| member(each)).collect();
-        if members.is_empty() {
+        let chosen: Vec<&Vec<&Device>> = chosen.map(|(each, _)| each).collect();
+        if chosen.is_empty() {
             return Err(self.why_empty(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
@@ -209,12 +264,37 @@ impl ClassDevices<'_> {
         };
         let share = share.unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
-            warnings.push(format!(
+            pools.warnings.push(format!(
                 "pool {class}={name}: no {class} device matches {} in [pools.{name}]",
                 Listed(&unmatched)
             ));
         }
-        checked(class, name, Pool { members, share })
+        self.pool(name, chosen, share, pools)
+    }
+
+    fn why_drained(&self, drained: &[&Device]) -> Option<String> {
+        let name = &drained.first()?.name;
+        let why = self.inventory.drain.find(self.class, name.as_str())?;
+        Some(format!("all of its devices are drained; {name} is {why}"))
+    }
+
+    /// A virtual function is set up in one way, by whichever pool a container gets it.
+    fn set_up_alike(&self, pool: NamedPool, found: &[NamedPool]) -> Result<NamedPool, String> {
+        let vf = |pool: &NamedPool| self.config.pools.get(pool.name.as_str())?.vf.as_ref();
+        let own = vf(&pool);
+        for other in found {
+            let differs = vf(other).is_some_and(|theirs| own.is_some_and(|own| own != theirs));
+            let theirs = other.pool.members.iter().filter(|_| differs);
+            let theirs: BTreeSet<&DeviceName> = theirs.map(|member| &member.name).collect();
+            let mut members = pool.pool.members.iter().map(|member| &member.name);
+            if let Some(member) = members.find(|name| theirs.contains(name)) {
+                return Err(format!(
+                    "{member} is in pool {} too, whose table vf is another one; make the tables alike, or select no device twice",
+                    other.name
+                ));
+            }
+        }
+        Ok(pool)
     }
 
     fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
@@ -232,26 +312,65 @@ impl ClassDevices<'_> {
     }
 }
 
-fn member(candidate: &Vec<&Device>) -> Option<Member> {
-    let device = candidate.first()?;
-    Some(Member {
-        name: device.name.clone(),
-        numa_node: device.numa_node,
-    })
+fn firsts<'i>(candidates: Vec<&Vec<&'i Device>>) -> Vec<&'i Device> {
+    let firsts = candidates.into_iter().filter_map(|each| each.first());
+    firsts.copied().collect()
 }
 
-fn checked(class: Class, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {
+fn member(device: &Device) -> Member {
+    Member {
+        name: device.name.clone(),
+        numa_node: device.numa_node,
+    }
+}
+
+fn checked(
+    class: Class,
+    name: DeviceName,
+    pool: Pool,
+    near: Nearness,
+) -> Result<NamedPool, String> {
     let count = pool.members.len();
-    let annotations = pool.to_annotations();
-    let entries = annotations.iter();
-    let bytes: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
+    let bytes = bytes(&pool.to_annotations());
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
             "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
             counted(count, "member takes", "members take")
         ));
     }
-    Ok(NamedPool { class, name, pool })
+    let room = MAX_ANNOTATION_BYTES - bytes;
+    Ok(NamedPool {
+        class,
+        name,
+        pool,
+        near: bounded(near, room),
+    })
+}
+
+fn bytes(annotations: &BTreeMap<String, String>) -> usize {
+    let entries = annotations.iter();
+    entries.map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// What a specification can say in so many bytes.
+fn bounded(near: Nearness, room: usize) -> Nearness {
+    let fits = |near: &Nearness| bytes(&near.to_annotations()) <= room;
+    if fits(&near) {
+        return near;
+    }
+    let gpus = near.gpus.into_iter();
+    let gpus = gpus.map(|(address, Gpu { index, .. })| {
+        let nics = Vec::new();
+        (address, Gpu { index, nics })
+    });
+    let why =
+        "its NICs take more bytes than a specification has for them; make pools of fewer devices";
+    let without = Nearness {
+        nics: Vec::new(),
+        gpus: gpus.collect(),
+        unknown: Some(why.to_owned()),
+    };
+    Some(without).filter(fits).unwrap_or_default()
 }
 
 /// Two pools whose members one container has at a time, and that have members in common. Leases keep them
@@ -304,11 +423,11 @@ mod tests {
 
     fn offered(name: &str, pool: Pool) -> NamedPool {
         let name = name.parse().unwrap();
-        checked(Class::Vfio, name, pool).unwrap()
+        checked(Class::Vfio, name, pool, Nearness::default()).unwrap()
     }
 
     fn refusal(pool: Pool) -> String {
-        checked(Class::Vfio, "p".parse().unwrap(), pool).unwrap_err()
+        checked(Class::Vfio, "p".parse().unwrap(), pool, Nearness::default()).unwrap_err()
     }
 
     #[test]

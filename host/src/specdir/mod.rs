@@ -6,6 +6,7 @@ mod manifest;
 mod plan;
 mod read;
 mod renumbered;
+mod writer;
 
 /// Where specifications of the host as it is are written.
 pub const OUTPUT_DIR: &str = "/var/run/cdi";
@@ -17,3 +18,4 @@ pub use engine_dirs::{engine_dirs, given_or_engine_dirs};
 pub use manifest::{FILE_PREFIX, Format, MANIFEST_NAME, Manifest, sha256};
 pub use plan::{Action, Plan, Step, Wanted, plan};
 pub use renumbered::{Renumbered, renumbered};
+pub use writer::{LAST_RUN, WRITER_LOCK, daemon_writes, package_writes};

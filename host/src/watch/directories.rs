@@ -172,7 +172,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use onload_core::class::Class;
+
     use super::*;
+    use crate::spec_name::SpecName;
+    use crate::specdir::{Format, Manifest, SpecDir, Wanted, plan};
 
     /// A directory with directories that are watched, and what was told of them.
     struct Watched {
@@ -251,6 +255,40 @@ mod tests {
         fs::rename(temporary, watched.path("cdi/one.json")).unwrap();
         fs::write(watched.path("cdi/..data"), "").unwrap();
         assert_eq!(watched.told(), ["cdi/..data", "cdi/one.json"]);
+    }
+
+    #[test]
+    fn the_file_of_a_vendor_is_told_and_a_run_of_ours_that_changes_nothing_is_not() {
+        let mut watched = Watched::new(&["etc/cdi", "run/cdi"], &["etc/cdi", "run/cdi"]);
+        // As nvidia-ctk writes it.
+        fs::write(watched.path("run/cdi/nvidia.yaml.1"), "kind: a").unwrap();
+        let from = watched.path("run/cdi/nvidia.yaml.1");
+        fs::rename(from, watched.path("run/cdi/nvidia.yaml")).unwrap();
+        fs::write(watched.path("etc/cdi/amd.json"), "{}").unwrap();
+        let told = watched.told();
+        for file in ["etc/cdi/amd.json", "run/cdi/nvidia.yaml"] {
+            assert!(told.contains(&file.to_owned()), "{told:?}");
+        }
+        let wanted = Wanted {
+            scope: vec![Class::Rdma],
+            files: BTreeMap::from([(SpecName::devices(Class::Rdma), b"{}".to_vec())]),
+            format: Format::Json,
+            undecided: BTreeSet::new(),
+            asked: Manifest::default(),
+            force: false,
+        };
+        let run = |watched: &Watched| {
+            let directory = SpecDir::open(&watched.path("run/cdi")).unwrap().unwrap();
+            let _lock = directory.lock().unwrap();
+            let manifest = directory.manifest().unwrap().unwrap();
+            let existing = directory.existing().unwrap();
+            let plan = plan(&wanted, &existing, manifest.as_ref());
+            directory.carry_out(&plan).unwrap();
+        };
+        run(&watched);
+        assert_eq!(watched.told(), ["run/cdi/onload.dev-rdma.json"]);
+        run(&watched);
+        assert_eq!(watched.told(), [""; 0]);
     }
 
     #[test]

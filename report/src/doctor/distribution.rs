@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::providers::LIBIBVERBS;
+use onload_core::providers::{LIBIBVERBS, LIBRDMACM};
 use onload_host::host::{Host, HostError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +59,16 @@ impl Distribution {
     /// called as the program is.
     pub(super) fn package(self, program: &str) -> &str {
         match (program, self) {
-            ("lspci", _) => "pciutils",
+            ("lspci" | "setpci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
             ("cpupower", Distribution::RedHat) => "kernel-tools",
             (LIBIBVERBS, Distribution::Debian) => "ibverbs-providers",
             (LIBIBVERBS, Distribution::RedHat | Distribution::Suse) => "libibverbs",
             (LIBIBVERBS, Distribution::Arch | Distribution::Alpine) => "rdma-core",
+            (LIBRDMACM, Distribution::Debian) => "rdmacm-utils",
+            (LIBRDMACM, Distribution::RedHat) => "librdmacm",
+            (LIBRDMACM, Distribution::Suse) => "librdmacm1",
+            (LIBRDMACM, Distribution::Arch | Distribution::Alpine) => "rdma-core",
             _ => program,
         }
     }

@@ -39,12 +39,26 @@ pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<R
     }))
 }
 
-/// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
-pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let finding = if examined.is_file(GRUBBY)? {
+/// A finding with steps that work at once, and those that keep it so after the next boot.
+pub(super) fn then_write(
+    examined: &Examined<'_>,
+    finding: Finding,
+    words: &str,
+) -> Result<Finding, HostError> {
+    let finding = finding.then(write(examined, words)?);
+    then_update(examined, finding)
+}
+
+fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
+    Ok(if examined.is_file(GRUBBY)? {
         finding
     } else {
         finding.then(Remedy::run("update-grub"))
-    };
+    })
+}
+
+/// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
+pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
+    let finding = then_update(examined, finding)?;
     Ok(finding.then(Remedy::run("systemctl reboot")))
 }

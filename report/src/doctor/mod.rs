@@ -1,11 +1,13 @@
 //! What is wrong with a host, and what to do about it. A check changes nothing, says what it looked at, and says
 //! nothing where there is nothing to look at.
 
+mod acs;
 mod check;
 mod cpu;
 mod distribution;
 mod engines;
 mod examined;
+mod gpudirect;
 mod hugepages;
 mod iommu;
 mod kernel_line;
@@ -72,7 +74,20 @@ const CHECKS: &[Entry] = &[
         Look::Host(rdma::connection_manager),
     ),
     (Family::Rdma, "rdma-libraries", Look::Host(rdma::libraries)),
-    (Family::Rdma, "peer-memory", Look::Host(rdma::peer_memory)),
+    (
+        Family::Rdma,
+        "peer-memory",
+        Look::Host(gpudirect::peer_memory),
+    ),
+    (Family::Rdma, "gpu-acs", Look::Host(acs::ports)),
+    (Family::Rdma, "gpu-iommu", Look::Host(gpudirect::iommu)),
+    (Family::Rdma, "gpu-node", Look::Host(gpudirect::node)),
+    (
+        Family::Rdma,
+        "data-direct",
+        Look::Host(gpudirect::data_direct),
+    ),
+    (Family::Specs, "drained", Look::Host(specs::drained)),
     (Family::Specs, "specs-fresh", Look::Host(specs::fresh)),
     (Family::Specs, "specs-valid", Look::Host(specs::valid)),
     (

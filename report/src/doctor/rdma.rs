@@ -1,11 +1,12 @@
-//! RDMA: which network namespaces see the devices, the connection manager, and memory of GPUs.
+//! RDMA: which network namespaces see the devices, the connection manager, and libraries.
 
 use std::path::Path;
 
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::providers::{LIBIBVERBS, RdmaDevice, misfit};
+use onload_core::providers::{LIBIBVERBS, LIBRDMACM, RdmaDevice, lacks_rdmacm, misfit};
 use onload_host::discover::rdma::NetnsMode;
+use onload_sys::fs::trust::Trusted;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
@@ -71,10 +72,8 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
     if examined.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
         return Ok(Vec::new());
     }
-    let install = Remedy::run({
-        let distribution = Distribution::of(examined.host)?;
-        distribution.install(distribution.package(LIBIBVERBS))
-    });
+    let distribution = Distribution::of(examined.host)?;
+    let install = |library: &str| Remedy::run(distribution.install(distribution.package(library)));
     let sysfs = examined.host.outside_path(Path::new("/sys"));
     let host = examined.host.trusted();
     let devices = examined.inventory.rdma.iter();
@@ -83,39 +82,41 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
         let name = &device.name;
         let known = [RdmaDevice::read(&sysfs, name)?];
         let judged = match &host {
-            Ok(host) => {
-                misfit(host, "the host", None, &known).map_err(|error| format!("{error:#}"))
-            }
+            Ok(host) => served(host, &known).map_err(|error| format!("{error:#}")),
             Err(error) => Err(error.to_string()),
         };
         let finding = match judged {
-            Ok(None) => Finding::pass("images without provider libraries are given the host's"),
-            Ok(Some(why)) => Finding::warn(
-                format!("{why}: only images with provider libraries of their own can use it"),
-                install.clone(),
+            Ok(Served::All) => {
+                Finding::pass("images without provider libraries are given the host's")
+            }
+            Ok(Served::WithoutRdmacm) => Finding::warn(
+                format!(
+                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+                ),
+                install(LIBRDMACM),
             ),
-            Err(error) => Finding::unknown(error, install.clone()),
+            Ok(Served::Not(why)) => Finding::warn(
+                format!("{why}: only images with provider libraries of their own can use it"),
+                install(LIBIBVERBS),
+            ),
+            Err(error) => Finding::unknown(error, install(LIBIBVERBS)),
         };
         Some(finding.of(name))
     });
     Ok(findings.collect())
 }
 
-/// Whether RDMA reaches the memory of NVIDIA's GPUs. The kernel's own way (dma-buf) needs no module, and
-/// cannot be seen from here.
-pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
-    let is_wanted = !examined.inventory.rdma.is_empty() && examined.exists("/sys/module/nvidia")?;
-    if !is_wanted {
-        return Ok(Vec::new());
-    }
-    let finding = if examined.exists("/sys/module/nvidia_peermem")? {
-        Finding::pass("nvidia_peermem is loaded")
-    } else {
-        Finding::warn(
-            "nvidia_peermem is not loaded: programs that register GPU memory without dma-buf copy by the CPU",
-            Remedy::run("modprobe nvidia-peermem"),
-        )
-        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
-    };
-    Ok(vec![finding.at("/sys/module/nvidia_peermem")])
+/// Whether images can be given what they need for a device.
+enum Served {
+    All,
+    WithoutRdmacm,
+    Not(String),
+}
+
+fn served(host: &Trusted, device: &[RdmaDevice]) -> onload_sys::error::Result<Served> {
+    Ok(match misfit(host, "the host", None, device)? {
+        Some(why) => Served::Not(why),
+        None if lacks_rdmacm(host, None)? => Served::WithoutRdmacm,
+        None => Served::All,
+    })
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use onload_core::drain::DRAIN_PATH;
 use onload_host::drift::{Compared, drift};
 use onload_host::generate::Surroundings;
 use onload_host::host::HostError;
@@ -14,6 +15,7 @@ use onload_sys::text::{Chain, counted, shell_word};
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 
+const MOST_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
@@ -23,6 +25,23 @@ fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
     } else {
         "onload-ctk cdi generate"
     }))
+}
+
+/// So that nobody forgets it.
+pub(super) fn drained(examined: &Examined<'_>) -> Findings {
+    let drain = &examined.inventory.drain;
+    if drain.is_empty() {
+        return Ok(vec![Finding::pass("nothing is drained").at(DRAIN_PATH)]);
+    }
+    let all = drain.iter().take(MOST_DRAINED);
+    let findings = all.map(|drained| {
+        let target = drained.target.to_string();
+        let again = format!("onload-ctk undrain {}", shell_word(target.clone()));
+        let finding = format!("drained {}: no container gets it", drained.since());
+        let finding = Finding::warn(finding, Remedy::run(again));
+        finding.of(target).at(DRAIN_PATH)
+    });
+    Ok(findings.collect())
 }
 
 pub(super) fn fresh(examined: &Examined<'_>) -> Findings {

@@ -45,6 +45,12 @@ pub fn openmetrics(measured: Measured<'_>) -> Result<String, HostError> {
         offers::not_offered(inventory),
         undecided(inventory),
     ];
+    if !inventory.drain.is_empty() {
+        families.extend([
+            offers::drained(measured.offers),
+            offers::drained_since(inventory),
+        ]);
+    }
     families.extend(hugepages(inventory));
     families.extend([
         up,

@@ -71,6 +71,39 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
     ]
 }
 
+pub(super) fn drained(offers: &[Offer]) -> Family {
+    let mut drained: BTreeMap<Class, usize> = BTreeMap::new();
+    for offer in offers {
+        *drained.entry(offer.class).or_default() += usize::from(offer.is_drained);
+    }
+    let drained = drained.into_iter();
+    Family::new(
+        "devices_drained",
+        "Devices that are drained, so that no container gets them any more",
+        Kind::Count,
+        drained.map(|(class, number)| (vec![("class", class.to_string())], count(number))),
+    )
+}
+
+/// Of each class that which was drained first.
+pub(super) fn drained_since(inventory: &Inventory) -> Family {
+    let mut since: BTreeMap<Class, u64> = BTreeMap::new();
+    for drained in inventory.drain.iter() {
+        let first = since.entry(drained.target.class()).or_insert(u64::MAX);
+        *first = drained.since.min(*first);
+    }
+    let since = since.into_iter().map(|(class, since)| {
+        // Exact until long after the year 9999.
+        (vec![("class", class.to_string())], since as f64)
+    });
+    Family::new(
+        "drained_since_timestamp",
+        "Since when something of a class has been drained",
+        Kind::Timestamp,
+        since,
+    )
+}
+
 pub(super) fn leases(leases: &[Listed]) -> Family {
     let mut counts: BTreeMap<Class, usize> = BTreeMap::new();
     for lease in leases.iter().filter(|lease| !lease.is_over) {

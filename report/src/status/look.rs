@@ -240,7 +240,13 @@ impl<'l> Look<'l> {
         let pid = first.pid;
         let look = move |host: &Host| rdma::judged(host, pid, path.as_deref(), &nodes);
         let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
-        judged.flatten().unwrap_or_default()
+        match judged.flatten().unwrap_or_default() {
+            misfit @ Libraries::Misfit(_) if facts.user.is_none() => {
+                let recorded = rdma::recorded(host, &facts.id, &facts.processes);
+                recorded.unwrap_or(misfit)
+            }
+            judged => judged,
+        }
     }
 
     fn start(&mut self, facts: &Facts, config: Option<&OciConfig>, budget: &mut Budget) -> Start {

@@ -126,6 +126,10 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
 pub struct Grantee {
     /// Its name or, without one, its id.
     pub container: String,
+    #[serde(skip)]
+    pub engine: Engine,
+    #[serde(skip)]
+    pub id: String,
     /// The devices, as CLASS=NAME.
     pub devices: Vec<String>,
 }
@@ -145,7 +149,9 @@ pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
         if !devices.is_empty() {
             let name = names.of(group.engine, &group.id, None, Some(&config));
             grantees.push(Grantee {
-                container: name.unwrap_or(group.id),
+                container: name.unwrap_or_else(|| group.id.clone()),
+                engine: group.engine,
+                id: group.id,
                 devices: devices.into_iter().map(|grant| grant.device).collect(),
             });
         }

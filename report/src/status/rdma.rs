@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use onload_core::providers::{LIBRARY_DIRS, RdmaDevice, Running, misfit};
+use onload_core::providers::{LIBRARY_DIRS, RdmaDevice, Running, lacks_rdmacm, misfit};
+use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
+use serde::Deserialize;
 
-use super::process;
+use super::process::{self, Process};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
@@ -17,6 +19,8 @@ pub(super) enum Libraries {
     Unknown,
     /// Those where a loader looks serve the devices, or would.
     Usual,
+    /// The same, and no librdmacm is there.
+    WithoutRdmacm,
     /// A program that has a device open loads this libibverbs, by a search path of its own (RUNPATH).
     Elsewhere(String),
     /// A program that has a device open maps no libibverbs: it is part of the program, or there is none, as with raw
@@ -24,6 +28,33 @@ pub(super) enum Libraries {
     BuiltIn,
     /// Why programs that look where a loader does cannot use the devices.
     Misfit(String),
+    /// The same, as the hook that could not mount the host's recorded it.
+    Recorded(String),
+}
+
+/// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
+#[derive(Deserialize)]
+struct Record {
+    live: Option<Live>,
+}
+
+#[derive(Deserialize)]
+struct Live {
+    pid: u32,
+    #[serde(rename = "libraryWarnings", default)]
+    library_warnings: Vec<String>,
+}
+
+const MAX_RECORD_BYTES: u64 = 1024 * 1024;
+
+/// Why the host's libraries were not mounted when the container of these processes started.
+pub(super) fn recorded(host: &Host, id: &str, processes: &[Process]) -> Option<Libraries> {
+    let path = Path::new(RUN_DIR).join(id).join("record.json");
+    let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
+    let live = serde_json::from_slice::<Record>(&bytes).ok()?.live?;
+    let is_its = processes.iter().any(|process| process.pid == live.pid);
+    let said = live.library_warnings.join("; ");
+    (is_its && !said.is_empty()).then_some(Libraries::Recorded(said))
 }
 
 /// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
@@ -43,6 +74,7 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
     };
     let root = Running(ContainerRoot::of_process(root));
     match misfit(&root, "the container", path, &devices) {
+        Ok(None) if lacks_rdmacm(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
         Ok(None) => Libraries::Usual,
         Ok(Some(why)) => Libraries::Misfit(why),
         Err(error) => Libraries::Misfit(format!("{error:#}")),

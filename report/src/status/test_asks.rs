@@ -157,6 +157,8 @@ fn the_devices_of_containers_are_listed_without_a_look_at_their_processes() {
     let listed = grantees(&host).unwrap();
     let wanted = Grantee {
         container: "redis".to_owned(),
+        engine: Engine::Docker,
+        id: ID.to_owned(),
         devices: vec!["hugepages=2Mi".to_owned()],
     };
     assert_eq!(listed, [wanted]);

@@ -326,7 +326,43 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
     place(&made, "libibverbs/librxe-rdmav34.so", &provider);
     made.assert_is(State::NoProvider, "does not name the driver rxe", remedy);
     made.file("/proc/77/root/etc/libibverbs.d/rxe.driver", "driver rxe\n");
-    made.assert_is(State::Ready, "no program has opened one", "");
+    let without = "no program has opened one; it has no librdmacm.so.1, without which programs that connect by it, such as rping, do not load";
+    made.assert_is(State::Ready, without, "");
+    place(
+        &made,
+        "librdmacm.so.1",
+        &SharedLibrary::new("librdmacm.so.1"),
+    );
+    let reason = made.status().containers[0].verdicts[0].reason.clone();
+    assert_eq!(reason, "it has RDMA devices, and no program has opened one");
+}
+
+#[test]
+fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
+    let made = with_rdma();
+    let path = format!("/run/onload-ctk/{ID}/record.json");
+    let record = |pid: u32| {
+        format!(
+            r#"{{"version":1,"maker":null,"created":null,"live":{{"pid":{pid},"startTime":1,
+                "libraryWarnings":["onload.dev/rdma=rxe0: not mounted: live-devices = false"]}}}}"#
+        )
+    };
+    made.file(&path, record(77));
+    made.assert_is(
+        State::NoProvider,
+        "when it started, onload.dev/rdma=rxe0: not mounted: live-devices = false",
+        "do what that says",
+    );
+    for other in [
+        record(78),
+        "{}".to_owned(),
+        "[".to_owned(),
+        record(77).replace("libraryW", "w"),
+    ] {
+        made.file(&path, other);
+        let remedy = "rdma-libraries = \"auto\"";
+        made.assert_is(State::NoProvider, "has no libibverbs.so.1", remedy);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! anything, and what is not known never becomes a bad verdict.
 
 use onload_core::policy::LEAST_MEMLOCK;
+use onload_core::providers::LIBRDMACM;
 use onload_sys::text::shell_word;
 
 use super::container::{Facts, NodeState};
@@ -89,16 +90,28 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
             "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
         ));
     }
+    if let Libraries::Recorded(why) = &facts.rdma {
+        return Some(Verdict::bad(
+            State::NoProvider,
+            format!("programs find no RDMA device; when it started, {why}"),
+            "do what that says, and start a new container",
+        ));
+    }
     let count = facts.descriptors("/dev/infiniband");
     let by = match &facts.rdma {
         Libraries::Elsewhere(path) => format!(", by {path:?}, which nothing here judges"),
         Libraries::BuiltIn => {
             ", by a libibverbs of their own, which nothing here judges".to_owned()
         }
+        Libraries::WithoutRdmacm => {
+            format!(
+                "; it has no {LIBRDMACM}, without which programs that connect by it, such as rping, do not load"
+            )
+        }
         _ => String::new(),
     };
     let reason = match count {
-        0 => "it has RDMA devices, and no program has opened one".to_owned(),
+        0 => format!("it has RDMA devices, and no program has opened one{by}"),
         count => format!("its programs have {count} descriptors of RDMA devices{by}"),
     };
     Some(Verdict::good(State::Ready, reason))

@@ -15,8 +15,8 @@ pub struct Drawing {
     pub items: Vec<Item>,
 }
 
-/// Something in a picture. It is inside its parent, and overlaps none with the same parent; only wires may
-/// touch each other.
+/// Something in a picture. It is inside its parent, and overlaps none with the same parent; only wires and lines
+/// may touch each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub rect: Rect,
@@ -40,9 +40,13 @@ pub enum Shape {
     Card,
     Bridge,
     Wire,
+    /// A part of a line between GPUs and their NIC.
+    Pair,
     Chip(Paint),
     Segment(Paint),
-    Cpu { is_isolated: bool },
+    Cpu {
+        is_isolated: bool,
+    },
     Pages,
     PagesUsed,
     Text(Style, String),

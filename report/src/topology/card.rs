@@ -4,7 +4,7 @@ use onload_sys::text::counted;
 
 use super::canvas::{Canvas, Paint, Rect, Shape, Style, plain};
 use super::groups::{Group, fold, held_by};
-use super::model::{Device, Function, Interface, State};
+use super::model::{Device, Function, Gpu, Interface, State};
 
 const PAD: i32 = 12;
 const STRIPE: i32 = 5;
@@ -138,8 +138,8 @@ impl Inside<'_> {
         details.extend(function.interfaces.first().and_then(state_and_speed));
         details.extend(function.link.clone());
         self.line(0, &details.join(SEPARATOR));
-        if let Some(gpu) = &function.gpu {
-            self.line(0, &gpu.nearest.text());
+        for text in function.gpu.iter().flat_map(Gpu::details) {
+            self.line(0, &text);
         }
     }
 
@@ -267,6 +267,7 @@ fn label(device: &Device, function: &Function) -> String {
     match device.state {
         State::Free => said,
         State::Held => format!("{said}{SEPARATOR}held"),
+        State::Drained => format!("{said}{SEPARATOR}drained"),
         State::NotOffered => format!("{said}{SEPARATOR}not offered"),
     }
 }

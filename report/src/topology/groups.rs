@@ -35,7 +35,7 @@ impl Group {
         let classes: Vec<&str> = self.classes.iter().map(|class| class.as_str()).collect();
         let (count, state) = (self.count, self.state.as_str());
         match (classes.is_empty(), self.state) {
-            (false, State::Free | State::Held) => {
+            (false, State::Free | State::Held | State::Drained) => {
                 format!("{count} {state} as {}", classes.join(", "))
             }
             _ => format!("{count} {state}"),

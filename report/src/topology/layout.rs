@@ -47,32 +47,50 @@ fn heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
     let title = canvas.text(None, place, room / 2, Style::Title, title);
     let place = (MARGIN, title.bottom());
     let line = canvas.text(None, place, room, Style::Detail, &summary(topology));
-    legend(canvas, line.bottom() + 8)
+    let mut is_paired = false;
+    every(topology, &mut |function| {
+        is_paired |= function
+            .gpu
+            .as_ref()
+            .is_some_and(|gpu| !gpu.rdma.is_empty());
+    });
+    legend(canvas, line.bottom() + 8, is_paired)
 }
 
 fn summary(topology: &Topology) -> String {
-    let mut counts = [0_usize; 3];
+    let mut counts = [0_usize; 4];
     let mut count = |device: &Device| {
         let at = match device.state {
             State::Free => 0,
             State::Held => 1,
             State::NotOffered => 2,
+            State::Drained => 3,
         };
         counts[at] += 1;
     };
     for node in &topology.nodes {
         node.devices.iter().for_each(&mut count);
-        let buses = node.roots.iter().map(|root| &root.bus);
-        buses.for_each(|bus| each(bus, &mut |function| function.telling().for_each(&mut count)));
     }
-    let [free, held, not_offered] = counts;
+    every(topology, &mut |function| {
+        function.telling().for_each(&mut count);
+    });
+    let [free, held, not_offered, drained] = counts;
+    let drained = match drained {
+        0 => String::new(),
+        drained => format!(", {drained} drained"),
+    };
     let known = if topology.holders_known {
         ""
     } else {
         "; who holds them is not known to this user"
     };
     let free = counted(free, "device", "devices");
-    format!("{free} free, {held} held, {not_offered} not offered{known}")
+    format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")
+}
+
+fn every(topology: &Topology, look: &mut impl FnMut(&Function)) {
+    let roots = topology.nodes.iter().flat_map(|node| &node.roots);
+    roots.for_each(|root| each(&root.bus, look));
 }
 
 fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {
@@ -85,10 +103,14 @@ fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {
     }
 }
 
-fn legend(canvas: &mut Canvas, y: i32) -> i32 {
+fn legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {
     let mut x = MARGIN;
     let mut sample = |canvas: &mut Canvas, shape: Shape, text: &str| {
-        canvas.add(None, Rect::new(x, y + 3, 12, 12), shape);
+        let rect = match shape {
+            Shape::Pair => Rect::new(x, y + 8, 12, 2),
+            _ => Rect::new(x, y + 3, 12, 12),
+        };
+        canvas.add(None, rect, shape);
         let text = canvas.text(None, (x + 18, y), WIDTH, Style::Detail, text);
         x = text.right() + 18;
     };
@@ -106,6 +128,9 @@ fn legend(canvas: &mut Canvas, y: i32) -> i32 {
     ] {
         let paint = Paint { class: None, state };
         sample(canvas, Shape::Segment(paint), text);
+    }
+    if is_paired {
+        sample(canvas, Shape::Pair, "a GPU and its NIC");
     }
     for (is_isolated, text) in [(false, "CPU"), (true, "isolated CPU")] {
         sample(canvas, Shape::Cpu { is_isolated }, text);

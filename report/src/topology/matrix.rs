@@ -25,7 +25,7 @@ pub struct Matrix {
     /// Cells are separated by tabs.
     pub lines: Vec<String>,
     /// Why nothing of it is known.
-    pub obstacle: Option<&'static str>,
+    pub obstacle: Option<String>,
 }
 
 /// None of a host without GPUs and NICs.
@@ -66,7 +66,7 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
     }
     Some(Matrix {
         lines,
-        obstacle: near.obstacle,
+        obstacle: near.obstacle.map(str::to_owned),
     })
 }
 

@@ -10,6 +10,7 @@ mod matrix;
 mod model;
 mod near;
 mod node_facts;
+mod pairs;
 mod panel;
 mod places;
 mod read;

@@ -90,6 +90,10 @@ pub struct Gpu {
     pub vendor: &'static str,
     #[serde(flatten)]
     pub nearest: Nearest,
+    /// The name in class rdma that gives a container the devices for it.
+    pub rdma_name: Option<String>,
+    /// Those devices, which NCCL would take; nearest is not all that counts there.
+    pub rdma: Vec<String>,
 }
 
 /// The NICs at the least distance from a GPU.
@@ -99,7 +103,7 @@ pub struct Nearest {
     pub distance: Option<Distance>,
     pub nearest: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<&'static str>,
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -124,6 +128,8 @@ pub struct Device {
 pub enum State {
     Free,
     Held,
+    /// Nobody new gets it; who has it keeps it.
+    Drained,
     NotOffered,
 }
 
@@ -132,6 +138,7 @@ impl State {
         match self {
             State::Free => "free",
             State::Held => "held",
+            State::Drained => "drained",
             State::NotOffered => "not offered",
         }
     }
@@ -142,12 +149,19 @@ impl Gpu {
     pub(super) fn title(&self) -> String {
         format!("GPU{} {}", self.number, self.vendor)
     }
+
+    /// What is said of it, a line each: `rdma=gpu0: mlx5_0`.
+    pub(super) fn details(&self) -> impl Iterator<Item = String> {
+        let name = self.rdma_name.as_deref();
+        let rdma = name.map(|name| format!("rdma={name}: {}", self.rdma.join(", ")));
+        [self.nearest.text()].into_iter().chain(rdma)
+    }
 }
 
 impl Nearest {
     /// `nearest NIC: mlx5_0 (PIX)`.
     pub(super) fn text(&self) -> String {
-        match (self.distance, self.reason) {
+        match (self.distance, &self.reason) {
             (Some(distance), _) => {
                 let (names, noun) = (self.nearest.join(", "), self.nearest.len());
                 let noun = if noun == 1 { "NIC" } else { "NICs" };
@@ -177,11 +191,9 @@ impl Function {
         let devices = self.devices.iter();
         let states = devices.filter(|device| is_clock || !device.class.is_clock());
         let states: Vec<State> = states.map(|device| device.state).collect();
-        match (states.contains(&State::Held), states.contains(&State::Free)) {
-            (true, _) => State::Held,
-            (_, true) => State::Free,
-            _ => State::NotOffered,
-        }
+        let by_weight = [State::Held, State::Free, State::Drained];
+        let mut found = by_weight.into_iter().filter(|state| states.contains(state));
+        found.next().unwrap_or(State::NotOffered)
     }
 
     /// The devices that say most: where some are offered, those that are not are left out.

@@ -9,10 +9,13 @@ use super::model::{Gpu, Nearest};
 pub(super) fn gpu(near: &Near<'_>, address: PciAddress) -> Option<Gpu> {
     let number = near.gpus.iter().position(|(gpu, _)| *gpu == address)?;
     let (_, vendor) = near.gpus.get(number)?;
+    let given = near.given(address);
     Some(Gpu {
         number,
         vendor,
         nearest: nearest(near, address),
+        rdma_name: given.map(|given| given.name.clone()),
+        rdma: given.map(|given| given.rdma.clone()).unwrap_or_default(),
     })
 }
 
@@ -30,7 +33,7 @@ fn nearest(near: &Near<'_>, gpu: PciAddress) -> Nearest {
         return Nearest {
             distance: None,
             nearest: Vec::new(),
-            reason: is_open.then(|| near.why_unknown()),
+            reason: is_open.then(|| near.why_unknown().to_owned()),
         };
     };
     let nearest = candidates.iter().filter(|(at, _)| *at == Some(distance));

@@ -3,6 +3,7 @@
 use super::canvas::{Canvas, Rect, Shape, Style};
 use super::card;
 use super::model::{Bus, Device, Memory, NumaNode, Pages};
+use super::pairs::{self, Cards};
 use onload_sys::cpu_list;
 
 const PAD: i32 = 18;
@@ -21,15 +22,31 @@ const MOST_LEVELS: usize = 6;
 /// What is said of a node with memory and CPUs alone.
 pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
 
-/// Gives its height.
+/// Gives its height. The lines between GPUs and their NICs stand beside the cards, which are narrower for it.
 pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
+    let without = placed(node, width, 0);
+    let lanes = pairs::lanes(&without.cards);
+    let mut inside = match lanes {
+        0 => without,
+        _ => placed(node, width, lanes * pairs::LANE),
+    };
+    let (panel, right) = (inside.panel, inside.right);
+    pairs::draw(&mut inside.canvas, panel, right, &inside.cards);
+    let height = inside.y + PAD - GAP;
+    let mut canvas = inside.canvas;
+    canvas.end(panel, height);
+    (canvas, height)
+}
+
+fn placed(node: &NumaNode, width: i32, beside: i32) -> Inside {
     let mut canvas = Canvas::default();
     let panel = canvas.add(None, Rect::new(0, 0, width, 0), Shape::Panel);
     let mut inside = Inside {
         canvas,
         panel,
         y: PAD,
-        right: width - PAD,
+        right: width - PAD - beside,
+        cards: Cards::default(),
     };
     inside.heading(node);
     inside.cpus(node);
@@ -45,10 +62,7 @@ pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
     if node.roots.is_empty() && node.devices.is_empty() {
         inside.line(Style::Detail, NOTHING_HERE);
     }
-    let height = inside.y + PAD - GAP;
-    let mut canvas = inside.canvas;
-    canvas.end(panel, height);
-    (canvas, height)
+    inside
 }
 
 /// Memory in words: `62.8 GiB, 12.1 GiB free`.
@@ -65,6 +79,7 @@ struct Inside {
     panel: usize,
     y: i32,
     right: i32,
+    cards: Cards,
 }
 
 impl Inside {
@@ -175,6 +190,7 @@ impl Inside {
             last = self.elbow(left, indent, 22);
             let x = left + indent;
             let place = (x, self.y, self.right - x);
+            self.cards.add(function, self.y);
             self.y = card::place(&mut self.canvas, self.panel, place, function) + GAP;
         }
         if indent > 0 && last > top {

@@ -1,14 +1,14 @@
 //! What discovery and the leases say of each PCI function.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::gpu_name;
 use onload_core::lease::Listed;
 use onload_core::pool::ANY;
-use onload_host::devices::Device as Offered;
 use onload_host::devices::inventory::Inventory;
 use onload_host::devices::near::Near;
+use onload_host::devices::{Device as Offered, Health};
 use onload_host::discover::not_offered::Subject;
 use onload_host::discover::pci::PciFunction;
 use onload_sys::pci::PciAddress;
@@ -44,12 +44,10 @@ impl<'s> Places<'s> {
         };
         let mut holders = Holders::of(seen);
         for offered in inventory
-            .devices
-            .iter()
+            .with_drained()
             .filter(|device| is_shown(device, inventory))
         {
-            let name = offered.name.as_str();
-            let device = holders.device(offered.class, name.to_owned());
+            let device = holders.device(offered);
             let numa_node = offered.numa_node;
             offered
                 .aliases
@@ -84,11 +82,18 @@ impl<'s> Places<'s> {
         for interface in &self.inventory.interfaces {
             by_name.extend(interface.pci.map(|pci| (interface.name.as_str(), pci)));
         }
+        let drained = self.inventory.drained.iter();
+        let drained: BTreeSet<(Class, &str)> = drained
+            .map(|device| (device.class, device.name.as_str()))
+            .collect();
         for entry in &self.inventory.not_offered {
             let Subject::Device(class) = entry.kind else {
                 continue;
             };
             let name = entry.name.as_str();
+            if drained.contains(&(class, name)) {
+                continue;
+            }
             if class == Class::Rdma && gpu_name::is_one(name) {
                 continue;
             }
@@ -211,15 +216,26 @@ impl<'s> Holders<'s> {
         }
     }
 
-    fn device(&mut self, class: Class, name: String) -> Device {
+    fn device(&mut self, of: &Offered) -> Device {
+        let (class, name) = (of.class, of.name.to_string());
         let key = (class, name.clone());
         let holders = self.by_device.get(&key).cloned().unwrap_or_default();
         let most = self.most(class, &name);
         let most = most.and_then(|most| usize::try_from(most).ok());
         let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
         self.found.push(key);
+        let reason = match &of.health {
+            Health::Unhealthy(reason) if of.is_drained => Some(reason.clone()),
+            _ => None,
+        };
+        let state = match (&reason, is_held) {
+            (Some(_), _) => State::Drained,
+            (None, true) => State::Held,
+            (None, false) => State::Free,
+        };
         Device {
-            state: if is_held { State::Held } else { State::Free },
+            state,
+            reason,
             holders,
             ..device(class, name)
         }

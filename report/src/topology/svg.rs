@@ -16,7 +16,7 @@ text { font-family: ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', Menlo, 
 .title { font-size: 22px; } .heading { font-size: 16px; }
 .name { font-size: 14px; font-weight: 600; } .detail { font-size: 12px; fill: #5b6875; } .label { font-size: 12px; }
 .page { fill: #f3f5f8; } .panel { fill: #ffffff; stroke: #d5dbe3; } .card { fill: #f8fafc; stroke: #d5dbe3; }
-.bridge { fill: #eef1f5; stroke: #d5dbe3; } .wire { fill: #b8c1cc; }
+.bridge { fill: #eef1f5; stroke: #d5dbe3; } .wire { fill: #b8c1cc; } .pair { fill: #7a3fd0; }
 .cpu { fill: #c9d3de; } .isolated { fill: #d9467a; } .pages { fill: #e4e9ef; } .used { fill: #6b7a8c; }
 .none { color: #6b7a8c; } .nic { color: #1d6fd8; } .zf { color: #0b8494; } .rdma { color: #7a3fd0; }
 .vfio { color: #c25e00; } .ptp { color: #1f8a4c; } .pps { color: #7d7a00; }
@@ -28,7 +28,7 @@ text { font-family: ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', Menlo, 
 @media (prefers-color-scheme: dark) {
 text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
 .page { fill: #0e1319; } .panel { fill: #161d26; stroke: #2b3644; } .card { fill: #1b2430; stroke: #2f3b4a; }
-.bridge { fill: #202a37; stroke: #2f3b4a; } .wire { fill: #46546a; }
+.bridge { fill: #202a37; stroke: #2f3b4a; } .wire { fill: #46546a; } .pair { fill: #b48cff; }
 .cpu { fill: #3d4b5c; } .isolated { fill: #f272a0; } .pages { fill: #2a3543; } .used { fill: #93a1b2; }
 .none { color: #93a1b2; } .nic { color: #63a9ff; } .zf { color: #3cc5d6; } .rdma { color: #b48cff; }
 .vfio { color: #ffa24d; } .ptp { color: #5bd08a; } .pps { color: #d3cf4a; }
@@ -73,6 +73,7 @@ fn look(shape: &Shape) -> (i32, String) {
         Shape::Card => (6, "card"),
         Shape::Bridge => (8, "bridge"),
         Shape::Wire => (0, "wire"),
+        Shape::Pair => (0, "pair"),
         Shape::Chip(paint) => return (11, painted(paint)),
         Shape::Segment(paint) => return (2, painted(paint)),
         Shape::Cpu { is_isolated: false } => (2, "cpu"),
@@ -93,7 +94,7 @@ fn painted(paint: &Paint) -> String {
     let state = match paint.state {
         State::Free => "free",
         State::Held => "held",
-        State::NotOffered => "not-offered",
+        State::Drained | State::NotOffered => "not-offered",
     };
     format!("{class} {state}")
 }

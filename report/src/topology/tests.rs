@@ -11,7 +11,7 @@ use onload_host::pools::survey;
 use onload_test_tree::sample::NAMES;
 
 use super::*;
-use crate::status::Grantee;
+use crate::status::{Engine, Grantee};
 
 fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
     let (inventory, pools) = survey(host, &Config::default());
@@ -281,7 +281,40 @@ fn all() -> Vec<(&'static str, Topology)> {
     all.push(("large", large()));
     all.push(("hostile", hostile()));
     all.push(("nothing", Topology::default()));
+    all.push(("gpus", gpus(12)));
     all
+}
+
+/// GPUs and NICs of one node without a bridge in common, of which each GPU gets one.
+fn gpus(count: u32) -> Topology {
+    let root = |number: u32, function: &str| {
+        format!("pci{number:04x}:00 0\n  bridge {number:04x}:00:01.0\n    {function}\n")
+    };
+    let functions = (1..=count).map(|at| {
+        let gpu = root(at, &format!("gpu {at:04x}:01:00.0 10de:2330"));
+        let nic = format!("nic {:04x}:01:00.0 mlx5_{at} 400", at + 0x100);
+        gpu + &root(at + 0x100, &nic)
+    });
+    let tree = Tree::new();
+    tree.machine(&functions.collect::<String>());
+    topology(&tree.host(), Some(&[]))
+}
+
+#[test]
+fn lines_of_pairs_beside_each_other_have_lanes_of_their_own() {
+    let lanes = |topology: &Topology| {
+        let items = draw(topology).items.into_iter();
+        let lines = items.filter(|item| item.shape == Shape::Pair && item.rect.width == 2);
+        lines.map(|item| item.rect).collect::<Vec<_>>()
+    };
+    let lines = lanes(&gpus(4));
+    assert_eq!(lines.len(), 4);
+    for (at, one) in lines.iter().enumerate() {
+        assert!(lines[at + 1..].iter().all(|other| !overlap(one, other)));
+    }
+    // More than there is room for: the text of the GPU has to do.
+    assert_eq!(lanes(&gpus(12)).len(), 8);
+    assert!(lanes(&large()).is_empty());
 }
 
 fn overlap(one: &Rect, other: &Rect) -> bool {
@@ -322,7 +355,8 @@ fn nothing_overlaps_and_all_is_inside_of_what_it_belongs_to() {
         for items in by_parent.values() {
             for (at, one) in items.iter().enumerate() {
                 for other in &items[at + 1..] {
-                    let wires = one.shape == Shape::Wire && other.shape == Shape::Wire;
+                    let kinds = [&one.shape, &other.shape];
+                    let wires = kinds == [&Shape::Wire; 2] || kinds == [&Shape::Pair; 2];
                     let apart = wires || !overlap(&one.rect, &other.rect);
                     assert!(apart, "{name}: {one:?} and {other:?}");
                 }
@@ -558,6 +592,8 @@ fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     );
     topology.containers = vec![Grantee {
         container: "redis".to_owned(),
+        engine: Engine::Docker,
+        id: "3f2a".to_owned(),
         devices: vec!["hugepages=2Mi".to_owned(), "profile=latency".to_owned()],
     }];
     let lines = lines(&topology);

@@ -2,7 +2,7 @@
 
 use super::card::speed;
 use super::groups::{fold, held_by};
-use super::model::{Bus, Device, Function, NumaNode, Topology};
+use super::model::{Bus, Device, Function, Gpu, NumaNode, Topology};
 use super::panel::{NOTHING_HERE, memory};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,8 +89,7 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
         let (first, rest) = branch();
         lines.push(line(Kind::Part, &first, &rest, function_text(function)));
         let details = format!("{rest}  ");
-        if let Some(gpu) = &function.gpu {
-            let text = gpu.nearest.text();
+        for text in function.gpu.iter().flat_map(Gpu::details) {
             lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
         }
         for device in function.telling() {

@@ -23,7 +23,10 @@ pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
     let with_try = command.mut_subcommand("try", |command| {
         command.mut_arg("device", |argument| argument.add(devices()))
     });
-    with_try.mut_subcommand("cdi", |cdi| {
+    let with_drain = with_try.mut_subcommand("drain", |command| {
+        command.mut_arg("names", |argument| argument.add(devices()))
+    });
+    with_drain.mut_subcommand("cdi", |cdi| {
         WITH_DEVICES.into_iter().fold(cdi, |cdi, name| {
             cdi.mut_subcommand(name, |command| {
                 command.mut_arg("devices", |argument| argument.add(devices()))

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use onload_core::drain::Drain;
 use onload_core::lease::{ClaimUid, Facts, Holder, Lease, Listed, Moved};
 use onload_core::ticket::beginning;
-use onload_host::leases;
+use onload_host::{drain, leases};
 use serde_json::{Value, json};
 
 use super::shown;
@@ -18,6 +19,10 @@ use crate::printer::{Printer, harmless};
 pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host_of_incident(global, printer)?;
     let listed = leases::list(&host)?;
+    let drain = drain::read(&host).unwrap_or_else(|error| {
+        printer.warning(format_args!("what is drained is not known: {error:#}"));
+        Drain::default()
+    });
     let registry = scan(&spec_dirs(&host, &[])?, printer);
     let (pools, holders) = (of_specs(&registry, printer), Holders::of(&listed));
     let pools = pools.iter().map(|pool| Shown::new(pool, &holders));
@@ -35,10 +40,14 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
                 "TICKET",
             ];
             let columns = printer.columns();
-            printer.print(table(header, listed.iter().map(row), columns))?;
+            printer.print(table(
+                header,
+                listed.iter().map(|one| row(one, &drain)),
+                columns,
+            ))?;
         }
         Listing::Json => {
-            let leases: Vec<Value> = listed.iter().map(object).collect();
+            let leases: Vec<Value> = listed.iter().map(|one| object(one, &drain)).collect();
             let pools: Vec<Value> = pools.iter().map(Shown::object).collect();
             let object = json!({ "leases": leases, "pools": pools });
             printer.print(format_args!("{object:#}\n"))?;
@@ -81,7 +90,7 @@ fn unkept(moved: &Moved<Facts>) -> &[String] {
             let unkept = queues.map(|queues| queues.unkept.as_slice());
             unkept.unwrap_or_default()
         }
-        Facts::Rdma(_) => &[],
+        Facts::Rdma(_) | Facts::Function(_) => &[],
     }
 }
 
@@ -105,9 +114,12 @@ fn state(listed: &Listed) -> &'static str {
     }
 }
 
-fn row(listed: &Listed) -> [String; 7] {
+fn row(listed: &Listed, drain: &Drain) -> [String; 7] {
     let device = shown(&listed.device);
-    let state = state(listed).to_owned();
+    let mut state = state(listed).to_owned();
+    if is_drained(listed, drain) {
+        state.push_str(", drained");
+    }
     let Ok(lease) = &listed.lease else {
         return [
             device,
@@ -150,7 +162,12 @@ fn age(since: u64) -> String {
     format!("{} {unit} ago", seconds / size)
 }
 
-fn object(listed: &Listed) -> Value {
+fn is_drained(listed: &Listed, drain: &Drain) -> bool {
+    let device = &listed.device;
+    drain.find(device.class, device.name.as_str()).is_some()
+}
+
+fn object(listed: &Listed, drain: &Drain) -> Value {
     let mut object = json!({
         "device": shown(&listed.device),
         "class": listed.device.class.as_str(),
@@ -158,6 +175,9 @@ fn object(listed: &Listed) -> Value {
         "slot": listed.slot,
         "state": state(listed),
     });
+    if is_drained(listed, drain) {
+        object["drained"] = json!(true);
+    }
     match &listed.lease {
         Ok(lease) => {
             let (process, cgroup) = match &lease.holder {
@@ -175,6 +195,9 @@ fn object(listed: &Listed) -> Value {
             if let Some(moved) = &lease.moved {
                 object["not_restored"] = json!(moved.left);
                 object["not_kept"] = json!(unkept(moved));
+                if let Some(vf) = moved.facts.vf() {
+                    object["vf"] = json!(vf);
+                }
             }
         }
         Err(why) => object["error"] = json!(why),

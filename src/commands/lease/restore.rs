@@ -1,10 +1,11 @@
-//! `lease restore`: brings interfaces and RDMA devices back that containers left, and makes them what they were.
+//! `lease restore`: brings interfaces and RDMA devices back that containers left, and makes them and virtual functions
+//! what they were.
 
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use onload_core::lease::{Device, Leases};
-use onload_hooks::moves::{self, Devices, Identity};
+use onload_hooks::moves::{self, Devices, Functions, Identity};
 use onload_host::leases;
 use onload_sys::text::Chain;
 
@@ -74,7 +75,12 @@ fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
     let interfaces = interfaces
         .into_iter()
         .map(|one| (one.device, one.result.err().map(|error| why(&error))));
-    Ok(devices.chain(interfaces).collect())
+    let functions = moves::restore_functions(leases, &Functions::default())
+        .context("restoring virtual functions")?;
+    let functions = functions
+        .into_iter()
+        .map(|one| (one.device, one.result.err().map(|error| why(&error))));
+    Ok(devices.chain(interfaces).chain(functions).collect())
 }
 
 #[cfg(test)]

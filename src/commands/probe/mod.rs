@@ -34,7 +34,11 @@ pub fn run(args: &Probe, printer: &mut Printer) -> anyhow::Result<Answer> {
     let name = args.name.as_str();
     let seen = match args.class {
         Class::Hugepages => hugepages(name)?,
-        Class::Rdma => rdma::used(name)?,
+        // A GPU may have several.
+        Class::Rdma => {
+            let used: anyhow::Result<Vec<String>> = name.split(',').map(rdma::used).collect();
+            used?.join("; ")
+        }
         Class::Vfio => vfio::used(name)?,
         Class::Netdev => netdev(name)?,
         class => bail!(

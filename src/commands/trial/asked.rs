@@ -58,10 +58,16 @@ impl Asked {
         self.class == Class::Nic
     }
 
-    pub(super) fn require_offer(&self, inventory: &Inventory) -> anyhow::Result<()> {
+    /// What it stands for: itself, or the devices nearest to a GPU.
+    pub(super) fn offered(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
         let mut devices = inventory.devices.iter();
         if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
-            return Ok(());
+            return Ok(vec![self.name.clone()]);
+        }
+        let mut near = inventory.near_gpus.iter();
+        let near = near.find(|near| self.class == Class::Rdma && near.name == self.name);
+        if let Some(near) = near {
+            return Ok(near.rdma.clone());
         }
         let mut reasons = inventory.not_offered.iter();
         let reason = reasons
@@ -82,6 +88,11 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use onload_core::config::Config;
+    use onload_host::devices::discover;
+    use onload_host::host::Host;
+    use onload_test_tree::Tree;
+
     use super::*;
 
     #[test]
@@ -90,6 +101,31 @@ mod tests {
             let asked = Asked::read(word).unwrap();
             assert_eq!(asked.device(), "onload.dev/nic=ens1");
             assert_eq!(asked.short(), "nic=ens1");
+        }
+    }
+
+    #[test]
+    fn a_gpu_s_name_stands_for_the_devices_nearest_to_it_and_no_other_name_does() {
+        let tree = Tree::new();
+        tree.machine(
+            "pci0000:10 0\n  bridge 0000:10:01.0\n    gpu 0000:13:00.0 10de:2330\n    nic 0000:14:00.0 mlx5_0 400\n",
+        );
+        let host = Host::open(tree.root()).unwrap();
+        let inventory = discover(&host, &Config::default());
+        let offered = |word| Asked::read(word).unwrap().offered(&inventory);
+        for word in ["rdma=mlx5_0", "rdma=gpu-0000:13:00.0"] {
+            assert_eq!(offered(word).unwrap(), ["mlx5_0"], "{word}");
+        }
+        for (word, why) in [
+            ("rdma=gpu-0000:23:00.0", "this host does not have it"),
+            ("vfio=gpu-0000:13:00.0", "this host does not have it"),
+            (
+                "rdma=gpu0",
+                "it is not offered: no CDI specification of nvidia.com/gpu",
+            ),
+        ] {
+            let error = format!("{:#}", offered(word).unwrap_err());
+            assert!(error.contains(why), "{word}: {error}");
         }
     }
 

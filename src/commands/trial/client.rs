@@ -3,48 +3,17 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::sys::signal::{SigSet, Signal};
+
+use crate::commands::interrupt::Interrupt;
 
 /// An image of a hundred megabytes is written to a slow disk.
 const LOADING: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(50);
-
-/// Whether the user wants it to end. From here on signals no longer end this program by themselves, so that it can
-/// clean up; its children are in process groups of their own, where no terminal sends them any.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    pub(super) fn watch() -> anyhow::Result<Interrupt> {
-        let mut signals = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            signals.add(signal);
-        }
-        signals.thread_block().context("blocking signals")?;
-        let interrupt = Interrupt::default();
-        let seen = interrupt.clone();
-        thread::spawn(move || {
-            while signals.wait().is_ok() {
-                seen.0.store(true, Ordering::Relaxed);
-            }
-        });
-        Ok(interrupt)
-    }
-
-    pub(super) fn refuse(&self) -> anyhow::Result<()> {
-        if self.0.load(Ordering::Relaxed) {
-            bail!("interrupted by a signal");
-        }
-        Ok(())
-    }
-}
 
 fn command(line: &[String]) -> Command {
     let mut command = Command::new(line.first().map_or("", String::as_str));
@@ -242,7 +211,7 @@ mod tests {
     #[test]
     fn an_interrupt_ends_a_client_that_would_go_on() {
         let stop = Interrupt::default();
-        stop.0.store(true, Ordering::Relaxed);
+        stop.raise();
         let began = Instant::now();
         let error = run(&sh("sleep 60"), Vec::new(), &stop).unwrap_err();
         assert!(error.to_string().starts_with("interrupted"), "{error}");

@@ -21,13 +21,14 @@ use rustix::process::geteuid;
 
 use super::doctor::examined;
 use super::engine_checks::of;
+use super::interrupt::Interrupt;
 use super::watched_host;
 use crate::cli::{Global, Try};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
 use crate::printer::{ERROR, GOOD, Printer};
 use asked::Asked;
-use client::{Container, Interrupt, run as run_client};
+use client::{Container, run as run_client};
 pub(crate) use engine::Engine;
 use image::Files;
 pub(super) use image::PINGPONG;
@@ -51,6 +52,8 @@ struct Trial<'t> {
     inventory: &'t Inventory,
     engine: Engine,
     asked: Asked,
+    /// What it stands for.
+    devices: Vec<String>,
     names: Names,
     stop: Interrupt,
 }
@@ -68,7 +71,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
         bail!("trying {short}: run it as root: sudo onload-ctk try {device}");
     }
     let (inventory, checks) = examined(global, printer)?;
-    asked.require_offer(&inventory)?;
+    let devices = asked.offered(&inventory)?;
     require_written(&short, &checks)?;
     let engine = match choose(&short, &checks, args.engine) {
         Ok(engine) => engine,
@@ -83,6 +86,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
         inventory: &inventory,
         engine,
         asked,
+        devices,
         names: Names::of_this_process()?,
         stop: Interrupt::watch()?,
     };
@@ -114,7 +118,7 @@ fn print(
         Outcome::Fails(text) => (ERROR, "does not work", text, Answer::No),
         Outcome::NotTried(why) => {
             printer.error(format_args!(
-                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; onload-ctk doctor says what to do"
+                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
             ));
             return Ok(Answer::NotTried);
         }
@@ -181,7 +185,7 @@ impl Trial<'_> {
             files.extend(image::of_pingpong(self.host)?);
         }
         let class = self.asked.class.as_str();
-        let program = [image::OURS, "probe", class, &self.asked.name].map(str::to_owned);
+        let program = [image::OURS, "probe", class, &self.devices.join(",")].map(str::to_owned);
         self.tried(&files, &program, |lines| {
             Ok(Outcome::Works(lines.join("; ")))
         })

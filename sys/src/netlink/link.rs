@@ -21,7 +21,7 @@ const NAMESPACE_HEADER: usize = 4;
 const NAMESPACE_NUMBER: u16 = 1;
 const NAMESPACE_NUMBER_FD: u16 = 3;
 
-const HEADER: usize = 16; // struct ifinfomsg
+pub(super) const HEADER: usize = 16; // struct ifinfomsg
 const ADDRESS: u16 = 1;
 const BROADCAST: u16 = 2;
 const NAME: u16 = 3;
@@ -227,7 +227,7 @@ fn alternative_names(value: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// `struct ifinfomsg`.
-fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
+pub(super) fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(index.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());

@@ -8,6 +8,7 @@ pub mod message;
 pub mod nldev;
 pub mod route;
 pub mod socket;
+pub mod vf;
 
 /// Gives the readers of answers something foreign.
 ///
@@ -18,5 +19,5 @@ pub fn fuzz(bytes: &[u8]) {
     message::fuzz(bytes);
     link::fuzz(bytes);
     nldev::fuzz(bytes);
-    let _ = (address::parse(bytes), route::parse(bytes));
+    let _ = (address::parse(bytes), route::parse(bytes), vf::parse(bytes));
 }

@@ -158,7 +158,7 @@ class Ctr:
             options.append(f"--runc-binary={WRAPPER}")
         if read_only:
             options.append("--read-only")
-        return run("ctr", "run", "-d", "--net-host", f"--log-uri=file://{LOGS}/{name}.log", *options, f"localhost/{image}:1", name, *argv, timeout=90)
+        return run("ctr", "run", "-d", "--net-host", f"--log-uri=file://{LOGS}/{name}.log", *options, *more, f"localhost/{image}:1", name, *argv, timeout=90)
 
     def execute(self, name, argv):
         return run("ctr", "tasks", "exec", "--exec-id", f"exec-{time.monotonic_ns()}", name, *argv)

@@ -36,6 +36,9 @@ def main():
         elif mode == "netdev_boot":
             from netdev import boot
             boot.netdev_boot()
+        elif mode == "near":
+            import near
+            near.near()
         elif mode == "rpm":
             import rpm_package
             rpm_package.rpm_package()

@@ -7,7 +7,7 @@ from pathlib import Path
 import engines
 import session
 from parts import Kept, generate, gid_index
-from report import Part, check, emit, must
+from report import Part, check, emit, must, run
 
 CONFIG = Path("/etc/onload-ctk/config.toml")
 IMAGES = Path("/run/machine/images")
@@ -26,7 +26,7 @@ EXPECTED = {
     "debian13-no-libibverbs": (SET, ""),
     "sid-own": (OWN, ""),
     "sid-no-provider": (NONE, "IBVERBS_PRIVATE_34"),
-    # Nobody sees what the programs of an image without libibverbs need of it: their loader says it.
+    # The container's program is a shell here, which does not tell what it starts: its loader says it.
     "sid-no-libibverbs": (SET, "IBVERBS_PRIVATE_65"),
     "musl": (NONE, "libc.so.6"),
 }
@@ -81,9 +81,7 @@ def wanted_cell(image, engine, door):
     libraries, word = EXPECTED[image]
     if libraries == NONE and door != "cdi":
         return "refused"
-    # runc discards what a hook prints that does not fail.
-    unsaid = ", no reason" if libraries == NONE and engine.low.endswith("runc") else ""
-    return f"finds {'nothing' if word else 'it'}, {libraries}{unsaid}"
+    return f"finds {'nothing' if word else 'it'}, {libraries}"
 
 
 def judged(bench):
@@ -94,6 +92,28 @@ def judged(bench):
             emit("rdma-cell", image=image, way=f"{engine.name} {door}", value=value, reason=word)
             want = wanted_cell(image, engine, door)
             check(f"rdma libraries: {engine.name} {door}: {image}: {want}", value == want, f"{value}\n{text}")
+
+
+def judged_by_its_program(bench):
+    """What a shell starts nobody sees before; a program that the container itself starts is looked at."""
+    argv = ["ibv_devinfo", "-d", bench.found["rdma"]]
+    for engine, door in WAYS:
+        session.configure(engine.low)
+        name = f"rdma libraries: {engine.name} {door}: sid-no-libibverbs"
+        with Kept(engine, "program", "sid-no-libibverbs", argv, engines.Request(door, [f"rdma={bench.found['rdma']}"])) as kept:
+            said = engines.said_by_hook(kept.started)
+            check(f"{name}: the program's own needs are the reason", "ibv_devinfo" in said and "IBVERBS_PRIVATE_65" in said, f"{kept.started}\n{said}")
+            if door != "cdi":
+                check(f"{name}: it does not start", kept.started.status != 0, kept.started)
+
+
+def status_tells(bench):
+    """docker tells its user nothing of a hook that succeeds, so that status has to."""
+    session.configure("/usr/bin/runc")
+    with container(bench, engines.Docker(), "cdi", "debian12-no-libibverbs") as kept:
+        kept.report()
+        told = run("onload-ctk", "status", "libraries")
+        check("rdma libraries: status tells why the host's were not mounted", "GLIBC_2.38" in told.out and "when it started" in told.out, told)
 
 
 def talks(bench, engine, door, image, peer):
@@ -135,6 +155,8 @@ def parts(bench, wanted):
         load()
     with Part(f"{name}: matrix"):
         judged(bench)
+        judged_by_its_program(bench)
+        status_tells(bench)
     with Part(f"{name}: between two containers"):
         for engine, door in WAYS:
             session.configure(engine.low)

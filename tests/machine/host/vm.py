@@ -39,8 +39,11 @@ def write_payload(path, trees, settings):
         tar.addfile(info, io.BytesIO(data))
 
 
-def topology(hardware):
+def topology(hardware, gpu=False):
     """Two NUMA nodes of 2 GiB; with hardware, on each a PCIe bridge with an igb whose functions sit behind the IOMMU.
+
+    With a GPU there is a switch below the root of the second igb, with an e1000e and a graphics card of a vendor of GPUs. The igb itself is
+    not below it: QEMU's switch has no ACS, so that a virtual function would share its IOMMU group with all else there.
 
     The first igb shares a wire with an e1000e of the same guest. Every other device is put on pcie.0 by name,
     or QEMU would put it behind the bridges too.
@@ -59,6 +62,11 @@ def topology(hardware):
                  "-object", f"memory-backend-ram,id=d{node},size={module}M", "-device", f"pc-dimm,memdev=d{node},node={node}"]
     if not hardware:
         return base
+    switch = [
+        "-device", "pcie-root-port,bus=pxb1,id=rp2,chassis=3,slot=3", "-device", "x3130-upstream,bus=rp2,id=up2",
+        "-device", "xio3130-downstream,bus=up2,id=down0,chassis=4,slot=4", "-device", "xio3130-downstream,bus=up2,id=down1,chassis=5,slot=5",
+        "-netdev", "hubport,hubid=9,id=wire2", "-device", "e1000e,bus=down0,netdev=wire2", "-device", "ati-vga,bus=down1",
+    ]
     return base + [
         "-device", "intel-iommu,intremap=on",
         "-device", "pxb-pcie,bus=pcie.0,bus_nr=64,numa_node=0,id=pxb0", "-device", "pcie-root-port,bus=pxb0,id=rp0,chassis=1,slot=1",
@@ -66,6 +74,7 @@ def topology(hardware):
         "-netdev", "hubport,hubid=7,id=wire0", "-device", "igb,bus=rp0,netdev=wire0",
         "-netdev", "hubport,hubid=8,id=wire1", "-device", "igb,bus=rp1,netdev=wire1",
         "-netdev", "hubport,hubid=7,id=peer0", "-device", "e1000e,bus=pcie.0,netdev=peer0",
+        *(switch if gpu else []),
     ]
 
 
@@ -75,7 +84,7 @@ class Machine:
     With `keep_writes` the guest changes the disk; a second boot finds it as the first one did.
     """
 
-    def __init__(self, image, payload, state, keep_writes=False, hardware=True, kernel_options="", output=None):
+    def __init__(self, image, payload, state, keep_writes=False, hardware=True, kernel_options="", output=None, gpu=False):
         state.mkdir(parents=True, exist_ok=True)
         self.kept_disk = image / "disk.img" if keep_writes else None
         self.console = state / "console.log"
@@ -85,7 +94,7 @@ class Machine:
             options += " intel_iommu=on iommu=pt hugepagesz=1G hugepages=1:1"
         padded(payload)
         self.command = [
-            "qemu-system-x86_64", *topology(hardware), "-nodefaults", "-display", "none", "-no-user-config",
+            "qemu-system-x86_64", *topology(hardware, gpu), "-nodefaults", "-display", "none", "-no-user-config",
             "-kernel", str(image / "vmlinuz"), "-initrd", str(image / "initrd"), "-append", options,
             "-drive", f"file={image / 'disk.img'},format=raw,if=none,id=root,cache=unsafe,discard=unmap,snapshot={'off' if keep_writes else 'on'}",
             "-device", "virtio-blk-pci,bus=pcie.0,drive=root",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use onload_agent::Said;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tonic::transport::Server;
@@ -15,10 +15,11 @@ use super::Registered;
 use super::api::Api;
 use super::classes::Told;
 use super::names::NodeName;
-use super::prepare::{HostLeases, Node, OwnSpecs, Preparer, sweep};
+use super::prepare::{HostLeases, MetadataFiles, Node, OwnSpecs, Preparer, sweep};
 use super::registration::Registrar;
+use super::report::{Report, Reporter};
 use super::service::Service;
-use super::sockets::{Sockets, no_registry};
+use super::sockets::{Sockets, no_registry, own_dir};
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::serve::{end, serve, stopped};
@@ -52,8 +53,11 @@ impl Driver {
         device_classes: watch::Receiver<Told>,
         stop: watch::Receiver<bool>,
     ) {
+        let (sender, reports) = mpsc::unbounded_channel();
+        let preparer = Arc::new(Preparer::new(self.node(device_classes, sender)));
+        let reporting = tokio::spawn(Reporter::new(Arc::clone(&preparer), reports).run());
         let service = Service {
-            preparer: Arc::new(Preparer::new(self.node(device_classes))),
+            preparer,
             metrics: Arc::clone(&self.metrics),
             stop: stop.clone(),
         };
@@ -89,6 +93,7 @@ impl Driver {
             }
         }
         sweeping.abort();
+        reporting.abort();
     }
 
     /// Where the specifications of claims are.
@@ -97,7 +102,11 @@ impl Driver {
         dirs.cloned().unwrap_or_default()
     }
 
-    fn node(&self, device_classes: watch::Receiver<Told>) -> Node {
+    fn node(
+        &self,
+        device_classes: watch::Receiver<Told>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Node {
         Node {
             name: self.node.clone(),
             api: self.api.clone(),
@@ -106,6 +115,9 @@ impl Driver {
             specs: Arc::clone(&self.specs),
             own: OwnSpecs::new(self.spec_dir()),
             leases: HostLeases::below(&self.host_root),
+            metadata: MetadataFiles::of_driver(&own_dir(&self.kubelet_dir)),
+            host_root: self.host_root.clone(),
+            reports,
         }
     }
 }

@@ -74,7 +74,7 @@ fn health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
 }
 
 /// The first bytes of a text that are whole characters.
-fn cut(text: &str, most: usize) -> &str {
+pub(super) fn cut(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;

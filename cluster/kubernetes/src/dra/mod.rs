@@ -3,7 +3,7 @@
 //! [`names`] says what pools and devices are called, [`slices`] makes ResourceSlices of what the host offers, and
 //! [`publish`] keeps them on the API server, which [`api`] asks. [`driver`] serves kubelet: [`sockets`] stand where it
 //! looks for drivers, [`registration`] says who is there, and [`service`] prepares claims by [`prepare`] and tells the
-//! [`health`] of devices. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
+//! [`health`] of devices; [`report`] says on the API server what became of them. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
 //! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
 //! [`own_resources`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
 //! Node. [`node`] finds a node and its API server, and runs all of it.
@@ -22,6 +22,7 @@ mod own_resources;
 pub mod prepare;
 pub mod publish;
 mod registration;
+mod report;
 mod service;
 pub mod slices;
 mod sockets;

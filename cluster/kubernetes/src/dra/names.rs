@@ -201,6 +201,11 @@ pub(super) fn is_slot(label: &str) -> bool {
     split_slot(label).is_some()
 }
 
+/// The slot that a device is.
+pub(super) fn slot_of(label: &str) -> Option<u32> {
+    split_slot(label).map(|(_, slot)| slot)
+}
+
 /// A device and its slot, if the label has one as this program writes it.
 fn split_slot(label: &str) -> Option<(&str, u32)> {
     let (base, slot) = label.rsplit_once(SLOT)?;
@@ -209,7 +214,7 @@ fn split_slot(label: &str) -> Option<(&str, u32)> {
 }
 
 /// Whether it is a DNS label (RFC 1123).
-fn is_label(label: &str) -> bool {
+pub(super) fn is_label(label: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = !label.starts_with('-') && !label.ends_with('-');
     !label.is_empty() && label.len() <= MOST_LABEL && ends && label.bytes().all(legal)

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{ResourceName, Source};
+use onload_core::kubernetes_settings::{KubernetesSettings, ResourceName, Source};
+use onload_host::offers::Offer;
 use serde_json::{Value, json};
 
 use super::DRIVER;
@@ -36,6 +37,23 @@ pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName
     }
     beside.retain(|name, _| name.as_str() != class.kind());
     beside
+}
+
+/// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
+/// first pool, else that of its class.
+pub(super) fn resource_of(offer: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
+    let is_of = |source: Source<'_>| match source {
+        Source::Class(class) => class == offer.class,
+        Source::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+    };
+    let mut named = settings.resources.iter();
+    if let Some((name, _)) = named.find(|(_, resource)| resource.source().is_some_and(is_of)) {
+        return Some(name.clone());
+    }
+    let mut pools = offer.pools.iter();
+    let of_pool = pools.find(|pool| pool.parse::<Class>().is_err());
+    let word = of_pool.map_or(offer.class.as_str(), String::as_str);
+    ResourceName::own(word).ok()
 }
 
 /// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class.
@@ -86,9 +104,6 @@ fn object_name(name: &ResourceName) -> String {
 
 #[cfg(test)]
 mod tests {
-    use onload_core::kubernetes_settings::KubernetesSettings;
-    use onload_host::offers::Offer;
-
     use super::*;
     use crate::dra::test_offers::{offer, snapshot};
 
@@ -108,6 +123,24 @@ mod tests {
         beside
             .map(|(name, pool)| (name.to_string(), pool))
             .collect()
+    }
+
+    #[test]
+    fn a_device_is_one_of_the_resource_that_the_device_plugin_would_have_it_in() {
+        let of = |pools: &[&str], settings: &str| {
+            let offer = Offer {
+                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+                ..offer(Class::Vfio, "0000:81:10.0")
+            };
+            let settings = serde_json::from_str(settings).unwrap();
+            resource_of(&offer, &settings).unwrap().to_string()
+        };
+        assert_eq!(of(&[], "{}"), "onload.dev/vfio");
+        assert_eq!(of(&["vfio"], "{}"), "onload.dev/vfio");
+        assert_eq!(of(&["fast", "slow"], "{}"), "onload.dev/fast");
+        let named = r#"{"resources": {"example.com/s": {"pool": "slow"}, "intel.com/vf": {"class": "vfio"}}}"#;
+        assert_eq!(of(&["fast", "slow"], named), "example.com/s");
+        assert_eq!(of(&["fast"], named), "intel.com/vf");
     }
 
     fn named(name: &str, pool: Option<&str>) -> (String, Option<String>) {

@@ -60,12 +60,17 @@ pub(super) fn no_registry(kubelet: &Path) -> Option<String> {
     })
 }
 
+/// The directory of this driver below kubelet's.
+pub(super) fn own_dir(kubelet: &Path) -> PathBuf {
+    kubelet.join(PLUGINS).join(DRIVER)
+}
+
 impl Sockets {
     /// Makes them below kubelet's directory, and removes those that killed instances left. Whatever else has one of the
     /// names stays.
     pub(super) async fn bind(kubelet: &Path) -> Result<Self> {
         let registry = kubelet.join(REGISTRY);
-        let own = kubelet.join(PLUGINS).join(DRIVER);
+        let own = own_dir(kubelet);
         let _lock = lock(&own).await?;
         let was_killed = sweep(&registry, REGISTRATION).await;
         sweep(&own, SERVICE).await;

@@ -26,6 +26,7 @@ pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snap
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         cni_pools: BTreeSet::new(),
+        netdev_addresses: BTreeMap::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),
     }

@@ -1,14 +1,16 @@
 //! The two commands: what is on the host is read, a plan decided, and carried out under a lock.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use onload_core::config::{CONFIG_PATH, Config};
+use onload_core::drain::DRAIN_PATH;
 use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_host::host::Host;
-use onload_host::specdir::{Action, sha256};
+use onload_host::specdir::{Action, WRITER_LOCK, package_writes, sha256};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
 use onload_sys::fs::trust::Owners;
@@ -123,10 +125,11 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
             "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
         );
     };
-    let package_writes = spec_writer::package_writes(place.host)?;
+    let package_writes = package_writes(place.host)?;
     let mut all = Report::default();
     if !package_writes {
         remove_specs(place.host, &mut all)?;
+        remove_drain(place.host, &tree, &mut all)?;
     }
     if tree.content(place.directory)?.record.is_empty() {
         let line = format!("nothing is installed at {}", place.directory.display());
@@ -267,6 +270,22 @@ fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// What an operator has drained here is of no use to whatever comes next.
+fn remove_drain(host: &Host, tree: &Tree, report: &mut Report) -> Result<()> {
+    let path = Path::new(DRAIN_PATH);
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
+    else {
+        return Ok(());
+    };
+    if host.entry(path)?.is_some()
+        && let Some(directory) = tree.open(parent)?
+    {
+        directory.remove(name)?;
+        report.done.push(format!("removed {DRAIN_PATH}"));
+    }
+    Ok(())
+}
+
 /// Removes locks and empty directories in /run, where no container has anything there. A lock that somebody holds
 /// stays: a container may be starting.
 fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
@@ -291,7 +310,7 @@ fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
     if let Some(directory) = tree.open(&locks)? {
         for name in host.list(&locks)?.names {
             // This process holds that one itself.
-            let own = name == spec_writer::WRITER_LOCK;
+            let own = name == WRITER_LOCK;
             if own || Lock::if_free(&directory, &directory.path, &name)?.is_some() {
                 directory.remove(&name)?;
             }

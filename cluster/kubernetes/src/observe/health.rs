@@ -153,6 +153,7 @@ mod tests {
             lease_hooks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             cni_pools: BTreeSet::new(),
+            netdev_addresses: BTreeMap::new(),
             not_offered: BTreeMap::new(),
             taken: Instant::now(),
         }

@@ -224,6 +224,7 @@ mod tests {
             lease_hooks: std::collections::BTreeMap::new(),
             nodes: std::collections::BTreeMap::new(),
             cni_pools: std::collections::BTreeSet::new(),
+            netdev_addresses: std::collections::BTreeMap::new(),
             not_offered: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),
         };

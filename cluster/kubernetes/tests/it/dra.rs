@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
@@ -25,15 +26,15 @@ const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
 const PROTOCOL_ERROR: Answer = Answer::Reset(1);
 
 /// A node with a driver, and the API server and kubelet that it speaks to.
-struct Node {
-    host: AgentHost,
-    api: ClaimServer,
-    kubelet: KubeletDir,
+pub(crate) struct Node {
+    pub(crate) host: AgentHost,
+    pub(crate) api: ClaimServer,
+    pub(crate) kubelet: KubeletDir,
     kubeconfig: PathBuf,
 }
 
 impl Node {
-    async fn new() -> Node {
+    pub(crate) async fn new() -> Node {
         let host = AgentHost::captured(CAPTURED);
         host.lease_in_spec("vfio");
         let api = ClaimServer::start().await;
@@ -47,11 +48,11 @@ impl Node {
         }
     }
 
-    fn daemon(&self) -> Daemon {
+    pub(crate) fn daemon(&self) -> Daemon {
         self.daemon_with("")
     }
 
-    fn daemon_with(&self, config: &str) -> Daemon {
+    pub(crate) fn daemon_with(&self, config: &str) -> Daemon {
         self.host.config(config);
         Daemon::with(&self.host, |command| {
             command.arg("--kubelet-dir").arg(&self.kubelet.0);
@@ -60,31 +61,39 @@ impl Node {
         })
     }
 
-    async fn started(&self) -> (Daemon, Registered) {
+    pub(crate) async fn started(&self) -> (Daemon, Registered) {
         let daemon = self.daemon();
         let driver = self.kubelet.driver().await;
         (daemon, driver)
     }
 
     /// A claim of one device.
-    fn claim(&self, name: &str, uid: &str, pool: &str, device: &str, config: Value) {
+    pub(crate) fn claim(&self, name: &str, uid: &str, pool: &str, device: &str, config: Value) {
         let results = json!([result("r", pool, device)]);
         self.api.put(claim_of(name, uid, results, config));
     }
 
-    /// The CDI devices of claims that an engine finds.
-    fn of_claims(&self) -> Vec<String> {
+    /// The CDI devices of claims that an engine finds, but for those that every request has.
+    pub(crate) fn of_claims(&self) -> Vec<String> {
         let registry = Registry::scan(&[self.host.spec_dir()]);
         let names = registry.devices().map(|device| device.name.to_string());
         names
-            .filter(|name| name.starts_with("onload.dev/claim="))
+            .filter(|name| name.starts_with("onload.dev/claim=") && !name.contains(".request."))
             .collect()
     }
 
-    fn files_of_claims(&self) -> Vec<String> {
+    fn endpoints(&self) -> usize {
+        let own = fs::read_dir(self.kubelet.0.join("plugins/onload.dev")).unwrap();
+        let kinds = own.map(|entry| entry.unwrap().file_type().unwrap());
+        kinds.filter(FileTypeExt::is_socket).count()
+    }
+
+    pub(crate) fn files_of_claims(&self) -> Vec<String> {
         let entries = fs::read_dir(self.host.spec_dir()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("claim.")).collect()
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("claim.")).collect();
+        names.sort();
+        names
     }
 }
 
@@ -93,6 +102,14 @@ impl Node {
 fn opaque(parameters: Value) -> Value {
     json!([{"source": "FromClaim", "requests": ["r"],
         "opaque": {"driver": "onload.dev", "parameters": parameters}}])
+}
+
+pub(crate) fn of_request(uid: &str, request: &str) -> String {
+    format!("onload.dev/claim={uid}.request.{request}")
+}
+
+fn of_nic(uid: &str) -> [String; 2] {
+    ["onload.dev/nic=ens1".to_owned(), of_request(uid, "r")]
 }
 
 fn of_claim(uid: &str) -> String {
@@ -118,7 +135,7 @@ async fn kubelet_finds_the_driver_and_both_versions_of_its_service() {
     daemon.logged(&["registered with kubelet", "onload.dev"]);
     node.claim("c", UID, "n1/nic", "ens1", json!([]));
     let devices = driver.prepare_beta(claim("c", UID)).await.unwrap();
-    assert_eq!(devices[0].cdi_device_ids, ["onload.dev/nic=ens1"]);
+    assert_eq!(devices[0].cdi_device_ids, of_nic(UID));
     assert_eq!(driver.prepare(claim("c", UID)).await.unwrap(), devices);
 }
 
@@ -165,7 +182,10 @@ async fn a_claim_gets_its_devices_by_the_words_of_its_allocation() {
         panic!("{devices:?}");
     };
     assert_eq!(nic.request_names, ["fast"]);
-    assert_eq!(nic.cdi_device_ids, ["onload.dev/nic=ens1"]);
+    assert_eq!(
+        nic.cdi_device_ids,
+        ["onload.dev/nic=ens1".to_owned(), of_request(UID, "fast")]
+    );
     assert_eq!(
         nic.share_id.as_deref(),
         Some("a671734a-e8e5-11e4-8fde-42010af09327")
@@ -176,7 +196,11 @@ async fn a_claim_gets_its_devices_by_the_words_of_its_allocation() {
     );
     assert_eq!(
         vf.cdi_device_ids,
-        [of_claim(UID), "onload.dev/vfio=0000:81:10.0".to_owned()]
+        [
+            of_claim(UID),
+            "onload.dev/vfio=0000:81:10.0".to_owned(),
+            of_request(UID, "vf")
+        ]
     );
     assert_eq!(vf.share_id, None);
     // Each name that is answered is one that an engine finds.
@@ -215,7 +239,11 @@ async fn parameters_choose_among_what_the_host_has() {
     node.claim("c", UID, "n1/nic", "ens1", config);
     assert_eq!(
         driver.cdi(claim("c", UID)).await.unwrap(),
-        ["onload.dev/nic-plain=ens1", "onload.dev/profile=latency"]
+        [
+            "onload.dev/nic-plain=ens1",
+            "onload.dev/profile=latency",
+            &of_request(UID, "r")
+        ]
     );
     node.claim(
         "bad",
@@ -227,7 +255,7 @@ async fn parameters_choose_among_what_the_host_has() {
     let line = driver.prepare(claim("bad", OTHER_UID)).await.unwrap_err();
     assert_eq!(
         line,
-        "parameters of the claim: unknown key \"memlock\"; known are preload, profile, address"
+        "parameters of the claim: unknown key \"memlock\"; known are preload, profile, name, mtu, address, routes"
     );
     daemon.logged(&["not prepared", "unknown key"]);
 }
@@ -333,7 +361,7 @@ async fn claims_that_cannot_be_prepared_say_why_and_harm_no_other() {
     daemon.logged(&["not prepared", "u-gone", "delete the pod"]);
     assert_eq!(
         node.files_of_claims(),
-        [format!("claim.onload.dev-{UID}.claim")]
+        ["claim", "json"].map(|end| format!("claim.onload.dev-{UID}.{end}"))
     );
 }
 
@@ -375,7 +403,7 @@ async fn a_pod_that_asks_for_a_resource_has_the_variables_that_a_device_plugin_g
         "exactly": {"allocationMode": "ExactCount", "count": 1, "deviceClassName": "vfio.onload.dev"}}]}});
     node.api.put(made);
     let cdi = driver.cdi(claim("c", UID)).await.unwrap();
-    let of_request = format!("onload.dev/claim={UID}.request.{request}");
+    let of_request = of_request(UID, request);
     assert_eq!(
         cdi,
         [
@@ -406,7 +434,7 @@ async fn who_only_watches_gets_no_node_of_a_device_that_one_claim_has() {
     admin["adminAccess"] = json!(true);
     node.api.put(claim_of("c", UID, json!([admin]), json!([])));
     let devices = driver.prepare(claim("c", UID)).await.unwrap();
-    assert!(devices[0].cdi_device_ids.is_empty());
+    assert_eq!(devices[0].cdi_device_ids, [of_request(UID, "w")]);
     assert!(node.of_claims().is_empty());
 }
 
@@ -441,8 +469,8 @@ async fn fifty_claims_at_once_are_each_prepared_and_one_of_two_pods_too() {
     }
     assert!(nics.iter().chain(&both).all(|task| !task.is_finished()));
     node.api.go_on();
-    for task in nics {
-        assert_eq!(task.await.unwrap().unwrap(), ["onload.dev/nic=ens1"]);
+    for (at, task) in nics.into_iter().enumerate() {
+        assert_eq!(task.await.unwrap().unwrap(), of_nic(&format!("u{at}")));
     }
     for task in both {
         assert_eq!(task.await.unwrap().unwrap()[0], of_claim(UID));
@@ -533,8 +561,7 @@ async fn what_killed_instances_left_is_swept_at_the_next_start() {
     let sockets = node.kubelet.sockets();
     assert_eq!((sockets.len(), sockets[0].as_str()), (2, "dra.net.sock"));
     assert!(sockets[1].starts_with("onload.dev@reg-"), "{sockets:?}");
-    let endpoints = fs::read_dir(node.kubelet.0.join("plugins/onload.dev")).unwrap();
-    assert_eq!(endpoints.count(), 1);
+    assert_eq!(node.endpoints(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -577,12 +604,11 @@ async fn at_its_end_the_driver_leaves_and_completes_what_was_begun() {
     assert!(node.kubelet.until_sockets(0).await.is_empty());
     assert!(daemon.is_running(), "a call is under way");
     node.api.go_on();
-    assert_eq!(begun.await.unwrap().unwrap(), ["onload.dev/nic=ens1"]);
+    assert_eq!(begun.await.unwrap().unwrap(), of_nic(UID));
     assert!(health.has_ended().await);
     let (status, _) = daemon.ended();
     assert!(status.success());
-    let left = fs::read_dir(node.kubelet.0.join("plugins/onload.dev")).unwrap();
-    assert_eq!(left.count(), 0);
+    assert_eq!(node.endpoints(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

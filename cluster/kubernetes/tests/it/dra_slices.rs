@@ -8,10 +8,11 @@ use crate::support::limits;
 use crate::support::offers::{captured, held, held_by_pod, offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use onload_core::class::Class;
+use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Offer, Sharing};
 use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{
-    Features, Fingerprint, HELD, Pool, UNHEALTHY, Wanted, lost, probe,
+    DRAINED, Features, Fingerprint, HELD, Pool, UNHEALTHY, Wanted, lost, probe,
 };
 use proptest::prelude::*;
 
@@ -34,7 +35,7 @@ fn with_pool<T>(
         uid: "u-1",
         names: &names,
         offers,
-        slots: 10,
+        settings: &KubernetesSettings::default(),
     };
     take(&Pool::of(wanted, class, features))
 }
@@ -236,10 +237,14 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
         offer(Class::Vfio, "0000:81:10.0"),
         unhealthy(offer(Class::Vfio, "0000:81:10.1")),
         held(offer(Class::Vfio, "0000:81:10.2")),
+        Offer {
+            is_drained: true,
+            ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3")))
+        },
     ];
     let tainted = devices(&offers, Class::Vfio, Features::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
-    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD]]);
+    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD], vec![DRAINED]]);
     let effects = tainted
         .iter()
         .flat_map(|device| device.taints.iter().flatten());

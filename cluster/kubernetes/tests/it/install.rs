@@ -550,6 +550,7 @@ fn an_uninstall_removes_everything_that_was_installed() {
     let before = node.files();
     node.config(SETS);
     node.install();
+    node.file("etc/onload-ctk/drain.json", "{\"version\":1}");
     {
         let host = Host::open(node.tree.root()).unwrap();
         let _claim = spec_writer::claim(&host).unwrap();

@@ -422,6 +422,30 @@ async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
     kubelet.until(VFIO, |plugin| plugin.ids().len() == 2).await;
 }
 
+/// It finds the file by its watch: the next look by time comes after a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_drained_is_unhealthy_until_it_is_offered_again() {
+    let host = AgentHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    let vfio = kubelet.registered(VFIO).await;
+    assert_eq!(vfio.unhealthy(), [""; 0]);
+    let file = host.root().join("etc/onload-ctk/drain.json");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let text = r#"{"version":1,"drained":[{"class":"vfio","name":"0000:81:10.0","since":0,"reason":"new firmware"}]}"#;
+    fs::write(&file, text).unwrap();
+    let vfio = kubelet
+        .until(VFIO, |plugin| plugin.unhealthy() == ["0000:81:10.0"])
+        .await;
+    daemon.logged(&["drained since 1970-01-01T00:00:00Z: new firmware"]);
+    let error = vfio.allocate(&["0000:81:10.0"]).await.unwrap_err();
+    assert!(error.message().contains("drained since "), "{error}");
+    fs::remove_file(&file).unwrap();
+    let all = kubelet.until(VFIO, |plugin| plugin.unhealthy().is_empty());
+    assert_eq!(all.await.ids().len(), 2);
+}
+
 #[test]
 fn an_address_that_the_file_changes_is_told_only_where_the_file_says_it() {
     let host = AgentHost::captured(CAPTURED);

@@ -21,6 +21,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_kubernetes::cli::Cli;
 use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
 use onload_kubernetes::dra::names::{DraNames, NodeName};
@@ -43,7 +44,7 @@ fn packaging() -> PathBuf {
     root().join("packaging/kubernetes")
 }
 
-fn text(path: impl AsRef<Path>) -> String {
+pub(crate) fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(packaging().join(path)).unwrap()
 }
 
@@ -57,7 +58,7 @@ fn names(directory: &str) -> Vec<String> {
 }
 
 /// The objects of a file.
-fn objects(text: &str) -> Vec<Value> {
+pub(crate) fn objects(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
@@ -98,7 +99,7 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
 }
 
 /// An object as it is after a type has read and written it.
-fn read_back(object: &Value) -> Value {
+pub(crate) fn read_back(object: &Value) -> Value {
     let kind = (
         object["apiVersion"].as_str().unwrap(),
         object["kind"].as_str().unwrap(),
@@ -594,7 +595,7 @@ fn published(class: Class) -> BTreeSet<String> {
         uid: "u-1",
         names: &names,
         offers: &offers,
-        slots: 10,
+        settings: &KubernetesSettings::default(),
     };
     let slice = Pool::of(wanted, class, Features::ALL).slice(0, 1);
     let device = &slice.spec.devices.unwrap()[0];
@@ -715,6 +716,39 @@ fn the_policy_and_the_role_are_for_the_account_of_the_pods() {
         policy[1]["spec"]["validationActions"],
         serde_json::json!(["Deny"])
     );
+    let of_status = objects(&text("dra/statuspolicy.yaml"));
+    let spec = |at: usize, key: &str| (&policy[at]["spec"][key], &of_status[at]["spec"][key]);
+    let (slices, claims) = spec(0, "matchConditions");
+    assert_eq!(slices, claims);
+    let (slices, claims) = spec(1, "validationActions");
+    assert_eq!(slices, claims);
+    assert_eq!(
+        of_status[1]["spec"]["policyName"],
+        of_status[0]["metadata"]["name"]
+    );
+}
+
+#[test]
+fn the_policy_on_claims_is_the_one_whose_answers_are_recorded() {
+    let recorded = root().join("cluster/kubernetes/tests/recorded/status-policy-1.36.2");
+    let read = |name: &str| fs::read_to_string(recorded.join(name)).unwrap();
+    let policy = objects(&text("dra/statuspolicy.yaml")).remove(0);
+    let evaluated: Value = serde_json::from_str(&read("policy.json")).unwrap();
+    assert_eq!(policy["spec"], evaluated, "README.md there says what to do");
+    let answers = read("answers.jsonl");
+    let answers = answers.lines().map(|line| {
+        let case: Value = serde_json::from_str(line).unwrap();
+        case["answer"].clone()
+    });
+    let (taken, refused): (Vec<Value>, Vec<Value>) = answers.partition(Value::is_null);
+    assert_eq!((taken.len(), refused.len()), (7, 12));
+    let said: BTreeSet<String> = refused.iter().map(Value::to_string).collect();
+    let validations = policy["spec"]["validations"].as_array().unwrap();
+    assert_eq!(
+        said.len(),
+        validations.len(),
+        "each refuses something: {said:?}"
+    );
 }
 
 #[test]
@@ -810,7 +844,7 @@ fn the_dpdk_pod_is_guaranteed_and_has_whole_cpus() {
 #[test]
 fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
     let mut networks = 0;
-    for name in ["rdma-macvlan.yaml", "sriov-cni.yaml"] {
+    for name in ["rdma-macvlan.yaml", "sriov-cni.yaml", "dra-sriov-cni.yaml"] {
         let objects = objects(&text(Path::new("examples").join(name)));
         let of_kind =
             |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
@@ -829,7 +863,17 @@ fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
                     .as_str()
                     .unwrap();
                 assert!(wanted.contains(title), "{name}: {wanted}");
-                if let Some(resource) = resource.as_str() {
+                let Some(resource) = resource.as_str() else {
+                    continue;
+                };
+                let mut claimed = of_kind("ResourceClaimTemplate").flat_map(requests_of);
+                if pod["spec"]["resourceClaims"].is_array() {
+                    // Devices of a pool are for the resource of that name.
+                    let pool = resource.strip_prefix("onload.dev/").unwrap();
+                    let is_of =
+                        |selector: &String| selector.contains(&format!("pool == \"{pool}\""));
+                    assert!(claimed.any(|(_, selectors)| selectors.iter().any(is_of)));
+                } else {
                     let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
                     assert!(limits[resource].is_string(), "{name}: {limits}");
                 }
@@ -837,7 +881,7 @@ fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
             networks += 1;
         }
     }
-    assert_eq!(networks, 2);
+    assert_eq!(networks, 3);
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub struct Device {
     pub slots: u32,
     pub pci: Option<PciAddress>,
     pub health: Health,
+    pub is_drained: bool,
     pub members: Members,
     pub counted: Counted,
 }

@@ -27,6 +27,8 @@ const ANY: &str = "any";
 /// How many devices of a group no task can be given now. Nomad looks again at a job that waits for a device when an
 /// attribute of its group changes, and not when its health does (nomad/structs/node_class.go).
 const UNHEALTHY: &str = "unhealthy";
+/// How many of those the operator has drained; it is there while there are some.
+const DRAINED: &str = "drained";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -118,6 +120,12 @@ fn in_common(mut group: Group, all: &[Attributes]) -> Group {
     let unhealthy = attributes::number(unhealthy.count());
     group.attributes = attributes::common(all.iter());
     group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
+    let drained = group.devices.iter().filter(|device| device.is_drained);
+    let drained = drained.count();
+    if drained > 0 {
+        let drained = attributes::number(drained);
+        group.attributes.insert(DRAINED.to_owned(), drained);
+    }
     group
 }
 
@@ -295,6 +303,7 @@ impl<'p> Planning<'p> {
             slots: counted.unwrap_or_else(|| self.slots(r#type)),
             pci: offer.pci,
             health,
+            is_drained: offers.iter().any(|offer| offer.is_drained),
             members: members.collect(),
             counted: counted_of(r#type, offer),
         }
@@ -527,6 +536,28 @@ mod tests {
             elsewhere.groups[0].attributes["unhealthy"],
             attributes::number(1)
         );
+    }
+
+    #[test]
+    fn a_group_says_how_many_of_its_devices_are_drained() {
+        let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
+        let drained = Offer {
+            is_drained: true,
+            health: Health::Unhealthy("drained since then".to_owned()),
+            ..of("ens1v1")
+        };
+        let plan = planned(&[of("ens1v0"), drained], None);
+        let group = &plan.groups[0];
+        assert_eq!(group.attributes["drained"], attributes::number(1));
+        assert_eq!(group.attributes["unhealthy"], attributes::number(1));
+        let told = group.to_wire().devices;
+        let told: Vec<_> = told
+            .iter()
+            .map(|one| one.health_description.as_str())
+            .collect();
+        assert_eq!(told, ["", "drained since then"]);
+        let plan = planned(&[of("ens1v0")], None);
+        assert!(!plan.groups[0].attributes.contains_key("drained"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use onload_nri::wire::messages::{
 };
 use onload_nri::wire::ttrpc::Status;
 use prost::Message;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The program on a host, and a runtime that it has registered with.
 struct Node {
@@ -325,6 +325,60 @@ fn a_member_of_a_pool_is_reserved_and_its_hooks_name_the_token() {
         "{refused}"
     );
     assert_eq!(tree.leased().len(), 2);
+}
+
+#[test]
+fn a_member_near_the_gpu_of_a_pod_is_given_and_without_a_gpu_none() {
+    if !can_make() {
+        return;
+    }
+    let tree = TestNode::with_pool(2);
+    let pools = "run/cdi/onload.dev-rdma-pools.json";
+    let mut spec: Value = serde_json::from_str(&tree.read(pools)).unwrap();
+    let annotations = &mut spec["devices"][0]["annotations"];
+    annotations["onload.dev/pool-nics"] = "0 1".into();
+    annotations["onload.dev/pool-near"] = "0000:13:00.0=0:0,1:1 0000:23:00.0=1:0,0:1".into();
+    tree.file(pools, spec.to_string());
+    let device = "sys/devices/pci0000:20/0000:23:00.0/drm/renderD128";
+    tree.directory(device).directory("sys/dev/char");
+    tree.link("sys/dev/char/226:128", &format!("../../../{device}"));
+    let annotations = [("onload.dev/rdma", "any"), ("onload.dev/near", "gpu")];
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let of_gpu = Container {
+        linux: Some(LinuxContainer {
+            devices: vec![LinuxDevice {
+                path: "/dev/dri/renderD128".to_owned(),
+                r#type: "c".to_owned(),
+                major: 226,
+                minor: 128,
+                ..LinuxDevice::default()
+            }],
+            ..LinuxContainer::default()
+        }),
+        ..container("c1")
+    };
+    let given = node.create(&annotations, of_gpu).unwrap();
+    assert_eq!(env(&given), ["ONLOAD_CTK_RDMA_M1=m1"]);
+    let refused = node.refusal(&annotations, container("c2"));
+    assert!(
+        refused.contains("the container has no GPU; give it one"),
+        "{refused}"
+    );
+    assert_eq!(tree.leased().len(), 1, "{:?}", tree.leased());
+}
+
+#[test]
+fn a_drained_device_is_refused_with_since_when_and_why() {
+    if !can_make() {
+        return;
+    }
+    let tree = TestNode::captured();
+    let drained = r#"{"version":1,"drained":[{"class":"nic","name":"ens9","since":0,"reason":"new firmware"}]}"#;
+    tree.file("etc/onload-ctk/drain.json", drained);
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let refused = node.refusal(&[("onload.dev/nic", "ens9")], container("c1"));
+    let why = "nic \"ens9\" is drained since 1970-01-01T00:00:00Z: new firmware; \"onload-ctk undrain nic=ens9\" offers it again";
+    assert!(refused.contains(why), "{refused}");
 }
 
 #[test]

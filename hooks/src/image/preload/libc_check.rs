@@ -1,7 +1,7 @@
 //! Whether the container's libc can load libonload.so: a loader that cannot exits before the program
 //! starts, and reports the reason nowhere. The way is that of the kernel and the loader: `args[0]`, the
 //! interpreter line of a script, PT_INTERP, and the versions that the libc beside that loader defines.
-//! The image's author controls all of these files, so every read is bounded.
+//! The image's author controls all of these files, so every read is bounded. Which program that is, others ask too.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -63,8 +63,9 @@ pub(crate) fn check(
         library,
         covered,
     };
-    match check.program(program) {
-        Ok(verdict) => verdict,
+    let files = ProgramFiles { root, covered };
+    match files.program(program) {
+        Ok((path, summary)) => check.elf(&path, &summary),
         Err(reason) => check.root_file_system(&reason),
     }
 }
@@ -75,20 +76,26 @@ struct LibcCheck<'a> {
     covered: &'a dyn Fn(&Path) -> bool,
 }
 
+/// Where a container's program is looked for.
+pub(crate) struct ProgramFiles<'a> {
+    pub root: &'a ContainerRoot,
+    pub covered: &'a dyn Fn(&Path) -> bool,
+}
+
 enum ProgramFormat {
     Script(PathBuf),
     Elf(Summary),
     Other,
 }
 
-impl LibcCheck<'_> {
-    /// Or why the program itself reveals nothing.
-    fn program(&self, program: &Program) -> Result<Verdict, String> {
+impl ProgramFiles<'_> {
+    /// The file that the kernel executes in the end, or why that reveals nothing.
+    pub(crate) fn program(&self, program: &Program) -> Result<(PathBuf, Summary), String> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
             match self.open(&path)? {
                 ProgramFormat::Script(interpreter) => path = interpreter,
-                ProgramFormat::Elf(summary) => return Ok(self.elf(&path, &summary)),
+                ProgramFormat::Elf(summary) => return Ok((path, summary)),
                 ProgramFormat::Other => {
                     return Err(format!("{path:?} is neither an ELF file nor a script"));
                 }
@@ -146,7 +153,9 @@ impl LibcCheck<'_> {
             .map_err(|error| Chain(&error).to_string())?;
         classify(&file, size).map_err(|error| format!("{path:?}: {error}"))
     }
+}
 
+impl LibcCheck<'_> {
     fn elf(&self, path: &Path, program: &Summary) -> Verdict {
         let Some(loader) = &program.interpreter else {
             return Verdict::Unknown(format!(

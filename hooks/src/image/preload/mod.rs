@@ -143,7 +143,8 @@ fn of_config(error: OciConfigError) -> Error {
     error!("{}", Chain(&error))
 }
 
-fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
+/// What the container starts.
+pub(crate) fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
     let mut args = Vec::new();
     config.each_arg(|arg| {
         if args.len() < libc_check::WORDS {

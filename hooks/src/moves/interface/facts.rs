@@ -27,6 +27,7 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
         words: link.words.clone(),
         queues: None,
         onload: None,
+        vf: None,
         pci,
     }
 }

@@ -8,6 +8,7 @@ use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 
+use crate::moves::function::Functions;
 use crate::moves::journey;
 use crate::moves::netns::Netns;
 
@@ -16,6 +17,8 @@ pub(super) type Home<'a> = journey::Home<'a, Identity>;
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     stand_ins: BTreeMap<u32, PciAddress>,
+    /// How their virtual functions are set up.
+    pub(super) functions: Functions,
 }
 
 impl Identity {
@@ -23,7 +26,16 @@ impl Identity {
     /// which stays where it is. For tests on machines without virtual functions; the programs know none.
     #[must_use]
     pub fn with_stand_ins(stand_ins: BTreeMap<u32, PciAddress>) -> Self {
-        Identity { stand_ins }
+        Identity {
+            stand_ins,
+            ..Identity::default()
+        }
+    }
+
+    /// The same with others for how virtual functions are set up.
+    #[must_use]
+    pub fn with_functions(self, functions: Functions) -> Self {
+        Identity { functions, ..self }
     }
 
     fn function(&self, link: &Link) -> Option<PciAddress> {

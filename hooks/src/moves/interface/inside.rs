@@ -28,7 +28,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     netns
         .change(index, &up)
         .with_context(setting("the state".to_owned()))?;
-    for address in &request.addresses {
+    for address in &request.settings.addresses {
         let added = netns.add_address(Address {
             index,
             address: address.address(),

@@ -2,6 +2,7 @@
 //! container, and in [`take`] and [`restore`] how it comes back.
 
 mod facts;
+mod function;
 mod identity;
 mod inside;
 mod leftovers;
@@ -15,7 +16,7 @@ mod usage;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
+use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved, VfFacts};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::{Lock, START_PATIENCE};
 use onload_sys::netlink::link::Link;
@@ -88,16 +89,13 @@ impl Kind for Identity {
                 Quoted(&link.shown())
             );
         }
-        if link.is_called(RESERVED) {
-            bail!(
-                "interface {name} cannot move: one of its names is eth0, and engines call the container's own interface so; give it another one on the host"
-            );
-        }
-        check_names(link, &way.to)?;
+        check_names(link, request, &way.to)?;
         let home = &way.home.netns;
         let warning = usage::check(home, link, Depth::Processes)?;
         let facts = facts::of(link, *pci);
+        let vf = function::examine(self, home, request)?;
         let facts = InterfaceFacts {
+            vf: vf.map(Box::new),
             queues: queues::of(home, link).map(Box::new),
             onload: onload::registration(&facts),
             ..facts
@@ -116,7 +114,9 @@ impl Kind for Identity {
         let (link, request) = (&departure.candidate.seen, &departure.candidate.request);
         // It may have come into use since the first look. Nobody but root can do that.
         usage::check(&way.home.netns, link, Depth::Root)?;
-        let moved = way.home.netns.give(link.index, &way.to, None);
+        function::set_up(&way.home, link, &departure.facts)?;
+        let new_name = request.new_name.map(|name| name.as_str().as_bytes());
+        let moved = way.home.netns.give(link.index, &way.to, new_name);
         moved.with_context(|| leftovers::moving(&link.name, "into the container"))?;
         let there = self.look(&way.to, request)?;
         let there = there.ok_or_else(|| Self::not_here(&request.name, request.pci, None))?;
@@ -130,6 +130,10 @@ impl Kind for Identity {
 
     fn identity(facts: &InterfaceFacts) -> (PciAddress, &str) {
         (facts.pci, &facts.name)
+    }
+
+    fn vf(facts: &InterfaceFacts) -> Option<&VfFacts> {
+        facts.vf.as_deref()
     }
 
     fn find(&self, netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Link>> {
@@ -190,13 +194,31 @@ impl Kind for Identity {
     }
 }
 
-fn check_names(link: &Link, to: &Netns) -> Result<()> {
-    let theirs = to.links()?;
-    let is_taken = |name: &&[u8]| theirs.iter().any(|other| other.is_called(name));
-    if let Some(taken) = link.names().find(is_taken) {
+/// Its other names go with it. Where they are in the way, the kernel would say so in the middle of the move.
+fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
+    let name = &request.name;
+    let there = request
+        .new_name
+        .map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
+    let others = || link.alternative_names.iter().map(Vec::as_slice);
+    if request.new_name.is_some() && others().any(|other| other == there) {
         bail!(
-            "interface {} cannot move: the container has an interface called {} already",
-            link.shown(),
+            "interface {name} cannot be called {} in the container: that is another name of it on this host",
+            Quoted(&String::from_utf8_lossy(there))
+        );
+    }
+    let mut names: Vec<&[u8]> = vec![there];
+    names.extend(others());
+    if names.contains(&RESERVED) {
+        bail!(
+            "interface {name} cannot move: one of its names is eth0, and engines call the container's own interface so; give it another one on the host"
+        );
+    }
+    let theirs = to.links()?;
+    let is_taken = |name: &&&[u8]| theirs.iter().any(|other| other.is_called(name));
+    if let Some(taken) = names.iter().find(is_taken) {
+        bail!(
+            "interface {name} cannot move: the container has an interface called {} already",
             Quoted(&String::from_utf8_lossy(taken))
         );
     }

@@ -5,12 +5,12 @@ use std::io;
 use onload_core::lease::InterfaceFacts;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::link::{Change, Link, PROMISCUOUS, UP};
+use onload_sys::netlink::link::{Change, Link, PROMISCUOUS, UP, address_text};
 
 use super::facts::{self, Step};
 use super::identity::{Home, Identity};
 use super::rebind::{Function, wait_for};
-use super::{leftovers, onload, queues};
+use super::{function, leftovers, onload, queues};
 use crate::moves::journey::{NotBack, Return};
 use crate::moves::netns::Depth;
 use crate::moves::passing::{is_passing, passing};
@@ -43,7 +43,10 @@ pub(super) fn clear(
         return Ok(cleared?);
     };
     let facts = &back.moved.facts;
-    restore(home, again(home, facts)?, &down(facts))?;
+    let link = again(home, facts)?;
+    let facts_but_address = but_address(facts, &link);
+    restore(home, link, &down(&facts_but_address))?;
+    let link = &again(home, facts)?;
     make_anew(link, back, function).with_context(|| format!("{unseen:#}; and then"))?;
     Ok(wait_for(home, facts)?)
 }
@@ -69,6 +72,7 @@ pub(super) fn finish(
     // What a program on it prevents is done, or reported, the second time.
     let _ = restore(home, link, &down(facts));
     clear(&again(home, facts)?)?;
+    function::put_back(home, facts)?;
     let link = again(home, facts)?;
     calm(home, &link, facts);
     restore(home, link, facts)?;
@@ -87,6 +91,16 @@ pub(super) fn finish(
         error,
         differs: Some("its registration with Onload for AF_XDP".to_owned()),
     })
+}
+
+/// An address that its physical function gave it changes back with that.
+fn but_address(facts: &InterfaceFacts, link: &Link) -> InterfaceFacts {
+    let is_given = facts.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
+    let mac = is_given.then(|| address_text(&link.address));
+    InterfaceFacts {
+        mac: mac.unwrap_or_else(|| facts.mac.clone()),
+        ..facts.clone()
+    }
 }
 
 fn down(facts: &InterfaceFacts) -> InterfaceFacts {

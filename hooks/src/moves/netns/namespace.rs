@@ -1,5 +1,6 @@
 //! One network namespace: the way in, and what is asked and told there.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +13,7 @@ use onload_sys::netlink::link::{self, Change, Link};
 use onload_sys::netlink::message::{CREATE, EXCLUSIVE};
 use onload_sys::netlink::route::{self, Route};
 use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::vf::{self, VfChange, VfSettings};
 use onload_sys::netns;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -127,6 +129,24 @@ impl Netns {
             .socket
             .look(link::GET, &link::all(), &link::parse, &key);
         listed.context("listing network interfaces")
+    }
+
+    /// The virtual functions of an interface, by their numbers.
+    pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<BTreeMap<u32, VfSettings>> {
+        let found = self
+            .socket
+            .ask(link::GET, &vf::question(index), &vf::parse)?;
+        Ok(found.unwrap_or_default())
+    }
+
+    pub(crate) fn set_virtual_function(
+        &self,
+        index: u32,
+        number: u32,
+        change: VfChange,
+    ) -> io::Result<()> {
+        let payload = vf::payload(index, number, change);
+        self.socket.tell(link::SET, 0, &payload)
     }
 
     pub(crate) fn addresses(&self) -> Result<Vec<Address>> {

@@ -112,7 +112,13 @@ pub fn on_both(sandbox: &Sandbox, stand_ins: &str, devices: &str, script: &str) 
         .to_vec()
 }
 
-fn on(sandbox: &Sandbox, runtime: &str, stand_ins: &str, devices: &str, script: &str) -> String {
+pub fn on(
+    sandbox: &Sandbox,
+    runtime: &str,
+    stand_ins: &str,
+    devices: &str,
+    script: &str,
+) -> String {
     // crun wants one kind of hierarchy.
     let (before, options) = match runtime {
         "crun" => (

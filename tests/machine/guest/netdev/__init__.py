@@ -9,11 +9,11 @@ import contextlib
 import engines
 from report import Part, check, log
 
-from . import arrivals, back, cluster, discovery, ends, refusals, while_held
+from . import arrivals, back, cluster, discovery, ends, refusals, vf_settings, while_held
 from .lab import Lab
 
 PARTS = ["netdev-in", "netdev-card", "netdev-refused", "netdev-hostile", "netdev-restore", "netdev-udev", "netdev-ends", "netdev-stays",
-         "netdev-held", "netdev-pod", "netdev-cluster"]
+         "netdev-held", "netdev-pod", "netdev-cluster", "vf-settings"]
 
 
 def parts(bench, table, wanted, full):
@@ -43,6 +43,7 @@ def parts(bench, table, wanted, full):
         ends.parts(lab, on, by_name, bool(wanted), few)
         while_held.parts(lab, on, by_name)
         cluster.parts(lab, on)
+        vf_settings.parts(lab, on)
         if on("netdev-card"):
             with Part("netdev: a card"):
                 arrivals.card(lab, engines.Docker(), "cdi")

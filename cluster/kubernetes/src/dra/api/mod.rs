@@ -3,6 +3,7 @@
 mod access;
 mod error;
 mod kubeconfig;
+mod report;
 mod transport;
 mod watch;
 

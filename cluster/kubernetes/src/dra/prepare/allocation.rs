@@ -23,6 +23,8 @@ const FROM_CLASS: &str = "FromClass";
 pub(crate) struct Allocated {
     /// The request, without the alternative of it that was chosen.
     pub(crate) request: String,
+    /// The same with it, as `REQUEST/ALTERNATIVE`.
+    pub(crate) chosen: String,
     pub(crate) pool: String,
     pub(crate) device: String,
     /// The resource that the pod asked for, where it did not ask for a claim.
@@ -130,6 +132,7 @@ fn device(
     Allocated {
         request: request.to_owned(),
         resource: resources.get(&result.request).cloned(),
+        chosen: result.request,
         pool: result.pool,
         device: result.device,
         share_id: result.share_id,

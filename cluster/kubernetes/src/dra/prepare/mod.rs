@@ -1,12 +1,13 @@
 //! What containers of a claim get: from the claim's allocation and what is on disk, with nothing to remember.
 //!
 //! [`allocation`] reads what a claim was given, and [`parameters`] what its owner and its class say of it.
-//! [`decision`] says what containers get, [`own_spec`] writes what only containers of this claim may have, and
-//! [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
+//! [`decision`] says what containers get, [`metadata`] writes what programs read of it, [`own_spec`] what only containers of
+//! this claim may have, and [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
 
 mod allocation;
 mod decision;
 mod leases;
+mod metadata;
 mod own_spec;
 mod parameters;
 mod preparer;
@@ -16,7 +17,8 @@ mod turns;
 use std::path::Path;
 
 pub(super) use leases::HostLeases;
-pub(super) use own_spec::OwnSpecs;
+pub(super) use metadata::MetadataFiles;
+pub(super) use own_spec::{OwnSpecs, Owner, PreparedDevice};
 pub(super) use preparer::{Node, Preparer};
 pub(super) use sweep::sweep;
 

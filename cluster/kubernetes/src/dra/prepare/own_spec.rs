@@ -1,13 +1,14 @@
 //! The specification of a claim: what only its containers may have. Each device that they lease is a device of its
 //! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
-//! it. It gives no node: the device's own specification does, and is read anew for each container. Where the pod asked
-//! for a resource, each request is a device too: it has the variables that a device plugin gives.
+//! it. It gives no node: the device's own specification does, and is read anew for each container. Each request is a
+//! device too: it has the file that describes the request's devices, and where the pod asked for a resource, the variables
+//! that a device plugin gives.
 //!
-//! Beside it stands a file that says which claim it is of, for [`mod@super::sweep`]: the name of a claim does not fit
-//! into that of a file, and CDI readers take `.json` and `.yaml` alone. A claim that has nothing for itself has that
-//! file alone. It tells the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
+//! Beside it stands a file that says which claim it is of and what that was given, for [`mod@super::sweep`] and for its
+//! status: the name of a claim does not fit into that of a file, and CDI readers take `.json` and `.yaml` alone. It tells
+//! the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -15,11 +16,14 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
+use k8s_openapi::api::resource::v1::NetworkDeviceData;
+use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Mount, Spec, minimum_version, to_json};
 use onload_core::class::Class;
-use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
+use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::name::NewName;
+use onload_core::netdev::settings::{Mtu, Route};
 use onload_sys::fs::atomic;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -30,8 +34,8 @@ use crate::host_state::{CLAIM_FILES, CLAIM_KIND};
 const READABLE: u32 = 0o644;
 const SPEC: &str = ".json";
 const OWNER: &str = ".claim";
-/// The most bytes of the latter: two names of at most 253 bytes.
-const MOST_OWNER: usize = 2048;
+/// The most bytes of the latter: a claim has at most 32 devices, each with names of at most 500 bytes and 16 addresses.
+const MOST_OWNER: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leased {
@@ -39,31 +43,66 @@ pub(crate) struct Leased {
     pub(crate) device: LeasedDevice,
     /// How many containers, or claims, may have it at once.
     pub(crate) most: u32,
-    /// The interface that it is, where the claim says which addresses that is to have.
-    pub(crate) addressed: Option<Addressed>,
+    /// The interface that it is, where the claim says something of it.
+    pub(crate) interface: Option<PodInterface>,
 }
 
-/// An interface with the addresses of a claim. The hook of the claim comes first and moves it, so that the device's
-/// own hook finds it there.
+/// An interface with what a claim says of it. The hook of the claim comes first and moves it, so that the device's own
+/// hook finds it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Addressed {
-    pub(crate) interface: MovedInterface,
+pub(crate) struct PodInterface {
+    pub(crate) moved: MovedInterface,
+    pub(crate) name: Option<NewName>,
+    pub(crate) mtu: Option<Mtu>,
     pub(crate) addresses: Vec<InterfaceAddress>,
+    pub(crate) routes: Vec<Route>,
 }
 
-impl Addressed {
-    fn given(&self) -> impl Iterator<Item = GivenAddress> {
-        self.addresses.iter().map(|address| GivenAddress {
-            interface: self.interface.name.clone(),
-            address: *address,
-        })
+impl PodInterface {
+    fn arguments(&self) -> HookArguments {
+        HookArguments {
+            netdev: vec![self.moved.clone()],
+            address: self.given(&self.addresses),
+            route: self.given(&self.routes),
+            mtu: self.given(&self.mtu),
+            rename: self.given(&self.name),
+            ..HookArguments::default()
+        }
+    }
+
+    fn given<'a, T: Clone + 'a>(&self, values: impl IntoIterator<Item = &'a T>) -> Vec<Given<T>> {
+        let given = values.into_iter().map(|value| Given {
+            interface: self.moved.name.clone(),
+            value: value.clone(),
+        });
+        given.collect()
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Which claim it is, and what it was given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Owner {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    /// What its pod calls it, where it was made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod_claim: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) devices: Vec<PreparedDevice>,
+}
+
+/// A device of a claim, as the API server knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PreparedDevice {
+    pub(crate) pool: String,
+    pub(crate) device: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) share_id: Option<String>,
+    /// What an interface is in the pod, once it has moved there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<NetworkDeviceData>,
 }
 
 pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
@@ -75,6 +114,8 @@ pub(crate) struct Own<'a> {
     pub(crate) leased: &'a [Leased],
     pub(crate) hooks: &'a Hooks,
     pub(crate) variables: &'a Variables,
+    /// What describes the devices of each request.
+    pub(crate) mounts: &'a BTreeMap<String, Mount>,
 }
 
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
@@ -96,12 +137,14 @@ fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
         };
         Some((own_name(uid, &leased.device), edits))
     });
-    let requests = own.variables.iter().map(|(request, variables)| {
-        let variables = variables.iter();
+    let requests: BTreeSet<&String> = own.variables.keys().chain(own.mounts.keys()).collect();
+    let requests = requests.into_iter().map(|request| {
+        let variables = own.variables.get(request).into_iter().flatten();
         let edits = ContainerEdits {
             env: variables
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect(),
+            mounts: own.mounts.get(request).cloned().into_iter().collect(),
             ..ContainerEdits::default()
         };
         (request_name(uid, request), edits)
@@ -133,16 +176,11 @@ fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
 
 /// The same program at the same stage, for a device and a claim.
 fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
-    let addressed = leased.addressed.as_ref();
+    let interface = leased.interface.as_ref();
     let asked = HookArguments {
         lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
-        netdev: addressed
-            .map(|addressed| addressed.interface.clone())
-            .into_iter()
-            .collect(),
-        address: addressed.into_iter().flat_map(Addressed::given).collect(),
-        ..HookArguments::default()
+        ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
     };
     let mut hook = hook.clone();
     hook.args.truncate(2);
@@ -199,6 +237,10 @@ impl OwnSpecs {
         Ok(had_spec)
     }
 
+    pub(crate) fn has(&self, uid: &ClaimUid) -> bool {
+        self.dir.join(file(uid, OWNER)).exists()
+    }
+
     /// The claims that are prepared, and which they are, where that is known.
     pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<Owner>> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
@@ -210,7 +252,7 @@ impl OwnSpecs {
         .collect()
     }
 
-    fn owner(&self, uid: &ClaimUid) -> Option<Owner> {
+    pub(crate) fn owner(&self, uid: &ClaimUid) -> Option<Owner> {
         let bytes = fs::read(self.dir.join(file(uid, OWNER))).ok()?;
         serde_json::from_slice(bytes.get(..MOST_OWNER).unwrap_or(&bytes)).ok()
     }
@@ -260,6 +302,7 @@ mod tests {
         Owner {
             namespace: "default".to_owned(),
             name: "c".to_owned(),
+            ..Owner::default()
         }
     }
 
@@ -268,7 +311,7 @@ mod tests {
             request: "vf".to_owned(),
             device: format!("vfio:{name}").parse().unwrap(),
             most: 1,
-            addressed: None,
+            interface: None,
         }
     }
 
@@ -295,10 +338,12 @@ mod tests {
 
     fn own<'a>(leased: &'a [Leased], hooks: &'a Hooks) -> Own<'a> {
         static NONE: Variables = Variables::new();
+        static NO_MOUNTS: BTreeMap<String, Mount> = BTreeMap::new();
         Own {
             leased,
             hooks,
             variables: &NONE,
+            mounts: &NO_MOUNTS,
         }
     }
 
@@ -350,6 +395,7 @@ mod tests {
             leased: &[],
             hooks: &Hooks::new(),
             variables: &variables,
+            mounts: &BTreeMap::new(),
         };
         let spec = spec(&uid(), own).unwrap();
         validate(&spec).unwrap();
@@ -368,30 +414,52 @@ mod tests {
     }
 
     #[test]
-    fn the_hook_of_a_claim_moves_an_interface_that_has_addresses_of_it() {
-        let addressed = Addressed {
-            interface: "ens1v0@0000:81:11.0".parse().unwrap(),
+    fn the_hook_of_a_claim_moves_an_interface_of_which_it_says_something() {
+        let interface = PodInterface {
+            moved: "ens1v0@0000:81:11.0".parse().unwrap(),
+            name: Some("net1".parse().unwrap()),
+            mtu: Some("1400".parse().unwrap()),
             addresses: ["192.0.2.10/24", "2001:db8::10/64"]
                 .map(|one| one.parse().unwrap())
                 .to_vec(),
+            routes: vec!["198.51.100.0/24 via 192.0.2.1".parse().unwrap()],
         };
-        let leased = Leased {
-            device: "netdev:ens1v0".parse().unwrap(),
-            addressed: Some(addressed),
-            ..leased("a")
+        let plain = PodInterface {
+            name: None,
+            mtu: None,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            ..interface.clone()
         };
+        let moved = ["--netdev", "ens1v0@0000:81:11.0"];
+        let more = [
+            "--address",
+            "ens1v0=192.0.2.10/24",
+            "--address",
+            "ens1v0=2001:db8::10/64",
+            "--route",
+            "ens1v0=198.51.100.0/24 via 192.0.2.1",
+            "--mtu",
+            "ens1v0=1400",
+            "--rename",
+            "ens1v0=net1",
+        ];
         let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
-        let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
-        validate(&spec).unwrap();
-        let hook = &spec.devices[0].container_edits.hooks[0];
-        let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
-        let addresses: Vec<String> = asked.address.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            addresses,
-            ["ens1v0=192.0.2.10/24", "ens1v0=2001:db8::10/64"]
-        );
-        assert_eq!(asked.netdev[0].to_string(), "ens1v0@0000:81:11.0");
-        assert_eq!(asked.claim, Some(uid()));
+        for (interface, more) in [(interface, &more[..]), (plain, &[])] {
+            let leased = Leased {
+                device: "netdev:ens1v0".parse().unwrap(),
+                interface: Some(interface),
+                ..leased("a")
+            };
+            let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
+            validate(&spec).unwrap();
+            let hook = &spec.devices[0].container_edits.hooks[0];
+            let first = ["onload-hook", "createRuntime", "--lease", "netdev:ens1v0"];
+            let words = [&first[..], &["--claim", UID], &moved, more].concat();
+            assert_eq!(hook.args, words);
+            let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
+            assert_eq!(asked.claim, Some(uid()));
+        }
     }
 
     #[test]

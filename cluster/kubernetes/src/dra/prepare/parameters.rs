@@ -1,23 +1,33 @@
 //! Opaque parameters: what a DeviceClass or a claim says of our devices beyond which ones it wants.
+//!
+//! `packaging/kubernetes/dra/parameters.yaml` refuses what [`Parameters::parse`] refuses when the object is created, as far
+//! as the API server can tell, with the same text.
 
 use std::fmt;
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::name::NewName;
+use onload_core::netdev::settings::{Mtu, Route};
 use onload_host::offers::Offer;
 use onload_sys::text::Quoted;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-const KEYS: &str = "preload, profile, address";
+const KEYS: [&str; 6] = ["preload", "profile", "name", "mtu", "address", "routes"];
+/// The most bytes of a text that a message shows.
+const SHOWN: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
     /// Whether programs are accelerated without being changed; as configured if nobody says so.
     pub(crate) preload: Option<Said<bool>>,
     pub(crate) profile: Option<Said<DeviceName>>,
-    /// What an interface that moves into a container is to have there.
-    pub(crate) address: Option<Said<Addresses>>,
+    /// What an interface that moves into a container is called there.
+    pub(crate) name: Option<Said<NewName>>,
+    pub(crate) mtu: Option<Said<Mtu>>,
+    pub(crate) address: Option<Said<Vec<InterfaceAddress>>>,
+    pub(crate) routes: Option<Said<Vec<Route>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,63 +45,74 @@ impl fmt::Display for Author {
     }
 }
 
-/// Addresses, and who says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Addresses {
-    pub(crate) list: Vec<InterfaceAddress>,
-    pub(crate) author: Author,
-}
-
-/// A value, and whether it was said of this request. Otherwise it is for all of the claim's devices that have a
-/// use for it.
+/// A value, who says it, and whether it was said of this request. Otherwise it is for all of the claim's devices that
+/// have a use for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said<T> {
     pub(crate) value: T,
+    pub(crate) author: Author,
     pub(crate) is_of_request: bool,
 }
 
 impl Parameters {
     pub(crate) fn parse(value: &Value, author: Author) -> Result<Parameters> {
+        let keys = KEYS.join(", ");
         let Some(object) = value.as_object() else {
-            bail!("they are no object; known keys are {KEYS}");
+            bail!("they are no object; known keys are {keys}");
         };
-        let mut parameters = Parameters::default();
-        for (key, value) in object {
-            match key.as_str() {
-                "address" => {
-                    let list = addresses(value)?;
-                    parameters.address = Some(said(Addresses { list, author }));
-                }
-                "preload" => parameters.preload = Some(said(preload(value)?)),
-                "profile" => parameters.profile = Some(said(profile(value)?)),
-                _ => bail!("unknown key {}; known are {KEYS}", Quoted(key)),
-            }
+        let unknown = object.keys().filter(|key| !KEYS.contains(&key.as_str()));
+        match unknown.min() {
+            Some(key) if is_plain(key) => bail!("unknown key {}; known are {keys}", Quoted(key)),
+            Some(_) => bail!("an unknown key; known are {keys}"),
+            None => {}
         }
-        Ok(parameters)
+        let said = Reader { object, author };
+        Ok(Parameters {
+            preload: said.read("preload", preload)?,
+            profile: said.read("profile", profile)?,
+            name: said.read("name", name)?,
+            mtu: said.read("mtu", mtu)?,
+            address: said.read("address", addresses)?,
+            routes: said.read("routes", routes)?,
+        })
     }
 
     /// Takes what others say, where they say something.
     pub(crate) fn override_by(&mut self, others: &Parameters, is_of_request: bool) {
         later(&mut self.preload, others.preload.as_ref(), is_of_request);
         later(&mut self.profile, others.profile.as_ref(), is_of_request);
+        later(&mut self.name, others.name.as_ref(), is_of_request);
+        later(&mut self.mtu, others.mtu.as_ref(), is_of_request);
         later(&mut self.address, others.address.as_ref(), is_of_request);
+        later(&mut self.routes, others.routes.as_ref(), is_of_request);
     }
 }
 
 fn later<T: Clone>(own: &mut Option<Said<T>>, other: Option<&Said<T>>, is_of_request: bool) {
     if let Some(other) = other {
-        let value = other.value.clone();
         *own = Some(Said {
-            value,
             is_of_request,
+            ..other.clone()
         });
     }
 }
 
-fn said<T>(value: T) -> Said<T> {
-    Said {
-        value,
-        is_of_request: false,
+struct Reader<'a> {
+    object: &'a Map<String, Value>,
+    author: Author,
+}
+
+impl Reader<'_> {
+    fn read<T>(&self, key: &str, of: fn(&Value) -> Result<T>) -> Result<Option<Said<T>>> {
+        let Some(value) = self.object.get(key) else {
+            return Ok(None);
+        };
+        let value = of(value)?;
+        Ok(Some(Said {
+            value,
+            author: self.author,
+            is_of_request: false,
+        }))
     }
 }
 
@@ -111,20 +132,43 @@ fn profile(value: &Value) -> Result<DeviceName> {
         .ok_or_else(|| not("profile", "the name of an Onload profile", value))
 }
 
-/// One address, or a list of them.
+fn name(value: &Value) -> Result<NewName> {
+    let name = value.as_str().and_then(|name| name.parse().ok());
+    name.ok_or_else(|| {
+        let wanted = "1 to 15 letters, digits, dots, dashes and underscores with a letter or digit first, other than eth0, lo, all and default";
+        not("name", wanted, value)
+    })
+}
+
+fn mtu(value: &Value) -> Result<Mtu> {
+    let mtu = value.as_i64().and_then(|number| Mtu::try_from(number).ok());
+    mtu.ok_or_else(|| not("mtu", "a number of bytes from 68 to 65535", value))
+}
+
 fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
-    let wanted = || not("address", "ADDRESS/PREFIX or a list of these", value);
+    let texts = texts("address", "ADDRESS/PREFIX or a list of these", value)?;
+    let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
+    parsed.context("address")
+}
+
+fn routes(value: &Value) -> Result<Vec<Route>> {
+    let wanted = "NETWORK, NETWORK via GATEWAY, or a list of these";
+    let texts = texts("routes", wanted, value)?;
+    let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
+    parsed.context("routes")
+}
+
+/// One text, or a list of them.
+fn texts<'a>(key: &str, wanted: &str, value: &'a Value) -> Result<Vec<&'a str>> {
     let one = std::slice::from_ref(value);
-    let texts = value.as_array().map_or(one, Vec::as_slice);
-    let parse = |text: &Value| -> Result<InterfaceAddress> {
-        let text = text.as_str().ok_or_else(wanted)?;
-        Ok(text.parse()?)
-    };
-    let list = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    if list.is_empty() {
-        return Err(wanted());
-    }
-    Ok(list)
+    let all = value.as_array().map_or(one, Vec::as_slice);
+    let texts = all
+        .iter()
+        .map(|text| text.as_str().filter(|text| is_plain(text)));
+    let texts: Option<Vec<&str>> = texts.collect();
+    texts
+        .filter(|texts| !texts.is_empty())
+        .ok_or_else(|| not(key, wanted, value))
 }
 
 /// A parameter of a request that is for devices of another class.
@@ -137,15 +181,30 @@ pub(crate) fn misplaced(parameter: &str, wanted: &str, offer: &Offer) -> Error {
 }
 
 fn not(key: &str, wanted: &str, value: &Value) -> Error {
-    let found = value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned);
-    anyhow!("{key} is {wanted}, and not {}", Quoted(&found))
+    let shown = match value {
+        Value::String(text) => is_plain(text).then(|| text.clone()),
+        Value::Bool(is) => Some(is.to_string()),
+        Value::Number(number) => number.as_i64().map(|number| number.to_string()),
+        _ => None,
+    };
+    match shown {
+        Some(shown) => anyhow!("{key} is {wanted}, and not {}", Quoted(&shown)),
+        None => anyhow!("{key} is {wanted}"),
+    }
+}
+
+/// Whether a message shows a text as it is. The policy has nothing to escape the others with.
+fn is_plain(text: &str) -> bool {
+    let is_shown = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte);
+    text.len() <= SHOWN && text.bytes().all(is_shown)
 }
 
 #[cfg(test)]
 mod tests {
+    use onload_test_tree::sample::sources;
+    use serde::Deserialize;
     use serde_json::json;
+    use sha2::{Digest, Sha256};
 
     use super::*;
 
@@ -154,16 +213,105 @@ mod tests {
     }
 
     fn refusal(value: &Value) -> String {
-        Parameters::parse(value, Author::Claim)
-            .unwrap_err()
-            .to_string()
+        let refused = Parameters::parse(value, Author::Claim).unwrap_err();
+        format!("{refused:#}")
+    }
+
+    /// What Kubernetes answered to an object with some parameters by the policy; none where it took the object.
+    #[derive(Deserialize)]
+    struct Answer {
+        resource: String,
+        parameters: Value,
+        answer: Option<String>,
+    }
+
+    fn recorded(name: &str) -> String {
+        let directory = sources().join("cluster/kubernetes/tests/recorded/parameters-1.36.2");
+        std::fs::read_to_string(directory.join(name)).unwrap()
+    }
+
+    fn answers() -> Vec<Answer> {
+        let lines = recorded("answers.jsonl");
+        lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
-    fn both_keys_are_read() {
-        let parsed = parsed(&json!({"preload": "off", "profile": "latency"}));
+    fn what_is_refused_when_it_is_made_is_what_the_daemon_refuses_and_with_the_same_words() {
+        let answers = answers();
+        for Answer {
+            resource,
+            parameters,
+            answer,
+        } in &answers
+        {
+            let author = match resource.as_str() {
+                "deviceclasses" => Author::Class,
+                _ => Author::Claim,
+            };
+            let refused = Parameters::parse(parameters, author).err();
+            let refused = refused.map(|error| format!("parameters of {author}: {error:#}"));
+            assert_eq!(refused, *answer, "{parameters}");
+        }
+        let refused = answers.iter().filter(|one| one.answer.is_some()).count();
+        assert!(refused > 100 && answers.len() - refused > 20, "{refused}");
+    }
+
+    #[test]
+    fn those_answers_are_of_the_policy_that_is_shipped() {
+        let path = sources().join("packaging/kubernetes/dra/parameters.yaml");
+        let objects = std::fs::read_to_string(path).unwrap();
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&objects).unwrap();
+        let spec = objects[0]["spec"].to_string();
+        let digest = Sha256::digest(spec);
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            recorded("policy.sha256").trim_end(),
+            digest,
+            "parameters.yaml is not the policy that gave these answers: have Kubernetes answer anew, as their README says"
+        );
+    }
+
+    #[test]
+    fn the_daemon_knows_of_addresses_what_the_policy_cannot_tell() {
+        for (address, says) in [
+            ("192.0.2.255/24", "is the broadcast address of its network"),
+            ("::ffff:192.0.2.1/128", "is an IPv4-mapped IPv6 address"),
+        ] {
+            let line = refusal(&json!({"address": address}));
+            assert!(line.contains(says), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let parsed = parsed(
+            &json!({"preload": "off", "profile": "latency", "name": "net1", "mtu": 9000,
+            "address": ["192.0.2.10/24", "2001:db8::10/64"], "routes": "198.51.100.0/24 via 192.0.2.1"}),
+        );
         assert!(!parsed.preload.unwrap().value);
         assert_eq!(parsed.profile.unwrap().value.as_str(), "latency");
+        assert_eq!(parsed.name.unwrap().value.as_str(), "net1");
+        assert_eq!(parsed.mtu.unwrap().value.get(), 9000);
+        let texts = |texts: &[String]| texts.join(", ");
+        let addresses: Vec<String> = parsed
+            .address
+            .unwrap()
+            .value
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(texts(&addresses), "192.0.2.10/24, 2001:db8::10/64");
+        let routes: Vec<String> = parsed
+            .routes
+            .unwrap()
+            .value
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(texts(&routes), "198.51.100.0/24 via 192.0.2.1");
         assert_eq!(
             Parameters::parse(&json!({}), Author::Claim).unwrap(),
             Parameters::default()
@@ -184,120 +332,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_with_its_key() {
-        for key in ["addresses", "Preload", "preload ", "", "__proto__", "kind"] {
-            let line = refusal(&json!({"preload": "off", key: "x"}));
-            assert_eq!(
-                line,
-                format!("unknown key \"{key}\"; known are preload, profile, address")
-            );
-        }
-        let line = refusal(&json!({"x\n".repeat(5_000): {}}));
-        assert!(line.len() < 400 && !line.contains('\n'), "{line}");
-    }
-
-    #[test]
-    fn values_of_another_kind_are_refused() {
+    fn a_refusal_is_one_short_line_whatever_it_refuses() {
+        let long = "x\n".repeat(5_000);
         for value in [
-            json!("file"),
-            json!("env"),
-            json!(1),
-            json!(null),
-            json!(["off"]),
-            json!(""),
+            json!({long.clone(): {}}),
+            json!({"profile": long.clone()}),
+            json!({"address": [long.clone()]}),
+            json!({"name": vec![long; 3]}),
         ] {
-            let line = refusal(&json!({"preload": value}));
-            assert!(
-                line.starts_with("preload is on or off, and not \""),
-                "{line}"
-            );
-        }
-        for value in [
-            json!(""),
-            json!("a/b"),
-            json!("../x"),
-            json!(3),
-            json!("a=b"),
-            json!("a\nb"),
-        ] {
-            let line = refusal(&json!({"profile": value}));
-            assert!(
-                line.starts_with("profile is the name of an Onload profile, and not"),
-                "{line}"
-            );
-            assert!(!line.contains('\n'));
-        }
-        for value in [json!(null), json!([]), json!("preload"), json!(1)] {
-            assert_eq!(
-                refusal(&value),
-                "they are no object; known keys are preload, profile, address"
-            );
+            let line = refusal(&value);
+            assert!(line.len() < 400 && !line.contains('\n'), "{line}");
         }
     }
 
     #[test]
-    fn an_address_is_one_or_a_list_and_keeps_who_says_it() {
-        let of = |value: &Value| Parameters::parse(&json!({"address": value}), Author::Class);
-        for (value, wanted) in [
-            (json!("192.0.2.10/24"), vec!["192.0.2.10/24"]),
-            (
-                json!(["192.0.2.10/24", "2001:db8::10/64"]),
-                vec!["192.0.2.10/24", "2001:db8::10/64"],
-            ),
-        ] {
-            let said = of(&value).unwrap().address.unwrap().value;
-            let list: Vec<String> = said.list.iter().map(ToString::to_string).collect();
-            assert_eq!(
-                (list, said.author),
-                (
-                    wanted.into_iter().map(str::to_owned).collect(),
-                    Author::Class
-                )
-            );
-        }
-    }
-
-    #[test]
-    fn what_no_interface_can_have_is_no_address() {
-        for (value, says) in [
-            (json!("192.0.2.10"), "is not ADDRESS/PREFIX"),
-            (json!("192.0.2.0/24"), "the address of its network"),
-            (
-                json!("192.0.2.255/24"),
-                "the broadcast address of its network",
-            ),
-            (json!("127.0.0.1/8"), "a loopback address"),
-            (
-                json!("192.0.2.10/24, 192.0.2.11/24"),
-                "is not ADDRESS/PREFIX",
-            ),
-            (json!("$(reboot)/24\n"), "is not ADDRESS/PREFIX"),
-            (
-                json!(["192.0.2.10/24", 3]),
-                "address is ADDRESS/PREFIX or a list of these, and not",
-            ),
-            (
-                json!([]),
-                "address is ADDRESS/PREFIX or a list of these, and not",
-            ),
-            (
-                json!(null),
-                "address is ADDRESS/PREFIX or a list of these, and not",
-            ),
-        ] {
-            let line = refusal(&json!({"address": value}));
-            assert!(line.contains(says) && !line.contains('\n'), "{line}");
-        }
-    }
-
-    #[test]
-    fn what_is_said_later_goes_before_key_by_key() {
+    fn what_is_said_later_goes_before_key_by_key_and_keeps_who_said_it() {
         let mut parameters = Parameters::default();
-        let said = parsed;
-        parameters.override_by(&said(&json!({"preload": "off", "profile": "a"})), false);
-        parameters.override_by(&said(&json!({"profile": "b"})), true);
-        let (preload, profile) = (parameters.preload.unwrap(), parameters.profile.unwrap());
-        assert_eq!((preload.value, preload.is_of_request), (false, false));
-        assert_eq!((profile.value.as_str(), profile.is_of_request), ("b", true));
+        let class = json!({"preload": "off", "profile": "a", "mtu": 9000});
+        let class = Parameters::parse(&class, Author::Class).unwrap();
+        parameters.override_by(&class, false);
+        parameters.override_by(&parsed(&json!({"profile": "b"})), true);
+        let of = |author, is_of_request| (author, is_of_request);
+        let preload = parameters.preload.unwrap();
+        assert_eq!(
+            of(preload.author, preload.is_of_request),
+            of(Author::Class, false)
+        );
+        let profile = parameters.profile.unwrap();
+        assert_eq!(profile.value.as_str(), "b");
+        assert_eq!(
+            of(profile.author, profile.is_of_request),
+            of(Author::Claim, true)
+        );
+        assert_eq!(parameters.mtu.unwrap().value.get(), 9000);
     }
 }

@@ -1,5 +1,6 @@
 //! Prepares claims for kubelet, and takes that back.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -7,22 +8,26 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
 use onload_sys::text::{Chain, Quoted, one_line};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::allocation::allocated;
 use super::decision::{Decision, Surroundings, decide};
 use super::leases::HostLeases;
+use super::metadata::{Described, MetadataFiles, hardware_address};
 use super::own_spec::{Own, OwnSpecs, Owner};
 use super::turns::Turns;
 use crate::dra::api::Api;
 use crate::dra::classes::Told;
-use crate::dra::names::{DraNames, NodeName};
+use crate::dra::names::{DraNames, NodeName, is_label};
+use crate::dra::report::Report;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::wire::dra::{Claim, Device};
 
 /// kubelet waits for 45 s, and its next attempt is a minute later.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// `PodResourceClaimAnnotation` of k8s.io/api/resource.
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -33,6 +38,23 @@ pub(crate) struct Node {
     pub(crate) specs: Arc<SpecNames>,
     pub(crate) own: OwnSpecs,
     pub(crate) leases: HostLeases,
+    pub(crate) metadata: MetadataFiles,
+    pub(crate) host_root: PathBuf,
+    pub(crate) reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Node {
+    /// Tells what the API server is to know; nobody waits for that.
+    pub(crate) fn report(&self, report: Report) {
+        // At the end nobody listens any more.
+        let _ = self.reports.send(report);
+    }
+
+    /// Removes what there is of a claim; whether it had a specification.
+    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool> {
+        self.metadata.remove(uid)?;
+        self.own.remove(uid)
+    }
 }
 
 #[derive(Debug)]
@@ -96,28 +118,61 @@ impl Preparer {
         let _turn = self.turns.take(&uid).await;
         let found = self.find(claim).await?;
         let found = found.context("the API server knows no such claim any more; delete the pod")?;
+        let prepared = self.prepare_found(claim, &uid, found);
+        let report = match &prepared {
+            Ok((owner, _)) => Report::Prepared(uid, owner.clone()),
+            Err(error) => Report::Refused(claim.clone(), one_line(&format!("{error:#}"))),
+        };
+        self.node.report(report);
+        prepared.map(|(_, devices)| devices)
+    }
+
+    fn prepare_found(
+        &self,
+        claim: &Claim,
+        uid: &ClaimUid,
+        found: ResourceClaim,
+    ) -> Result<(Owner, Vec<Device>)> {
+        let pod_claim = pod_claim(&found);
         let resource = |class: &str| self.node.device_classes.borrow().resource(class);
-        let allocated = allocated(found, &uid, resource)?;
+        let allocated = allocated(found, uid, resource)?;
         let (snapshot, names) = self.now();
         let around = Surroundings {
             names: &names,
             snapshot: &snapshot,
             specs: &self.node.specs.now(),
         };
-        let decision = decide(allocated, &uid, around)?;
-        self.refuse_held(&decision, &uid)?;
+        let mut decision = decide(allocated, uid, around)?;
+        self.refuse_held(&decision, uid)?;
+        self.complete(&mut decision.described);
+        let devices = decision.described.iter();
         let owner = Owner {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
+            pod_claim,
+            devices: devices.map(|device| device.prepared.clone()).collect(),
         };
+        let described = &decision.described;
+        let mounts = self.node.metadata.write(uid, &owner, described)?;
         let hooks = &snapshot.lease_hooks;
         let own = Own {
             leased: &decision.leased,
             hooks,
             variables: &decision.variables,
+            mounts: &mounts,
         };
-        self.node.own.write(&uid, &owner, own)?;
-        Ok(decision.devices)
+        self.node.own.write(uid, &owner, own)?;
+        Ok((owner, decision.devices))
+    }
+
+    /// What only the host knows of interfaces that have not moved yet.
+    fn complete(&self, described: &mut [Described]) {
+        let networks = described.iter_mut();
+        for network in networks.filter_map(|device| device.prepared.network.as_mut()) {
+            if let (None, Some(name)) = (&network.hardware_address, &network.interface_name) {
+                network.hardware_address = hardware_address(&self.node.host_root, name);
+            }
+        }
     }
 
     fn refuse_held(&self, decision: &Decision, uid: &ClaimUid) -> Result<()> {
@@ -147,8 +202,12 @@ impl Preparer {
             return Ok(());
         };
         let _turn = self.turns.take(&uid).await;
-        match self.node.own.remove(&uid) {
+        let owner = self.node.own.owner(&uid);
+        match self.node.remove(&uid) {
             Ok(was_there) => {
+                if let Some(owner) = owner {
+                    self.node.report(Report::Unprepared(uid, owner));
+                }
                 tracing::info!(
                     namespace = %claim.namespace,
                     claim = %claim.name,
@@ -161,6 +220,13 @@ impl Preparer {
             Err(error) => Err(said("not unprepared", claim, &error)),
         }
     }
+}
+
+/// What the pod of a claim calls it that was made from a template. Whoever makes a claim can write this too.
+fn pod_claim(claim: &ResourceClaim) -> Option<String> {
+    let annotations = claim.metadata.annotations.as_ref()?;
+    let name = annotations.get(POD_CLAIM)?;
+    is_label(name).then(|| name.clone())
 }
 
 /// Logs why something was not done, and says it again for kubelet.

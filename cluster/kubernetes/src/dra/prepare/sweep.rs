@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
 use tokio::time::sleep;
 
 use super::own_spec::Owner;
 use super::preparer::Preparer;
+use crate::dra::report::Report;
 use crate::wire::dra::Claim;
 
 /// How long to wait for an API server that does not answer.
@@ -26,10 +28,21 @@ enum Known {
     Settled,
 }
 
-/// Removes the specifications of claims that the API server no longer knows, or that have no allocation any more,
+/// Removes what describes claims that are not prepared, as after a reboot: what says so does not outlive it. Then the
+/// specifications of claims that the API server no longer knows, or that have no allocation any more,
 /// when it has said so twice: without its specification no container of a claim starts again. It ends when each has
 /// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
+    for uid in preparer.node.metadata.list() {
+        let _turn = preparer.turns.take(&uid).await;
+        if preparer.node.own.has(&uid) {
+            continue;
+        }
+        if let Err(error) = preparer.node.metadata.remove(&uid) {
+            let reason = format!("{error:#}");
+            tracing::warn!(%uid, %reason, "what describes a claim that is not prepared stays");
+        }
+    }
     let claims = preparer.node.own.list().into_iter();
     let claims = claims.map(|(uid, owner)| (uid, (owner, Known::Nothing)));
     let mut left: BTreeMap<ClaimUid, (Option<Owner>, Known)> = claims.collect();
@@ -71,7 +84,7 @@ async fn one(
     if known != Known::Gone {
         return Ok(Known::Gone);
     }
-    preparer.node.own.remove(uid)?;
+    preparer.node.remove(uid)?;
     tracing::info!(%uid, "removed the specification of a claim that is gone");
     Ok(Known::Settled)
 }
@@ -84,11 +97,13 @@ async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<
         uid: uid.to_string(),
     };
     let found = preparer.find(&claim).await?;
-    Ok(found.is_some_and(|found| {
-        let is_it = found.metadata.uid.as_deref() == Some(uid.as_str());
-        is_it
-            && found
-                .status
-                .is_some_and(|status| status.allocation.is_some())
-    }))
+    let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
+    let status = found.filter(is_it).and_then(|found| found.status);
+    let Some(status) = status.filter(|status| status.allocation.is_some()) else {
+        return Ok(false);
+    };
+    let devices = status.devices.unwrap_or_default();
+    let report = Report::Found(uid.clone(), owner.clone(), devices);
+    preparer.node.report(report);
+    Ok(true)
 }

@@ -270,7 +270,7 @@ impl<'p> Session<'p> {
             uid: &uid,
             names: &names,
             offers: &snapshot.offers,
-            slots: snapshot.settings.slots.get(),
+            settings: &snapshot.settings,
         };
         let mut published = Published::default();
         let mut left_out = BTreeSet::new();

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{
     DeviceTaint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, Offer};
 
@@ -14,12 +15,15 @@ use onload_host::offers::{Attribute, Health, Offer};
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";
 /// The taint of a device that a container has without a claim: one outside of this cluster, or a pod's by annotation.
 pub const HELD: &str = "onload.dev/held";
+/// The taint of a device that the operator has drained.
+pub const DRAINED: &str = "onload.dev/drained";
 /// The most bytes of a text (`DeviceAttributeMaxValueLength`).
 const MOST_TEXT: usize = 64;
 const SLOTS: &str = "slots";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
+    Drained,
     Unhealthy,
     Held,
 }
@@ -27,6 +31,7 @@ pub enum Trouble {
 impl Trouble {
     pub fn key(self) -> &'static str {
         match self {
+            Trouble::Drained => DRAINED,
             Trouble::Unhealthy => UNHEALTHY,
             Trouble::Held => HELD,
         }
@@ -36,6 +41,9 @@ impl Trouble {
 /// Why nobody is to get a device now, if there is a reason. That a claim has it is none: the scheduler knows. It does
 /// not know of a pod that has it by annotation.
 pub fn trouble(offer: &Offer) -> Option<Trouble> {
+    if offer.is_drained {
+        return Some(Trouble::Drained);
+    }
     if offer.health != Health::Healthy {
         return Some(Trouble::Unhealthy);
     }
@@ -43,22 +51,28 @@ pub fn trouble(offer: &Offer) -> Option<Trouble> {
     (beside != Health::Healthy).then_some(Trouble::Held)
 }
 
-pub(super) fn is_of_a_claim(lease: &Lease) -> bool {
+pub(crate) fn is_of_a_claim(lease: &Lease) -> bool {
     lease.claim.is_some()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     One,
     /// So many at once.
     Shared(u32),
     Slot(u32),
 }
 
-pub(super) fn device(name: String, offer: &Offer, form: Form, trouble: Option<Trouble>) -> Device {
+pub(super) fn device(
+    name: String,
+    offer: &Offer,
+    form: Form,
+    resource: Option<&ResourceName>,
+    trouble: Option<Trouble>,
+) -> Device {
     Device {
         name,
-        attributes: Some(attributes(offer, form)),
+        attributes: Some(attributes(offer, form, resource)),
         capacity: Some(capacity(form)),
         allow_multiple_allocations: matches!(form, Form::Shared(_)).then_some(true),
         taints: trouble.map(|trouble| vec![taint(trouble)]),
@@ -76,8 +90,12 @@ pub(super) fn taint(trouble: Trouble) -> DeviceTaint {
 
 /// Every device of a class has the same ones of ours: a selector that asks for one that is missing is an error
 /// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
-/// stand-in.
-fn attributes(offer: &Offer, form: Form) -> BTreeMap<String, DeviceAttribute> {
+/// stand-in. `resource` is what the device is one of.
+pub(crate) fn attributes(
+    offer: &Offer,
+    form: Form,
+    resource: Option<&ResourceName>,
+) -> BTreeMap<String, DeviceAttribute> {
     let own = offer.attributes.iter();
     let own = own.map(|(name, value)| ((*name).to_owned(), of_offer(value)));
     let mut attributes: BTreeMap<String, DeviceAttribute> = own.collect();
@@ -90,6 +108,12 @@ fn attributes(offer: &Offer, form: Form) -> BTreeMap<String, DeviceAttribute> {
     if let Some(pci) = offer.pci {
         let address = text(&pci.to_string());
         attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
+        // Multus looks for the resource that a network names, and gives a CNI plugin the other.
+        if let Some(resource) = resource.filter(|resource| resource.as_str().len() <= MOST_TEXT) {
+            attributes.insert("k8s.cni.cncf.io/deviceID".to_owned(), address.clone());
+            let resource = text(resource.as_str());
+            attributes.insert("k8s.cni.cncf.io/resourceName".to_owned(), resource);
+        }
         attributes.insert("resource.kubernetes.io/pciBusID".to_owned(), address);
     }
     if let Some(root) = &offer.pcie_root {

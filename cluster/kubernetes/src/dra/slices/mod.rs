@@ -10,7 +10,8 @@ mod pool;
 mod probe;
 
 pub use compare::{Fingerprint, Listed, lost};
-pub use device::{HELD, Trouble, UNHEALTHY, trouble};
+pub use device::{DRAINED, HELD, Trouble, UNHEALTHY, trouble};
+pub(crate) use device::{Form, attributes, is_of_a_claim};
 pub use features::Features;
 pub(crate) use pool::pf_of;
 pub use pool::{Pool, Wanted};

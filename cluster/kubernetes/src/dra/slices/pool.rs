@@ -9,6 +9,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
+use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attribute, Held, Offer, Sharing};
 use onload_sys::pci::PciAddress;
 
@@ -16,6 +17,7 @@ use super::device::{Form, Trouble, device, is_of_a_claim, trouble};
 use super::features::Features;
 use crate::dra::DRIVER;
 use crate::dra::names::{DraNames, NodeName, behind_node, is_device};
+use crate::dra::own_resources::resource_of;
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).
 const MOST: usize = 128;
@@ -36,8 +38,7 @@ pub struct Wanted<'a> {
     pub names: &'a DraNames,
     /// What the host offers, sorted by class and name.
     pub offers: &'a [Offer],
-    /// How many claims share a device that nobody counts the holders of.
-    pub slots: u32,
+    pub settings: &'a KubernetesSettings,
 }
 
 #[derive(Debug)]
@@ -121,7 +122,10 @@ impl<'a> Pool<'a> {
             self.devices.push(entry(Form::One));
             return;
         }
-        let slots = offer.most().unwrap_or(self.wanted.slots).max(1);
+        let slots = offer
+            .most()
+            .unwrap_or(self.wanted.settings.slots.get())
+            .max(1);
         if features.sharing {
             self.devices.push(entry(Form::Shared(slots)));
             return;
@@ -215,9 +219,16 @@ impl<'a> Pool<'a> {
                 counters: counters(number),
             }]
         });
+        let resource = resource_of(entry.offer, self.wanted.settings);
         Device {
             consumes_counters: consumes,
-            ..device(name, entry.offer, entry.form, entry.trouble)
+            ..device(
+                name,
+                entry.offer,
+                entry.form,
+                resource.as_ref(),
+                entry.trouble,
+            )
         }
     }
 

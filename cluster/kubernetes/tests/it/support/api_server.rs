@@ -141,7 +141,7 @@ struct Shared {
     changes: watch::Sender<u64>,
 }
 
-pub(crate) const RIGHTS: [(&str, &str); 11] = [
+pub(crate) const RIGHTS: [(&str, &str); 15] = [
     ("get", "nodes"),
     ("list", "pods"),
     ("list", "deviceclasses"),
@@ -153,6 +153,10 @@ pub(crate) const RIGHTS: [(&str, &str); 11] = [
     ("delete", "resourceslices"),
     ("get", "resourceclaims"),
     ("list", "resourceclaims"),
+    ("patch", "resourceclaims/status"),
+    ("associated-node:patch", "resourceclaims/driver"),
+    ("create", "events"),
+    ("patch", "events"),
 ];
 
 impl ApiServer {

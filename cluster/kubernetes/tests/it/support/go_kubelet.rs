@@ -1,57 +1,16 @@
 //! Kubelet's own side of the plugin API, in Go, as a process: `tests/go-kubelet`.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
-use std::{env, fs, process};
 
 use serde_json::Value;
 
-use super::{PATIENCE, sources};
-
-/// Where `.ci/install-newest-go` puts Go.
-const DIRECTORY: &str = "ONLOAD_CTK_NEWEST_GO";
-
-fn newest_go() -> Option<PathBuf> {
-    let under =
-        |variable: &str, path: &str| env::var_os(variable).map(|dir| Path::new(&dir).join(path));
-    let directory = under(DIRECTORY, "")
-        .or_else(|| under("XDG_CACHE_HOME", "onload-ctk/newest-go"))
-        .or_else(|| under("HOME", ".cache/onload-ctk/newest-go"))?;
-    directory.join("complete").exists().then_some(directory)
-}
-
-/// The program; None, with the reason printed, where it cannot be built.
-fn program() -> Option<&'static Path> {
-    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    PROGRAM
-        .get_or_init(|| newest_go().map(|go| build(&go)))
-        .as_deref()
-}
-
-fn build(newest: &Path) -> PathBuf {
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let program = scratch.join(format!("go-kubelet-{}", process::id()));
-    let mut go = Command::new(newest.join("goroot/bin/go"));
-    go.arg("build").arg("-o").arg(&program);
-    go.arg(sources().join("cluster/kubernetes/tests/go-kubelet/main.go"));
-    go.env("GOROOT", newest.join("goroot"));
-    go.env("GOPATH", newest.join("usr/share/gocode"));
-    go.env("GOCACHE", scratch.join("newest-go-cache"));
-    go.env("GO111MODULE", "off").env("GOFLAGS", "");
-    go.env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
-    let done = go.output().unwrap();
-    let errors = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{errors}");
-    // Test programs run side by side, so each builds under a name of its own.
-    let name = scratch.join("go-kubelet");
-    fs::rename(program, &name).unwrap();
-    name
-}
+use super::{PATIENCE, newest_go};
 
 pub(crate) struct GoKubelet {
     child: Child,
@@ -64,11 +23,7 @@ pub(crate) struct GoKubelet {
 impl GoKubelet {
     /// A kubelet that does not listen yet; None, with the reason printed, where there is no newest Go.
     pub(crate) fn of(directory: &Path) -> Option<GoKubelet> {
-        let Some(program) = program() else {
-            let missing = "there is no newest Go: run .ci/install-newest-go";
-            let _ = onload_test_needs::that(false, missing);
-            return None;
-        };
+        let program = newest_go::program("go-kubelet")?;
         fs::create_dir_all(directory).unwrap();
         let mut command = Command::new(program);
         command.arg(directory);

@@ -12,6 +12,7 @@ mod go_kubelet;
 mod kubelet;
 pub(crate) mod kubelet_files;
 pub(crate) mod limits;
+pub(crate) mod newest_go;
 pub(crate) mod offers;
 pub(crate) mod raw_http2;
 

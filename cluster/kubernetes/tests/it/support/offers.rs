@@ -122,6 +122,7 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         cni_pools: std::collections::BTreeSet::new(),
+        netdev_addresses: BTreeMap::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),
     })

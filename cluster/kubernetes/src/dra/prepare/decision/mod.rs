@@ -1,6 +1,7 @@
 //! What containers of a claim get. Nothing is read or written here.
 
-mod address;
+mod described;
+mod interface;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use onload_host::offers::{Health, Offer, Sharing};
 use onload_sys::text::{Listed, Quoted};
 
 use super::allocation::Allocated;
+use super::metadata::Described;
 use super::own_spec::{Leased, Variables, own_name, request_name};
 use super::parameters::misplaced;
 use crate::dra::names::DraNames;
@@ -32,7 +34,7 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// What kubelet is answered, and what has to be done before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decision {
     pub(crate) devices: Vec<Device>,
     pub(crate) leased: Vec<Leased>,
@@ -40,6 +42,7 @@ pub(crate) struct Decision {
     pub(crate) beside: Vec<Leased>,
     /// What containers are told that asked for resources.
     pub(crate) variables: Variables,
+    pub(crate) described: Vec<Described>,
 }
 
 /// Decides for each device of an allocation: one that cannot be given refuses all.
@@ -55,16 +58,15 @@ pub(crate) fn decide(
     for allocated in all {
         let request = allocated.request.clone();
         let given = around.give(&allocated, uid).and_then(|given| {
-            address::refuse_twice(&decision.leased, &given.leased)?;
+            interface::refuse_twice(&decision.leased, &given.leased)?;
             Ok(given)
         });
         let given = given.with_context(|| of_request(&request))?;
         decision.leased.extend(given.leased);
         decision.beside.extend(given.beside);
+        decision.described.push(given.described);
         let mut cdi_device_ids = given.ids;
-        if decision.variables.contains_key(&allocated.request) {
-            cdi_device_ids.push(request_name(uid, &allocated.request));
-        }
+        cdi_device_ids.push(request_name(uid, &allocated.request));
         decision.devices.push(Device {
             request_names: vec![allocated.request],
             pool_name: allocated.pool,
@@ -85,6 +87,7 @@ struct Given {
     ids: Vec<String>,
     leased: Vec<Leased>,
     beside: Vec<Leased>,
+    described: Described,
 }
 
 impl Surroundings<'_> {
@@ -92,20 +95,23 @@ impl Surroundings<'_> {
         let offer = self.offer(allocated)?;
         let class = class(offer, allocated)?;
         let profile = profile(offer, allocated)?;
-        let addressed = address::addressed(self.snapshot, offer, allocated)?;
+        let in_pod = interface::in_pod(self.snapshot, offer, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
+        let mut given = Given {
+            described: self.describe(allocated, offer),
+            ..Given::default()
+        };
         if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
             // Who only watches takes a device away from nobody, also where no hook leases it.
-            return Ok(Given::default());
+            return Ok(given);
         }
         let own = self.cdi_devices(offer, class)?;
-        let mut given = Given::default();
         if is_leased {
             let leased = |name| leased(&allocated.request, offer, class, name);
             given.leased = own.iter().map(leased).collect();
             // An interface is one CDI device.
             if let Some(only) = given.leased.first_mut() {
-                only.addressed = addressed;
+                only.interface = in_pod;
             }
             given.beside = self.family(&allocated.request, offer);
         }
@@ -250,7 +256,7 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
         request: request.to_owned(),
         device: LeasedDevice { class, name },
         most: offer.most().unwrap_or(u32::MAX),
-        addressed: None,
+        interface: None,
     }
 }
 

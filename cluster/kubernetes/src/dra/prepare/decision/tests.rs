@@ -6,6 +6,7 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
 
+use super::super::own_spec::PodInterface;
 use super::super::parameters::{Author, Parameters};
 use super::*;
 use crate::dra::test_offers::offer;
@@ -38,6 +39,7 @@ fn node() -> Snapshot {
         lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
         nodes: BTreeMap::new(),
         cni_pools: BTreeSet::new(),
+        netdev_addresses: BTreeMap::new(),
         not_offered: BTreeMap::from([(
             "0000:81:10.7".to_owned(),
             vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
@@ -54,6 +56,7 @@ fn allocated(request: &str, pool: &str, device: &str, parameters: &serde_json::V
     );
     Allocated {
         request: request.to_owned(),
+        chosen: request.to_owned(),
         pool: pool.to_owned(),
         device: device.to_owned(),
         resource: None,
@@ -89,8 +92,23 @@ fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, 
 }
 
 fn ids(device: Allocated) -> Result<Vec<String>, String> {
-    let decision = decided(vec![device])?;
-    Ok(decision.devices.into_iter().next().unwrap().cdi_device_ids)
+    Ok(of_first(decided(vec![device])?))
+}
+
+/// The CDI devices of the first device, without that of its request, which is the last.
+fn of_first(decision: Decision) -> Vec<String> {
+    let Device {
+        request_names,
+        mut cdi_device_ids,
+        ..
+    } = decision.devices.into_iter().next().unwrap();
+    let last = cdi_device_ids.pop().unwrap();
+    assert_eq!(last, of_request(&request_names[0]));
+    cdi_device_ids
+}
+
+fn of_request(request: &str) -> String {
+    format!("onload.dev/claim={UID}.request.{request}")
 }
 
 #[test]
@@ -163,14 +181,14 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
     let decision = decided(vec![vfio]).unwrap();
     let of_claim = format!("onload.dev/claim={UID}.vfio.0000:81:10.0");
     let ids = [of_claim.as_str(), "onload.dev/vfio=0000:81:10.0"];
-    assert_eq!(decision.devices[0].cdi_device_ids, ids);
     let leased = Leased {
         request: "vf".to_owned(),
         device: "vfio:0000:81:10.0".parse().unwrap(),
         most: 1,
-        addressed: None,
+        interface: None,
     };
     assert_eq!(decision.leased, [leased]);
+    assert_eq!(of_first(decision), ids);
 }
 
 #[test]
@@ -180,8 +198,8 @@ fn who_only_watches_takes_nothing_away() {
         ..allocated("w", pool, device, &json!({}))
     };
     let decision = decided(vec![admin("n1/vfio", "0000-81-10-0")]).unwrap();
-    assert!(decision.devices[0].cdi_device_ids.is_empty());
     assert!(decision.leased.is_empty());
+    assert_eq!(of_first(decision), [""; 0]);
     assert_eq!(
         ids(admin("n1/nic", "ens1")).unwrap(),
         ["onload.dev/nic=ens1"]
@@ -197,7 +215,7 @@ fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
         ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({}))
     };
     let decision = decided_on(&node, vec![admin]).unwrap();
-    assert!(decision.devices[0].cdi_device_ids.is_empty());
+    assert_eq!(of_first(decision), [""; 0]);
 }
 
 #[test]
@@ -231,11 +249,10 @@ fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
         .iter()
         .map(|device| device.cdi_device_ids.last())
         .collect();
-    let of_request = |request: &str| format!("onload.dev/claim={UID}.request.{request}");
     assert_eq!(last[0], Some(&of_request("r-0")));
     assert_eq!(last[1], Some(&of_request("r-1")));
     assert_eq!(last[2], Some(&of_request("r-0")));
-    assert_eq!(last[3].unwrap(), "onload.dev/nic=ens1");
+    assert_eq!(last[3], Some(&of_request("claimed")));
 }
 
 #[test]
@@ -316,75 +333,181 @@ fn node_with_interfaces() -> Snapshot {
     node.lease_hooks
         .insert(Class::Netdev, vec![Hook::default()]);
     node.cni_pools.insert("sriov".to_owned());
-    node.settings.addresses = vec!["192.0.2.0/24".parse().unwrap()];
+    node.settings.addresses = ["192.0.2.0/24", "2001:db8::/64"]
+        .map(|network| network.parse().unwrap())
+        .to_vec();
+    node.settings.routes = vec!["198.51.100.0/24".parse().unwrap()];
     node
 }
 
-fn moved(request: &str, device: &str, address: &str) -> Allocated {
-    allocated(request, "n1/netdev", device, &json!({"address": address}))
+fn moved(request: &str, device: &str, parameters: &serde_json::Value) -> Allocated {
+    allocated(request, "n1/netdev", device, parameters)
+}
+
+fn addressed(request: &str, device: &str, address: &str) -> Allocated {
+    moved(request, device, &json!({"address": address}))
 }
 
 #[test]
-fn the_hook_of_a_claim_moves_an_interface_with_the_claim_s_address() {
+fn the_hook_of_a_claim_moves_an_interface_as_the_claim_wants_it() {
     let node = node_with_interfaces();
-    let decision = decided_on(&node, vec![moved("fast", "ens1v0", "192.0.2.10/24")]).unwrap();
-    let ids = &decision.devices[0].cdi_device_ids;
+    let all = json!({"name": "net1", "mtu": 1400, "address": "192.0.2.10/24",
+        "routes": "198.51.100.0/25 via 192.0.2.1"});
+    let decision = decided_on(&node, vec![moved("fast", "ens1v0", &all)]).unwrap();
+    let ids = of_first(decision.clone());
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
-    assert_eq!(ids, &[of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
-    let addressed = decision.leased[0].addressed.as_ref().unwrap();
-    assert_eq!(addressed.interface.to_string(), "ens1v0@0000:81:11.0");
-    assert_eq!(addressed.addresses, ["192.0.2.10/24".parse().unwrap()]);
-    let none = allocated("fast", "n1/netdev", "ens1v0", &json!({}));
-    let decision = decided_on(&node, vec![none]).unwrap();
-    assert_eq!(decision.leased[0].addressed, None);
+    assert_eq!(ids, [of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
+    let whole = PodInterface {
+        moved: "ens1v0@0000:81:11.0".parse().unwrap(),
+        name: Some("net1".parse().unwrap()),
+        mtu: Some("1400".parse().unwrap()),
+        addresses: vec!["192.0.2.10/24".parse().unwrap()],
+        routes: vec!["198.51.100.0/25 via 192.0.2.1".parse().unwrap()],
+    };
+    assert_eq!(decision.leased[0].interface.as_ref(), Some(&whole));
+    let named = moved("fast", "ens1v0", &json!({"name": "net1"}));
+    let decision = decided_on(&node, vec![named]).unwrap();
+    let interface = decision.leased[0].interface.as_ref().unwrap();
+    assert_eq!((&interface.name, interface.mtu), (&whole.name, None));
+    let decision = decided_on(&node, vec![moved("fast", "ens1v0", &json!({}))]).unwrap();
+    assert_eq!(decision.leased[0].interface, None);
 }
 
 #[test]
-fn a_claim_sets_addresses_of_the_operator_s_networks_and_a_class_any() {
-    let node = node_with_interfaces();
-    let foreign = || moved("fast", "ens1v0", "198.51.100.1/24");
-    assert_eq!(
-        decided_on(&node, vec![foreign()]).unwrap_err(),
-        "request \"fast\": parameter address sets 198.51.100.1/24, which is in none of the networks that this node \
-         allows to claims (192.0.2.0/24); ask its operator for addresses under [kubernetes], or for a DeviceClass with it"
+fn an_interface_is_described_as_it_will_be_in_the_pod() {
+    let mut node = node_with_interfaces();
+    let configured = ["198.51.100.7/24", "2001:db8::7/64"].map(|address| address.parse().unwrap());
+    node.netdev_addresses
+        .insert("ens1v0".to_owned(), configured.to_vec());
+    let network = |device| {
+        let decision = decided_on(&node, vec![device]).unwrap();
+        decision.described[0].prepared.network.clone()
+    };
+    let is = |device, ips: Option<&[&str]>| {
+        let network = network(device).unwrap();
+        assert_eq!(network.interface_name.as_deref(), Some("ens1v0"));
+        let ips = ips.map(|ips| ips.iter().map(|ip| (*ip).to_owned()).collect());
+        assert_eq!(network.ips, ips);
+    };
+    is(
+        addressed("fast", "ens1v0", "192.0.2.10/24"),
+        Some(&["192.0.2.10/24"]),
     );
-    let mut of_class = foreign();
-    let said = of_class.parameters.address.as_mut().unwrap();
-    said.value.author = Author::Class;
-    decided_on(&node, vec![of_class]).unwrap();
-    let mut none = node_with_interfaces();
-    none.settings.addresses.clear();
-    let refused = decided_on(&none, vec![moved("fast", "ens1v0", "192.0.2.10/24")]);
+    let plain = |device| allocated("fast", "n1/netdev", device, &json!({}));
+    is(
+        plain("ens1v0"),
+        Some(&["198.51.100.7/24", "2001:db8::7/64"]),
+    );
+    let unset = network(plain("ens1v1")).unwrap();
+    assert_eq!(unset.ips, None);
+    // A CNI plugin does as it likes, and what does not move has no network of the pod's.
+    assert_eq!(network(plain("ens2v0")), None);
+    assert_eq!(network(allocated("n", "n1/nic", "ens1", &json!({}))), None);
+}
+
+#[test]
+fn what_describes_a_device_says_which_alternative_and_slot_it_is() {
+    let mut slot = allocated("nic", "n1/nic", "ens1-slot-3", &json!({}));
+    slot.chosen = "nic/fast".to_owned();
+    let decision = decided(vec![slot]).unwrap();
+    let described = &decision.described[0];
+    assert_eq!(
+        (described.request.as_str(), described.chosen.as_str()),
+        ("nic", "nic/fast")
+    );
+    assert_eq!(described.attributes["slot"].int, Some(3));
+}
+
+#[test]
+fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
+    let node = node_with_interfaces();
+    for (parameters, says) in [
+        (
+            json!({"address": "203.0.113.1/24"}),
+            "parameter address sets 203.0.113.1/24, which is in none of the networks that this node allows to claims (192.0.2.0/24, 2001:db8::/64); ask its operator for addresses under [kubernetes], or for a DeviceClass with it",
+        ),
+        (
+            json!({"routes": ["198.51.100.0/24", "198.51.0.0/16 via 192.0.2.1"]}),
+            "parameter routes sets 198.51.0.0/16 via 192.0.2.1, which is in none of the networks that this node allows to claims (198.51.100.0/24); ask its operator for routes under [kubernetes], or for a DeviceClass with it",
+        ),
+        (
+            json!({"mtu": 1501}),
+            "parameter mtu is 1501, and this node allows claims at most 1500; ask its operator for mtu under [kubernetes], or for a DeviceClass with it",
+        ),
+    ] {
+        let mut foreign = moved("fast", "ens1v0", &parameters);
+        let refused = decided_on(&node, vec![foreign.clone()]).unwrap_err();
+        assert_eq!(refused, format!("request \"fast\": {says}"));
+        let said = Parameters::parse(&parameters, Author::Class).unwrap();
+        foreign.parameters.override_by(&said, true);
+        decided_on(&node, vec![foreign]).unwrap();
+    }
+    let mut wide = node_with_interfaces();
+    wide.settings.mtu = "9000".parse().unwrap();
+    let large = |mtu: u32| decided_on(&wide, vec![moved("fast", "ens1v0", &json!({"mtu": mtu}))]);
+    large(9000).unwrap();
+    assert!(large(9001).unwrap_err().contains("at most 9000"));
+    wide.settings.addresses.clear();
+    let refused = decided_on(&wide, vec![addressed("fast", "ens1v0", "192.0.2.10/24")]);
     assert!(refused.unwrap_err().contains("allows to claims (none)"));
 }
 
 #[test]
-fn an_address_is_for_one_interface_that_the_hook_moves() {
+fn an_interface_with_an_ipv6_address_has_the_mtu_of_ipv6() {
     let node = node_with_interfaces();
-    let same = ["ens1v0", "ens1v1"].map(|device| moved("any", device, "192.0.2.10/24"));
-    let refused = decided_on(&node, same.to_vec()).unwrap_err();
-    assert!(
-        refused.contains("sets 192.0.2.10 for two devices of the claim"),
-        "{refused}"
-    );
-    let refused = decided_on(&node, vec![moved("a", "ens2v0", "192.0.2.10/24")]).unwrap_err();
-    assert!(refused.contains("a CNI plugin moves ens2v0"), "{refused}");
-    let of_nic = |request| {
-        allocated(
-            request,
-            "n1/nic",
-            "ens1",
-            &json!({"address": "192.0.2.10/24"}),
-        )
+    let with = |mtu: u32, address| {
+        let parameters = json!({"mtu": mtu, "address": address});
+        decided_on(&node, vec![moved("fast", "ens1v0", &parameters)])
     };
-    let refused = decided_on(&node, vec![of_nic("nic")]).unwrap_err();
-    assert!(
-        refused.contains("parameter address is for devices of class netdev"),
-        "{refused}"
-    );
-    // Said of all devices of a claim, it is for those that have a use for it.
-    let both = vec![of_nic("any"), moved("any", "ens1v0", "192.0.2.10/24")];
-    assert_eq!(decided_on(&node, both).unwrap().leased.len(), 1);
+    with(1280, "2001:db8::10/64").unwrap();
+    with(1000, "192.0.2.10/24").unwrap();
+    let refused = with(1279, "2001:db8::10/64").unwrap_err();
+    let says = "parameter mtu is 1279, and an interface with an IPv6 address such as 2001:db8::10/64 has at least 1280";
+    assert!(refused.contains(says), "{refused}");
+}
+
+#[test]
+fn a_name_and_an_address_are_for_one_interface() {
+    let node = node_with_interfaces();
+    for (parameters, says) in [
+        (
+            json!({"address": "192.0.2.10/24"}),
+            "address sets 192.0.2.10",
+        ),
+        (json!({"name": "net1"}), "name sets net1"),
+    ] {
+        let same = ["ens1v0", "ens1v1"].map(|device| moved("any", device, &parameters));
+        let refused = decided_on(&node, same.to_vec()).unwrap_err();
+        let says = format!("parameter {says} for two devices of the claim");
+        assert!(refused.contains(&says), "{refused}");
+    }
+    let names = ["net1", "net2"].map(|name| json!({"name": name, "mtu": 1400}));
+    let [one, two] = &names;
+    let both = vec![moved("a", "ens1v0", one), moved("b", "ens1v1", two)];
+    assert_eq!(decided_on(&node, both).unwrap().leased.len(), 2);
+}
+
+#[test]
+fn what_is_said_of_an_interface_is_for_one_that_the_hook_moves() {
+    let node = node_with_interfaces();
+    for parameter in [
+        json!({"address": "192.0.2.10/24"}),
+        json!({"name": "net1"}),
+        json!({"mtu": 1400}),
+        json!({"routes": "198.51.100.0/24"}),
+    ] {
+        let key = parameter.as_object().unwrap().keys().next().unwrap();
+        let refused = decided_on(&node, vec![moved("a", "ens2v0", &parameter)]).unwrap_err();
+        let says = format!("parameter {key}: a CNI plugin moves ens2v0");
+        assert!(refused.contains(&says), "{refused}");
+        let of_nic = |request| allocated(request, "n1/nic", "ens1", &parameter);
+        let refused = decided_on(&node, vec![of_nic("nic")]).unwrap_err();
+        let says = format!("parameter {key} is for devices of class netdev");
+        assert!(refused.contains(&says), "{refused}");
+        // Said of all devices of a claim, it is for those that have a use for it.
+        let both = vec![of_nic("any"), moved("any", "ens1v0", &parameter)];
+        assert_eq!(decided_on(&node, both).unwrap().leased.len(), 1);
+    }
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! What this driver says of claims, beside their devices in slices.
+
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use kube_client::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::{Api, ApiError, segment};
+use crate::dra::DRIVER;
+
+impl Api {
+    /// Makes these the devices of ours in the status of a claim; none takes away what was there. The claim as it is
+    /// then. One of another uid is refused with a conflict.
+    pub async fn apply_claim_devices(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        devices: &[AllocatedDeviceStatus],
+    ) -> Result<ResourceClaim, ApiError> {
+        let (of, segment) = (segment(namespace), segment(name));
+        let what = format!("writing the devices of ResourceClaim {of}/{segment}");
+        let claims = kube_client::Api::<ResourceClaim>::namespaced(self.client.clone(), &of);
+        let object = json!({
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "status": {"devices": devices},
+        });
+        let (params, patch) = (PatchParams::apply(DRIVER).force(), Patch::Apply(object));
+        let asked = claims.patch_status(&segment, &params, &patch);
+        self.ask("PATCH", &what, asked).await
+    }
+
+    pub async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), ApiError> {
+        let namespace = segment(namespace);
+        let what = format!("writing an Event in namespace {namespace}");
+        let events = kube_client::Api::<Event>::namespaced(self.client.clone(), &namespace);
+        let params = PostParams::default();
+        let asked = events.create(&params, event);
+        self.ask("POST", &what, asked).await.map(|_| ())
+    }
+
+    /// Changes some fields of an Event.
+    pub async fn change_event(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &Value,
+    ) -> Result<(), ApiError> {
+        let (namespace, name) = (segment(namespace), segment(name));
+        let what = format!("writing Event {namespace}/{name}");
+        let events = kube_client::Api::<Event>::namespaced(self.client.clone(), &namespace);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(change));
+        let asked = events.patch(&name, &params, &patch);
+        self.ask("PATCH", &what, asked).await.map(|_| ())
+    }
+}

@@ -1,0 +1,63 @@
+//! What is said of a device that a claim gets: to programs in its pods, and in the status of the claim.
+
+use k8s_openapi::api::resource::v1::NetworkDeviceData;
+use onload_core::class::Class;
+use onload_core::lease::Facts;
+use onload_host::offers::Offer;
+
+use super::{Surroundings, interface};
+use crate::dra::names::slot_of;
+use crate::dra::own_resources::resource_of;
+use crate::dra::prepare::allocation::Allocated;
+use crate::dra::prepare::metadata::Described;
+use crate::dra::prepare::own_spec::PreparedDevice;
+use crate::dra::slices::{Form, attributes};
+
+impl Surroundings<'_> {
+    pub(super) fn describe(&self, allocated: &Allocated, offer: &Offer) -> Described {
+        let resource = resource_of(offer, &self.snapshot.settings);
+        let form = slot_of(&allocated.device).map_or(Form::One, Form::Slot);
+        Described {
+            request: allocated.request.clone(),
+            chosen: allocated.chosen.clone(),
+            attributes: attributes(offer, form, resource.as_ref()),
+            prepared: PreparedDevice {
+                pool: allocated.pool.clone(),
+                device: allocated.device.clone(),
+                share_id: allocated.share_id.clone(),
+                network: self.network(allocated, offer),
+            },
+        }
+    }
+
+    /// What an interface will be in the pod, as far as that is known here. A CNI plugin does as it likes.
+    fn network(&self, allocated: &Allocated, offer: &Offer) -> Option<NetworkDeviceData> {
+        let by_cni = |pool: &String| self.snapshot.cni_pools.contains(pool);
+        if offer.class != Class::Netdev || allocated.is_admin || offer.pools.iter().any(by_cni) {
+            return None;
+        }
+        let moved = interface::moved(offer)?.name;
+        let said = &allocated.parameters;
+        let name = said.name.as_ref().map(|name| name.value.to_string());
+        let configured = self.snapshot.netdev_addresses.get(offer.name.as_str());
+        let addresses = said.address.as_ref().map(|said| &said.value);
+        let addresses = addresses.or(configured);
+        let addresses = addresses.into_iter().flatten().map(ToString::to_string);
+        let addresses: Vec<String> = addresses.collect();
+        Some(NetworkDeviceData {
+            interface_name: Some(name.unwrap_or_else(|| moved.to_string())),
+            ips: (!addresses.is_empty()).then_some(addresses),
+            hardware_address: moved_address(offer),
+        })
+    }
+}
+
+/// The hardware address of an interface that is in a container.
+fn moved_address(offer: &Offer) -> Option<String> {
+    let leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
+    let mut moved = leases.filter_map(|lease| lease.moved.as_ref());
+    moved.find_map(|moved| match &moved.facts {
+        Facts::Interface(facts) => Some(facts.mac.clone()),
+        Facts::Rdma(_) | Facts::Function(_) => None,
+    })
+}

@@ -1,0 +1,178 @@
+//! What a claim or its class wants of an interface in the pod.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+use anyhow::{Context, Result, bail};
+use onload_core::class::Class;
+use onload_core::hook_arguments::MovedInterface;
+use onload_core::host_settings::Interface;
+use onload_core::kubernetes_settings::KubernetesSettings;
+use onload_core::netdev::address::{InterfaceAddress, Network};
+use onload_host::offers::{Attribute, Offer};
+use onload_sys::text::Listed;
+
+use crate::dra::prepare::allocation::Allocated;
+use crate::dra::prepare::own_spec::{Leased, PodInterface};
+use crate::dra::prepare::parameters::{Author, Said, misplaced};
+use crate::host_state::Snapshot;
+
+/// The least MTU of a link with IPv6 (RFC 8200, 5); the kernel takes IPv6 from an interface with less.
+const LEAST_OF_IPV6: u32 = 1280;
+
+/// The interface with what a claim or its class says of it, if it says something.
+pub(super) fn in_pod(
+    snapshot: &Snapshot,
+    offer: &Offer,
+    allocated: &Allocated,
+) -> Result<Option<PodInterface>> {
+    let Some((parameter, is_of_request)) = first_said(allocated) else {
+        return Ok(None);
+    };
+    if offer.class != Class::Netdev {
+        if is_of_request {
+            return Err(misplaced(parameter, "netdev", offer));
+        }
+        return Ok(None);
+    }
+    let device = &offer.name;
+    let cni_pools = &snapshot.cni_pools;
+    if offer.pools.iter().any(|pool| cni_pools.contains(pool)) {
+        bail!(
+            "parameter {parameter}: a CNI plugin moves {device}, and sets what it is there; set that in the plugin's configuration"
+        );
+    }
+    check(&snapshot.settings, allocated)?;
+    let moved = moved(offer).with_context(|| {
+        format!(
+            "parameter {parameter}: which interface {device} is, is not known; run `onload-ctk discover` on the node"
+        )
+    })?;
+    let said = &allocated.parameters;
+    Ok(Some(PodInterface {
+        moved,
+        name: value(said.name.as_ref()),
+        mtu: value(said.mtu.as_ref()),
+        addresses: value(said.address.as_ref()).unwrap_or_default(),
+        routes: value(said.routes.as_ref()).unwrap_or_default(),
+    }))
+}
+
+fn value<T: Clone>(said: Option<&Said<T>>) -> Option<T> {
+    said.map(|said| said.value.clone())
+}
+
+/// A parameter for interfaces that was said: one of this request, if there is one.
+fn first_said(allocated: &Allocated) -> Option<(&'static str, bool)> {
+    let said = &allocated.parameters;
+    let all = [
+        ("name", said.name.as_ref().map(|said| said.is_of_request)),
+        ("mtu", said.mtu.as_ref().map(|said| said.is_of_request)),
+        (
+            "address",
+            said.address.as_ref().map(|said| said.is_of_request),
+        ),
+        (
+            "routes",
+            said.routes.as_ref().map(|said| said.is_of_request),
+        ),
+    ];
+    let said = all.into_iter();
+    said.filter_map(|(parameter, is_of_request)| Some((parameter, is_of_request?)))
+        .max_by_key(|(_, is_of_request)| *is_of_request)
+}
+
+/// A claim is written by whoever may make pods, so that its operator bounds it; a class by who runs the cluster.
+fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
+    let said = &allocated.parameters;
+    // A container that sets an address can impersonate any machine of its network.
+    for address in of_claim(said.address.as_ref()).into_iter().flatten() {
+        let contains = |network: &Network| network.contains(address);
+        within(
+            &settings.addresses,
+            contains,
+            address,
+            "address",
+            "addresses",
+        )?;
+    }
+    for route in of_claim(said.routes.as_ref()).into_iter().flatten() {
+        let covers = |network: &Network| network.covers(&route.network);
+        within(&settings.routes, covers, route, "routes", "routes")?;
+    }
+    if let Some(mtu) = of_claim(said.mtu.as_ref())
+        && mtu.get() > settings.mtu.get()
+    {
+        bail!(
+            "parameter mtu is {mtu}, and this node allows claims at most {}; ask its operator for mtu under [kubernetes], or for a DeviceClass with it",
+            settings.mtu
+        );
+    }
+    let addresses = said.address.iter().flat_map(|said| &said.value);
+    let mut of_ipv6 = addresses.filter(|address| address.address().is_ipv6());
+    match (&said.mtu, of_ipv6.next()) {
+        (Some(mtu), Some(address)) if mtu.value.get() < LEAST_OF_IPV6 => bail!(
+            "parameter mtu is {}, and an interface with an IPv6 address such as {address} has at least {LEAST_OF_IPV6}",
+            mtu.value
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn of_claim<T>(said: Option<&Said<T>>) -> Option<&T> {
+    let said = said?;
+    (said.author == Author::Claim).then_some(&said.value)
+}
+
+fn within(
+    networks: &[Network],
+    has_it: impl Fn(&Network) -> bool,
+    value: &impl Display,
+    parameter: &str,
+    key: &str,
+) -> Result<()> {
+    if networks.iter().any(has_it) {
+        return Ok(());
+    }
+    let names: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    let allowed = if names.is_empty() {
+        "none".to_owned()
+    } else {
+        Listed(&names).to_string()
+    };
+    bail!(
+        "parameter {parameter} sets {value}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for {key} under [kubernetes], or for a DeviceClass with it"
+    )
+}
+
+pub(super) fn moved(offer: &Offer) -> Option<MovedInterface> {
+    let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
+        return None;
+    };
+    let name = Interface::try_from(name.clone()).ok()?;
+    let pci = offer.pci?;
+    Some(MovedInterface { name, pci })
+}
+
+/// Two interfaces of one address would answer for each other, and a pod cannot have two of one name.
+pub(super) fn refuse_twice(before: &[Leased], given: &[Leased]) -> Result<()> {
+    let mut taken: BTreeSet<(&str, String)> = before.iter().flat_map(unique).collect();
+    for (parameter, value) in given.iter().flat_map(unique) {
+        if !taken.insert((parameter, value.clone())) {
+            bail!(
+                "parameter {parameter} sets {value} for two devices of the claim; name the request that it is for in requests of the configuration"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn unique(leased: &Leased) -> Vec<(&'static str, String)> {
+    let Some(interface) = &leased.interface else {
+        return Vec::new();
+    };
+    let addresses = interface.addresses.iter().map(InterfaceAddress::address);
+    let addresses = addresses.map(|one| ("address", one.to_string()));
+    let name = interface.name.iter().map(|name| ("name", name.to_string()));
+    name.chain(addresses).collect()
+}

@@ -1,0 +1,428 @@
+//! What programs in a pod can read of its devices (KEP-5304): a file for each request of a claim, in this driver's own
+//! directory, which the specification of the claim mounts where programs look for it.
+//!
+//! Each is written before its containers start and has what an interface is in the pod already: the hook makes it so, or
+//! the container does not start. A file that is mounted keeps its inode: a container would not see a new one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::resource::v1::DeviceAttribute;
+use onload_cdi::Mount;
+use onload_core::lease::ClaimUid;
+use onload_sys::text::Quoted;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::own_spec::{Owner, PreparedDevice};
+use crate::dra::DRIVER;
+use crate::dra::names::is_label;
+
+/// Where the files of all drivers are in a container (`ContainerDir` of k8s.io/dynamic-resource-allocation).
+const IN_CONTAINER: &str = "/var/run/kubernetes.io/dra-device-attributes";
+/// Where they are in a driver's own directory.
+const DIRECTORY: &str = "dra-device-metadata";
+/// The newest first: a reader takes the first that it knows.
+const VERSIONS: [&str; 2] = [
+    "metadata.resource.k8s.io/v1beta1",
+    "metadata.resource.k8s.io/v1alpha1",
+];
+const END: &str = ".json";
+/// Programs of any user may read it.
+const READABLE: u32 = 0o644;
+
+/// A device of a claim, and what its slice says of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Described {
+    /// As in [`super::allocation::Allocated`].
+    pub(crate) request: String,
+    pub(crate) chosen: String,
+    pub(crate) prepared: PreparedDevice,
+    pub(crate) attributes: BTreeMap<String, DeviceAttribute>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DeviceMetadata<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    metadata: Metadata<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod_claim_name: Option<&'a str>,
+    requests: [Request<'a>; 1],
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Metadata<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    uid: &'a str,
+    /// Rises with each change of the file.
+    generation: i64,
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    name: &'a str,
+    devices: Vec<Device<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Device<'a> {
+    driver: &'a str,
+    pool: &'a str,
+    name: &'a str,
+    attributes: &'a BTreeMap<String, DeviceAttribute>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_data: Option<&'a k8s_openapi::api::resource::v1::NetworkDeviceData>,
+}
+
+/// The files of a driver that has its own directory below that of kubelet.
+#[derive(Clone, Debug)]
+pub(crate) struct MetadataFiles {
+    dir: PathBuf,
+}
+
+impl MetadataFiles {
+    pub(crate) fn of_driver(own_dir: &Path) -> Self {
+        MetadataFiles {
+            dir: own_dir.join(DIRECTORY),
+        }
+    }
+
+    /// Writes the files of a claim; what mounts that of each request.
+    pub(crate) fn write(
+        &self,
+        uid: &ClaimUid,
+        owner: &Owner,
+        devices: &[Described],
+    ) -> Result<BTreeMap<String, Mount>> {
+        let mut requests: BTreeMap<&str, Vec<&Described>> = BTreeMap::new();
+        for device in devices {
+            requests.entry(&device.request).or_default().push(device);
+        }
+        let mut mounts = BTreeMap::new();
+        for (request, devices) in requests {
+            if !is_label(request) {
+                bail!("request {} is no name of a file", Quoted(request));
+            }
+            let path = self.of_claim(uid).join(format!("{request}{END}"));
+            let text = |generation| text(uid, owner, &devices, generation);
+            write_one(&path, text)
+                .with_context(|| format!("writing what pods read to {}", path.display()))?;
+            mounts.insert(request.to_owned(), mount(&path, owner, request));
+        }
+        Ok(mounts)
+    }
+
+    /// Removes those of a claim. That there are none is no error.
+    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<()> {
+        let path = self.of_claim(uid);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("removing {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The claims that have some.
+    pub(crate) fn list(&self) -> Vec<ClaimUid> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let uids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        uids.collect()
+    }
+
+    fn of_claim(&self, uid: &ClaimUid) -> PathBuf {
+        self.dir.join(uid.as_str())
+    }
+}
+
+fn text(
+    uid: &ClaimUid,
+    owner: &Owner,
+    devices: &[&Described],
+    generation: i64,
+) -> serde_json::Result<String> {
+    let mut text = String::new();
+    for api_version in VERSIONS {
+        let of_devices = devices.iter().map(|device| Device {
+            driver: DRIVER,
+            pool: &device.prepared.pool,
+            name: &device.prepared.device,
+            attributes: &device.attributes,
+            network_data: device.prepared.network.as_ref(),
+        });
+        text += &serde_json::to_string(&DeviceMetadata {
+            api_version,
+            kind: "DeviceMetadata",
+            metadata: Metadata {
+                name: &owner.name,
+                namespace: &owner.namespace,
+                uid: uid.as_str(),
+                generation,
+            },
+            pod_claim_name: owner.pod_claim.as_deref(),
+            requests: [Request {
+                name: devices.first().map_or("", |device| &device.chosen),
+                devices: of_devices.collect(),
+            }],
+        })?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Writes a file that is not there, or differs by more than its generation.
+fn write_one(path: &Path, text: impl Fn(i64) -> serde_json::Result<String>) -> Result<()> {
+    let Some(before) = read(path)? else {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        // It need not reach the disk: a claim is prepared again after a reboot.
+        let mut file = File::create(path)?;
+        file.set_permissions(Permissions::from_mode(READABLE))?;
+        return Ok(file.write_all(text(1)?.as_bytes())?);
+    };
+    let generation = generation(&before);
+    if text(generation)?.trim_end() == before.trim_end() {
+        return Ok(());
+    }
+    let mut now = text(generation + 1)?;
+    // It never gets shorter, and is written by one call: who reads meanwhile finds no end in the midst of it.
+    let rest = before.len().saturating_sub(now.len());
+    now.extend(std::iter::repeat_n('\n', rest));
+    let file = OpenOptions::new().write(true).open(path)?;
+    Ok(file.write_all_at(now.as_bytes(), 0)?)
+}
+
+fn read(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // What is no text was not written by this program.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(String::new())),
+        read => read.map(Some),
+    }
+}
+
+fn generation(text: &str) -> i64 {
+    let line = text.lines().next().unwrap_or_default();
+    let value: Value = serde_json::from_str(line).unwrap_or_default();
+    value["metadata"]["generation"].as_i64().unwrap_or(0)
+}
+
+fn mount(path: &Path, owner: &Owner, request: &str) -> Mount {
+    let of_claim = match &owner.pod_claim {
+        Some(name) => format!("resourceclaimtemplates/{name}"),
+        None => format!("resourceclaims/{}", owner.name),
+    };
+    Mount {
+        host_path: path.display().to_string(),
+        container_path: format!("{IN_CONTAINER}/{of_claim}/{request}/{DRIVER}-metadata.json"),
+        options: ["ro", "bind", "nosuid", "nodev", "noexec"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..Mount::default()
+    }
+}
+
+/// The hardware address of an interface of the host.
+pub(crate) fn hardware_address(host_root: &Path, interface: &str) -> Option<String> {
+    let of_interface = Path::new("sys/class/net").join(interface).join("address");
+    let text = fs::read_to_string(host_root.join(of_interface)).ok()?;
+    let text = text.trim_end();
+    let is_hex = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split(':').all(is_hex).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use k8s_openapi::api::resource::v1::NetworkDeviceData;
+    use onload_test_tree::names_in;
+    use serde_json::json;
+
+    use super::*;
+
+    const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+
+    fn uid() -> ClaimUid {
+        UID.parse().unwrap()
+    }
+
+    fn owner(pod_claim: Option<&str>) -> Owner {
+        Owner {
+            namespace: "default".to_owned(),
+            name: "c".to_owned(),
+            pod_claim: pod_claim.map(str::to_owned),
+            devices: Vec::new(),
+        }
+    }
+
+    fn described(request: &str, device: &str) -> Described {
+        let pci = DeviceAttribute {
+            string: Some("0000:81:10.0".to_owned()),
+            ..DeviceAttribute::default()
+        };
+        let base = request.split('/').next().unwrap();
+        Described {
+            request: base.to_owned(),
+            chosen: request.to_owned(),
+            prepared: PreparedDevice {
+                pool: "n1/vfio".to_owned(),
+                device: device.to_owned(),
+                ..PreparedDevice::default()
+            },
+            attributes: BTreeMap::from([("resource.kubernetes.io/pciBusID".to_owned(), pci)]),
+        }
+    }
+
+    fn documents(mount: &Mount) -> Vec<Value> {
+        let text = fs::read_to_string(&mount.host_path).unwrap();
+        let documents = text.lines().filter(|line| !line.is_empty());
+        documents
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn each_request_has_a_file_in_all_versions_with_the_newest_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = MetadataFiles::of_driver(dir.path());
+        let devices = [
+            described("a/fast", "x"),
+            described("a/fast", "y"),
+            described("b", "z"),
+        ];
+        let mounts = files.write(&uid(), &owner(None), &devices).unwrap();
+        assert_eq!(mounts.keys().collect::<Vec<_>>(), ["a", "b"]);
+        let of_a = documents(&mounts["a"]);
+        let versions: Vec<&str> = of_a
+            .iter()
+            .map(|one| one["apiVersion"].as_str().unwrap())
+            .collect();
+        assert_eq!(versions, VERSIONS);
+        let device = |name: &str| {
+            json!({"driver": "onload.dev", "pool": "n1/vfio", "name": name,
+            "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:81:10.0"}}})
+        };
+        assert_eq!(
+            of_a[1],
+            json!({
+                "apiVersion": "metadata.resource.k8s.io/v1alpha1",
+                "kind": "DeviceMetadata",
+                "metadata": {"name": "c", "namespace": "default", "uid": UID, "generation": 1},
+                "requests": [{"name": "a/fast", "devices": [device("x"), device("y")]}],
+            })
+        );
+        let mount = &mounts["a"];
+        assert_eq!(
+            mount.container_path,
+            "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/a/onload.dev-metadata.json"
+        );
+        assert!(mount.options.contains(&"ro".to_owned()));
+        let mode = fs::metadata(&mount.host_path).unwrap().mode();
+        assert_eq!(mode & 0o777, READABLE);
+        assert_eq!(files.list(), [uid()]);
+        files.remove(&uid()).unwrap();
+        files.remove(&uid()).unwrap();
+        assert!(names_in(&dir.path().join(DIRECTORY)).is_empty());
+    }
+
+    #[test]
+    fn a_claim_of_a_template_goes_by_what_its_pod_calls_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = MetadataFiles::of_driver(dir.path());
+        let of_template = owner(Some("nic"));
+        let mounts = files.write(&uid(), &of_template, &[described("r", "x")]);
+        let mount = &mounts.unwrap()["r"];
+        assert!(
+            mount
+                .container_path
+                .ends_with("/resourceclaimtemplates/nic/r/onload.dev-metadata.json")
+        );
+        assert_eq!(documents(mount)[0]["podClaimName"], "nic");
+    }
+
+    #[test]
+    fn a_file_that_changes_keeps_its_inode_and_its_generation_rises() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = MetadataFiles::of_driver(dir.path());
+        let mut device = described("r", "x");
+        device.prepared.network = Some(NetworkDeviceData {
+            interface_name: Some("ens1v0".to_owned()),
+            ips: Some(vec!["192.0.2.10/24".to_owned()]),
+            hardware_address: Some("02:00:00:00:10:01".to_owned()),
+        });
+        let write = |device: &Described| {
+            let written = files.write(&uid(), &owner(None), std::slice::from_ref(device));
+            written.unwrap().remove("r").unwrap()
+        };
+        let mount = write(&device);
+        let stat = || {
+            let of_file = fs::metadata(&mount.host_path).unwrap();
+            (of_file.ino(), of_file.mtime_nsec())
+        };
+        let first = stat();
+        write(&device);
+        assert_eq!(stat(), first, "it is not written again");
+        let network = &documents(&mount)[0]["requests"][0]["devices"][0]["networkData"];
+        assert_eq!(network["ips"], json!(["192.0.2.10/24"]));
+        device.prepared.network = None;
+        write(&device);
+        assert_eq!(stat().0, first.0);
+        let documents = documents(&mount);
+        assert_eq!(documents.len(), 2);
+        for document in documents {
+            assert_eq!(document["metadata"]["generation"], 2);
+            assert_eq!(
+                document["requests"][0]["devices"][0].get("networkData"),
+                None
+            );
+        }
+        // Somebody has damaged it.
+        fs::write(&mount.host_path, b"\xff").unwrap();
+        write(&device);
+        assert_eq!(
+            generation(&fs::read_to_string(&mount.host_path).unwrap()),
+            1
+        );
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = MetadataFiles::of_driver(dir.path());
+        let error = files.write(&uid(), &owner(None), &[described("..", "x")]);
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "request \"..\" is no name of a file"
+        );
+    }
+
+    #[test]
+    fn a_hardware_address_is_read_as_the_kernel_writes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let of_interface = dir.path().join("sys/class/net/ens1v0");
+        fs::create_dir_all(&of_interface).unwrap();
+        assert_eq!(hardware_address(dir.path(), "ens1v0"), None);
+        for (text, address) in [
+            ("02:00:00:00:10:01\n", Some("02:00:00:00:10:01")),
+            ("\n", None),
+            ("02:00:zz\n", None),
+        ] {
+            fs::write(of_interface.join("address"), text).unwrap();
+            assert_eq!(
+                hardware_address(dir.path(), "ens1v0").as_deref(),
+                address,
+                "{text:?}"
+            );
+        }
+    }
+}

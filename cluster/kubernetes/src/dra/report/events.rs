@@ -1,0 +1,308 @@
+//! Events, and how many of them. What is said again of an object is a number in the Event that said it first. kubelet
+//! asks for a refused claim every minute, and a link can go up and down all day: each object has a few at once and then
+//! one in five minutes, and all objects together one a second.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use onload_host::specdir::sha256;
+use serde_json::{Value, json};
+
+use crate::dra::DRIVER;
+use crate::dra::health::cut;
+use crate::dra::names::NodeName;
+
+/// The most bytes of a note (`NoteLengthLimit` of k8s.io/kubernetes/pkg/apis/core/validation).
+const MOST_NOTE: usize = 1024;
+/// The most bytes of the name of whoever reports (`ReportingInstanceLengthLimit`).
+const MOST_INSTANCE: usize = 128;
+/// The most bytes that are taken of an object's name into that of its Event.
+const MOST_NAME: usize = 200;
+/// What each object may have at once, and then so often.
+const OF_OBJECT: (u32, Duration) = (5, Duration::from_secs(300));
+/// The same for all of them.
+const OF_ALL: (u32, Duration) = (50, Duration::from_secs(1));
+/// What has been quiet for so long is forgotten, and said again by another Event.
+const FORGOTTEN: Duration = Duration::from_secs(1800);
+/// How many Events are remembered.
+const MOST_REMEMBERED: usize = 512;
+
+/// Why an Event is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    PrepareRefused,
+    DeviceUnhealthy,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Reason::PrepareRefused => "PrepareRefused",
+            Reason::DeviceUnhealthy => "DeviceUnhealthy",
+        }
+    }
+
+    /// What was done, or is to be.
+    fn action(self) -> &'static str {
+        match self {
+            Reason::PrepareRefused => "Prepare",
+            Reason::DeviceUnhealthy => "Watch",
+        }
+    }
+}
+
+/// What is to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Write {
+    New(Box<Event>),
+    /// The same again, with the namespace and the name of the Event.
+    Again(String, String, Value),
+}
+
+#[derive(Debug)]
+pub(super) struct Events {
+    instance: String,
+    all: Bucket,
+    of_objects: BTreeMap<String, Bucket>,
+    said: BTreeMap<String, SaidBefore>,
+}
+
+#[derive(Debug)]
+struct SaidBefore {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+/// So many at once, and one more each time an interval has passed.
+#[derive(Debug)]
+struct Bucket {
+    left: u32,
+    filled: Instant,
+}
+
+impl Bucket {
+    fn full((most, _): (u32, Duration), now: Instant) -> Bucket {
+        Bucket {
+            left: most,
+            filled: now,
+        }
+    }
+
+    fn fill(&mut self, (most, every): (u32, Duration), now: Instant) {
+        let passed = now.saturating_duration_since(self.filled).as_secs() / every.as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_add(passed).min(most);
+        self.filled += every * passed.min(most);
+        if self.left == most {
+            self.filled = now;
+        }
+    }
+}
+
+impl Events {
+    pub(super) fn new(node: &NodeName, now: Instant) -> Events {
+        Events {
+            instance: cut(&format!("{DRIVER}-{node}"), MOST_INSTANCE).to_owned(),
+            all: Bucket::full(OF_ALL, now),
+            of_objects: BTreeMap::new(),
+            said: BTreeMap::new(),
+        }
+    }
+
+    /// What is to be written to say something of an object, which has a namespace, a name and a uid; none where there
+    /// were too many.
+    pub(super) fn say(
+        &mut self,
+        regarding: ObjectReference,
+        related: Option<ObjectReference>,
+        reason: Reason,
+        note: &str,
+        now: Instant,
+    ) -> Option<Write> {
+        let object = regarding.uid.clone()?;
+        if !self.may(&object, now) {
+            return None;
+        }
+        let key = sha256(format!("{object} {} {note}", reason.as_str()).as_bytes());
+        let time = MicroTime(Timestamp::now());
+        if let Some(before) = self.said.get_mut(&key) {
+            before.count = before.count.saturating_add(1);
+            before.last = now;
+            let change = json!({"series": {"count": before.count, "lastObservedTime": time}});
+            return Some(Write::Again(
+                regarding.namespace?,
+                before.name.clone(),
+                change,
+            ));
+        }
+        let of = regarding.name.clone()?;
+        // Two starts say the same of an object in two Events.
+        let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
+        let name = format!("{}.{}", cut(&of, MOST_NAME), cut(&unique, 16));
+        let before = SaidBefore {
+            name: name.clone(),
+            count: 1,
+            last: now,
+        };
+        self.said.insert(key, before);
+        Some(Write::New(Box::new(Event {
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: regarding.namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(time),
+            reporting_controller: Some(DRIVER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            action: Some(reason.action().to_owned()),
+            reason: Some(reason.as_str().to_owned()),
+            type_: Some("Warning".to_owned()),
+            note: Some(cut(note, MOST_NOTE).to_owned()),
+            regarding: Some(regarding),
+            related,
+            ..Event::default()
+        })))
+    }
+
+    /// An Event was not written, or is gone: the next one is another.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.said.retain(|_, before| before.name != name);
+    }
+
+    fn may(&mut self, object: &str, now: Instant) -> bool {
+        let is_fresh = |last: Instant| now.saturating_duration_since(last) < FORGOTTEN;
+        if self.said.len() >= MOST_REMEMBERED || self.of_objects.len() >= MOST_REMEMBERED {
+            self.said.retain(|_, before| is_fresh(before.last));
+            self.of_objects.retain(|_, bucket| is_fresh(bucket.filled));
+        }
+        self.all.fill(OF_ALL, now);
+        let is_known =
+            self.of_objects.contains_key(object) || self.of_objects.len() < MOST_REMEMBERED;
+        if self.all.left == 0 || !is_known || self.said.len() >= MOST_REMEMBERED {
+            return false;
+        }
+        let full = Bucket::full(OF_OBJECT, now);
+        let bucket = self.of_objects.entry(object.to_owned()).or_insert(full);
+        bucket.fill(OF_OBJECT, now);
+        if bucket.left == 0 {
+            return false;
+        }
+        bucket.left -= 1;
+        self.all.left -= 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some("default".to_owned()),
+            name: Some("web".to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+
+    fn events(now: Instant) -> Events {
+        Events::new(&"n1".parse().unwrap(), now)
+    }
+
+    fn said(events: &mut Events, uid: &str, note: &str, now: Instant) -> Option<Write> {
+        events.say(pod(uid), None, Reason::DeviceUnhealthy, note, now)
+    }
+
+    #[test]
+    fn the_same_of_an_object_is_a_number_in_its_first_event() {
+        let now = Instant::now();
+        let mut events = events(now);
+        let Some(Write::New(event)) = said(&mut events, "u1", "link down", now) else {
+            panic!("it is not said");
+        };
+        let name = event.metadata.name.unwrap();
+        assert!(name.starts_with("web.") && name.len() == 20, "{name}");
+        assert_eq!(event.note.as_deref(), Some("link down"));
+        assert_eq!(event.reporting_instance.as_deref(), Some("onload.dev-n1"));
+        let Some(Write::Again(namespace, again, change)) =
+            said(&mut events, "u1", "link down", now)
+        else {
+            panic!("it is another");
+        };
+        assert_eq!((namespace.as_str(), &again), ("default", &name));
+        assert_eq!(change["series"]["count"], 2);
+        for (uid, note) in [("u1", "gone"), ("u2", "link down")] {
+            let other = said(&mut events, uid, note, now);
+            assert!(matches!(other, Some(Write::New(_))), "{uid} {note}");
+        }
+        // Its Event was not written, or somebody has deleted it.
+        events.forget(&name);
+        let anew = said(&mut events, "u1", "link down", now);
+        assert!(matches!(anew, Some(Write::New(_))));
+    }
+
+    #[test]
+    fn an_object_has_five_at_once_and_then_one_in_five_minutes() {
+        let start = Instant::now();
+        let mut events = events(start);
+        let mut count = |from: u64, to: u64| {
+            let times = (from..to).map(|second| start + Duration::from_secs(second));
+            let said = times.filter(|now| said(&mut events, "u1", "link down", *now).is_some());
+            said.count()
+        };
+        assert_eq!(count(0, 290), 5);
+        assert_eq!(count(290, 3600), 11);
+    }
+
+    #[test]
+    fn all_objects_together_have_one_a_second() {
+        let start = Instant::now();
+        let mut events = events(start);
+        let mut written = 0;
+        for second in 0..10_u64 {
+            let now = start + Duration::from_secs(second);
+            for object in 0..200 {
+                let uid = format!("u{second}-{object}");
+                written += usize::from(said(&mut events, &uid, "gone", now).is_some());
+            }
+        }
+        assert_eq!(written, 59);
+    }
+
+    #[test]
+    fn objects_without_end_take_no_memory_without_end() {
+        let start = Instant::now();
+        let mut events = events(start);
+        let mut last = 0;
+        for minute in 0..1000_u64 {
+            let now = start + Duration::from_secs(60 * minute);
+            for object in 0..60 {
+                let uid = format!("u{minute}-{object}");
+                if said(&mut events, &uid, "gone", now).is_some() {
+                    last = minute;
+                }
+            }
+            assert!(events.said.len() <= MOST_REMEMBERED);
+            assert!(events.of_objects.len() <= MOST_REMEMBERED);
+        }
+        assert!(last > 990, "it is silent since {last}");
+    }
+
+    #[test]
+    fn a_note_is_cut() {
+        let now = Instant::now();
+        let event = said(&mut events(now), "u1", &"é".repeat(2000), now);
+        let Some(Write::New(event)) = event else {
+            panic!("it is not said");
+        };
+        assert_eq!(event.note.unwrap().len(), 1024);
+    }
+}

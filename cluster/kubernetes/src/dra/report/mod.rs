@@ -1,0 +1,27 @@
+//! What the API server is told of prepared claims, when kubelet has its answer already: how their devices are, in the
+//! status of each claim, and why a claim was refused or a device under a pod went bad, as Events.
+//!
+//! [`status`] says how the devices of a claim are, [`reporter`] keeps the claims so, and [`events`] writes no more Events
+//! than are read. Nothing waits for any of this, and while nothing changes nothing is asked.
+
+mod events;
+mod reporter;
+mod status;
+
+use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
+use onload_core::lease::ClaimUid;
+
+pub(super) use reporter::Reporter;
+
+use super::prepare::Owner;
+use crate::wire::dra::Claim;
+
+/// What became of a claim.
+#[derive(Debug)]
+pub(crate) enum Report {
+    Prepared(ClaimUid, Owner),
+    /// It was prepared before this start. The devices in its status are those that the API server has.
+    Found(ClaimUid, Owner, Vec<AllocatedDeviceStatus>),
+    Unprepared(ClaimUid, Owner),
+    Refused(Claim, String),
+}

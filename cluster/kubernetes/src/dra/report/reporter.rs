@@ -1,0 +1,386 @@
+//! Keeps the status of claims as their devices are.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use onload_agent::{Backoff, Said};
+use onload_core::lease::ClaimUid;
+use onload_sys::text::Chain;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+
+use super::Report;
+use super::events::{Events, Reason, Write};
+use super::status;
+use crate::dra::api::{Api, ApiError};
+use crate::dra::engine::REFUSED;
+use crate::dra::prepare::{Owner, Preparer};
+use crate::host_state::Snapshot;
+use crate::wire::dra::Claim;
+
+/// Requests that are under way at once.
+const AT_ONCE: usize = 4;
+/// A claim whose devices have been as they are for so long is told at once when they change.
+const QUIET: Duration = Duration::from_secs(120);
+/// Events that wait to be written; more are not.
+const MOST_WAITING: usize = 64;
+/// A server that refuses an Event may do so for its namespace alone.
+const EVENTS_REFUSED: Duration = Duration::from_secs(60);
+/// Pods of a claim that are told of a device; a claim has at most 256.
+const MOST_PODS: usize = 8;
+
+pub(crate) struct Reporter {
+    preparer: Arc<Preparer>,
+    api: Api,
+    host: watch::Receiver<Arc<Snapshot>>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    claims: BTreeMap<ClaimUid, Followed>,
+    events: Events,
+    waiting: VecDeque<Write>,
+    work: JoinSet<Done>,
+    /// Until then the server is not asked for the one or the other: it refuses, or wants it so.
+    no_status: Option<Instant>,
+    no_events: Option<Instant>,
+    said_of_status: Said,
+    said_of_events: Said,
+}
+
+/// A claim that is prepared, or was.
+struct Followed {
+    owner: Owner,
+    /// What the server has; none where that is not known.
+    told: Option<Vec<AllocatedDeviceStatus>>,
+    /// Whether that may be something else now.
+    is_stale: bool,
+    is_under_way: bool,
+    /// It is unprepared: its devices leave the status.
+    is_over: bool,
+    last: Option<Instant>,
+    not_before: Option<Instant>,
+    wait: Backoff,
+}
+
+impl Followed {
+    fn new(owner: Owner, told: Option<Vec<AllocatedDeviceStatus>>) -> Followed {
+        Followed {
+            owner,
+            told,
+            is_stale: true,
+            is_under_way: false,
+            is_over: false,
+            last: None,
+            not_before: None,
+            wait: Backoff::default(),
+        }
+    }
+}
+
+/// What a request has come to.
+enum Done {
+    Status {
+        uid: ClaimUid,
+        devices: Vec<AllocatedDeviceStatus>,
+        answer: Result<Box<ResourceClaim>, ApiError>,
+    },
+    /// With the name of an Event that was not written.
+    Event(Result<(), (String, ApiError)>),
+}
+
+impl Reporter {
+    pub(crate) fn new(
+        preparer: Arc<Preparer>,
+        reports: mpsc::UnboundedReceiver<Report>,
+    ) -> Reporter {
+        let node = &preparer.node;
+        Reporter {
+            api: node.api.clone(),
+            host: node.host.clone(),
+            reports,
+            claims: BTreeMap::new(),
+            events: Events::new(&node.name, Instant::now()),
+            preparer,
+            waiting: VecDeque::new(),
+            work: JoinSet::new(),
+            no_status: None,
+            no_events: None,
+            said_of_status: Said::default(),
+            said_of_events: Said::default(),
+        }
+    }
+
+    /// Until nobody looks at the host any more.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let next = self.begin();
+            let pause = async {
+                match next {
+                    Some(next) => sleep_until(next.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                report = self.reports.recv() => match report {
+                    Some(report) => self.note(report),
+                    None => return,
+                },
+                changed = self.host.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.claims.values_mut().for_each(|claim| claim.is_stale = true);
+                }
+                Some(Ok(done)) = self.work.join_next(), if !self.work.is_empty() => self.done(done),
+                () = pause => {}
+            }
+        }
+    }
+
+    fn note(&mut self, report: Report) {
+        match report {
+            Report::Prepared(uid, owner) => {
+                let claim = self.claims.entry(uid);
+                let claim = claim.or_insert_with(|| Followed::new(owner.clone(), None));
+                claim.owner = owner;
+                claim.is_over = false;
+                claim.is_stale = true;
+            }
+            Report::Found(uid, owner, devices) => {
+                let is_ours = |device: &AllocatedDeviceStatus| device.driver == crate::dra::DRIVER;
+                let told = devices.into_iter().filter(is_ours).collect();
+                let claim = self.claims.entry(uid);
+                claim.or_insert_with(|| Followed::new(owner, Some(told)));
+            }
+            Report::Unprepared(uid, owner) => {
+                let claim = self.claims.entry(uid);
+                let claim = claim.or_insert_with(|| Followed::new(owner, None));
+                claim.is_over = true;
+                claim.is_stale = true;
+                // Nothing is slowed down that happens once.
+                claim.not_before = None;
+            }
+            Report::Refused(claim, reason) => {
+                self.say(of_claim(&claim), None, Reason::PrepareRefused, &reason);
+            }
+        }
+    }
+
+    /// Begins what is due, as much as may be under way; when there is more.
+    fn begin(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        while self.work.len() < AT_ONCE
+            && let Some(write) = self.waiting.pop_front()
+        {
+            self.work.spawn(write_event(self.api.clone(), write));
+        }
+        if let Some(until) = self.no_status.filter(|until| now < *until) {
+            return Some(until);
+        }
+        let (snapshot, names) = self.preparer.now();
+        let mut next: Option<Instant> = None;
+        for (uid, claim) in &mut self.claims {
+            if !claim.is_stale || claim.is_under_way {
+                continue;
+            }
+            if let Some(later) = claim.not_before.filter(|later| now < *later) {
+                next = Some(next.map_or(later, |next| next.min(later)));
+                continue;
+            }
+            if self.work.len() >= AT_ONCE {
+                // The end of one of them is looked at anyway.
+                break;
+            }
+            claim.is_stale = false;
+            let before = claim.told.as_deref().unwrap_or_default();
+            let devices = if claim.is_over {
+                Vec::new()
+            } else {
+                status::devices(uid, &claim.owner, (&snapshot, &names), before)
+            };
+            if claim.told.as_ref() != Some(&devices) {
+                claim.is_under_way = true;
+                let owner = (claim.owner.namespace.clone(), claim.owner.name.clone());
+                let write = write_status(self.api.clone(), uid.clone(), owner, devices);
+                self.work.spawn(write);
+            }
+        }
+        let is_ended = |claim: &Followed| {
+            claim.is_over && !claim.is_under_way && claim.told.as_ref().is_some_and(Vec::is_empty)
+        };
+        self.claims.retain(|_, claim| !is_ended(claim));
+        next
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Event(Ok(())) => self.said_of_events.clear(),
+            Done::Event(Err((name, error))) => {
+                self.events.forget(&name);
+                self.no_events = left_alone(&error, EVENTS_REFUSED);
+                warn(&mut self.said_of_events, &error, "an Event is not written");
+            }
+            Done::Status {
+                uid,
+                devices,
+                answer,
+            } => {
+                let now = Instant::now();
+                let Some(claim) = self.claims.get_mut(&uid) else {
+                    return;
+                };
+                claim.is_under_way = false;
+                if claim.last.is_some_and(|last| now - last >= QUIET) {
+                    claim.wait.reset();
+                }
+                claim.last = Some(now);
+                claim.not_before = Some(now + claim.wait.next());
+                match answer {
+                    Ok(found) => {
+                        self.said_of_status.clear();
+                        let before = claim.told.replace(devices);
+                        self.say_gone_bad(&uid, &before.unwrap_or_default(), &found);
+                    }
+                    // There is no such claim any more: kubelet unprepares it, or has.
+                    Err(error) if is_gone(&error, &claim.owner.name) => claim.told = Some(devices),
+                    Err(error) => {
+                        claim.is_stale = true;
+                        self.no_status = left_alone(&error, REFUSED);
+                        let message = "the status of claims is not written; trying again";
+                        warn(&mut self.said_of_status, &error, message);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the pods of a claim what happened to its devices.
+    fn say_gone_bad(
+        &mut self,
+        uid: &ClaimUid,
+        before: &[AllocatedDeviceStatus],
+        found: &ResourceClaim,
+    ) {
+        let Some(claim) = self.claims.get(uid) else {
+            return;
+        };
+        let now = claim.told.as_deref().unwrap_or_default();
+        let notes = status::gone_bad(before, now).into_iter();
+        let notes: Vec<String> = notes
+            .map(|(device, why)| format!("device {} of pool {}: {why}", device.device, device.pool))
+            .collect();
+        let claim = of_claim(&Claim {
+            namespace: claim.owner.namespace.clone(),
+            name: claim.owner.name.clone(),
+            uid: uid.to_string(),
+        });
+        let pods = pods_of(found);
+        for note in notes {
+            for pod in &pods {
+                self.say(
+                    pod.clone(),
+                    Some(claim.clone()),
+                    Reason::DeviceUnhealthy,
+                    &note,
+                );
+            }
+        }
+    }
+
+    fn say(
+        &mut self,
+        regarding: ObjectReference,
+        related: Option<ObjectReference>,
+        reason: Reason,
+        note: &str,
+    ) {
+        let now = Instant::now();
+        let is_left_alone = self.no_events.is_some_and(|until| now < until);
+        if is_left_alone || self.waiting.len() >= MOST_WAITING {
+            return;
+        }
+        let said = self.events.say(regarding, related, reason, note, now);
+        self.waiting.extend(said);
+    }
+}
+
+async fn write_status(
+    api: Api,
+    uid: ClaimUid,
+    (namespace, name): (String, String),
+    devices: Vec<AllocatedDeviceStatus>,
+) -> Done {
+    let written = api.apply_claim_devices(&namespace, &name, uid.as_str(), &devices);
+    let answer = written.await.map(Box::new);
+    Done::Status {
+        uid,
+        devices,
+        answer,
+    }
+}
+
+async fn write_event(api: Api, write: Write) -> Done {
+    let (name, written) = match write {
+        Write::New(event) => {
+            let namespace = event.metadata.namespace.clone().unwrap_or_default();
+            let written = api.create_event(&namespace, &event).await;
+            (event.metadata.name.unwrap_or_default(), written)
+        }
+        Write::Again(namespace, name, change) => {
+            let written = api.change_event(&namespace, &name, &change).await;
+            (name, written)
+        }
+    };
+    Done::Event(written.map_err(|error| (name, error)))
+}
+
+fn warn(said: &mut Said, error: &ApiError, message: &'static str) {
+    let text = Chain(error).to_string();
+    if said.is_news(&text) {
+        tracing::warn!(error = %text, message);
+    }
+}
+
+/// Until when a server is not asked again, where it refuses all such requests or says so.
+fn left_alone(error: &ApiError, refused: Duration) -> Option<Instant> {
+    let is_refused = error.status() == Some(StatusCode::FORBIDDEN);
+    let wait = is_refused.then_some(refused).or(error.retry_after());
+    wait.map(|wait| Instant::now() + wait)
+}
+
+/// Whether there is no such claim, or another has its name.
+fn is_gone(error: &ApiError, name: &str) -> bool {
+    error.is_absent(name) || error.status() == Some(StatusCode::CONFLICT)
+}
+
+fn of_claim(claim: &Claim) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("resource.k8s.io/v1".to_owned()),
+        kind: Some("ResourceClaim".to_owned()),
+        namespace: Some(claim.namespace.clone()),
+        name: Some(claim.name.clone()),
+        uid: Some(claim.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// The pods that a claim is reserved for.
+fn pods_of(claim: &ResourceClaim) -> Vec<ObjectReference> {
+    let users = claim
+        .status
+        .iter()
+        .flat_map(|status| status.reserved_for.iter().flatten());
+    let pods = users.filter(|user| user.resource == "pods" && user.api_group.is_none());
+    let pods = pods.map(|pod| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: claim.metadata.namespace.clone(),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    });
+    pods.take(MOST_PODS).collect()
+}

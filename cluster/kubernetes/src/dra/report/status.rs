@@ -1,0 +1,276 @@
+//! How the devices of a claim are, from what is known of the host.
+
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+use onload_core::lease::{ClaimUid, Facts, Lease};
+use onload_host::offers::{Health, Offer};
+
+use crate::dra::DRIVER;
+use crate::dra::health::cut;
+use crate::dra::names::DraNames;
+use crate::dra::prepare::{Owner, PreparedDevice};
+use crate::dra::slices::is_of_a_claim;
+use crate::host_state::Snapshot;
+
+/// The condition of each device: whether a container of the claim can use it.
+pub(super) const READY: &str = "Ready";
+const YES: &str = "True";
+const NO: &str = "False";
+/// The most bytes of a message; the server takes 32 KiB.
+const MOST_MESSAGE: usize = 1024;
+
+/// The devices of a claim. A condition that stays as it was `before` keeps its time.
+pub(super) fn devices(
+    uid: &ClaimUid,
+    owner: &Owner,
+    (snapshot, names): (&Snapshot, &DraNames),
+    before: &[AllocatedDeviceStatus],
+) -> Vec<AllocatedDeviceStatus> {
+    let one = |device: &PreparedDevice| {
+        let offer = find(device, snapshot, names);
+        let (status, reason, message) = ready(offer);
+        let before = before.iter().find(|other| is_same(device, other));
+        AllocatedDeviceStatus {
+            driver: DRIVER.to_owned(),
+            pool: device.pool.clone(),
+            device: device.device.clone(),
+            share_id: device.share_id.clone(),
+            network_data: offer.and_then(|offer| network(uid, device, offer)),
+            conditions: Some(vec![Condition {
+                type_: READY.to_owned(),
+                status: status.to_owned(),
+                reason: reason.to_owned(),
+                message: cut(&message, MOST_MESSAGE).to_owned(),
+                last_transition_time: since(before, status),
+                observed_generation: None,
+            }]),
+            data: None,
+        }
+    };
+    owner.devices.iter().map(one).collect()
+}
+
+/// The devices that were ready before or were not there, and are not now: each with what is wrong.
+pub(super) fn gone_bad<'n>(
+    before: &[AllocatedDeviceStatus],
+    now: &'n [AllocatedDeviceStatus],
+) -> Vec<(&'n AllocatedDeviceStatus, &'n str)> {
+    let was_bad = |device: &AllocatedDeviceStatus| {
+        let other = before.iter().find(|other| {
+            (&other.pool, &other.device, &other.share_id)
+                == (&device.pool, &device.device, &device.share_id)
+        });
+        other
+            .and_then(condition)
+            .is_some_and(|condition| condition.status == NO)
+    };
+    let bad = now.iter().filter(|device| !was_bad(device));
+    let bad = bad.filter_map(|device| Some((device, condition(device)?)));
+    bad.filter(|(_, condition)| condition.status == NO)
+        .map(|(device, condition)| (device, condition.message.as_str()))
+        .collect()
+}
+
+fn find<'s>(
+    device: &PreparedDevice,
+    snapshot: &'s Snapshot,
+    names: &DraNames,
+) -> Option<&'s Offer> {
+    let found = names.find(&device.pool, &device.device)?;
+    let key = |offer: &Offer| (offer.class, offer.name.clone());
+    let at = snapshot.offers.binary_search_by_key(&found, key).ok()?;
+    snapshot.offers.get(at)
+}
+
+fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {
+    (&device.pool, &device.device, &device.share_id)
+        == (&other.pool, &other.device, &other.share_id)
+}
+
+fn ready(offer: Option<&Offer>) -> (&'static str, &'static str, String) {
+    let Some(offer) = offer else {
+        let message = "the node does not offer it any more".to_owned();
+        return (NO, "Gone", message);
+    };
+    match (&offer.health, offer.health_beside(is_of_a_claim)) {
+        (Health::Unhealthy(reason), _) => (NO, "Unhealthy", reason.clone()),
+        (_, Health::Unhealthy(reason)) => (NO, "Held", reason),
+        (_, Health::Healthy) => (YES, "Prepared", String::new()),
+    }
+}
+
+/// What an interface is in a pod of the claim; none before it has moved there, and when it is on its way back.
+fn network(uid: &ClaimUid, device: &PreparedDevice, offer: &Offer) -> Option<NetworkDeviceData> {
+    let is_there = |lease: &&Lease| {
+        let moved = lease.moved.as_ref();
+        let is_interface = moved
+            .is_some_and(|moved| matches!(moved.facts, Facts::Interface(_)) && !moved.returning);
+        is_interface && lease.claim.as_ref() == Some(uid)
+    };
+    let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
+    leases.find(is_there)?;
+    device.network.clone()
+}
+
+fn since(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time {
+    let before = before.and_then(condition);
+    match before.filter(|before| before.status == status) {
+        Some(before) => before.last_transition_time.clone(),
+        None => Time(seconds(Timestamp::now())),
+    }
+}
+
+/// The server keeps no fraction of a second.
+fn seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn condition(device: &AllocatedDeviceStatus) -> Option<&Condition> {
+    let mut conditions = device.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == READY)
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::class::Class;
+    use onload_core::kubernetes_settings::KubernetesSettings;
+    use onload_host::offers::{Held, Sharing};
+    use serde_json::json;
+
+    use super::*;
+    use crate::dra::test_offers::{self, offer};
+
+    const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+
+    fn network_data() -> NetworkDeviceData {
+        NetworkDeviceData {
+            interface_name: Some("ens1v0".to_owned()),
+            ips: Some(vec!["192.0.2.10/24".to_owned()]),
+            hardware_address: Some("02:00:00:00:10:01".to_owned()),
+        }
+    }
+
+    fn owner() -> Owner {
+        let device = |pool: &str, device: &str, network| PreparedDevice {
+            pool: pool.to_owned(),
+            device: device.to_owned(),
+            share_id: None,
+            network,
+        };
+        Owner {
+            devices: vec![
+                device("n1/nic", "ens1-slot-2", None),
+                device("n1/netdev", "ens1v0", Some(network_data())),
+            ],
+            ..Owner::default()
+        }
+    }
+
+    fn interface(lease: Option<&str>) -> Offer {
+        let leases = lease.map(|lease| Held {
+            slot: 0,
+            lease: Some(serde_json::from_str(lease).unwrap()),
+            text: "container web of pod default/web".to_owned(),
+        });
+        Offer {
+            sharing: Sharing::Exclusive,
+            leases: leases.into_iter().collect(),
+            ..offer(Class::Netdev, "ens1v0")
+        }
+    }
+
+    fn lease(claim: &str, returning: bool) -> String {
+        let moved = json!({"interface": {"name": "ens1v0", "mac": "02:00:00:00:10:01", "mtu": 1500, "queueLength": 1000,
+            "flags": 3, "pci": "0000:3b:02.3"}, "namespace": 7, "returning": returning});
+        let token = "00000000000000000000000000000000";
+        json!({"boot": "b", "container": "web", "bundle": "/b", "claim": claim, "entryPoint": "x", "since": 0,
+            "holder": {"reservation": {"token": token, "expiresMs": 1}}, "moved": moved})
+        .to_string()
+    }
+
+    fn told(
+        nic: Offer,
+        netdev: Offer,
+        before: &[AllocatedDeviceStatus],
+    ) -> Vec<AllocatedDeviceStatus> {
+        let offers = vec![nic, netdev];
+        let names = DraNames::of("n1", &offers);
+        let snapshot = test_offers::snapshot(offers, KubernetesSettings::default());
+        devices(&UID.parse().unwrap(), &owner(), (&snapshot, &names), before)
+    }
+
+    fn nic() -> Offer {
+        offer(Class::Nic, "ens1")
+    }
+
+    fn down() -> Offer {
+        Offer {
+            health: Health::Unhealthy("its link is down".to_owned()),
+            ..nic()
+        }
+    }
+
+    #[test]
+    fn a_device_is_ready_until_it_is_not_and_its_time_is_that_of_the_change() {
+        let mut first = told(nic(), interface(None), &[]);
+        let ready = condition(&first[0]).unwrap();
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_str()),
+            ("True", "Prepared")
+        );
+        let past = Time("2020-01-01T00:00:00Z".parse().unwrap());
+        for device in &mut first {
+            device.conditions.as_mut().unwrap()[0].last_transition_time = past.clone();
+        }
+        assert_eq!(told(nic(), interface(None), &first), first);
+        let second = told(down(), interface(None), &first);
+        let (bad, good) = (
+            condition(&second[0]).unwrap(),
+            condition(&second[1]).unwrap(),
+        );
+        assert_eq!(
+            (bad.status.as_str(), bad.reason.as_str()),
+            ("False", "Unhealthy")
+        );
+        assert_eq!(bad.message, "its link is down");
+        assert!(bad.last_transition_time.0 > past.0);
+        assert_eq!(good.last_transition_time, past);
+        let gone =
+            |before: &[AllocatedDeviceStatus], now: &[AllocatedDeviceStatus]| -> Vec<String> {
+                let bad = gone_bad(before, now).into_iter();
+                bad.map(|(device, why)| format!("{} {why}", device.device))
+                    .collect()
+            };
+        assert_eq!(gone(&first, &second), ["ens1-slot-2 its link is down"]);
+        assert_eq!(gone(&second, &second), [""; 0]);
+        assert_eq!(gone(&second, &first), [""; 0]);
+    }
+
+    #[test]
+    fn an_interface_has_its_addresses_while_it_is_in_a_pod_of_the_claim() {
+        let data = |lease: Option<&str>| told(nic(), interface(lease), &[])[1].network_data.clone();
+        assert_eq!(data(None), None);
+        assert_eq!(data(Some(&lease(UID, false))), Some(network_data()));
+        assert_eq!(data(Some(&lease(UID, true))), None);
+        assert_eq!(data(Some(&lease("other", false))), None);
+    }
+
+    #[test]
+    fn what_others_hold_and_what_is_gone_is_not_ready() {
+        let mut held: serde_json::Value = serde_json::from_str(&lease("x", false)).unwrap();
+        held.as_object_mut().unwrap().remove("claim");
+        let held = told(nic(), interface(Some(&held.to_string())), &[]);
+        let held = condition(&held[1]).unwrap();
+        assert_eq!(held.reason, "Held");
+        assert!(
+            held.message.contains("of pod default/web"),
+            "{}",
+            held.message
+        );
+        let snapshot = test_offers::snapshot(Vec::new(), KubernetesSettings::default());
+        let names = DraNames::of("n1", &[]);
+        let gone = devices(&UID.parse().unwrap(), &owner(), (&snapshot, &names), &[]);
+        assert_eq!(condition(&gone[0]).unwrap().reason, "Gone");
+    }
+}

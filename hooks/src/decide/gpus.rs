@@ -1,0 +1,595 @@
+//! The GPUs that a container has, and which members of a pool are nearest to them.
+//!
+//! Engines list the nodes of GPUs that come as CDI devices or by `--device`. What NVIDIA's own runtime or hook adds later,
+//! as with docker's `--gpus`, only a variable says. Nothing of either is used but numbers and names, which are looked
+//! up among the GPUs of the host.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_core::near::Nearness;
+use onload_core::pool::Pool;
+use onload_sys::error::{Context, Result, bail, error};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Listed, Quoted, decimal};
+
+use super::sysfs::Sysfs;
+
+/// What NVIDIA's container toolkit gives (`internal/config/image/cuda_image.go`). Many images have it, with `all`.
+const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Bytes of its value: more than the slices of 16 GPUs take.
+const MAX_VALUE_BYTES: usize = 16 * 1024;
+/// The major number of /dev/nvidiaN, with the GPU's minor (`NV_MAJOR_DEVICE_NUMBER`, open-gpu-kernel-modules,
+/// kernel-open/common/inc/nv.h).
+const NVIDIA: i64 = 195;
+/// That of /dev/dri (Documentation/admin-guide/devices.txt).
+const DRM: i64 = 226;
+/// GPUs of a host, and nodes of GPUs in a configuration, that are looked at.
+const MOST: usize = 1024;
+
+const GIVE_ONE: &str =
+    "give it one, as with --device nvidia.com/gpu=0 or --gpus device=0, or name a device yourself";
+
+/// What a container has of GPUs, and what the host's drivers say of theirs.
+#[derive(Debug)]
+pub(super) struct Gpus {
+    /// Those of nodes in the configuration.
+    listed: BTreeSet<PciAddress>,
+    visible: Visible,
+    /// Those of NVIDIA's driver, by address.
+    driver: Vec<Nvidia>,
+    /// The minors of GPUs that are divided into slices.
+    divided: BTreeSet<u32>,
+}
+
+/// What the variable holds.
+#[derive(Debug)]
+enum Visible {
+    Nothing,
+    Long,
+    Value(String),
+}
+
+/// What the driver says of a GPU.
+#[derive(Debug)]
+struct Nvidia {
+    address: PciAddress,
+    minor: Option<u32>,
+    uuid: Option<String>,
+    /// Whether the driver hides it from programs, and does not number it.
+    is_excluded: bool,
+}
+
+impl Gpus {
+    pub(super) fn read(config: &OciConfig, sysfs: &Sysfs) -> Result<Gpus, OciConfigError> {
+        let (mut nvidia, mut drm) = (BTreeSet::new(), BTreeSet::new());
+        config.each_device(|device| {
+            let minors = match device.major {
+                NVIDIA => &mut nvidia,
+                DRM => &mut drm,
+                _ => return,
+            };
+            if matches!(device.type_.as_str(), "c" | "u") && minors.len() < MOST {
+                minors.insert(device.minor);
+            }
+        })?;
+        let mut visible = Visible::Nothing;
+        config.each_env(|entry| {
+            if let Some((VARIABLE, value)) = entry.split_once('=') {
+                // The last one counts, as to NVIDIA.
+                visible = Visible::of(value);
+            }
+        })?;
+        let driver = driver(sysfs);
+        let is_listed = |gpu: &&Nvidia| {
+            let minor = gpu.minor.map(i64::from);
+            minor.is_some_and(|minor| nvidia.contains(&minor))
+        };
+        let listed = driver.iter().filter(is_listed).map(|gpu| gpu.address);
+        let drm = drm.into_iter();
+        let drm = drm.filter_map(|minor| sysfs.function_of_character(DRM, minor));
+        Ok(Gpus {
+            listed: listed.chain(drm).collect(),
+            visible,
+            divided: divided(sysfs),
+            driver,
+        })
+    }
+
+    /// Leaves the members of a pool of which `count` are wanted in the order of their nearness.
+    pub(super) fn sort(&self, pool: &mut Pool, near: &Nearness, count: u32) -> Result<()> {
+        if near.gpus.is_empty() {
+            bail!(
+                "its specification says of no GPU what is near it; run `onload-ctk cdi generate`, and if this host has no GPU remove the request"
+            );
+        }
+        let gpus = self.among(near)?;
+        let mut unknown = gpus.iter().filter(|gpu| {
+            let gpu = near.gpus.get(gpu);
+            gpu.is_none_or(|gpu| gpu.nics.is_empty())
+        });
+        if let Some(gpu) = unknown.next() {
+            let why = near.unknown.as_deref();
+            let why = why.unwrap_or("its specification does not say it");
+            bail!(
+                "what is nearest to GPU {gpu} is not known: {why}; ask for a device by its own name"
+            );
+        }
+        let mut members: Vec<_> = std::mem::take(&mut pool.members)
+            .into_iter()
+            .map(Some)
+            .collect();
+        let order = near.order(&gpus, count).into_iter();
+        pool.members = order.filter_map(|at| members.get_mut(at)?.take()).collect();
+        Ok(())
+    }
+
+    /// The container's GPUs, by address; at least one, and each among these of the host.
+    fn among(&self, near: &Nearness) -> Result<Vec<PciAddress>> {
+        let is_gpu = |gpu: &&PciAddress| near.gpus.contains_key(gpu);
+        let listed: Vec<PciAddress> = self.listed.iter().filter(is_gpu).copied().collect();
+        if !listed.is_empty() {
+            return Ok(listed);
+        }
+        let value = match &self.visible {
+            Visible::Value(value) => value,
+            Visible::Long => {
+                bail!("{VARIABLE} of the container has more than {MAX_VALUE_BYTES} bytes")
+            }
+            Visible::Nothing if self.listed.is_empty() => {
+                bail!("the container has no GPU; {GIVE_ONE}")
+            }
+            Visible::Nothing => {
+                let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
+                bail!(
+                    "the container has no GPU but nodes of {}, which no specification knows as a GPU; {GIVE_ONE}, and where that is a GPU run `onload-ctk cdi generate`",
+                    Listed(&others)
+                )
+            }
+        };
+        let gpus = self.named(value, near);
+        let gpus = gpus.with_context(|| format!("{VARIABLE} of the container"))?;
+        match gpus.iter().find(|gpu| !is_gpu(gpu)) {
+            Some(gpu) => bail!("no specification knows GPU {gpu}; run `onload-ctk cdi generate`"),
+            None => Ok(gpus.into_iter().collect()),
+        }
+    }
+
+    /// What a value of the variable names.
+    fn named(&self, value: &str, near: &Nearness) -> Result<BTreeSet<PciAddress>> {
+        if self.driver.is_empty() {
+            bail!("this host has no GPU in /proc/driver/nvidia/gpus; load NVIDIA's driver");
+        }
+        let mut gpus = BTreeSet::new();
+        for word in value.split(',').map(|word| word.trim_matches(' ')) {
+            match word {
+                "all" => gpus.extend(self.numbered().map(|gpu| gpu.address)),
+                word => drop(gpus.insert(self.gpu(word, near)?)),
+            }
+        }
+        Ok(gpus)
+    }
+
+    /// The GPU, or that of the slice, that a word of the variable names.
+    fn gpu(&self, word: &str, near: &Nearness) -> Result<PciAddress> {
+        let no_gpu = || {
+            error!(
+                "{} is no GPU of this host; \"nvidia-smi -L\" lists them",
+                Quoted(word)
+            )
+        };
+        let (slice, is_slice) = match word.strip_prefix("MIG-") {
+            Some(slice) => (slice, true),
+            None => (word, false),
+        };
+        if is_slice && !slice.starts_with("GPU-") {
+            return self.only_divided(word);
+        }
+        let number = match slice.split_once(':') {
+            Some((gpu, slice)) => decimal(slice).and(decimal(gpu)),
+            None => decimal(slice),
+        };
+        let uuid = match slice.split_once('/') {
+            Some((uuid, _)) if is_slice => uuid,
+            _ => slice,
+        };
+        let found = match number {
+            Some(number) => self.by_number(number, near),
+            None => {
+                let is_it = |own: &String| own.eq_ignore_ascii_case(uuid);
+                let mut driver = self.driver.iter();
+                driver.find(|gpu| gpu.uuid.as_ref().is_some_and(is_it))
+            }
+        };
+        found.map(|gpu| gpu.address).ok_or_else(no_gpu)
+    }
+
+    /// The GPU of a slice whose name does not say it: only the driver's own library knows, unless no other GPU
+    /// is divided.
+    fn only_divided(&self, word: &str) -> Result<PciAddress> {
+        let is_divided =
+            |gpu: &&Nvidia| gpu.minor.is_some_and(|minor| self.divided.contains(&minor));
+        let divided: Vec<&Nvidia> = self.driver.iter().filter(is_divided).collect();
+        match divided[..] {
+            [gpu] => Ok(gpu.address),
+            [] => bail!(
+                "{} is a slice, and /proc/driver/nvidia/capabilities lists none on any GPU",
+                Quoted(word)
+            ),
+            _ => bail!(
+                "{} does not say which of several divided GPUs it is a slice of; name it by the numbers of its GPU and of the slice, as 0:1",
+                Quoted(word)
+            ),
+        }
+    }
+
+    /// Numbers are those of the vendor's specification; without one the order of the addresses, as nvidia-smi has it.
+    fn by_number(&self, number: u32, near: &Nearness) -> Option<&Nvidia> {
+        let index = |gpu: &Nvidia| near.gpus.get(&gpu.address).and_then(|gpu| gpu.index);
+        let mut numbered = self.numbered();
+        if self.driver.iter().any(|gpu| index(gpu).is_some()) {
+            return numbered.find(|gpu| index(gpu) == Some(number));
+        }
+        numbered.nth(usize::try_from(number).ok()?)
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = &Nvidia> {
+        self.driver.iter().filter(|gpu| !gpu.is_excluded)
+    }
+}
+
+impl Visible {
+    fn of(value: &str) -> Visible {
+        match value.trim_matches(' ') {
+            // Both mean no GPU; "none" still mounts the driver's libraries.
+            "" | "void" | "none" => Visible::Nothing,
+            value if value.len() > MAX_VALUE_BYTES => Visible::Long,
+            value => Visible::Value(value.to_owned()),
+        }
+    }
+}
+
+/// The GPUs in /proc/driver/nvidia/gpus, by address.
+fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
+    let directory = sysfs.proc("driver/nvidia/gpus");
+    let mut gpus: Vec<Nvidia> = names(&directory)
+        .into_iter()
+        .filter_map(|name| {
+            let address: PciAddress = name.parse().ok()?;
+            let text = sysfs.text(&directory.join(&name).join("information"))?;
+            Some(Nvidia {
+                address,
+                minor: field(&text, "Device Minor:").and_then(decimal),
+                uuid: field(&text, "GPU UUID:").map(str::to_owned),
+                is_excluded: field(&text, "GPU Excluded:") == Some("Yes"),
+            })
+        })
+        .collect();
+    gpus.sort_by_key(|gpu| gpu.address);
+    gpus
+}
+
+/// As in `Device Minor: \t 3`.
+fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = information.lines();
+    lines
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+/// The minors of GPUs with instances, of which each has a directory, as `gpu0/mig/gi1`.
+fn divided(sysfs: &Sysfs) -> BTreeSet<u32> {
+    let directory = sysfs.proc("driver/nvidia/capabilities");
+    let mut divided = BTreeSet::new();
+    for name in names(&directory) {
+        let instances = names(&directory.join(&name).join("mig"));
+        let has_instance = instances.iter().any(|name| name.starts_with("gi"));
+        let minor = name.strip_prefix("gpu").and_then(decimal);
+        divided.extend(minor.filter(|_| has_instance));
+    }
+    divided
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().take(MOST);
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use onload_cdi::DeviceName;
+    use onload_core::near::{Gpu, Near};
+    use onload_core::pool::Member;
+    use onload_test_tree::Tree;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const FIRST: &str = "0000:13:00.0";
+    const SECOND: &str = "0000:23:00.0";
+    const OF_AMD: &str = "0000:33:00.0";
+
+    /// A host with two GPUs of NVIDIA, of which the second has the first minor, and one of AMD.
+    struct TestHost(Tree);
+
+    impl TestHost {
+        fn new() -> TestHost {
+            let host = TestHost(Tree::new());
+            host.driver(FIRST, 1, "GPU-aaaa0000-1111", "No");
+            host.driver(SECOND, 0, "GPU-bbbb0000-2222", "No");
+            host.drm(128, OF_AMD);
+            host.drm(0, OF_AMD);
+            // The graphics of a CPU.
+            host.drm(129, "0000:00:02.0");
+            host
+        }
+
+        fn driver(&self, address: &str, minor: u32, uuid: &str, excluded: &str) {
+            let text = format!(
+                "Model: \t\t NVIDIA H100\nIRQ:   \t\t 42\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n\
+                 Device Minor: \t {minor}\nGPU Excluded:\t {excluded}\n"
+            );
+            let path = format!("/proc/driver/nvidia/gpus/{address}/information");
+            self.0.file(&path, &text);
+        }
+
+        fn drm(&self, minor: u32, address: &str) {
+            let device = format!("/sys/devices/pci0000:10/{address}/drm/d{minor}");
+            self.0.directory(&device);
+            self.0.directory("/sys/dev/char");
+            let link = self.0.path(&format!("/sys/dev/char/226:{minor}"));
+            symlink(self.0.path(&device), link).unwrap();
+        }
+
+        fn divide(&self, minor: u32) {
+            let path = format!("/proc/driver/nvidia/capabilities/gpu{minor}/mig/gi1/access");
+            self.0.file(&path, "DeviceFileMinor: 12\n");
+        }
+
+        /// The order of the members of a pool for a container: `n0` is near the first GPU, `n1` near the second, `n2` near
+        /// that of AMD.
+        fn order(&self, config: &Value) -> Result<String> {
+            self.order_of(config, &[FIRST, SECOND, OF_AMD], |_| {})
+        }
+
+        fn order_of(
+            &self,
+            config: &Value,
+            known: &[&str],
+            change: impl Fn(&mut Nearness),
+        ) -> Result<String> {
+            let config = OciConfig::parse(config.to_string().as_bytes()).unwrap();
+            let sysfs = Sysfs::at(self.0.path("/sys"));
+            let gpus = Gpus::read(&config, &sysfs).context("config.json")?;
+            let member = |at: usize| Member {
+                name: DeviceName::try_from(format!("n{at}").as_str()).unwrap(),
+                numa_node: None,
+            };
+            let mut pool = Pool {
+                members: (0..known.len()).map(member).collect(),
+                share: 1,
+            };
+            let of_gpu = |(at, gpu): (usize, &&str)| {
+                let nics = vec![Near { nic: at, rank: 0 }];
+                (gpu.parse().unwrap(), Gpu { index: None, nics })
+            };
+            let mut near = Nearness {
+                nics: (0..known.len()).map(|at| vec![at]).collect(),
+                gpus: known.iter().enumerate().map(of_gpu).collect(),
+                unknown: None,
+            };
+            change(&mut near);
+            gpus.sort(&mut pool, &near, 1)?;
+            let names = pool.members.iter().map(|member| member.name.as_str());
+            Ok(names.collect::<Vec<_>>().join(" "))
+        }
+
+        fn by_variable(&self, value: &str) -> Result<String> {
+            self.order(&with(&[value], &[]))
+        }
+
+        fn refusal(&self, value: &str) -> String {
+            let said = said(&self.by_variable(value));
+            assert!(!said.contains('\n') && said.len() < 1024, "{said}");
+            said
+        }
+    }
+
+    fn said(refused: &Result<String>) -> String {
+        format!("{:#}", refused.as_ref().unwrap_err())
+    }
+
+    /// A container with these values of the variable and these character devices.
+    fn with(values: &[&str], nodes: &[(i64, i64)]) -> Value {
+        let env = values.iter().map(|value| format!("{VARIABLE}={value}"));
+        let nodes = nodes.iter().map(|(major, minor)| {
+            json!({"path": format!("/dev/x{major}-{minor}"), "type": "c", "major": major, "minor": minor})
+        });
+        json!({
+            "process": {"env": env.collect::<Vec<_>>()},
+            "linux": {"devices": nodes.collect::<Vec<_>>()},
+        })
+    }
+
+    #[test]
+    fn a_container_has_the_gpus_whose_nodes_it_has() {
+        let host = TestHost::new();
+        let order = |nodes: &[(i64, i64)]| host.order(&with(&[], nodes)).unwrap();
+        assert_eq!(order(&[(195, 255), (195, 0)]), "n1");
+        assert_eq!(order(&[(195, 1), (195, 254)]), "n0");
+        assert_eq!(order(&[(195, 0), (195, 1)]), "n0 n1");
+        assert_eq!(order(&[(226, 128)]), "n2");
+        assert_eq!(order(&[(226, 0), (226, 129)]), "n2");
+    }
+
+    #[test]
+    fn nodes_take_precedence_over_what_an_image_s_variable_says() {
+        let host = TestHost::new();
+        for value in ["all", "0", "void", "7", "../x"] {
+            let order = host.order(&with(&[value], &[(195, 0)]));
+            assert_eq!(order.unwrap(), "n1", "{value}");
+        }
+        // Of a node that is no GPU's it does not.
+        let order = host.order(&with(&["0"], &[(226, 129), (195, 255)]));
+        assert_eq!(order.unwrap(), "n0");
+    }
+
+    #[test]
+    fn the_variable_names_gpus_by_number_or_uuid() {
+        let host = TestHost::new();
+        host.divide(0);
+        for (value, order) in [
+            ("0", "n0"),
+            ("1", "n1"),
+            (" 1 , 0 ", "n0 n1"),
+            ("all", "n0 n1"),
+            ("GPU-bbbb0000-2222", "n1"),
+            ("gpu-AAAA0000-1111", "n0"),
+            ("1,1,1,GPU-bbbb0000-2222", "n1"),
+            // Slices.
+            ("1:0,1:1", "n1"),
+            ("MIG-GPU-aaaa0000-1111/1/0", "n0"),
+            ("MIG-0f0f0f0f-3333", "n1"),
+        ] {
+            assert_eq!(host.by_variable(value).unwrap(), order, "{value}");
+        }
+        let last = host.order(&with(&["0", "1"], &[]));
+        assert_eq!(last.unwrap(), "n1");
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_vendor_s_specification_and_excluded_gpus_have_none() {
+        let host = TestHost::new();
+        let numbered = |near: &mut Nearness| {
+            for (gpu, index) in [(FIRST, 4), (SECOND, 0)] {
+                let gpu = near.gpus.get_mut(&gpu.parse().unwrap()).unwrap();
+                gpu.index = Some(index);
+            }
+        };
+        let known = [FIRST, SECOND, OF_AMD];
+        let order = |value| host.order_of(&with(&[value], &[]), &known, numbered);
+        assert_eq!(order("0").unwrap(), "n1");
+        assert_eq!(order("4").unwrap(), "n0");
+        assert!(said(&order("1")).contains("\"1\" is no GPU"));
+        host.driver(FIRST, 1, "GPU-aaaa0000-1111", "Yes");
+        assert_eq!(host.by_variable("0").unwrap(), "n1");
+        assert_eq!(host.by_variable("all").unwrap(), "n1");
+        assert!(host.refusal("1").contains("\"1\" is no GPU of this host"));
+    }
+
+    #[test]
+    fn a_container_without_a_gpu_is_refused_with_what_gives_one() {
+        let host = TestHost::new();
+        for config in [
+            json!({}),
+            with(&[], &[(195, 255), (1, 3)]),
+            with(&["void"], &[]),
+            with(&["none"], &[]),
+            with(&["all", ""], &[]),
+            // A block device has such numbers too.
+            json!({"linux": {"devices": [{"path": "/dev/b", "type": "b", "major": 195, "minor": 0}]}}),
+        ] {
+            let said = said(&host.order(&config));
+            assert!(
+                said.starts_with("the container has no GPU; give it one, as with --device"),
+                "{config}: {said}"
+            );
+        }
+        let cpu = said(&host.order(&with(&[], &[(226, 129)])));
+        let begins = "the container has no GPU but nodes of 0000:00:02.0, which no";
+        assert!(cpu.starts_with(begins), "{cpu}");
+    }
+
+    #[test]
+    fn a_value_that_names_no_gpu_of_the_host_is_refused_and_never_a_path() {
+        let host = TestHost::new();
+        for (value, says) in [
+            (
+                "2",
+                "\"2\" is no GPU of this host; \"nvidia-smi -L\" lists them",
+            ),
+            ("0,2", "\"2\" is no GPU"),
+            ("0,", "\"\" is no GPU"),
+            ("-1", "\"-1\" is no GPU"),
+            ("00", "\"00\" is no GPU"),
+            ("4294967296", "is no GPU"),
+            ("0:x", "\"0:x\" is no GPU"),
+            ("GPU-cccc", "\"GPU-cccc\" is no GPU"),
+            ("../../etc/passwd", "\"../../etc/passwd\" is no GPU"),
+            ("0000:13:00.0/../0000:23:00.0", "is no GPU"),
+            ("/var/run/nvidia-container-devices", "is no GPU"),
+            ("nvidia.com/gpu=0", "\"nvidia.com/gpu=0\" is no GPU"),
+            ("a\nb", "\"a\\nb\" is no GPU"),
+            ("MIG-GPU-cccc/1/0", "\"MIG-GPU-cccc/1/0\" is no GPU"),
+            (
+                "MIG-0f0f",
+                "is a slice, and /proc/driver/nvidia/capabilities lists none",
+            ),
+        ] {
+            let said = host.refusal(value);
+            assert!(said.starts_with(VARIABLE), "{said}");
+            assert!(said.contains(says), "{value}: {said}");
+        }
+        host.divide(0);
+        host.divide(1);
+        let said = host.refusal("MIG-0f0f");
+        assert!(said.contains("several divided GPUs"), "{said}");
+        assert!(said.ends_with("as 0:1"), "{said}");
+    }
+
+    #[test]
+    fn a_long_value_is_refused_and_many_repeats_are_one() {
+        let host = TestHost::new();
+        let said = host.refusal(&"0,".repeat(512 * 1024));
+        assert!(said.ends_with("has more than 16384 bytes"), "{said}");
+        assert!(host.refusal(&"\u{202e}".repeat(5000)).len() < 1024);
+        let repeats = vec!["1"; 8000].join(",");
+        assert_eq!(host.by_variable(&repeats).unwrap(), "n1");
+    }
+
+    #[test]
+    fn what_the_specification_does_not_know_is_refused_with_the_remedy() {
+        let host = TestHost::new();
+        let refusal = |known: &[&str], change: &dyn Fn(&mut Nearness)| {
+            said(&host.order_of(&with(&["1"], &[]), known, change))
+        };
+        assert_eq!(
+            refusal(&[FIRST], &|_| {}),
+            "no specification knows GPU 0000:23:00.0; run `onload-ctk cdi generate`"
+        );
+        assert!(refusal(&[], &|_| {}).starts_with("its specification says of no GPU"));
+        let flat = |near: &mut Nearness| {
+            near.gpus.values_mut().for_each(|gpu| gpu.nics.clear());
+            near.unknown = Some("the hypervisor shows one flat PCI bus".to_owned());
+        };
+        assert_eq!(
+            refusal(&[FIRST, SECOND], &flat),
+            "what is nearest to GPU 0000:23:00.0 is not known: the hypervisor shows one flat PCI bus; ask for a device by its own name"
+        );
+    }
+
+    #[test]
+    fn without_nvidia_s_driver_its_variable_names_nothing() {
+        let host = TestHost(Tree::new());
+        let said = host.refusal("all");
+        assert!(said.ends_with("load NVIDIA's driver"), "{said}");
+    }
+
+    #[test]
+    fn a_configuration_may_list_any_number_of_nodes() {
+        let host = TestHost::new();
+        let nodes: Vec<(i64, i64)> = (0..10_000).map(|minor| (226, minor)).collect();
+        assert_eq!(host.order(&with(&[], &nodes)).unwrap(), "n2");
+        let odd = json!({"linux": {"devices": [
+            {"path": "/dev/a", "type": "c", "major": 226, "minor": -1},
+            {"path": "/dev/b", "type": "c", "major": 226, "minor": i64::MAX},
+            {"path": "/dev/c", "type": "c"},
+        ]}});
+        assert!(host.order(&odd).is_err());
+    }
+}

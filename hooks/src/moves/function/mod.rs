@@ -1,0 +1,97 @@
+//! A virtual function of class vfio that is set up for its container. It stays where it is: its
+//! [journey](super::journey) is from what it was to what the container has, and back.
+
+mod stand_in;
+mod vf;
+
+use onload_core::class::Class;
+use onload_core::lease::{FunctionFacts, VfFacts};
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::pci::PciAddress;
+
+pub use vf::Functions;
+
+use super::journey::{Arrival, Departure, Home, Kind, NotBack, Request, Way};
+use super::netns::Netns;
+
+impl Kind for Functions {
+    const CLASS: Class = Class::Vfio;
+    const WORD: &'static str = "vfio";
+    const THING: &'static str = "physical function";
+    const NEEDS: &'static str = "a virtual function is set up by an engine of the host's root";
+    const MOVES: bool = false;
+    type Facts = FunctionFacts;
+    type Seen = ();
+    type Driver = ();
+
+    fn check_way(&self, _: &Netns, _: &Netns, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn look(&self, _: &Netns, _: &Request<'_>) -> Result<Option<()>> {
+        Ok(Some(()))
+    }
+
+    fn examine(
+        &self,
+        (): &(),
+        request: &Request<'_>,
+        way: &Way<'_, Self>,
+    ) -> Result<(FunctionFacts, Option<String>)> {
+        let pci = request.pci;
+        let wanted = request.vf.clone().unwrap_or_default();
+        let vf = Functions::examine(self, &way.home.netns, pci, &wanted);
+        let vf = vf.with_context(|| format!("vfio {}", request.name))?;
+        Ok((FunctionFacts { pci, vf }, None))
+    }
+
+    fn stray(&self, (): &(), request: &Request<'_>) -> Result<FunctionFacts> {
+        bail!("vfio {} is not on this host", request.name)
+    }
+
+    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
+        let FunctionFacts { pci, vf } = &departure.facts;
+        let set = self.set_up(&way.home.netns, *pci, vf);
+        set.with_context(|| format!("vfio {}", departure.candidate.request.name))
+    }
+
+    /// Its name is its address.
+    fn identity(facts: &FunctionFacts) -> (PciAddress, &str) {
+        (facts.pci, "")
+    }
+
+    fn vf(facts: &FunctionFacts) -> Option<&VfFacts> {
+        Some(&facts.vf)
+    }
+
+    fn find(&self, _: &Netns, _: &FunctionFacts) -> Result<Option<()>> {
+        Ok(Some(()))
+    }
+
+    fn is_in(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
+        true
+    }
+
+    fn prepare(&self, _: &Home<'_, Self>, _: &FunctionFacts) -> Result<()> {
+        Ok(())
+    }
+
+    fn take(&self, _: &Netns, (): &(), _: &Home<'_, Self>, _: &FunctionFacts) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
+        let FunctionFacts { pci, vf } = &arrival.back.moved.facts;
+        self.put_back(&home.netns, *pci, vf)
+    }
+
+    fn looking(name: &str) -> String {
+        format!("looking for vfio {name}")
+    }
+
+    fn not_here(name: &str, pci: PciAddress, _: Option<String>) -> Error {
+        error!("vfio {name} ({pci}) is not on this host")
+    }
+}

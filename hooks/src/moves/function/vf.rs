@@ -1,0 +1,264 @@
+//! A virtual function, as the driver of its physical function is asked and told. That is done through the interface of the
+//! physical function, in the network namespace of the host.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use onload_core::lease::VfFacts;
+use onload_core::vf::VfConfig;
+use onload_sys::bail;
+use onload_sys::error;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::link::Link;
+use onload_sys::netlink::vf::{VfChange, VfSettings};
+use onload_sys::pci::PciAddress;
+
+use super::stand_in;
+use crate::moves::journey::NotBack;
+use crate::moves::netns::Netns;
+
+const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+
+/// How virtual functions are found and told.
+#[derive(Clone, Debug, Default)]
+pub struct Functions {
+    stand_ins: Option<PathBuf>,
+}
+
+/// A virtual function with a physical one that can be told of it.
+struct Vf<'a> {
+    pf: Pf<'a>,
+    settings: VfSettings,
+}
+
+enum Pf<'a> {
+    Interface {
+        netns: &'a Netns,
+        link: Box<Link>,
+        number: u32,
+    },
+    /// The file of a stand-in, and what it is called.
+    StandIn(PathBuf, String),
+}
+
+impl Functions {
+    /// Files in a directory stand in for virtual functions, one each: for tests on machines without any; the programs
+    /// know none.
+    #[must_use]
+    pub fn with_stand_ins(directory: PathBuf) -> Self {
+        let stand_ins = Some(directory);
+        Functions { stand_ins }
+    }
+
+    /// None where a function is no virtual one, or is not there.
+    fn find<'a>(&self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
+        if let Some(directory) = &self.stand_ins {
+            let file = directory.join(pci.to_string());
+            return Ok(stand_in::find(&file)?.map(|(pf, settings)| Vf {
+                pf: Pf::StandIn(file, pf),
+                settings,
+            }));
+        }
+        let Some((physical, number)) = physical(Path::new(PCI_FUNCTIONS), pci)? else {
+            return Ok(None);
+        };
+        let links = home.links()?.into_iter();
+        // Interfaces that stand for virtual functions on a switch in the card belong to the physical function too.
+        for link in links.filter(|link| link.function == Some(physical)) {
+            let mut all = home
+                .virtual_functions(link.index)
+                .with_context(|| format!("asking {} for its virtual functions", link.shown()))?;
+            if let Some(settings) = all.remove(&number) {
+                let pf = Pf::Interface {
+                    netns: home,
+                    link: Box::new(link),
+                    number,
+                };
+                return Ok(Some(Vf { pf, settings }));
+            }
+        }
+        bail!(
+            "its physical function {physical} has no interface in this host's network namespace, by which virtual functions are set up; bind it to the kernel's driver, or bring its interface back"
+        )
+    }
+
+    /// Everything that may be wrong, before anything is changed.
+    pub(in crate::moves) fn examine(
+        &self,
+        home: &Netns,
+        pci: PciAddress,
+        wanted: &VfConfig,
+    ) -> Result<VfFacts> {
+        let given = wanted.settings()?;
+        let Some(Vf { pf, settings }) = self.find(home, pci)? else {
+            bail!(
+                "PCI function {pci} is no virtual function, which alone can be set up for a container; leave the table vf of its pool or section out, or the device out of the pool"
+            );
+        };
+        let mut changes = given.changes(&settings);
+        if let Some(change) = changes.find(|change| change.same_of(&settings).is_none()) {
+            let name = change.name();
+            bail!(
+                "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; leave {name} out of the table vf of its pool or section",
+                pf.shown()
+            );
+        }
+        let before = settings.of_same(&given);
+        Ok(VfFacts { given, before })
+    }
+
+    /// Sets up a function for a container. What fails may have changed something.
+    pub(in crate::moves) fn set_up(
+        &self,
+        home: &Netns,
+        pci: PciAddress,
+        facts: &VfFacts,
+    ) -> Result<()> {
+        let Some(vf) = self.find(home, pci)? else {
+            bail!("virtual function {pci} is gone; start a new container");
+        };
+        let is_none = |mac: &[u8; 6]| *mac == [0; 6];
+        let own = facts.before.mac.filter(|_| facts.given.mac.is_some());
+        // A driver that does not take such an address back is found out before it has another.
+        let first = own.filter(is_none).map(VfChange::Mac);
+        let changes = facts.given.wrong(&vf.settings);
+        for change in first.into_iter().chain(changes) {
+            vf.pf.tell(change).map_err(|error| {
+                error!(
+                    "{}, the physical function of {pci}, refuses {change}: {error}; leave {} out of the table vf of its pool or section, or see what dmesg says",
+                    vf.pf.shown(),
+                    change.name()
+                )
+            })?;
+        }
+        let left = self.wrong(home, pci, &facts.given)?;
+        if !left.is_empty() {
+            bail!(
+                "{}, the physical function of {pci}, took {} and does not keep it; leave it out of the table vf of its pool or section",
+                vf.pf.shown(),
+                list(&left)
+            );
+        }
+        Ok(())
+    }
+
+    /// Has a function as it was. One that is not there any more has nothing of a container.
+    pub(in crate::moves) fn put_back(
+        &self,
+        home: &Netns,
+        pci: PciAddress,
+        facts: &VfFacts,
+    ) -> Result<(), NotBack> {
+        let begin = || format!("putting back virtual function {pci}");
+        let Some(vf) = self.find(home, pci).with_context(begin)? else {
+            return Ok(());
+        };
+        let mut failed = None;
+        for change in facts.before.wrong(&vf.settings) {
+            failed = failed.or(vf.pf.tell(change).err());
+        }
+        let left = self.wrong(home, pci, &facts.before).with_context(begin)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let cause = failed.map_or_else(String::new, |error| format!(" ({error})"));
+        Err(NotBack {
+            error: error!(
+                "{}: {} takes no {}{cause}; set it by hand (ip link set {} vf), then run \"onload-ctk lease restore\"",
+                begin(),
+                vf.pf.shown(),
+                list(&left),
+                vf.pf.shown()
+            ),
+            differs: Some(format!("what {} sets: {}", vf.pf.shown(), list(&left))),
+        })
+    }
+
+    /// What of it is otherwise now; nothing of a function that is not there any more.
+    fn wrong(&self, home: &Netns, pci: PciAddress, wanted: &VfSettings) -> Result<Vec<VfChange>> {
+        let found = self.find(home, pci)?;
+        Ok(found.map_or_else(Vec::new, |vf| wanted.wrong(&vf.settings)))
+    }
+}
+
+impl Pf<'_> {
+    fn shown(&self) -> String {
+        match self {
+            Pf::Interface { link, .. } => link.shown(),
+            Pf::StandIn(_, name) => name.clone(),
+        }
+    }
+
+    fn tell(&self, change: VfChange) -> io::Result<()> {
+        match self {
+            Pf::Interface {
+                netns,
+                link,
+                number,
+            } => netns.set_virtual_function(link.index, *number, change),
+            Pf::StandIn(file, _) => stand_in::set(file, change),
+        }
+    }
+}
+
+fn list(changes: &[VfChange]) -> String {
+    let all = changes.iter().map(ToString::to_string);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// The physical function of a virtual one, and the number of this one there (Documentation/ABI/testing/sysfs-bus-pci).
+fn physical(functions: &Path, pci: PciAddress) -> Result<Option<(PciAddress, u32)>> {
+    let own = functions.join(pci.to_string());
+    let target = |path: &Path| {
+        let target = std::fs::read_link(path).ok()?;
+        target.file_name()?.to_str()?.parse::<PciAddress>().ok()
+    };
+    let Some(physical) = target(&own.join("physfn")) else {
+        return Ok(None);
+    };
+    let directory = functions.join(physical.to_string());
+    let reading = || format!("reading {directory:?}");
+    for entry in std::fs::read_dir(&directory).with_context(reading)? {
+        let entry = entry.with_context(reading)?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("virtfn"));
+        if let Some(number) = number.and_then(|number| number.parse().ok())
+            && target(&entry.path()) == Some(pci)
+        {
+            return Ok(Some((physical, number)));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn pci(text: &str) -> PciAddress {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_virtual_function_has_a_physical_one_and_a_number_there() {
+        let tree = tempfile::tempdir().unwrap();
+        let (pf, vf) = ("0000:81:00.0", "0000:81:10.2");
+        for name in [pf, vf] {
+            std::fs::create_dir(tree.path().join(name)).unwrap();
+        }
+        assert_eq!(physical(tree.path(), pci(vf)).unwrap(), None);
+        symlink("../0000:81:00.0", tree.path().join(vf).join("physfn")).unwrap();
+        // Between the removal of the one link and of the other.
+        assert_eq!(physical(tree.path(), pci(vf)).unwrap(), None);
+        for (number, of) in [(0, "0000:81:10.0"), (10, vf)] {
+            let link = tree.path().join(pf).join(format!("virtfn{number}"));
+            symlink(format!("../{of}"), link).unwrap();
+        }
+        let found = physical(tree.path(), pci(vf)).unwrap();
+        assert_eq!(found, Some((pci(pf), 10)));
+        assert_eq!(physical(tree.path(), pci(pf)).unwrap(), None);
+        assert_eq!(physical(tree.path(), pci("0000:99:00.0")).unwrap(), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! Devices that are drained. Nobody new gets one, so for most readers it is not there; cluster engines go on to show it,
+//! and pictures of the host too.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use onload_core::class::Class;
+use onload_core::drain::{DRAIN_PATH, Drain};
+
+use super::device::{Device, Health};
+use super::inventory::Inventory;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::unread::Unread;
+
+/// Takes what is drained out of what is offered.
+pub(super) fn settle(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
+    let drain = match drain {
+        Ok(drain) if drain.is_empty() => return,
+        Ok(drain) => drain,
+        Err(error) => return leave_unread(&error, inventory),
+    };
+    let devices = std::mem::take(&mut inventory.devices);
+    let why = |device: &Device| Some(drain.find(device.class, device.name.as_str())?.to_string());
+    // Where functions have nodes of their own, one container has all of a group.
+    let groups = devices.iter().filter_map(|device| {
+        let key = (device.class, device.group?);
+        Some((key, why(device)?))
+    });
+    let groups: BTreeMap<(Class, u32), String> = groups.collect();
+    for device in devices {
+        let of_group = || groups.get(&(device.class, device.group?)).cloned();
+        match why(&device).or_else(of_group) {
+            Some(reason) => drained(device, reason, inventory),
+            None => inventory.devices.push(device),
+        }
+    }
+    inventory.not_offered.sort();
+    inventory.drain = drain;
+}
+
+fn drained(device: Device, reason: String, inventory: &mut Inventory) {
+    // Of an interface one line says it for all the classes that differ in what comes with it.
+    if !matches!(device.class, Class::NicPlain | Class::NicNodes) {
+        let entry = NotOffered::new(device.class, device.name.as_str(), reason.as_str());
+        inventory.not_offered.push(entry.on(device.pci));
+    }
+    inventory.drained.push(Device {
+        is_drained: true,
+        health: Health::Unhealthy(reason),
+        ..device
+    });
+}
+
+/// Anything may be drained: specifications stay as they are, and nothing is offered anew.
+fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
+    let reason = format!("{error:#}");
+    for device in std::mem::take(&mut inventory.devices) {
+        let reason = format!("whether it is drained is not known: {reason}");
+        drained(device, reason, inventory);
+    }
+    inventory.not_offered.sort();
+    inventory
+        .warnings
+        .push(format!("what is drained is not known: {reason}"));
+    inventory.warnings.sort();
+    inventory.unread.push(Unread {
+        path: PathBuf::from(DRAIN_PATH),
+        kinds: Class::ALL.to_vec(),
+        reason,
+    });
+    inventory.unread.sort();
+}

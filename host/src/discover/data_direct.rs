@@ -1,0 +1,324 @@
+//! Data Direct: the function by which a ConnectX-8 reaches the memory of a GPU beside the tree of its NIC. Both have one UUID
+//! in their vital product data (VPD), by which `rdma_topo` of rdma-core pairs them too (kernel-boot/rdma_topo).
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::Chain;
+
+use super::gpu;
+use super::pci::{PciFunction, PciFunctions, PciId};
+use super::probe::Probe;
+use super::unread::AS_ROOT;
+use crate::host::HostError;
+
+const VENDOR: u16 = 0x15b3;
+/// `cx_dma` of rdma_topo.
+const DATA_DIRECT: u16 = 0x2100;
+/// `cx_nic` of rdma_topo. The VPD of no other card is read: some hang on it.
+const NICS: [u16; 3] = [0x1021, 0x1023, 0x1025];
+
+/// The name of the file in sysfs that only root reads (`Documentation/ABI/testing/sysfs-bus-pci`).
+pub const VPD: &str = "vpd";
+/// An address of VPD has 15 bits (PCI Local Bus Specification 3.0, appendix I).
+const VPD_LIMIT: u64 = 1 << 15;
+
+const LARGE: u8 = 0x80;
+const READ_ONLY: u8 = 0x90;
+/// The type of the small item that ends VPD, whatever its length.
+const END: u8 = 0x0f;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataDirect {
+    /// The Data Direct function of a NIC, by the NIC's address.
+    of_nics: BTreeMap<PciAddress, PciAddress>,
+    /// Why it is not known which NIC has which.
+    obstacle: Option<String>,
+}
+
+impl DataDirect {
+    /// Reads nothing on a host without such functions, or without GPUs, which are what they are for.
+    pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> DataDirect {
+        let mut by_uuid: BTreeMap<String, PciAddress> = BTreeMap::new();
+        let mut found = DataDirect::default();
+        if gpu::gpus(functions).next().is_none() {
+            return found;
+        }
+        for function in functions.iter().filter(|one| is_data_direct(one.id)) {
+            let address = function.address;
+            let uuid = read_uuid(probe, function);
+            let uuid = uuid.and_then(|uuid| uuid.ok_or_else(|| "it has no UUID there".to_owned()));
+            let known = uuid.map(|uuid| by_uuid.insert(uuid, address));
+            found.obstacle = match known {
+                Ok(None) => continue,
+                Ok(Some(other)) => Some(format!(
+                    "the Data Direct functions {other} and {address} have the same UUID in their VPD"
+                )),
+                Err(why) => Some(unknown("Data Direct function", address, &why)),
+            };
+            return found;
+        }
+        if by_uuid.is_empty() {
+            return found;
+        }
+        for nic in functions.iter().filter(|one| is_nic(one)) {
+            match read_uuid(probe, nic) {
+                Ok(Some(uuid)) => {
+                    let function = by_uuid.get(&uuid);
+                    found
+                        .of_nics
+                        .extend(function.map(|function| (nic.address, *function)));
+                }
+                // As a card without Data Direct.
+                Ok(None) => {}
+                Err(why) => {
+                    found.obstacle = Some(unknown("NIC", nic.address, &why));
+                    return found;
+                }
+            }
+        }
+        found
+    }
+
+    pub fn of(&self, nic: PciAddress) -> Option<PciAddress> {
+        self.of_nics.get(&nic).copied()
+    }
+
+    /// The NICs with such a function, by address, each with it.
+    pub fn iter(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
+        self.of_nics.iter().map(|(nic, function)| (*nic, *function))
+    }
+
+    pub fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref()
+    }
+}
+
+pub fn is_data_direct(id: PciId) -> bool {
+    (id.vendor, id.device) == (VENDOR, DATA_DIRECT)
+}
+
+/// Whether it is a card that may have such functions.
+fn is_nic(function: &PciFunction) -> bool {
+    let id = function.id;
+    function.physical_function.is_none() && id.vendor == VENDOR && NICS.contains(&id.device)
+}
+
+fn unknown(what: &str, address: PciAddress, why: &str) -> String {
+    format!(
+        "the VPD of the {what} {address}, which says what of Data Direct belongs together, is not known: {why}"
+    )
+}
+
+/// None where it has no UUID; else why that is not known.
+fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>, String> {
+    let host = probe.host();
+    match host.bytes(&function.directory().join(VPD), VPD_LIMIT) {
+        Ok(Some(vpd)) => match uuid(&vpd) {
+            Ok(uuid) => Ok(uuid.map(str::to_owned)),
+            Err(NotVpd) => Err("it is not in the form of VPD".to_owned()),
+        },
+        Ok(None) => Err("there is none".to_owned()),
+        Err(error) => {
+            let why = Chain(&error).to_string();
+            if !is_denied(&error) {
+                return Err(why);
+            }
+            // Root learns what is nearest, and with it what is offered under the names of GPUs.
+            probe.deciding(&[Class::Rdma], || probe.or_warn::<()>(Err(error)));
+            Err(format!("{why}; {AS_ROOT}"))
+        }
+    }
+}
+
+fn is_denied(error: &HostError) -> bool {
+    matches!(error, HostError::Read { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotVpd;
+
+/// The value of the keyword V3 among what is read-only (PCI Local Bus Specification 3.0, appendix I).
+pub fn uuid(vpd: &[u8]) -> Result<Option<&str>, NotVpd> {
+    let mut rest = vpd;
+    loop {
+        let (tag, item, after) = item(rest)?;
+        if tag == READ_ONLY {
+            return v3(item);
+        }
+        if tag & LARGE == 0 && tag >> 3 == END {
+            return Ok(None);
+        }
+        rest = after;
+    }
+}
+
+/// The tag, the data and what follows of a first item.
+fn item(vpd: &[u8]) -> Result<(u8, &[u8], &[u8]), NotVpd> {
+    let (length, rest) = match vpd {
+        // What a card without VPD reads as.
+        [] | [0 | 0xff, ..] => return Err(NotVpd),
+        [tag, low, high, rest @ ..] if tag & LARGE != 0 => {
+            (u16::from_le_bytes([*low, *high]), rest)
+        }
+        [tag, rest @ ..] if tag & LARGE == 0 => (u16::from(tag & 0x07), rest),
+        _ => return Err(NotVpd),
+    };
+    let (item, after) = rest.split_at_checked(length.into()).ok_or(NotVpd)?;
+    Ok((vpd[0], item, after))
+}
+
+fn v3(mut fields: &[u8]) -> Result<Option<&str>, NotVpd> {
+    while let [first, second, length, rest @ ..] = fields {
+        let (value, after) = rest.split_at_checked((*length).into()).ok_or(NotVpd)?;
+        if [*first, *second] == *b"V3" {
+            let value = value.trim_ascii_end();
+            let value = str::from_utf8(value).map_err(|_| NotVpd)?;
+            let is_plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic());
+            return if is_plain {
+                Ok(Some(value))
+            } else {
+                Err(NotVpd)
+            };
+        }
+        fields = after;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::{AsHost, Tree};
+
+    const ONE: &str = "f8c94c9d0e1bec1180001070fd4a4a2c";
+    const OTHER: &str = "6bbbab98e1e3ec118000b83fd29dd2e2";
+
+    /// A GPU with a Data Direct function beside it, and NICs on roots of their own.
+    fn machine(of_function: &str, nics: &[(&str, &str)]) -> Tree {
+        let mut text = format!(
+            "pci0008:00 0\n  bridge 0008:00:00.0\n    gpu 0008:06:00.0 10de:31c2\n    dma 0008:05:00.0 V3={of_function}\n"
+        );
+        for (root, uuid) in nics {
+            text += &format!("pci{root}:00 0\n  nic {root}:03:00.0 mlx5_{root} 800 V3={uuid}\n");
+        }
+        let tree = Tree::new();
+        tree.machine(&text);
+        tree
+    }
+
+    fn read(tree: &Tree) -> DataDirect {
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        DataDirect::read(&probe, &PciFunctions::read(&probe))
+    }
+
+    fn address(text: &str) -> PciAddress {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_nic_has_the_function_with_its_uuid() {
+        let found = read(&machine(ONE, &[("0000", ONE), ("0002", OTHER)]));
+        assert_eq!(found.obstacle(), None);
+        let function = found.of(address("0000:03:00.0"));
+        assert_eq!(function, Some(address("0008:05:00.0")));
+        assert_eq!(found.of(address("0002:03:00.0")), None);
+    }
+
+    #[test]
+    fn what_cannot_be_paired_is_told() {
+        let file = |at: &str| format!("/sys/bus/pci/devices/{at}/vpd");
+        let (function, nic) = (file("0008:05:00.0"), file("0000:03:00.0"));
+        let cases: [(&str, &[u8], &str); 5] = [
+            (
+                &function,
+                b"\x90\x09\x00",
+                "the Data Direct function 0008:05:00.0",
+            ),
+            (&function, b"\x78", "it has no UUID there"),
+            (&nic, b"\xff\xff\xff\xff", "the NIC 0000:03:00.0"),
+            (
+                &nic,
+                b"\x90\x05\x00V3\x02\x80\x80\x78",
+                "not in the form of VPD",
+            ),
+            (&nic, &[0; 40_000], "longer than 32768 bytes"),
+        ];
+        for (path, content, expected) in cases {
+            let tree = machine(ONE, &[("0000", ONE)]);
+            tree.file(path, content);
+            let found = read(&tree);
+            let why = found.obstacle().unwrap();
+            assert!(why.contains(expected), "{why}");
+            assert_eq!(found.iter().count(), 0);
+        }
+        let tree = machine(ONE, &[("0000", ONE)]);
+        tree.remove(&nic);
+        assert!(read(&tree).obstacle().unwrap().ends_with(": there is none"));
+    }
+
+    #[test]
+    fn two_functions_of_one_uuid_are_paired_with_nothing() {
+        let tree = machine(ONE, &[("0000", ONE)]);
+        tree.machine(&format!("pci0009:00 0\n  dma 0009:05:00.0 V3={ONE}\n"));
+        let found = read(&tree);
+        assert!(found.obstacle().unwrap().contains("have the same UUID"));
+    }
+
+    #[test]
+    fn no_vpd_is_read_of_other_hardware() {
+        let seen = |tree: &Tree| {
+            let mut host = tree.host();
+            host.start_recording();
+            let probe = Probe::new(&host);
+            DataDirect::read(&probe, &PciFunctions::read(&probe));
+            let seen = host.stop_recording().into_keys();
+            seen.filter(|path| path.ends_with(VPD)).count()
+        };
+        let nic = format!("pci0000:00 0\n  nic 0000:03:00.0 mlx5_0 400 V3={ONE}\n");
+        let gpu = "pci0008:00 0\n  gpu 0008:06:00.0 10de:31c2\n";
+        let function = format!("pci0009:00 0\n  dma 0009:05:00.0 V3={ONE}\n");
+        let alike = "pci0010:00 0\n  nic 0010:03:00.0 mlx5_1 400\n";
+        for (machine, expected) in [
+            (format!("{nic}{gpu}"), 0),
+            (format!("{nic}{function}"), 0),
+            (format!("{nic}{gpu}{function}"), 2),
+        ] {
+            let tree = Tree::new();
+            tree.machine(&machine);
+            assert_eq!(seen(&tree), expected, "{machine}");
+        }
+        // A card of another kind, with VPD.
+        let tree = Tree::new();
+        tree.machine(&format!("{nic}{gpu}{function}{alike}"));
+        tree.vpd("0010:03:00.0", ONE);
+        tree.attribute("/sys/bus/pci/devices/0010:03:00.0/device", "0x101d");
+        assert_eq!(seen(&tree), 2);
+    }
+
+    #[test]
+    fn the_uuid_is_found_wherever_it_stands() {
+        let id = b"\x82\x03\x00NIC";
+        let last = b"\x90\x12\x00SN\x03123V3\x04abcdRV\x02\x00\x00\x78";
+        let whole = [&id[..], last].concat();
+        assert_eq!(uuid(&whole), Ok(Some("abcd")));
+        assert_eq!(uuid(b"\x90\x07\x00V3\x04ab  \x78"), Ok(Some("ab")));
+        assert_eq!(uuid(b"\x90\x06\x00SN\x03123\x78"), Ok(None));
+        assert_eq!(uuid(b"\x82\x01\x00N\x79\x00"), Ok(None));
+        for bad in [
+            &b""[..],
+            b"\x00\x00\x00",
+            b"\xff\xff",
+            b"\x82",
+            b"\x82\x05",
+            b"\x82\x05\x00ab",
+            b"\x90\x05\x00V3\x09ab",
+            b"\x90\x03\x00V3\x00",
+            b"\x82\x01\x00N",
+        ] {
+            assert_eq!(uuid(bad), Err(NotVpd), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What an operator has drained, as everybody may read it.
+
+use std::path::Path;
+
+use onload_core::drain::{DRAIN_PATH, Drain, MAX_BYTES};
+use onload_sys::error::Context;
+use onload_sys::fs::atomic;
+use onload_sys::processes::Processes;
+
+use crate::host::Host;
+
+/// Who asks for a device is told why there is none.
+const MODE: u32 = 0o644;
+
+/// What is drained now.
+pub fn read(host: &Host) -> anyhow::Result<Drain> {
+    let path = Path::new(DRAIN_PATH);
+    let Some(bytes) = host.bytes(path, MAX_BYTES)? else {
+        return Ok(Drain::default());
+    };
+    let reading = || format!("reading {}", host.outside_path(path).display());
+    let drain = Drain::parse(&bytes).with_context(reading)?;
+    Ok(drain.now(|| boot(host).ok()))
+}
+
+pub fn boot(host: &Host) -> onload_sys::error::Result<String> {
+    let root = host.outside_path(Path::new("/"));
+    let boot = Processes::at(&root).boot_id();
+    boot.context("telling this boot from the next")
+}
+
+/// Replaces the file, or removes it where nothing is drained.
+pub fn write(host: &Host, drain: &Drain) -> anyhow::Result<()> {
+    let path = Path::new(DRAIN_PATH);
+    let failed = || format!("writing {}", host.outside_path(path).display());
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(());
+    };
+    let directory = host.create_directory(parent)?;
+    let done = if drain.is_empty() {
+        atomic::remove(&directory, name).map(drop)
+    } else {
+        let bytes = drain.to_bytes().with_context(failed)?;
+        atomic::write_atomic(&directory, name, &bytes, MODE)
+    };
+    Ok(done.map_err(|error| error.source).with_context(failed)?)
+}

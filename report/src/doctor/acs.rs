@@ -1,0 +1,358 @@
+//! Access Control Services (ACS) of the ports between a GPU and its NIC: one that redirects sends what goes between them up to
+//! the CPU, where GPUDirect RDMA is slow or fails. What a port is to do is what `rdma_topo` of rdma-core asks for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_host::devices::near::Near;
+use onload_host::discover::gpu::apart;
+use onload_host::discover::pci::DEVICES;
+use onload_host::host::HostError;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Listed, counted};
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use super::kernel_line;
+
+/// All of a function's configuration space; users other than root are shown its first 64 bytes.
+const CONFIG_SPACE: u64 = 4096;
+/// The extended capabilities, and the least that one takes (PCI Express Base Specification, 7.6.3).
+const EXTENDED: usize = 0x100;
+const LEAST_CAPABILITY: usize = 4;
+const ACS: u16 = 0x0d;
+const ATS: u16 = 0x0f;
+
+/// Bits of ACS control (include/uapi/linux/pci_regs.h, `PCI_ACS_CTRL`).
+const VALIDATION: u16 = 0x01;
+const REQUEST_REDIRECT: u16 = 0x04;
+const COMPLETION_REDIRECT: u16 = 0x08;
+const UPSTREAM_FORWARDING: u16 = 0x10;
+const EGRESS_CONTROL: u16 = 0x20;
+const DIRECT_TRANSLATED: u16 = 0x40;
+/// What `pci=disable_acs_redir=` switches off (drivers/pci/pci.c).
+const REDIRECTS: u16 = REQUEST_REDIRECT | COMPLETION_REDIRECT | EGRESS_CONTROL;
+
+/// What a port between a GPU and its NIC has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Need {
+    NoRedirect,
+    /// What the NIC has translated itself (ATS) may pass a port that redirects the rest.
+    Translated,
+    /// These bits are on, and those off.
+    DataDirect(u16, u16),
+}
+
+/// Towards the Data Direct function: its requests go to the GPU at once.
+const TO_FUNCTION: Need = Need::DataDirect(
+    UPSTREAM_FORWARDING | COMPLETION_REDIRECT | VALIDATION,
+    REQUEST_REDIRECT,
+);
+/// Towards the GPU: its answers do.
+const TO_GPU: Need = Need::DataDirect(
+    UPSTREAM_FORWARDING | REQUEST_REDIRECT | VALIDATION,
+    COMPLETION_REDIRECT,
+);
+/// The root port: so that the kernel makes one IOMMU group of all that is below.
+const ROOT_PORT: Need = Need::DataDirect(
+    UPSTREAM_FORWARDING | COMPLETION_REDIRECT | REQUEST_REDIRECT,
+    VALIDATION,
+);
+
+impl Need {
+    /// What the port's control has to be, by what it is.
+    fn wanted(self, now: u16) -> u16 {
+        match self {
+            Need::NoRedirect if now & REDIRECTS != 0 => now & !(REDIRECTS | UPSTREAM_FORWARDING),
+            Need::Translated if now & REDIRECTS != 0 => now | DIRECT_TRANSLATED,
+            Need::DataDirect(on, off) => now & !off | on,
+            Need::NoRedirect | Need::Translated => now,
+        }
+    }
+
+    /// As `pci=config_acs=` has it: the highest bit first.
+    fn mask(self) -> String {
+        let (on, off) = match self {
+            Need::DataDirect(on, off) => (on, off),
+            Need::Translated => (DIRECT_TRANSLATED, 0),
+            Need::NoRedirect => (0, REDIRECTS),
+        };
+        let bits = (0..7).rev().map(|bit| 1 << bit);
+        bits.map(|bit| match (on & bit != 0, off & bit != 0) {
+            (true, _) => '1',
+            (_, true) => '0',
+            _ => 'x',
+        })
+        .collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Port {
+    address: PciAddress,
+    need: Need,
+    now: u16,
+}
+
+pub(super) fn ports(examined: &Examined<'_>) -> Findings {
+    let near = Near::of(examined.inventory);
+    let mut needs: BTreeMap<PciAddress, Need> = BTreeMap::new();
+    let mut hidden = Vec::new();
+    for (gpu, nic) in near.pairs() {
+        let ports = between(&near, examined, (gpu, nic), false);
+        match config_space(examined, nic)? {
+            _ if ports.is_empty() => {}
+            Some(config) if has_ats(&config) => {
+                needs.extend(between(&near, examined, (gpu, nic), true));
+            }
+            Some(_) => needs.extend(ports),
+            None => hidden.push(nic),
+        }
+    }
+    let mut ports = Vec::new();
+    for (address, need) in needs {
+        match config_space(examined, address)? {
+            Some(config) => ports.extend(control(&config).map(|now| Port { address, need, now })),
+            None => hidden.push(address),
+        }
+    }
+    let mut findings = Vec::new();
+    if let Some(first) = hidden.first() {
+        let text = format!(
+            "what the ports between GPUs and their NICs redirect is not known: only root reads all of {}",
+            config_path(*first).display()
+        );
+        let again = Remedy::run("sudo onload-ctk doctor");
+        findings.push(Finding::unknown(text, again).at(config_path(*first)));
+    } else if near.pairs().next().is_some() {
+        findings.extend(judge(examined, &ports)?);
+    }
+    Ok(findings)
+}
+
+/// The ports that decide where data goes between a GPU and its NIC. None where that passes the CPU in any case.
+fn between(
+    near: &Near<'_>,
+    examined: &Examined<'_>,
+    (gpu, nic): (PciAddress, PciAddress),
+    has_ats: bool,
+) -> Vec<(PciAddress, Need)> {
+    let functions = &examined.inventory.functions;
+    let [_, end] = near.ends(gpu, nic);
+    let [above_gpu, above_nic] = apart(functions, gpu, end);
+    let above_both = functions.bridges(gpu).len() - above_gpu.len();
+    if above_both == 0 {
+        return Vec::new();
+    }
+    if end != nic {
+        let ports = [
+            (above_nic.first(), TO_FUNCTION),
+            (above_gpu.first(), TO_GPU),
+            (functions.bridges(gpu).first(), ROOT_PORT),
+        ];
+        let ports = ports.into_iter();
+        return ports
+            .filter_map(|(port, need)| Some((*port?, need)))
+            .collect();
+    }
+    if has_ats {
+        let port = above_nic.first();
+        return port
+            .map(|port| (*port, Need::Translated))
+            .into_iter()
+            .collect();
+    }
+    let ports = above_gpu.iter().chain(above_nic);
+    ports.map(|port| (*port, Need::NoRedirect)).collect()
+}
+
+fn judge(examined: &Examined<'_>, ports: &[Port]) -> Result<Vec<Finding>, HostError> {
+    let is_wrong = |port: &&Port| port.need.wanted(port.now) != port.now;
+    let wrong: Vec<&Port> = ports.iter().filter(is_wrong).collect();
+    let Some(need) = wrong.iter().map(|port| port.need).max() else {
+        let text = match ports.len() {
+            0 => "no port between a GPU and its NIC has ACS".to_owned(),
+            count => {
+                let one = "port between GPUs and their NICs does";
+                let ports = counted(count, one, "ports between GPUs and their NICs do");
+                format!("{ports} with ACS what GPUDirect RDMA needs")
+            }
+        };
+        return Ok(vec![Finding::pass(text).at(DEVICES)]);
+    };
+    let names: Vec<String> = wrong.iter().map(|port| port.address.to_string()).collect();
+    let text = format!(
+        "ACS sends what goes between a GPU and its NIC up to the CPU, at {}: GPUDirect RDMA is slow or fails",
+        Listed(&names)
+    );
+    let words = words(ports, need);
+    let finding = if matches!(need, Need::DataDirect(..)) {
+        // At once it would leave the IOMMU groups as they are.
+        let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
+        kernel_line::then_reboot(examined, finding)?
+    } else {
+        let mut commands = wrong.iter().map(|port| Remedy::run(set(port)));
+        let Some(first) = commands.next() else {
+            return Ok(Vec::new());
+        };
+        let finding = commands.fold(Finding::warn(text, first), Finding::then);
+        let finding = finding.after(examined.program("setpci")?);
+        kernel_line::then_write(examined, finding, &words)?
+    };
+    let at = wrong.iter().map(|port| config_path(port.address));
+    Ok(vec![at.fold(finding, Finding::at)])
+}
+
+/// At once, and until the next boot.
+fn set(port: &Port) -> String {
+    let (address, wanted) = (port.address, port.need.wanted(port.now));
+    format!("setpci -s {address} ECAP_ACS+0x6.w={wanted:04x}")
+}
+
+/// The words of the kernel's line that do it at boot, for all ports: a second one of a kind replaces the first. Their
+/// quotes keep the boot loader from taking the semicolons for its own.
+fn words(ports: &[Port], need: Need) -> String {
+    let all: Vec<String> = ports
+        .iter()
+        .map(|port| match need {
+            Need::NoRedirect => port.address.to_string(),
+            _ => format!("{}@{}", port.need.mask(), port.address),
+        })
+        .collect();
+    let word = match need {
+        Need::NoRedirect => "disable_acs_redir",
+        _ => "config_acs",
+    };
+    format!("pci={word}=\\\"{}\\\"", all.join(";"))
+}
+
+/// What puts the IOMMU groups of Data Direct right at a boot.
+pub(super) fn data_direct_words(examined: &Examined<'_>) -> String {
+    let near = Near::of(examined.inventory);
+    let mut needs: BTreeMap<PciAddress, Need> = BTreeMap::new();
+    for (gpu, nic) in near
+        .pairs()
+        .filter(|(gpu, nic)| near.ends(*gpu, *nic)[1] != *nic)
+    {
+        needs.extend(between(&near, examined, (gpu, nic), false));
+    }
+    let ports = needs.into_iter();
+    let ports: Vec<Port> = ports
+        .map(|(address, need)| Port {
+            address,
+            need,
+            now: 0,
+        })
+        .collect();
+    words(&ports, ROOT_PORT)
+}
+
+fn config_path(address: PciAddress) -> PathBuf {
+    Path::new(DEVICES).join(address.to_string()).join("config")
+}
+
+/// None where not all of it is shown.
+fn config_space(
+    examined: &Examined<'_>,
+    address: PciAddress,
+) -> Result<Option<Vec<u8>>, HostError> {
+    let bytes = examined.host.bytes(&config_path(address), CONFIG_SPACE)?;
+    Ok(bytes.filter(|bytes| bytes.len() >= EXTENDED))
+}
+
+/// Whether a NIC translates addresses itself.
+pub(super) fn translates(examined: &Examined<'_>, nic: PciAddress) -> Result<bool, HostError> {
+    Ok(config_space(examined, nic)?.is_some_and(|config| has_ats(&config)))
+}
+
+fn has_ats(config: &[u8]) -> bool {
+    capability(config, ATS).is_some()
+}
+
+/// ACS control, 6 bytes into its capability.
+fn control(config: &[u8]) -> Option<u16> {
+    let bytes = capability(config, ACS)?.get(6..8)?;
+    Some(u16::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// The configuration space from an extended capability on.
+fn capability(config: &[u8], id: u16) -> Option<&[u8]> {
+    let mut at = EXTENDED;
+    // As many as there can be: a list may lead back.
+    for _ in 0..config.len() / LEAST_CAPABILITY {
+        let header = config.get(at..at + LEAST_CAPABILITY)?;
+        let header = u32::from_le_bytes(header.try_into().ok()?);
+        if header == 0 || header == u32::MAX {
+            return None;
+        }
+        if header & 0xffff == u32::from(id) {
+            return config.get(at..);
+        }
+        at = usize::try_from(header >> 20 & 0xffc).ok()?;
+        if at < EXTENDED {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration space with these capabilities, at their places, each with two words of 16 bits.
+    fn space(capabilities: &[(usize, u16, usize, [u16; 2])]) -> Vec<u8> {
+        let mut config = vec![0; 4096];
+        for (at, id, next, words) in capabilities {
+            let next = u32::try_from(*next).unwrap();
+            let header = u32::from(*id) | 1 << 16 | next << 20;
+            config[*at..at + 4].copy_from_slice(&header.to_le_bytes());
+            for (word, place) in words.iter().zip([at + 4, at + 6]) {
+                config[place..place + 2].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        config
+    }
+
+    #[test]
+    fn acs_control_is_found_behind_other_capabilities() {
+        let config = space(&[
+            (0x100, 0x01, 0x148, [0, 0]),
+            (0x148, ATS, 0x200, [0, 0x8000]),
+            (0x200, ACS, 0, [0x5f, 0x1d]),
+        ]);
+        assert_eq!(control(&config), Some(0x1d));
+        assert!(has_ats(&config));
+        assert_eq!(control(&space(&[(0x100, 0x01, 0, [0, 0])])), None);
+    }
+
+    #[test]
+    fn a_list_that_leads_nowhere_or_back_ends() {
+        for config in [
+            vec![],
+            vec![0; 64],
+            vec![0xff; 4096],
+            space(&[(0x100, 0x01, 0x100, [0, 0])]),
+            space(&[(0x100, 0x01, 0x200, [0, 0]), (0x200, 0x02, 0x100, [0, 0])]),
+            space(&[(0x100, 0x01, 0xffc, [0, 0])]),
+            space(&[(0x100, 0x01, 0x40, [0, 0])]),
+        ] {
+            assert_eq!(control(&config), None);
+        }
+    }
+
+    #[test]
+    fn a_port_is_set_as_its_place_needs() {
+        let as_linux_sets_it = 0x1d;
+        assert_eq!(Need::NoRedirect.wanted(as_linux_sets_it), 0x01);
+        // Forwarding alone redirects nothing.
+        assert_eq!(Need::NoRedirect.wanted(0x11), 0x11);
+        assert_eq!(Need::Translated.wanted(as_linux_sets_it), 0x5d);
+        assert_eq!(Need::Translated.wanted(0), 0);
+        assert_eq!(TO_FUNCTION.wanted(as_linux_sets_it), 0x19);
+        assert_eq!(TO_GPU.wanted(as_linux_sets_it), 0x15);
+        assert_eq!(ROOT_PORT.wanted(as_linux_sets_it), 0x1c);
+        let masks = [Need::Translated, TO_FUNCTION, TO_GPU, ROOT_PORT].map(Need::mask);
+        assert_eq!(masks, ["1xxxxxx", "xx110x1", "xx101x1", "xx111x0"]);
+    }
+}

@@ -1,0 +1,372 @@
+//! What keeps RDMA from the memory of a GPU (GPUDirect RDMA), beside ACS: the way to register it, the IOMMU, a NIC that is
+//! far away, and Data Direct.
+
+use onload_host::devices::near::Near;
+use onload_host::discover::gpu::{self, Distance};
+use onload_host::discover::pci::DEVICES;
+use onload_host::host::HostError;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Listed, counted, shell_word};
+
+use super::acs;
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use super::kernel_line;
+
+const PEERMEM: &str = "/sys/module/nvidia_peermem";
+/// Its predecessor, which Mellanox published.
+const NV_PEER_MEM: &str = "/sys/module/nv_peer_mem";
+const NVIDIA_VERSION: &str = "/proc/driver/nvidia/version";
+const SYMBOLS: &str = "/proc/kallsyms";
+/// What nvidia_peermem loads with; the kernel's own `ib_core` has none.
+const PEER_MEMORY: &[u8] = b"ib_register_peer_memory_client";
+const RELEASE: &str = "/proc/sys/kernel/osrelease";
+/// The first open modules that give memory as dma-buf, and the first kernel whose RDMA takes it.
+const FIRST_OPEN: u32 = 515;
+const FIRST_KERNEL: (u32, u32) = (5, 12);
+/// As RCCL looks for them (src/misc/rocmwrap.cc and src/transport/net_ib).
+const AMD_PEERS: [&str; 2] = [
+    "/sys/kernel/mm/memory_peers/amdkfd/version",
+    "/sys/memory_peers/amdkfd/version",
+];
+const AMD_OPTIONS: [&str; 2] = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"];
+const GROUPS: &str = "/sys/kernel/iommu_groups";
+
+/// Whether the drivers let RDMA register memory of the GPUs.
+pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
+    if examined.inventory.rdma.is_empty() {
+        return Ok(Vec::new());
+    }
+    let has = |vendor: &str| {
+        let mut gpus = gpu::gpus(&examined.inventory.functions);
+        gpus.any(|(_, name)| name == vendor)
+    };
+    let mut findings = Vec::new();
+    if has("NVIDIA") && examined.exists("/sys/module/nvidia")? {
+        findings.push(nvidia_memory(examined)?);
+    }
+    if has("AMD") && examined.exists("/sys/module/amdgpu")? {
+        findings.push(amd_memory(examined)?);
+    }
+    Ok(findings)
+}
+
+fn nvidia_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
+    if examined.exists(PEERMEM)? {
+        return Ok(Finding::pass("nvidia_peermem is loaded").at(PEERMEM));
+    }
+    if examined.exists(NV_PEER_MEM)? {
+        let text = "nv_peer_mem is loaded, the predecessor of nvidia_peermem";
+        return Ok(Finding::pass(text).at(NV_PEER_MEM));
+    }
+    let finding = if gives_dma_buf(examined)? {
+        Finding::pass(
+            "NVIDIA's open modules give memory of GPUs as dma-buf, which needs no nvidia_peermem",
+        )
+    } else {
+        let text = "nvidia_peermem is not loaded, and the driver does not give memory as dma-buf: programs copy what they send from GPUs by the CPU";
+        if can_load_peermem(examined)? {
+            Finding::warn(text, Remedy::run("modprobe nvidia-peermem")).then(Remedy::write(
+                "/etc/modules-load.d/onload-ctk.conf",
+                "nvidia-peermem",
+            ))
+        } else {
+            let text =
+                format!("{text}; nvidia_peermem does not load with the ib_core of this kernel");
+            Finding::warn(text, open_modules()).at(SYMBOLS)
+        }
+    };
+    Ok(finding.at(PEERMEM).at(NVIDIA_VERSION).at(RELEASE))
+}
+
+fn open_modules() -> Remedy {
+    Remedy::install(
+        format!("NVIDIA's open kernel modules, {FIRST_OPEN} or newer"),
+        "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
+    )
+}
+
+fn gives_dma_buf(examined: &Examined<'_>) -> Result<bool, HostError> {
+    let version = examined.attribute(NVIDIA_VERSION)?.unwrap_or_default();
+    let release = examined.attribute(RELEASE)?.unwrap_or_default();
+    let is_new = open_version(&version).is_some_and(|version| version >= FIRST_OPEN);
+    Ok(is_new && kernel(&release) >= Some(FIRST_KERNEL))
+}
+
+/// The first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
+/// Build`; none of the closed modules.
+fn open_version(text: &str) -> Option<u32> {
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("NVRM version:"))?;
+    let (_, version) = line.split_once(" Open Kernel Module ")?;
+    let mut words = version.split_whitespace();
+    words.find_map(|word| word.split_once('.')?.0.parse().ok())
+}
+
+/// Of a release such as `6.12.48+deb13-amd64`.
+fn kernel(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Whether `ib_core` has what it loads with; so it is taken to be where nothing says it.
+fn can_load_peermem(examined: &Examined<'_>) -> Result<bool, HostError> {
+    let is_it = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ' || *byte == b'\t');
+        words.any(|word| word == PEER_MEMORY)
+    };
+    let found = examined.host.lines(SYMBOLS.as_ref(), &is_it)?;
+    Ok(found.is_none_or(|lines| !lines.is_empty()))
+}
+
+fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
+    for peers in AMD_PEERS {
+        if examined.exists(peers)? {
+            return Ok(Finding::pass("amdgpu gives memory of GPUs to RDMA").at(peers));
+        }
+    }
+    let release = examined.attribute(RELEASE)?.unwrap_or_default();
+    for file in [
+        format!("/boot/config-{release}"),
+        format!("/lib/modules/{release}/config"),
+    ] {
+        let Some(text) = examined.host.text(file.as_ref())? else {
+            continue;
+        };
+        let is_off = |option: &&str| {
+            let on = format!("{option}=y");
+            !text.lines().any(|line| line == on)
+        };
+        let off: Vec<String> = AMD_OPTIONS
+            .iter()
+            .filter(|option| is_off(option))
+            .map(|option| (*option).to_owned())
+            .collect();
+        let finding = if off.is_empty() {
+            Finding::pass("the kernel gives memory of AMD's GPUs as dma-buf")
+        } else {
+            let text = format!(
+                "the kernel is built without {}: programs copy what they send from AMD's GPUs by the CPU",
+                Listed(&off)
+            );
+            let kernel = format!(
+                "a kernel with {}",
+                AMD_OPTIONS
+                    .map(|option| format!("{option}=y"))
+                    .join(" and ")
+            );
+            Finding::warn(
+                text,
+                Remedy::install(kernel, "the distribution, or https://www.kernel.org"),
+            )
+        };
+        return Ok(finding.at(file));
+    }
+    let text = "whether the kernel gives memory of AMD's GPUs as dma-buf is not known: its configuration is not in /boot";
+    let look = format!("zgrep -E '{}' /proc/config.gz", AMD_OPTIONS.join("|"));
+    Ok(Finding::unknown(text, Remedy::run(look)).at("/boot"))
+}
+
+/// Whether the IOMMU translates what GPUs and their NICs do: then what goes between them passes the CPU. A NIC that
+/// translates itself, and Data Direct, are made for that.
+pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
+    let near = Near::of(examined.inventory);
+    let mut translated: Vec<(PciAddress, u32, String)> = Vec::new();
+    let mut seen = false;
+    for (gpu, nic) in near.pairs() {
+        if near.ends(gpu, nic)[1] != nic || acs::translates(examined, nic)? {
+            continue;
+        }
+        seen = true;
+        for address in [gpu, nic] {
+            let function = examined.inventory.functions.get(address);
+            let Some(group) = function.and_then(|function| function.iommu_group) else {
+                continue;
+            };
+            let kind = examined.attribute(format!("{GROUPS}/{group}/type"))?;
+            let kind = kind.filter(|kind| kind.starts_with("DMA"));
+            translated.extend(kind.map(|kind| (address, group, kind)));
+        }
+    }
+    translated.sort();
+    translated.dedup();
+    let Some((_, group, kind)) = translated.first() else {
+        let text = "the IOMMU translates nothing between a GPU and its NIC";
+        return Ok(seen
+            .then(|| Finding::pass(text).at(GROUPS))
+            .into_iter()
+            .collect());
+    };
+    let names: Vec<String> = translated
+        .iter()
+        .map(|(address, ..)| address.to_string())
+        .collect();
+    let text = format!(
+        "the IOMMU translates ({kind}) what {} {}: what goes between a GPU and its NIC passes the CPU",
+        Listed(&names),
+        if names.len() == 1 { "does" } else { "do" }
+    );
+    let words = if cfg!(target_arch = "aarch64") {
+        "iommu.passthrough=1"
+    } else {
+        "iommu=pt"
+    };
+    let finding = Finding::warn(text, kernel_line::write(examined, words)?);
+    let finding = kernel_line::then_reboot(examined, finding)?;
+    Ok(vec![finding.at(format!("{GROUPS}/{group}/type"))])
+}
+
+/// Whether the nearest RDMA device of a GPU is on its NUMA node.
+pub(super) fn node(examined: &Examined<'_>) -> Findings {
+    let near = Near::of(examined.inventory);
+    let (mut found, mut findings) = (0, Vec::new());
+    for (gpu, nic) in near.pairs() {
+        found += 1;
+        if near.distance(gpu, nic) != Some(Distance::Sys) {
+            continue;
+        }
+        let own = near.nics.iter().filter(|nic| {
+            let distance = near.distance(gpu, nic.address);
+            nic.is_rdma && distance.is_some_and(|distance| distance < Distance::Sys)
+        });
+        let own: Vec<&str> = own.map(|nic| nic.name.as_str()).collect();
+        let why = match own.as_slice() {
+            [] => "no RDMA device is on its NUMA node".to_owned(),
+            own => format!("{} on its NUMA node cannot be used now", own.join(", ")),
+        };
+        let name = near.nics.iter().find(|one| one.address == nic);
+        let name = name.map_or(nic.to_string(), |nic| nic.name.clone());
+        let text = format!("{why}: what {name} sends from it passes between the nodes");
+        let remedy = match own.as_slice() {
+            [] => "onload-ctk topology --matrix".to_owned(),
+            own => bring_up(examined, own),
+        };
+        let finding = Finding::warn(text, Remedy::run(remedy)).of(gpu.to_string());
+        findings.push(finding.at(format!("{DEVICES}/{gpu}/numa_node")));
+    }
+    if findings.is_empty() && found > 0 {
+        findings.push(Finding::pass("each GPU has an RDMA device on its NUMA node").at(DEVICES));
+    }
+    Ok(findings)
+}
+
+/// The link of the first of these devices that has one to bring up; a subnet manager does it on InfiniBand.
+fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
+    let rdma = examined.inventory.rdma.iter();
+    let mut rdma = rdma.filter(|device| names.contains(&device.name.as_str()));
+    let interface = rdma.find_map(|device| device.netdevs.first());
+    match interface {
+        Some(name) => format!("ip link set dev {} up", shell_word(name)),
+        None => "onload-ctk discover --explain".to_owned(),
+    }
+}
+
+/// Whether NICs reach their GPUs by Data Direct where they have it.
+pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
+    let inventory = examined.inventory;
+    let near = Near::of(inventory);
+    if near.gpus.is_empty() {
+        return Ok(Vec::new());
+    }
+    if let Some(why) = inventory.data_direct.obstacle() {
+        let text = format!("which NIC has which Data Direct function is not known: {why}");
+        let look = Remedy::run("onload-ctk discover --explain");
+        let finding = if inventory
+            .unread
+            .iter()
+            .any(|unread| why.contains(&unread.reason))
+        {
+            Finding::unknown(text, Remedy::run("sudo onload-ctk doctor"))
+        } else {
+            Finding::warn(text, look)
+        };
+        return Ok(vec![finding.at(DEVICES)]);
+    }
+    let mut findings = Vec::new();
+    for (nic, function) in inventory.data_direct.iter() {
+        let driver = inventory
+            .functions
+            .get(function)
+            .and_then(|function| function.driver.as_deref());
+        if driver.is_none() {
+            let text = format!(
+                "no driver has the Data Direct function {function} of the NIC {nic}: it reaches GPUs by its own place"
+            );
+            let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"));
+            let finding = finding.then(Remedy::run(format!(
+                "echo {function} > /sys/bus/pci/drivers_probe"
+            )));
+            findings.push(
+                finding
+                    .of(function.to_string())
+                    .at(format!("{DEVICES}/{function}/driver")),
+            );
+        }
+    }
+    findings.extend(apart_groups(examined, &near)?);
+    let has_nvidia = examined.exists("/sys/module/nvidia")?;
+    let count = inventory.data_direct.iter().count();
+    if count > 0 && has_nvidia && !gives_dma_buf(examined)? {
+        let text =
+            "Data Direct takes memory of a GPU as dma-buf alone, which the driver does not give";
+        findings.push(
+            Finding::warn(text, open_modules())
+                .at(NVIDIA_VERSION)
+                .at(RELEASE),
+        );
+    }
+    if findings.is_empty() && count > 0 {
+        let text = counted(count, "NIC reaches", "NICs reach");
+        findings.push(Finding::pass(format!("{text} GPUs by Data Direct")).at(DEVICES));
+    }
+    Ok(findings)
+}
+
+/// A GPU and the function beside it have to be of one IOMMU group, else NVIDIA's driver refuses (`check` of rdma_topo).
+fn apart_groups(examined: &Examined<'_>, near: &Near<'_>) -> Findings {
+    let functions = &examined.inventory.functions;
+    let group = |address| {
+        functions
+            .get(address)
+            .and_then(|function| function.iommu_group)
+    };
+    let mut findings = Vec::new();
+    for (gpu, nic) in near.pairs() {
+        let [_, function] = near.ends(gpu, nic);
+        let is_one = group(gpu).is_some() && group(gpu) == group(function);
+        if function == nic || is_one || near.distance(gpu, nic) > Some(Distance::Pxb) {
+            continue;
+        }
+        let text = format!(
+            "it and the Data Direct function {function} are not in one IOMMU group: NVIDIA's driver refuses GPUDirect RDMA"
+        );
+        let line = kernel_line::write(examined, &acs::data_direct_words(examined))?;
+        let finding = kernel_line::then_reboot(examined, Finding::warn(text, line))?;
+        findings.push(finding.of(gpu.to_string()).at(GROUPS));
+    }
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_modules_say_so_and_their_version() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\nGCC version:  gcc version 13\n";
+        assert_eq!(open_version(open), Some(570));
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n";
+        assert_eq!(open_version(closed), None);
+        assert_eq!(open_version(""), None);
+    }
+
+    #[test]
+    fn a_kernel_is_told_by_its_first_two_numbers() {
+        assert_eq!(kernel("6.12.48+deb13-amd64"), Some((6, 12)));
+        assert_eq!(kernel("5.4.0-216-generic"), Some((5, 4)));
+        assert!(kernel("5.14.0-503.el9.x86_64") > Some(FIRST_KERNEL));
+        assert_eq!(kernel(""), None);
+        assert_eq!(kernel("6"), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Who holds what is drained: by leases, by what containers were given, and by the nodes that they have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use onload_core::class::Class;
+use onload_core::container_id;
+use onload_core::drain::{Drain, Target};
+use onload_core::lease::Listed;
+use onload_host::devices::inventory::Inventory;
+use onload_host::host::Host;
+use onload_host::leases;
+use onload_report::status::{Container, grantees};
+use serde::Serialize;
+
+use crate::commands::status::look;
+use crate::printer::{Printer, harmless};
+
+/// The engine of a container that is known by its lease alone.
+const UNKNOWN: &str = "unknown";
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Holder {
+    pub(super) engine: &'static str,
+    pub(super) container: Option<String>,
+    pub(super) id: String,
+    /// As CLASS=NAME; a node by its path where it belongs to several.
+    pub(super) devices: Vec<String>,
+}
+
+impl Holder {
+    pub(super) fn called(&self) -> String {
+        let id = container_id::short(&self.id);
+        match &self.container {
+            Some(name) => format!("{name} {id}"),
+            None => id.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let called = harmless(self.called());
+        let devices = harmless(self.devices.join(", "));
+        write!(
+            f,
+            "container {called} ({}), which has {devices}",
+            self.engine
+        )
+    }
+}
+
+pub(super) struct Searched<'s> {
+    host: &'s Host,
+    inventory: &'s Inventory,
+    drain: &'s Drain,
+    /// The nodes whose devices are all drained, each with what they are called.
+    nodes: BTreeMap<&'s str, String>,
+}
+
+impl<'s> Searched<'s> {
+    pub(super) fn new(host: &'s Host, inventory: &'s Inventory, drain: &'s Drain) -> Self {
+        let mut by_node: BTreeMap<&str, BTreeSet<Option<&Target>>> = BTreeMap::new();
+        for device in inventory.with_drained() {
+            let drained = drain.find(device.class, device.name.as_str());
+            for node in &device.nodes {
+                let of_node = by_node.entry(node.node.path.as_str()).or_default();
+                of_node.insert(drained.map(|drained| &drained.target));
+            }
+        }
+        let nodes = by_node.into_iter().filter_map(|(path, of_node)| {
+            let targets: Vec<&Target> = of_node.into_iter().collect::<Option<_>>()?;
+            let called = match targets.as_slice() {
+                [one] if one.name().is_some() => one.to_string(),
+                _ => path.to_owned(),
+            };
+            Some((path, called))
+        });
+        Searched {
+            host,
+            inventory,
+            drain,
+            nodes: nodes.collect(),
+        }
+    }
+
+    pub(super) fn holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<Holder>> {
+        let leases = leases::list(self.host)?;
+        let containers = look(self.host, self.inventory, printer)?.containers;
+        let mut by_id: BTreeMap<String, Holder> = BTreeMap::new();
+        let mut add = |id: &str, engine, name: Option<&str>, devices: BTreeSet<String>| {
+            if devices.is_empty() {
+                return;
+            }
+            let holder = by_id.entry(id.to_owned()).or_insert_with(|| Holder {
+                engine: UNKNOWN,
+                container: None,
+                id: id.to_owned(),
+                devices: Vec::new(),
+            });
+            if holder.engine == UNKNOWN {
+                holder.engine = engine;
+            }
+            if holder.container.is_none() {
+                holder.container = name.map(str::to_owned);
+            }
+            let known = std::mem::take(&mut holder.devices);
+            let all: BTreeSet<String> = known.into_iter().chain(devices).collect();
+            holder.devices = all.into_iter().collect();
+        };
+        for container in &containers {
+            let (engine, name) = (container.engine.as_str(), container.name.as_deref());
+            add(&container.id, engine, name, self.of_container(container));
+        }
+        for grantee in grantees(self.host)? {
+            let devices = grantee.devices.iter();
+            let devices = devices.filter(|device| self.is_drained(device));
+            let (engine, name) = (grantee.engine.as_str(), Some(grantee.container.as_str()));
+            let name = name.filter(|name| *name != grantee.id);
+            add(&grantee.id, engine, name, devices.cloned().collect());
+        }
+        for listed in leases.iter().filter(|listed| !listed.is_over) {
+            let device = format!("{}={}", listed.device.class, listed.device.name);
+            if self.is_drained(&device) {
+                add(&holder(listed), UNKNOWN, None, BTreeSet::from([device]));
+            }
+        }
+        let mut holders: Vec<Holder> = by_id.into_values().collect();
+        holders.sort();
+        Ok(holders)
+    }
+
+    fn of_container(&self, container: &Container) -> BTreeSet<String> {
+        let given = container.devices.iter().map(|grant| &grant.device);
+        let named = container.leases.iter().chain(given);
+        let named = named.filter(|device| self.is_drained(device)).cloned();
+        let nodes = container.nodes.iter();
+        let nodes = nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned());
+        let mut devices: BTreeSet<String> = named.collect();
+        // What it was given is what its nodes are.
+        if devices.is_empty() {
+            devices.extend(nodes);
+        }
+        devices
+    }
+
+    fn is_drained(&self, device: &str) -> bool {
+        let found = device.split_once('=').and_then(|(class, name)| {
+            let class: Class = class.parse().ok()?;
+            self.drain.find(class, name)
+        });
+        found.is_some()
+    }
+}
+
+/// The container of a lease; of one that is not understood, its device stands for it.
+fn holder(listed: &Listed) -> String {
+    match &listed.lease {
+        Ok(lease) => lease.container.to_string(),
+        Err(_) => format!("unknown container of {}", listed.device),
+    }
+}

@@ -1,0 +1,51 @@
+//! The specifications after a drain: written as they were written before, by whoever writes them.
+
+use onload_core::config::Config;
+use onload_host::drift::{Compared, Drift, drift};
+use onload_host::generate::Surroundings;
+use onload_host::host::Host;
+use onload_host::specdir::{SpecDir, daemon_writes};
+
+use crate::commands::generate::{directory_path, find_directory, report};
+use crate::commands::look;
+use crate::printer::Printer;
+
+/// With the kinds, the format and the version that they were written with.
+pub(in crate::commands) fn make(
+    host: &Host,
+    config: &Config,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    if daemon_writes(host)? {
+        printer.note("the daemon for Kubernetes writes the specifications anew");
+        return Ok(());
+    }
+    let shown = directory_path(host, None);
+    let Some(directory) = find_directory(host, None)? else {
+        return Ok(());
+    };
+    let _lock = SpecDir::lock(&directory)?;
+    let manifest = directory.manifest()?.map_err(anyhow::Error::msg)?;
+    // Where none was written, nothing is offered that would have to go.
+    let Some(manifest) = manifest else {
+        return Ok(());
+    };
+    let (inventory, pools) = look(host, config, printer);
+    let Drift { plan, .. } = drift(Compared {
+        existing: &directory.existing()?,
+        manifest: Some(&manifest),
+        inventory: &inventory,
+        pools: &pools,
+        config,
+        surroundings: Surroundings::of(host, config)?,
+    })?;
+    directory.carry_out(&plan)?;
+    report(&plan, &shown, printer);
+    for name in plan.left().chain(plan.undecided()) {
+        printer.warning(format_args!(
+            "{} stays as it was, and may offer what is drained; \"onload-ctk cdi generate\" says why",
+            shown.join(name).display()
+        ));
+    }
+    Ok(())
+}

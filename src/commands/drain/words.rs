@@ -1,0 +1,211 @@
+//! What is drained, as it is typed: CLASS=NAME, CLASS, a pool, or the address of a PCI function.
+
+use std::collections::BTreeSet;
+
+use anyhow::bail;
+use onload_core::class::Class;
+use onload_core::drain::{Drain, Target};
+use onload_host::devices::Device;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::not_offered::Subject;
+use onload_host::pools::Pools;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::Listed;
+
+use crate::commands::MOST_TYPING_ERRORS;
+use crate::printer::Printer;
+
+const SHOWS: &str = "\"onload-ctk discover\" shows what this host has";
+
+/// Every class. A bundle is made of devices of the others.
+pub(super) fn all() -> Vec<Target> {
+    let classes = Class::ALL.into_iter();
+    let classes = classes.filter(|class| *class != Class::Bundle);
+    let targets = classes.map(|class| Target::new(class, None));
+    let targets: BTreeSet<Target> = targets.collect();
+    targets.into_iter().collect()
+}
+
+pub(super) fn targets(
+    words: &[String],
+    inventory: &Inventory,
+    pools: &Pools,
+    printer: &mut Printer,
+) -> anyhow::Result<Vec<Target>> {
+    let mut targets = BTreeSet::new();
+    for word in words {
+        let meant = meant(word, inventory, pools)?;
+        let is_as_typed = |target: &Target| word.ends_with(&target.to_string());
+        if !meant.iter().all(is_as_typed) {
+            let names: Vec<String> = meant.iter().map(ToString::to_string).collect();
+            printer.note(format_args!("{word} stands for {}", Listed(&names)));
+        }
+        targets.extend(meant);
+    }
+    Ok(targets.into_iter().collect())
+}
+
+/// Those of the words that are drained. A device may have gone meanwhile, so what is drained is looked at before the
+/// host is.
+pub(in crate::commands) fn drained(
+    words: &[String],
+    drain: &Drain,
+    look: impl FnOnce() -> (Inventory, Pools),
+) -> anyhow::Result<Vec<Target>> {
+    let mut look = Some(look);
+    let mut host = None;
+    let mut targets = BTreeSet::new();
+    for word in words {
+        let typed = typed(word)?;
+        let known = match &typed {
+            Typed::Class(class) => {
+                let all = drain.of_class(*class);
+                targets.extend(all.map(|one| one.target.clone()));
+                continue;
+            }
+            Typed::Device(class, name) => drain.get(&Target::new(*class, Some(name))),
+            Typed::Function(_) => None,
+        };
+        if let Some(known) = known {
+            targets.insert(known.target.clone());
+            continue;
+        }
+        if let Some(look) = look.take() {
+            host = Some(look());
+        }
+        let Some((inventory, pools)) = &host else {
+            continue;
+        };
+        for target in meant(word, inventory, pools)? {
+            if drain.get(&target).is_some() {
+                targets.insert(target);
+            } else if drain.get(&Target::new(target.class(), None)).is_some() {
+                let class = target.class();
+                bail!(
+                    "undraining {word}: {target} is drained with its class; \"onload-ctk undrain {class}\" offers all of it again"
+                );
+            }
+        }
+    }
+    Ok(targets.into_iter().collect())
+}
+
+enum Typed {
+    Class(Class),
+    Device(Class, String),
+    Function(PciAddress),
+}
+
+fn typed(word: &str) -> anyhow::Result<Typed> {
+    let short = word.strip_prefix("onload.dev/").unwrap_or(word);
+    let class = |text: &str| -> anyhow::Result<Class> {
+        let class: Class = text.parse()?;
+        if class == Class::Bundle {
+            bail!(
+                "reading {word:?}: a bundle is devices of other classes; drain these, and it is not offered either"
+            );
+        }
+        Ok(class)
+    };
+    Ok(match short.split_once('=') {
+        Some((of, "all")) => Typed::Class(class(of)?),
+        Some((of, name)) => Typed::Device(class(of)?, name.to_owned()),
+        None => match short.parse() {
+            Ok(address) => Typed::Function(address),
+            Err(_) => Typed::Class(class(short)?),
+        },
+    })
+}
+
+/// What a word means on this host: at least one.
+fn meant(word: &str, inventory: &Inventory, pools: &Pools) -> anyhow::Result<Vec<Target>> {
+    let typed = typed(word).map_err(|error| match near_name(word, inventory) {
+        Some(near) => anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {near}"),
+        None => error,
+    })?;
+    match typed {
+        Typed::Class(class) => Ok(vec![Target::new(class, None)]),
+        Typed::Function(address) => {
+            let found = on_function(address, inventory);
+            if found.is_empty() {
+                bail!("reading {word:?}: no device of onload.dev is on that function; {SHOWS}");
+            }
+            Ok(found)
+        }
+        Typed::Device(class, name) => {
+            let all = pools.offered.iter().chain(&pools.drained);
+            let members = all
+                .filter(|pool| pool.class == class && pool.name.as_str() == name)
+                .flat_map(|pool| &pool.pool.members);
+            let members = members.map(|member| Target::new(class, Some(member.name.as_str())));
+            let members: Vec<Target> = members.collect();
+            if !members.is_empty() {
+                return Ok(members);
+            }
+            if is_known(class, &name, inventory) {
+                return Ok(vec![Target::new(class, Some(&name))]);
+            }
+            let near = near_device(class, &name, inventory, pools);
+            let near = near.map(|near| format!("; did you mean {class}={near}?"));
+            bail!(
+                "reading {word:?}: this host has no {class} {name:?}{}; {SHOWS}",
+                near.unwrap_or_default()
+            );
+        }
+    }
+}
+
+fn of_class(class: Class, inventory: &Inventory) -> impl Iterator<Item = &Device> {
+    let all = inventory.with_drained();
+    all.filter(move |device| device.class == class)
+}
+
+/// A device that is offered, or would be but for a reason that may go away meanwhile.
+fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
+    let mut not_offered = inventory.not_offered.iter();
+    let is_it = |kind: Subject| match kind {
+        Subject::Device(of) => of == class || (of.is_onload() && class.is_onload()),
+        Subject::Tool => false,
+    };
+    of_class(class, inventory).any(|device| device.name.as_str() == name)
+        || not_offered.any(|entry| is_it(entry.kind) && entry.name == name)
+}
+
+/// The devices on a function and on its virtual functions, which come and go with it.
+fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<Target> {
+    let functions = &inventory.functions;
+    let mut all = BTreeSet::from([address]);
+    let own = functions.get(address).into_iter();
+    all.extend(own.flat_map(|own| own.virtual_functions.values().copied()));
+    let linked = functions.iter();
+    let linked = linked.filter(|one| one.physical_function == Some(address));
+    all.extend(linked.map(|one| one.address));
+    let devices = inventory.with_drained().filter(|device| {
+        let mut own = device.pci.iter().chain(&device.aliases);
+        own.any(|own| all.contains(own))
+    });
+    let targets = devices.map(|device| Target::new(device.class, Some(device.name.as_str())));
+    let targets: BTreeSet<Target> = targets.collect();
+    targets.into_iter().collect()
+}
+
+fn near_device(class: Class, name: &str, inventory: &Inventory, pools: &Pools) -> Option<String> {
+    // One of several names of a group.
+    let by_alias = |device: &&Device| device.aliases.iter().any(|alias| alias.to_string() == name);
+    if let Some(device) = of_class(class, inventory).find(by_alias) {
+        return Some(device.name.to_string());
+    }
+    let pools = pools.offered.iter().filter(|pool| pool.class == class);
+    let names = of_class(class, inventory).map(|device| device.name.as_str());
+    let names = names.chain(pools.map(|pool| pool.name.as_str()));
+    let near = names.map(|near| (strsim::damerau_levenshtein(name, near), near));
+    let near = near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS);
+    near.min().map(|(_, near)| near.to_owned())
+}
+
+/// A device whose class was left out.
+fn near_name(word: &str, inventory: &Inventory) -> Option<String> {
+    let mut all = inventory.with_drained();
+    let found = all.find(|device| device.name.as_str() == word)?;
+    Some(Target::new(found.class, Some(word)).to_string())
+}

@@ -1,0 +1,508 @@
+//! Virtual functions, as the driver of their physical function has them (`IFLA_VFINFO_LIST`, rtnetlink(7), and
+//! `struct ifla_vf_info` in include/linux/if_link.h).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::link::{HEADER, address_text, header};
+use super::message::{attribute, attributes, nest, u16_at, u32_at};
+
+const VF_INFO_LIST: u16 = 22;
+const EXT_MASK: u16 = 29;
+/// `RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS`.
+const VFS_WITHOUT_STATISTICS: u32 = 0x1 | 0x8;
+const VF_INFO: u16 = 1;
+const VF_MAC: u16 = 1;
+const VF_VLAN: u16 = 2;
+const VF_SPOOF_CHECK: u16 = 4;
+const VF_LINK_STATE: u16 = 5;
+const VF_RATE: u16 = 6;
+const VF_TRUST: u16 = 9;
+const VF_VLAN_LIST: u16 = 12;
+const VF_VLAN_INFO: u16 = 1;
+/// `mac` in `struct ifla_vf_mac`, for the longest addresses that there are.
+const MAC_BYTES: usize = 32;
+
+/// The VLAN that the card puts frames into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanTag {
+    /// 0: none.
+    pub id: u16,
+    /// The priority of the frames.
+    #[serde(default)]
+    pub priority: u8,
+    #[serde(default)]
+    pub protocol: VlanProtocol,
+}
+
+/// The standard by which frames are tagged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VlanProtocol {
+    /// A customer's tag.
+    #[default]
+    #[serde(rename = "802.1q")]
+    Q,
+    /// A provider's tag, in front of the customer's.
+    #[serde(rename = "802.1ad")]
+    Ad,
+}
+
+impl VlanProtocol {
+    /// Its EtherType.
+    fn number(self) -> u16 {
+        match self {
+            VlanProtocol::Q => 0x8100,
+            VlanProtocol::Ad => 0x88a8,
+        }
+    }
+
+    fn of_number(number: u16) -> Option<Self> {
+        let all = [VlanProtocol::Q, VlanProtocol::Ad];
+        all.into_iter().find(|one| one.number() == number)
+    }
+}
+
+impl fmt::Display for VlanProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VlanProtocol::Q => "802.1q",
+            VlanProtocol::Ad => "802.1ad",
+        })
+    }
+}
+
+/// Whether it has a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkState {
+    /// As the physical function has.
+    Auto,
+    /// Also while the cable is out: virtual functions of one card still reach each other.
+    Enable,
+    Disable,
+}
+
+impl LinkState {
+    const ALL: [LinkState; 3] = [LinkState::Auto, LinkState::Enable, LinkState::Disable];
+}
+
+impl fmt::Display for LinkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkState::Auto => "auto",
+            LinkState::Enable => "enable",
+            LinkState::Disable => "disable",
+        })
+    }
+}
+
+/// What a virtual function is to be, or what the driver says that it is; what is not said is unset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct VfSettings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanTag>,
+    /// Its hardware address; all zeros where the physical function sets none.
+    #[serde(with = "mac_text", skip_serializing_if = "Option::is_none")]
+    pub mac: Option<[u8; 6]>,
+    /// Whether frames with another source address are dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spoof_check: Option<bool>,
+    /// Whether its driver may change what is the physical function's otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust: Option<bool>,
+    /// Mbit/s that it can always send; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<u32>,
+    /// The most Mbit/s that it sends; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rate: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_state: Option<LinkState>,
+}
+
+/// One thing that a driver is told of a virtual function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VfChange {
+    Vlan(VlanTag),
+    Mac([u8; 6]),
+    SpoofCheck(bool),
+    Trust(bool),
+    Rate { min: u32, max: u32 },
+    LinkState(LinkState),
+}
+
+impl VfChange {
+    /// As the configuration calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            VfChange::Vlan(_) => "vlan",
+            VfChange::Mac(_) => "mac",
+            VfChange::SpoofCheck(_) => "spoof-check",
+            VfChange::Trust(_) => "trust",
+            VfChange::Rate { .. } => "rate",
+            VfChange::LinkState(_) => "link-state",
+        }
+    }
+
+    /// What the settings say of the same thing; none where they do not.
+    pub fn same_of(self, found: &VfSettings) -> Option<VfChange> {
+        match self {
+            VfChange::Vlan(_) => found.vlan.map(VfChange::Vlan),
+            VfChange::Mac(_) => found.mac.map(VfChange::Mac),
+            VfChange::SpoofCheck(_) => found.spoof_check.map(VfChange::SpoofCheck),
+            VfChange::Trust(_) => found.trust.map(VfChange::Trust),
+            VfChange::Rate { .. } => {
+                let (min, max) = found.min_rate.zip(found.max_rate)?;
+                Some(VfChange::Rate { min, max })
+            }
+            VfChange::LinkState(_) => found.link_state.map(VfChange::LinkState),
+        }
+    }
+
+    fn of_function(self, vf: u32) -> Vec<u8> {
+        let words = |words: &[u32]| -> Vec<u8> {
+            let all = [&[vf], words].concat();
+            all.iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        let switch = |kind, on| attribute(kind, &words(&[u32::from(on)]));
+        match self {
+            VfChange::Mac(mac) => {
+                let mut value = [&vf.to_ne_bytes()[..], &mac].concat();
+                value.resize(4 + MAC_BYTES, 0);
+                attribute(VF_MAC, &value)
+            }
+            VfChange::Vlan(tag) => {
+                let value = words(&[tag.id.into(), tag.priority.into()]);
+                match tag.protocol {
+                    VlanProtocol::Q => attribute(VF_VLAN, &value),
+                    protocol => {
+                        let number = protocol.number().to_be_bytes();
+                        let value = [&value[..], &number, &[0; 2]].concat();
+                        nest(VF_VLAN_LIST, &attribute(VF_VLAN_INFO, &value))
+                    }
+                }
+            }
+            VfChange::SpoofCheck(on) => switch(VF_SPOOF_CHECK, on),
+            VfChange::Trust(on) => switch(VF_TRUST, on),
+            VfChange::Rate { min, max } => attribute(VF_RATE, &words(&[min, max])),
+            VfChange::LinkState(state) => {
+                let numbers = (0..).zip(LinkState::ALL);
+                let number = numbers.filter(|(_, one)| *one == state).map(|(at, _)| at);
+                attribute(VF_LINK_STATE, &words(&[number.sum()]))
+            }
+        }
+    }
+}
+
+impl fmt::Display for VfChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let switch = |on: bool| if on { "on" } else { "off" };
+        match self {
+            VfChange::Vlan(tag) => {
+                write!(f, "vlan {}", tag.id)?;
+                if tag.priority != 0 {
+                    write!(f, " of priority {}", tag.priority)?;
+                }
+                match tag.protocol {
+                    VlanProtocol::Q => Ok(()),
+                    protocol => write!(f, " by {protocol}"),
+                }
+            }
+            VfChange::Mac(mac) => write!(f, "mac {}", address_text(mac)),
+            VfChange::SpoofCheck(on) => write!(f, "spoof-check {}", switch(*on)),
+            VfChange::Trust(on) => write!(f, "trust {}", switch(*on)),
+            VfChange::Rate { min, max } => write!(f, "rate {min} to {max} Mbit/s"),
+            VfChange::LinkState(state) => write!(f, "link-state {state}"),
+        }
+    }
+}
+
+impl VfSettings {
+    /// Each thing that is set here, and how; one rate brings the other as it is now.
+    pub fn changes(&self, now: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
+        let is_limited = self.min_rate.is_some() || self.max_rate.is_some();
+        let rate = |own: Option<u32>, now: Option<u32>| own.or(now).unwrap_or_default();
+        let all = [
+            self.vlan.map(VfChange::Vlan),
+            self.mac.map(VfChange::Mac),
+            self.spoof_check.map(VfChange::SpoofCheck),
+            self.trust.map(VfChange::Trust),
+            is_limited.then(|| VfChange::Rate {
+                min: rate(self.min_rate, now.min_rate),
+                max: rate(self.max_rate, now.max_rate),
+            }),
+            self.link_state.map(VfChange::LinkState),
+        ];
+        all.into_iter().flatten()
+    }
+
+    /// What of it is otherwise now.
+    pub fn wrong(&self, now: &VfSettings) -> Vec<VfChange> {
+        let changes = self.changes(now);
+        changes
+            .filter(|change| change.same_of(now) != Some(*change))
+            .collect()
+    }
+
+    /// What it says of the things that others set.
+    pub fn of_same(&self, others: &VfSettings) -> VfSettings {
+        let is_limited = others.min_rate.is_some() || others.max_rate.is_some();
+        VfSettings {
+            vlan: self.vlan.filter(|_| others.vlan.is_some()),
+            mac: self.mac.filter(|_| others.mac.is_some()),
+            spoof_check: self.spoof_check.filter(|_| others.spoof_check.is_some()),
+            trust: self.trust.filter(|_| others.trust.is_some()),
+            min_rate: self.min_rate.filter(|_| is_limited),
+            max_rate: self.max_rate.filter(|_| is_limited),
+            link_state: self.link_state.filter(|_| others.link_state.is_some()),
+        }
+    }
+
+    /// The same, but for what others say.
+    pub fn but(&self, others: &VfSettings) -> VfSettings {
+        VfSettings {
+            vlan: others.vlan.or(self.vlan),
+            mac: others.mac.or(self.mac),
+            spoof_check: others.spoof_check.or(self.spoof_check),
+            trust: others.trust.or(self.trust),
+            min_rate: others.min_rate.or(self.min_rate),
+            max_rate: others.max_rate.or(self.max_rate),
+            link_state: others.link_state.or(self.link_state),
+        }
+    }
+}
+
+/// A hardware address as a text, which may be all zeros.
+mod mac_text {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    use crate::netlink::link::{address_bytes, address_text};
+
+    pub(super) fn serialize<S: Serializer>(
+        mac: &Option<[u8; 6]>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        mac.map(|mac| address_text(&mac)).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<[u8; 6]>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let read = |text: String| address_bytes(&text)?.try_into().ok();
+        text.map(|text| read(text).ok_or_else(|| de::Error::custom("it is no hardware address")))
+            .transpose()
+    }
+}
+
+/// The payload of [`super::link::GET`] that asks for the virtual functions of an interface.
+pub fn question(index: u32) -> Vec<u8> {
+    let mask = attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
+    [header(index, 0, 0), mask].concat()
+}
+
+/// The payload of [`super::link::SET`].
+pub fn payload(index: u32, vf: u32, change: VfChange) -> Vec<u8> {
+    let info = attribute(VF_INFO, &change.of_function(vf));
+    [header(index, 0, 0), attribute(VF_INFO_LIST, &info)].concat()
+}
+
+/// The virtual functions in a message about an interface, by their numbers; none where it is none.
+pub fn parse(payload: &[u8]) -> Option<BTreeMap<u32, VfSettings>> {
+    let of_link = attributes(payload.get(HEADER..)?);
+    let lists = of_link.filter(|(kind, _)| *kind == VF_INFO_LIST);
+    let vfs = lists.flat_map(|(_, list)| attributes(list));
+    let vfs = vfs.filter(|(kind, _)| *kind == VF_INFO);
+    Some(vfs.filter_map(|(_, vf)| parse_vf(vf)).collect())
+}
+
+fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
+    let mut settings = VfSettings::default();
+    let (mut number, mut protocol) = (None, Some(VlanProtocol::Q));
+    for (kind, value) in attributes(bytes) {
+        let word = |at| u32_at(value, at);
+        // All bits are set where the driver does not say.
+        let switch = || word(4).filter(|word| *word <= 1).map(|word| word == 1);
+        match kind {
+            VF_MAC => settings.mac = value.get(4..10).and_then(|mac| mac.try_into().ok()),
+            VF_VLAN => settings.vlan = tag(word(4), word(8)),
+            VF_SPOOF_CHECK => settings.spoof_check = switch(),
+            VF_TRUST => settings.trust = switch(),
+            VF_RATE => (settings.min_rate, settings.max_rate) = (word(4), word(8)),
+            VF_LINK_STATE => {
+                let state = word(4).and_then(|word| usize::try_from(word).ok());
+                settings.link_state = state.and_then(|at| LinkState::ALL.get(at).copied());
+            }
+            VF_VLAN_LIST => {
+                protocol = protocol_of(value);
+                continue;
+            }
+            _ => continue,
+        }
+        number = word(0);
+    }
+    settings.vlan = settings
+        .vlan
+        .zip(protocol)
+        .map(|(tag, protocol)| VlanTag { protocol, ..tag });
+    Some((number?, settings))
+}
+
+fn tag(id: Option<u32>, priority: Option<u32>) -> Option<VlanTag> {
+    Some(VlanTag {
+        id: id?.try_into().ok()?,
+        priority: priority.unwrap_or_default().try_into().ok()?,
+        protocol: VlanProtocol::Q,
+    })
+}
+
+/// None where it is neither of the two, or frames have several tags.
+fn protocol_of(list: &[u8]) -> Option<VlanProtocol> {
+    let mut all = attributes(list).filter(|(kind, _)| *kind == VF_VLAN_INFO);
+    let (first, None) = (all.next(), all.next()) else {
+        return None;
+    };
+    let Some((_, info)) = first else {
+        return Some(VlanProtocol::Q);
+    };
+    VlanProtocol::of_number(u16::from_be(u16_at(info, 12)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vlan(id: u16) -> VfChange {
+        VfChange::Vlan(VlanTag {
+            id,
+            ..VlanTag::default()
+        })
+    }
+
+    fn provider() -> VlanTag {
+        VlanTag {
+            id: 7,
+            priority: 3,
+            protocol: VlanProtocol::Ad,
+        }
+    }
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0x10, 1];
+
+    /// `strace -e trace=sendmsg ip link set eth0 vf 1 vlan 100` shows the same list.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_change_is_a_list_with_one_function_in_it() {
+        let list = |vf, change| payload(3, vf, change)[HEADER..].to_vec();
+        assert_eq!(
+            list(1, vlan(100)),
+            [
+                24, 0, 22, 0, 20, 0, 1, 0, 16, 0, 2, 0, 1, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0
+            ]
+        );
+        let mac = list(0, VfChange::Mac(MAC));
+        assert_eq!(mac.len(), 4 + 4 + 4 + 4 + MAC_BYTES);
+        assert_eq!(mac[12..22], [0, 0, 0, 0, 2, 0, 0, 0, 0x10, 1]);
+        // `ip link set eth0 vf 1 vlan 7 qos 3 proto 802.1ad`
+        let list = list(1, VfChange::Vlan(provider()));
+        assert_eq!(
+            list[8..],
+            [
+                24, 0, 12, 0x80, 20, 0, 1, 0, 1, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 0x88, 0xa8, 0, 0
+            ]
+        );
+    }
+
+    /// As the kernel tells them: the VLAN once as it was of old, and once as a list.
+    fn told(vf: u32, changes: &[VfChange]) -> Vec<u8> {
+        let of = |change: &VfChange| change.of_function(vf);
+        let of_old = |change: &VfChange| match change {
+            VfChange::Vlan(tag) => VfChange::Vlan(VlanTag {
+                protocol: VlanProtocol::Q,
+                ..*tag
+            })
+            .of_function(vf),
+            _ => Vec::new(),
+        };
+        let unknown = attribute(77, &[1, 2, 3]);
+        let inner = changes
+            .iter()
+            .flat_map(|change| [of_old(change), of(change)].concat());
+        attribute(VF_INFO | 0x8000, &inner.chain(unknown).collect::<Vec<u8>>())
+    }
+
+    #[test]
+    fn what_is_set_is_read_back_whatever_stands_around_it() {
+        let wanted = VfSettings {
+            vlan: Some(provider()),
+            mac: Some(MAC),
+            spoof_check: Some(false),
+            trust: Some(true),
+            min_rate: Some(100),
+            max_rate: Some(1000),
+            link_state: Some(LinkState::Disable),
+        };
+        let changes: Vec<VfChange> = wanted.changes(&VfSettings::default()).collect();
+        assert_eq!(changes.len(), 6);
+        let list = [told(0, &changes), told(5, &changes)].concat();
+        let list = attribute(VF_INFO_LIST | 0x8000, &list);
+        let whole = [header(3, 0, 0), attribute(3, b"ens1\0"), list].concat();
+        let found = parse(&whole).unwrap();
+        assert_eq!(found, BTreeMap::from([(0, wanted), (5, wanted)]));
+        assert_eq!(wanted.wrong(&wanted), []);
+        for end in 0..whole.len() {
+            let _ = parse(&whole[..end]);
+        }
+    }
+
+    #[test]
+    fn what_a_driver_does_not_say_is_unset() {
+        let unknown = [&2u32.to_ne_bytes()[..], &[0xff; 4]].concat();
+        let kinds = [VF_SPOOF_CHECK, VF_TRUST, VF_LINK_STATE];
+        let vf = kinds.map(|kind| attribute(kind, &unknown));
+        assert_eq!(parse_vf(&vf.concat()), Some((2, VfSettings::default())));
+        assert_eq!(parse_vf(&attribute(77, &unknown)), None);
+        // Another standard than the two could not be set again.
+        let info = [&[0; 12][..], &[0x91, 0, 0, 0]].concat();
+        let list = nest(VF_VLAN_LIST, &attribute(VF_VLAN_INFO, &info));
+        let of_old = vlan(7).of_function(2);
+        let (_, settings) = parse_vf(&[of_old, list].concat()).unwrap();
+        assert_eq!(settings.vlan, None);
+    }
+
+    #[test]
+    fn one_rate_keeps_the_other_and_both_are_put_back() {
+        let now = VfSettings {
+            min_rate: Some(10),
+            max_rate: Some(0),
+            spoof_check: Some(true),
+            ..VfSettings::default()
+        };
+        let wanted = VfSettings {
+            max_rate: Some(500),
+            ..VfSettings::default()
+        };
+        assert_eq!(wanted.wrong(&now), [VfChange::Rate { min: 10, max: 500 }]);
+        let before = now.of_same(&wanted);
+        let then = now.but(&wanted);
+        assert_eq!(before.wrong(&then), [VfChange::Rate { min: 10, max: 0 }]);
+        assert_eq!(before.spoof_check, None);
+    }
+
+    #[test]
+    fn settings_are_written_with_what_is_set_alone() {
+        let settings = VfSettings {
+            vlan: Some(provider()),
+            mac: Some([0; 6]),
+            ..VfSettings::default()
+        };
+        let change = |change: Option<VfChange>| change.unwrap().to_string();
+        let mut changes = settings.changes(&VfSettings::default());
+        assert_eq!(change(changes.next()), "vlan 7 of priority 3 by 802.1ad");
+        assert_eq!(change(changes.next()), "mac 00:00:00:00:00:00");
+        assert!(changes.next().is_none());
+    }
+}
