@@ -91,6 +91,9 @@ impl Class {
         self.row().is_exclusive
     }
 
+    /// Those whose devices may be virtual functions that one container has at a time, and that are set up for it.
+    pub const OF_FUNCTIONS: [Class; 2] = [Class::Netdev, Class::Vfio];
+
     /// Whether a device is an IOMMU group, which the host gives away with all functions in it.
     pub fn is_iommu_group(self) -> bool {
         self.row().is_iommu_group

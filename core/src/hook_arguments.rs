@@ -194,8 +194,7 @@ impl HookArguments {
         }
         for given in &self.vf {
             let device = &given.device;
-            if !self.lease.contains(device) || !matches!(device.class, Class::Netdev | Class::Vfio)
-            {
+            if !self.lease.contains(device) || !Class::OF_FUNCTIONS.contains(&device.class) {
                 bail!("--vf {given} is for a netdev or vfio device that no --lease names");
             }
         }

@@ -461,7 +461,7 @@ impl Request {
             self.check_word(&asked.origin, &asked.value, what, &classes)?;
         }
         if let Some(asked) = &self.vlans {
-            let (what, classes) = ("a VLAN", [Class::Netdev, Class::Vfio]);
+            let (what, classes) = ("a VLAN", Class::OF_FUNCTIONS);
             self.check_word(&asked.origin, &asked.value, what, &classes)?;
         }
         Ok(())

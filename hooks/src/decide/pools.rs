@@ -356,7 +356,7 @@ fn resolved<'a>(
         name_members(&mut asked.value, &given, &[Class::Netdev]);
     }
     if let Some(asked) = &mut request.vlans {
-        name_members(&mut asked.value, &given, &[Class::Netdev, Class::Vfio]);
+        name_members(&mut asked.value, &given, &Class::OF_FUNCTIONS);
     }
     (request, given)
 }

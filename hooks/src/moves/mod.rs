@@ -25,7 +25,7 @@ pub use function::Functions;
 pub use interface::Identity;
 pub(crate) use journey::Gone;
 pub use journey::Restored;
-use journey::{DYING_PATIENCE, Grants, MOVING_PATIENCE, Request};
+use journey::{DYING_PATIENCE, Grants, Kind as _, MOVING_PATIENCE, Request};
 pub(crate) use rdma::Node;
 pub use rdma::{Devices, StandIn};
 
@@ -132,13 +132,13 @@ fn vf_of(arguments: &HookArguments, device: &Device) -> Option<VfConfig> {
 /// The virtual functions of class vfio that a hook is to set up.
 fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
     let given = arguments.vf.iter();
-    let given = given.filter(|given| given.device.class == Class::Vfio);
+    let given = given.filter(|given| given.device.class == Functions::CLASS);
     let of = |given: &GivenVf| {
         let name = given.device.name.to_string();
         let pci = name.parse()?;
         Ok(Request {
             vf: Some(given.vf.clone()),
-            ..request(arguments, Class::Vfio, name, pci)?
+            ..request(arguments, Functions::CLASS, name, pci)?
         })
     };
     given.map(of).collect()
@@ -357,7 +357,7 @@ fn settle_functions(devices: &[Device], host: &ThisHost, by: &Functions) -> Resu
     let Some(leases) = lease::find()? else {
         return Ok(settled);
     };
-    for device in devices.iter().filter(|one| one.class == Class::Vfio) {
+    for device in devices.iter().filter(|one| one.class == Functions::CLASS) {
         if leases.is_away(device, START_PATIENCE)? {
             let _moving = leases.lock_moving(device, MOVING_PATIENCE)?;
             settled |= journey::settle(&leases, device, by, Duration::ZERO)?;
