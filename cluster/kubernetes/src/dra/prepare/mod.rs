@@ -11,6 +11,7 @@ mod metadata;
 mod own_spec;
 mod parameters;
 mod preparer;
+mod report;
 mod sweep;
 mod turns;
 
@@ -20,6 +21,7 @@ pub(super) use leases::HostLeases;
 pub(super) use metadata::MetadataFiles;
 pub(super) use own_spec::{OwnSpecs, Owner, PreparedDevice};
 pub(super) use preparer::{Node, Preparer};
+pub(super) use report::Report;
 pub(super) use sweep::sweep;
 
 /// Whether a claim is prepared, by what stands of it in the directory of specifications.

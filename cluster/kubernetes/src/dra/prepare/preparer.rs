@@ -16,11 +16,11 @@ use super::decision::{Decision, Surroundings, decide};
 use super::leases::HostLeases;
 use super::metadata::{Described, MetadataFiles, hardware_address};
 use super::own_spec::{Own, OwnSpecs, Owner};
+use super::report::Report;
 use super::turns::Turns;
 use crate::dra::api::Api;
 use crate::dra::classes::Told;
 use crate::dra::names::{DraNames, NodeName, is_label};
-use crate::dra::report::Report;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::wire::dra::{Claim, Device};
 

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::own_spec::Owner;
 use super::preparer::Preparer;
-use crate::dra::report::Report;
+use super::report::Report;
 use crate::wire::dra::Claim;
 
 /// How long to wait for an API server that does not answer.

@@ -14,12 +14,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
-use super::Report;
 use super::events::{Events, Reason, Write};
 use super::status;
 use crate::dra::api::{Api, ApiError};
 use crate::dra::engine::REFUSED;
-use crate::dra::prepare::{Owner, Preparer};
+use crate::dra::prepare::{Owner, Preparer, Report};
 use crate::host_state::Snapshot;
 use crate::wire::dra::Claim;
 
