@@ -272,6 +272,10 @@ fn acs(tree: &Tree, address: &str, control: u16, others: &[u16]) {
         let header = u32::from(*id) | 1 << 16 | u32::try_from(next).unwrap() << 20;
         config[0x100 + at * 16..][..4].copy_from_slice(&header.to_le_bytes());
     }
+    for at in 0..others.len() {
+        // What is enabled of the others (PCI_ATS_CTRL_ENABLE).
+        config[0x100 + at * 16 + 7] = 0x80;
+    }
     config[0x100 + others.len() * 16 + 6..][..2].copy_from_slice(&control.to_le_bytes());
     tree.file(&config_space(address), config);
 }

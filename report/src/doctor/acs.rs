@@ -22,6 +22,8 @@ const EXTENDED: usize = 0x100;
 const LEAST_CAPABILITY: usize = 4;
 const ACS: u16 = 0x0d;
 const ATS: u16 = 0x0f;
+/// A bit of its control.
+const ATS_ENABLE: u16 = 1 << 15;
 
 /// Bits of ACS control (include/uapi/linux/pci_regs.h, `PCI_ACS_CTRL`).
 const VALIDATION: u16 = 0x01;
@@ -186,8 +188,8 @@ fn judge(examined: &Examined<'_>, ports: &[Port]) -> Result<Vec<Finding>, HostEr
         Listed(&names)
     );
     let words = words(ports, need);
-    let finding = if matches!(need, Need::DataDirect(..)) {
-        // At once it would leave the IOMMU groups as they are.
+    let finding = if matches!(need, Need::DataDirect(..)) || !examined.inventory.vfio.is_empty() {
+        // At once it would leave the IOMMU groups as they are, by which vfio devices are given away.
         let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
         kernel_line::then_reboot(examined, finding)?
     } else {
@@ -212,8 +214,11 @@ fn set(port: &Port) -> String {
 /// The words of the kernel's line that do it at boot, for all ports: a second one of a kind replaces the first. Their
 /// quotes keep the boot loader from taking the semicolons for its own.
 fn words(ports: &[Port], need: Need) -> String {
+    // Those that have to go on redirecting stay out of the word that stops it.
+    let of_word = |port: &&Port| need != Need::NoRedirect || port.need == need;
     let all: Vec<String> = ports
         .iter()
+        .filter(of_word)
         .map(|port| match need {
             Need::NoRedirect => port.address.to_string(),
             _ => format!("{}@{}", port.need.mask(), port.address),
@@ -260,13 +265,14 @@ fn config_space(
     Ok(bytes.filter(|bytes| bytes.len() >= EXTENDED))
 }
 
-/// Whether a NIC translates addresses itself.
+/// Whether a NIC translates addresses itself, now.
 pub(super) fn translates(examined: &Examined<'_>, nic: PciAddress) -> Result<bool, HostError> {
     Ok(config_space(examined, nic)?.is_some_and(|config| has_ats(&config)))
 }
 
 fn has_ats(config: &[u8]) -> bool {
-    capability(config, ATS).is_some()
+    let control = capability(config, ATS).and_then(|of| of.get(6..8)?.try_into().ok());
+    control.is_some_and(|control| u16::from_le_bytes(control) & ATS_ENABLE != 0)
 }
 
 /// ACS control, 6 bytes into its capability.

@@ -67,6 +67,7 @@ pub(in crate::commands) fn drained(
             Typed::Function(_) => None,
         };
         if let Some(known) = known {
+            not_by_class(drain, word, &known.target)?;
             targets.insert(known.target.clone());
             continue;
         }
@@ -77,17 +78,23 @@ pub(in crate::commands) fn drained(
             continue;
         };
         for target in meant(word, inventory, pools)? {
+            not_by_class(drain, word, &target)?;
             if drain.get(&target).is_some() {
                 targets.insert(target);
-            } else if drain.get(&Target::new(target.class(), None)).is_some() {
-                let class = target.class();
-                bail!(
-                    "undraining {word}: {target} is drained with its class; \"onload-ctk undrain {class}\" offers all of it again"
-                );
             }
         }
     }
     Ok(targets.into_iter().collect())
+}
+
+fn not_by_class(drain: &Drain, word: &str, target: &Target) -> anyhow::Result<()> {
+    let class = target.class();
+    if drain.get(&Target::new(class, None)).is_some() {
+        bail!(
+            "undraining {word}: {target} is drained with its class; \"onload-ctk undrain {class}\" offers all of it again"
+        );
+    }
+    Ok(())
 }
 
 enum Typed {

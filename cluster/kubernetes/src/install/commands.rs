@@ -26,6 +26,8 @@ use crate::spec_writer::{self, HOOK_NAME, VERSION};
 const CONFIG_LIMIT: u64 = 4 * 1024 * 1024;
 const LEASES_LOCK: &str = ".lock";
 /// Which users of the host the users of this process's namespace are.
+/// The package's command.
+const COMMAND: &str = "/usr/bin/onload-ctk";
 const UID_MAP: &str = "/proc/self/uid_map";
 
 /// Where hooks are installed.
@@ -129,7 +131,9 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
     let mut all = Report::default();
     if !package_writes {
         remove_specs(place.host, &mut all)?;
-        remove_drain(place.host, &tree, &mut all)?;
+        if place.host.entry(Path::new(COMMAND))?.is_none() {
+            remove_drain(place.host, &tree, &mut all)?;
+        }
     }
     if tree.content(place.directory)?.record.is_empty() {
         let line = format!("nothing is installed at {}", place.directory.display());
@@ -270,7 +274,7 @@ fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What an operator has drained here is of no use to whatever comes next.
+/// What an operator has drained by the pod's command is of no use to whatever comes next. That of the package's command stays.
 fn remove_drain(host: &Host, tree: &Tree, report: &mut Report) -> Result<()> {
     let path = Path::new(DRAIN_PATH);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))

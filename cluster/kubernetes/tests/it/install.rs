@@ -571,6 +571,18 @@ fn an_uninstall_removes_everything_that_was_installed() {
 }
 
 #[test]
+fn an_uninstall_keeps_what_the_command_of_the_package_has_drained() {
+    let node = Node::new();
+    node.config(SETS);
+    node.install();
+    let drain = "etc/onload-ctk/drain.json";
+    node.file(drain, "{\"version\":1}");
+    node.file("usr/bin/onload-ctk", "the package's");
+    node.uninstall();
+    assert!(node.path(drain).exists());
+}
+
+#[test]
 fn an_uninstall_from_another_directory_says_that_nothing_is_there() {
     let node = Node::new();
     node.install();
