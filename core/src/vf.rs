@@ -128,7 +128,7 @@ impl VfConfig {
     pub fn settings(&self) -> Result<VfSettings> {
         if let (None, Some(vlans)) = (self.vlan, &self.vlans) {
             bail!(
-                "it has to choose a VLAN from {vlans}; add the annotation onload.dev/vlan, or let the operator set vlan beside vlans"
+                "it has to choose a VLAN from {vlans}; add the annotation onload.dev/vlan, in a claim of Kubernetes the parameter vlan, or let the operator set vlan beside vlans"
             );
         }
         let tag = |vlan: Vlan| match vlan.number() {

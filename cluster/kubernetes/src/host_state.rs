@@ -15,6 +15,7 @@ use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
 use onload_core::netdev::address::InterfaceAddress;
+use onload_core::vf::VfConfig;
 use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Offer, Survey};
 
@@ -44,6 +45,8 @@ pub struct Snapshot {
     pub cni_pools: BTreeSet<String>,
     /// The addresses that interfaces have in a container, by the names of their devices.
     pub netdev_addresses: BTreeMap<String, Vec<InterfaceAddress>>,
+    /// What their virtual functions are set up to be, by the same.
+    pub vf: BTreeMap<String, VfConfig>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
     pub taken: Instant,
@@ -74,6 +77,7 @@ impl Snapshot {
             lease_hooks: lease_hooks(&specs),
             cni_pools: cni_pools(config),
             netdev_addresses: netdev_addresses(config),
+            vf: functions(&specs),
             not_offered,
             taken: Instant::now(),
         }
@@ -115,6 +119,17 @@ fn netdev_addresses(config: &Config) -> BTreeMap<String, Vec<InterfaceAddress>> 
     let netdevs = config.netdev.iter();
     let addresses = netdevs.map(|(name, settings)| (name.clone(), settings.addresses.clone()));
     addresses.collect()
+}
+
+fn functions(specs: &Registry) -> BTreeMap<String, VfConfig> {
+    let netdevs = specs.devices();
+    let netdevs = netdevs.filter(|found| found.name.kind().as_str() == Class::Netdev.kind());
+    let hooks = netdevs.flat_map(|found| &found.device.container_edits.hooks);
+    let asked = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+    let given = asked.flat_map(|(_, asked)| asked.vf);
+    given
+        .map(|given| (given.device.name.to_string(), given.vf))
+        .collect()
 }
 
 /// The hooks of the first device of each class that is leased: all devices of a class have the same, but for
@@ -288,6 +303,45 @@ mod tests {
         assert_eq!(hooks.keys().collect::<Vec<_>>(), [&Class::Vfio]);
         let stages = hooks[&Class::Vfio].iter().map(|hook| hook.args[1].as_str());
         assert_eq!(stages.collect::<Vec<_>>(), ["createRuntime", "poststop"]);
+    }
+
+    #[test]
+    fn what_an_interface_s_function_is_to_be_is_what_its_own_hook_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |kind: &str, vf: &str| {
+            let args = [
+                "onload-hook",
+                "createRuntime",
+                "--lease",
+                "netdev:ens1v0",
+                "--vf",
+                vf,
+            ];
+            let hook = serde_json::json!({"hookName": "createRuntime", "path": "/h", "args": args});
+            let edits = serde_json::json!({"hooks": [hook]});
+            let devices = serde_json::json!([{"name": "ens1v0", "containerEdits": edits}]);
+            serde_json::json!({"cdiVersion": "0.3.0", "kind": kind, "devices": devices}).to_string()
+        };
+        for (file, kind, vf) in [
+            (
+                "onload.dev-netdev.json",
+                "onload.dev/netdev",
+                "netdev:ens1v0=vlans=100-199",
+            ),
+            (
+                "claim.onload.dev-1.json",
+                CLAIM_KIND,
+                "netdev:ens1v0=vlan=150;vlans=100-199",
+            ),
+        ] {
+            fs::write(dir.path().join(file), of(kind, vf)).unwrap();
+        }
+        let functions = functions(&Registry::scan(&[dir.path().to_owned()]));
+        let listed: Vec<String> = functions
+            .iter()
+            .map(|(name, vf)| format!("{name} {vf}"))
+            .collect();
+        assert_eq!(listed, ["ens1v0 vlans=100-199"]);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) struct Service {
 impl Service {
     /// One claim does not wait for another's answer of the API server.
     async fn prepare(&self, claims: Vec<Claim>) -> NodePrepareResourcesResponse {
+        let _call = self.preparer.call();
         let begin = Instant::now();
         let mut tasks = JoinSet::new();
         for claim in claims {
@@ -57,6 +58,7 @@ impl Service {
     }
 
     async fn unprepare(&self, claims: Vec<Claim>) -> NodeUnprepareResourcesResponse {
+        let _call = self.preparer.call();
         let begin = Instant::now();
         let mut answers = BTreeMap::new();
         for claim in claims {

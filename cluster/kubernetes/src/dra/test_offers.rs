@@ -27,6 +27,7 @@ pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snap
         nodes: BTreeMap::new(),
         cni_pools: BTreeSet::new(),
         netdev_addresses: BTreeMap::new(),
+        vf: BTreeMap::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),
     }

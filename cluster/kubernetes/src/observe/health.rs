@@ -154,6 +154,7 @@ mod tests {
             nodes: BTreeMap::new(),
             cni_pools: BTreeSet::new(),
             netdev_addresses: BTreeMap::new(),
+            vf: BTreeMap::new(),
             not_offered: BTreeMap::new(),
             taken: Instant::now(),
         }

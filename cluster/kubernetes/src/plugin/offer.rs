@@ -225,6 +225,7 @@ mod tests {
             nodes: std::collections::BTreeMap::new(),
             cni_pools: std::collections::BTreeSet::new(),
             netdev_addresses: std::collections::BTreeMap::new(),
+            vf: std::collections::BTreeMap::new(),
             not_offered: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),
         };

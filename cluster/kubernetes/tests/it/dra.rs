@@ -255,7 +255,7 @@ async fn parameters_choose_among_what_the_host_has() {
     let line = driver.prepare(claim("bad", OTHER_UID)).await.unwrap_err();
     assert_eq!(
         line,
-        "parameters of the claim: unknown key \"memlock\"; known are preload, profile, name, mtu, address, routes"
+        "parameters of the claim: unknown key \"memlock\"; known are preload, profile, name, mtu, vlan, address, routes"
     );
     daemon.logged(&["not prepared", "unknown key"]);
 }

@@ -149,7 +149,7 @@ async fn claims_of_a_real_cluster_are_answered_as_they_were() {
                 // Parameters came later, and what is no text is not shown.
                 let then = refusal.replace(
                     "known are preload, profile",
-                    "known are preload, profile, name, mtu, address, routes",
+                    "known are preload, profile, name, mtu, vlan, address, routes",
                 );
                 let then = then.replace(", and not \"[\\\"a\\\"]\"", "");
                 assert_eq!(said, then, "{name}");

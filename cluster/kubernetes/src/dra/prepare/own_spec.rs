@@ -24,6 +24,7 @@ use onload_core::lease::{ClaimUid, Device as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::{Mtu, Route};
+use onload_core::vf::{GivenVf, VfConfig};
 use onload_sys::fs::atomic;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -56,11 +57,18 @@ pub(crate) struct PodInterface {
     pub(crate) mtu: Option<Mtu>,
     pub(crate) addresses: Vec<InterfaceAddress>,
     pub(crate) routes: Vec<Route>,
+    /// What its virtual function is to be, also where the claim says nothing of that: the claim's hook sets it up.
+    pub(crate) vf: Option<VfConfig>,
 }
 
 impl PodInterface {
-    fn arguments(&self) -> HookArguments {
+    fn arguments(&self, device: &LeasedDevice) -> HookArguments {
+        let vf = self.vf.iter().map(|vf| GivenVf {
+            device: device.clone(),
+            vf: vf.clone(),
+        });
         HookArguments {
+            vf: vf.collect(),
             netdev: vec![self.moved.clone()],
             address: self.given(&self.addresses),
             route: self.given(&self.routes),
@@ -180,7 +188,9 @@ fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
     let asked = HookArguments {
         lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
-        ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
+        ..interface.map_or_else(HookArguments::default, |interface| {
+            interface.arguments(&leased.device)
+        })
     };
     let mut hook = hook.clone();
     hook.args.truncate(2);
@@ -423,16 +433,20 @@ mod tests {
                 .map(|one| one.parse().unwrap())
                 .to_vec(),
             routes: vec!["198.51.100.0/24 via 192.0.2.1".parse().unwrap()],
+            vf: Some("vlan=100;vlans=100-199".parse().unwrap()),
         };
         let plain = PodInterface {
             name: None,
             mtu: None,
             addresses: Vec::new(),
             routes: Vec::new(),
+            vf: None,
             ..interface.clone()
         };
         let moved = ["--netdev", "ens1v0@0000:81:11.0"];
         let more = [
+            "--vf",
+            "netdev:ens1v0=vlan=100;vlans=100-199",
             "--address",
             "ens1v0=192.0.2.10/24",
             "--address",

@@ -7,6 +7,7 @@ use std::fmt;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
+use onload_core::host_settings::Vlan;
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::{Mtu, Route};
@@ -14,7 +15,9 @@ use onload_host::offers::Offer;
 use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
 
-const KEYS: [&str; 6] = ["preload", "profile", "name", "mtu", "address", "routes"];
+const KEYS: [&str; 7] = [
+    "preload", "profile", "name", "mtu", "vlan", "address", "routes",
+];
 /// The most bytes of a text that a message shows.
 const SHOWN: usize = 64;
 
@@ -26,6 +29,8 @@ pub(crate) struct Parameters {
     /// What an interface that moves into a container is called there.
     pub(crate) name: Option<Said<NewName>>,
     pub(crate) mtu: Option<Said<Mtu>>,
+    /// That of its virtual function.
+    pub(crate) vlan: Option<Said<Vlan>>,
     pub(crate) address: Option<Said<Vec<InterfaceAddress>>>,
     pub(crate) routes: Option<Said<Vec<Route>>>,
 }
@@ -72,6 +77,7 @@ impl Parameters {
             profile: said.read("profile", profile)?,
             name: said.read("name", name)?,
             mtu: said.read("mtu", mtu)?,
+            vlan: said.read("vlan", vlan)?,
             address: said.read("address", addresses)?,
             routes: said.read("routes", routes)?,
         })
@@ -83,6 +89,7 @@ impl Parameters {
         later(&mut self.profile, others.profile.as_ref(), is_of_request);
         later(&mut self.name, others.name.as_ref(), is_of_request);
         later(&mut self.mtu, others.mtu.as_ref(), is_of_request);
+        later(&mut self.vlan, others.vlan.as_ref(), is_of_request);
         later(&mut self.address, others.address.as_ref(), is_of_request);
         later(&mut self.routes, others.routes.as_ref(), is_of_request);
     }
@@ -143,6 +150,12 @@ fn name(value: &Value) -> Result<NewName> {
 fn mtu(value: &Value) -> Result<Mtu> {
     let mtu = value.as_i64().and_then(|number| Mtu::try_from(number).ok());
     mtu.ok_or_else(|| not("mtu", "a number of bytes from 68 to 65535", value))
+}
+
+fn vlan(value: &Value) -> Result<Vlan> {
+    let number = value.as_i64().and_then(|number| u16::try_from(number).ok());
+    let vlan = number.and_then(|number| Vlan::try_from(number).ok());
+    vlan.ok_or_else(|| not("vlan", "a VLAN from 1 to 4094, or 0 for none", value))
 }
 
 fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
@@ -288,13 +301,14 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let parsed = parsed(
-            &json!({"preload": "off", "profile": "latency", "name": "net1", "mtu": 9000,
+            &json!({"preload": "off", "profile": "latency", "name": "net1", "mtu": 9000, "vlan": 100,
             "address": ["192.0.2.10/24", "2001:db8::10/64"], "routes": "198.51.100.0/24 via 192.0.2.1"}),
         );
         assert!(!parsed.preload.unwrap().value);
         assert_eq!(parsed.profile.unwrap().value.as_str(), "latency");
         assert_eq!(parsed.name.unwrap().value.as_str(), "net1");
         assert_eq!(parsed.mtu.unwrap().value.get(), 9000);
+        assert_eq!(parsed.vlan.unwrap().value.number(), 100);
         let texts = |texts: &[String]| texts.join(", ");
         let addresses: Vec<String> = parsed
             .address

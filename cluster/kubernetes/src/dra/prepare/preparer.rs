@@ -61,6 +61,8 @@ impl Node {
 pub(crate) struct Preparer {
     pub(crate) node: Node,
     pub(crate) turns: Turns,
+    /// How many calls of kubelet are under way; whoever watches is told when there is none any more.
+    pub(crate) calls: watch::Sender<usize>,
     /// The names, and the look at the host that they are of, which they do not keep.
     names: Mutex<Option<(Weak<Snapshot>, Arc<DraNames>)>>,
 }
@@ -70,6 +72,7 @@ impl Preparer {
         Preparer {
             node,
             turns: Turns::default(),
+            calls: watch::Sender::default(),
             names: Mutex::default(),
         }
     }
@@ -88,6 +91,15 @@ impl Preparer {
         let made = Arc::new(made);
         *names = Some((Arc::downgrade(&snapshot), Arc::clone(&made)));
         (snapshot, made)
+    }
+
+    /// A call of kubelet begins, which lasts as long as what this gives.
+    pub(crate) fn call(&self) -> Call<'_> {
+        self.calls.send_if_modified(|calls| {
+            *calls += 1;
+            false
+        });
+        Call(&self.calls)
     }
 
     /// Prepares a claim, as often as kubelet asks. Its answer is the same as long as the host is.
@@ -219,6 +231,17 @@ impl Preparer {
             }
             Err(error) => Err(said("not unprepared", claim, &error)),
         }
+    }
+}
+
+pub(crate) struct Call<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.send_if_modified(|calls| {
+            *calls -= 1;
+            *calls == 0
+        });
     }
 }
 

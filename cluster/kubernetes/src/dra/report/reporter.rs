@@ -37,6 +37,7 @@ pub(crate) struct Reporter {
     preparer: Arc<Preparer>,
     api: Api,
     host: watch::Receiver<Arc<Snapshot>>,
+    calls: watch::Receiver<usize>,
     reports: mpsc::UnboundedReceiver<Report>,
     claims: BTreeMap<ClaimUid, Followed>,
     events: Events,
@@ -99,6 +100,7 @@ impl Reporter {
         Reporter {
             api: node.api.clone(),
             host: node.host.clone(),
+            calls: preparer.calls.subscribe(),
             reports,
             claims: BTreeMap::new(),
             events: Events::new(&node.name, Instant::now()),
@@ -134,6 +136,7 @@ impl Reporter {
                     self.claims.values_mut().for_each(|claim| claim.is_stale = true);
                 }
                 Some(Ok(done)) = self.work.join_next(), if !self.work.is_empty() => self.done(done),
+                Ok(()) = self.calls.changed() => {}
                 () = pause => {}
             }
         }
@@ -168,8 +171,12 @@ impl Reporter {
         }
     }
 
-    /// Begins what is due, as much as may be under way; when there is more.
+    /// Begins what is due, as much as may be under way; when there is more. While kubelet waits for an answer, nothing
+    /// is begun.
     fn begin(&mut self) -> Option<Instant> {
+        if *self.calls.borrow() > 0 {
+            return None;
+        }
         let now = Instant::now();
         while self.work.len() < AT_ONCE
             && let Some(write) = self.waiting.pop_front()
@@ -382,4 +389,110 @@ fn pods_of(claim: &ResourceClaim) -> Vec<ObjectReference> {
         ..ObjectReference::default()
     });
     pods.take(MOST_PODS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use onload_core::kubernetes_settings::KubernetesSettings;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    use tokio::net::TcpListener;
+    use tokio::task::yield_now;
+    use tonic::Request;
+
+    use super::*;
+    use crate::dra::api::Access;
+    use crate::dra::prepare::{HostLeases, MetadataFiles, Node, OwnSpecs};
+    use crate::dra::service::Service;
+    use crate::dra::test_offers::snapshot;
+    use crate::host_state::SpecNames;
+    use crate::wire::dra::NodePrepareResourcesRequest;
+    use crate::wire::dra::dra_plugin_server::DraPlugin;
+
+    /// A server that answers nothing and tells how each request begins; what accesses it.
+    async fn server(dir: &Path) -> (Api, mpsc::UnboundedReceiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let kubeconfig = serde_json::json!({"current-context": "n1",
+            "clusters": [{"name": "n1", "cluster": {"server": format!("http://{}", listener.local_addr().unwrap())}}],
+            "contexts": [{"name": "n1", "context": {"cluster": "n1", "user": "n1"}}],
+            "users": [{"name": "n1", "user": {"token": "t"}}]});
+        let path = dir.join("kubeconfig");
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        let (told, asked) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut streams = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                stream.read_line(&mut line).await.unwrap();
+                told.send(line).unwrap();
+                streams.push(stream);
+            }
+        });
+        let access = Access::of_kubeconfig(&path).unwrap();
+        (Api::new(access, Arc::default()), asked)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_while_kubelet_waits_for_an_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, mut asked) = server(dir.path()).await;
+        let (_host, host) = watch::channel(Arc::new(snapshot(
+            Vec::new(),
+            KubernetesSettings::default(),
+        )));
+        let (_classes, device_classes) = watch::channel(crate::dra::classes::Told::default());
+        let (sender, reports) = mpsc::unbounded_channel();
+        let preparer = Arc::new(Preparer::new(Node {
+            name: "n1".parse().unwrap(),
+            api,
+            device_classes,
+            host,
+            specs: Arc::new(SpecNames::new(Vec::new())),
+            own: OwnSpecs::new(dir.path().to_owned()),
+            leases: HostLeases::below(dir.path()),
+            metadata: MetadataFiles::of_driver(dir.path()),
+            host_root: dir.path().to_owned(),
+            reports: sender,
+        }));
+        let claim = |name: &str| Claim {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: format!("uid-of-{name}"),
+        };
+        let mut reporter = Reporter::new(Arc::clone(&preparer), reports);
+        let service = Service {
+            preparer,
+            metrics: Arc::default(),
+            stop: watch::channel(false).1,
+        };
+        let claims = vec![claim("asked")];
+        let prepare = tokio::spawn(async move {
+            let request = Request::new(NodePrepareResourcesRequest { claims });
+            service.node_prepare_resources(request).await
+        });
+        assert!(asked.recv().await.unwrap().starts_with("GET "));
+        let owner = Owner {
+            namespace: "default".to_owned(),
+            name: "prepared".to_owned(),
+            ..Owner::default()
+        };
+        reporter.note(Report::Prepared("u".parse().unwrap(), owner));
+        reporter.note(Report::Refused(claim("refused"), "no".to_owned()));
+        assert_eq!(reporter.begin(), None);
+        assert!(reporter.work.is_empty());
+        let reporting = tokio::spawn(reporter.run());
+        yield_now().await;
+        // kubelet gives up, which ends the call as an answer does.
+        prepare.abort();
+        let mut verbs = Vec::new();
+        while verbs.len() < 2 {
+            let line = asked.recv().await.unwrap();
+            verbs.push(line.split(' ').next().unwrap().to_owned());
+        }
+        verbs.sort();
+        assert_eq!(verbs, ["PATCH", "POST"]);
+        reporting.abort();
+    }
 }

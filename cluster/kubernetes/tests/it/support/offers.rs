@@ -123,6 +123,7 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
         nodes: BTreeMap::new(),
         cni_pools: std::collections::BTreeSet::new(),
         netdev_addresses: BTreeMap::new(),
+        vf: BTreeMap::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),
     })

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use onload_core::class::Class;
 use onload_core::hook_arguments::MovedInterface;
 use onload_core::host_settings::Interface;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_core::netdev::address::{InterfaceAddress, Network};
+use onload_core::vf::VfConfig;
 use onload_host::offers::{Attribute, Offer};
 use onload_sys::text::Listed;
 
@@ -27,6 +28,10 @@ pub(super) fn in_pod(
     allocated: &Allocated,
 ) -> Result<Option<PodInterface>> {
     let Some((parameter, is_of_request)) = first_said(allocated) else {
+        // Its own hook moves it, to what the operator says.
+        if offer.class == Class::Netdev && !allocated.is_admin {
+            function(snapshot, offer, allocated)?;
+        }
         return Ok(None);
     };
     if offer.class != Class::Netdev {
@@ -55,7 +60,29 @@ pub(super) fn in_pod(
         mtu: value(said.mtu.as_ref()),
         addresses: value(said.address.as_ref()).unwrap_or_default(),
         routes: value(said.routes.as_ref()).unwrap_or_default(),
+        vf: function(snapshot, offer, allocated)?,
     }))
+}
+
+/// What its virtual function is to be, if somebody says so. As any other container, a claim chooses from the VLANs that
+/// the operator lists for the device.
+fn function(snapshot: &Snapshot, offer: &Offer, allocated: &Allocated) -> Result<Option<VfConfig>> {
+    let mut vf = snapshot.vf.get(offer.name.as_str()).cloned();
+    if let Some(said) = &allocated.parameters.vlan {
+        let vf = vf.get_or_insert_default();
+        match said.author {
+            Author::Class => vf.vlan = Some(said.value),
+            Author::Claim => vf.choose(said.value).map_err(|refused| {
+                anyhow!(
+                    "parameter vlan: netdev:{}, which \"vlans\" in the table vf of its pool or device says on this node: {refused}; ask its operator for vlans there, or for a DeviceClass with it",
+                    offer.name
+                )
+            })?,
+        }
+    }
+    let settings = vf.as_ref().map(VfConfig::settings).transpose();
+    settings.with_context(|| format!("netdev:{}", offer.name))?;
+    Ok(vf)
 }
 
 fn value<T: Clone>(said: Option<&Said<T>>) -> Option<T> {
@@ -68,6 +95,7 @@ fn first_said(allocated: &Allocated) -> Option<(&'static str, bool)> {
     let all = [
         ("name", said.name.as_ref().map(|said| said.is_of_request)),
         ("mtu", said.mtu.as_ref().map(|said| said.is_of_request)),
+        ("vlan", said.vlan.as_ref().map(|said| said.is_of_request)),
         (
             "address",
             said.address.as_ref().map(|said| said.is_of_request),

@@ -115,13 +115,18 @@ impl Surroundings<'_> {
             }
             given.beside = self.family(&allocated.request, offer);
         }
+        let interface = given.leased.first();
+        let interface = interface.and_then(|leased| leased.interface.as_ref());
+        let is_set_up = interface.is_some_and(|interface| interface.vf.is_some());
         // The hook of the claim has to come before the device's own, which then finds that the container has the
         // device already.
         let of_claim = given.leased.iter();
         given.ids = of_claim
             .map(|leased| own_name(uid, &leased.device))
             .collect();
-        given.ids.extend(own.iter().map(|name| cdi(class, name)));
+        // An interface has nothing but its hook, which would want the function as the operator alone says.
+        let own = own.iter().filter(|_| !is_set_up);
+        given.ids.extend(own.map(|name| cdi(class, name)));
         given.ids.extend(self.profile(profile)?);
         Ok(given)
     }

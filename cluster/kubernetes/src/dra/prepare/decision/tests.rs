@@ -40,6 +40,7 @@ fn node() -> Snapshot {
         nodes: BTreeMap::new(),
         cni_pools: BTreeSet::new(),
         netdev_addresses: BTreeMap::new(),
+        vf: BTreeMap::new(),
         not_offered: BTreeMap::from([(
             "0000:81:10.7".to_owned(),
             vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
@@ -363,6 +364,7 @@ fn the_hook_of_a_claim_moves_an_interface_as_the_claim_wants_it() {
         mtu: Some("1400".parse().unwrap()),
         addresses: vec!["192.0.2.10/24".parse().unwrap()],
         routes: vec!["198.51.100.0/25 via 192.0.2.1".parse().unwrap()],
+        vf: None,
     };
     assert_eq!(decision.leased[0].interface.as_ref(), Some(&whole));
     let named = moved("fast", "ens1v0", &json!({"name": "net1"}));
@@ -453,6 +455,81 @@ fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
 }
 
 #[test]
+fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
+    let mut node = node_with_interfaces();
+    let vf = |text: &str| Some(text.parse().unwrap());
+    node.vf.insert(
+        "ens1v0".to_owned(),
+        "vlans=100-199;trust=false".parse().unwrap(),
+    );
+    let decided = |vlan: u16| decided_on(&node, vec![moved("a", "ens1v0", &json!({"vlan": vlan}))]);
+    let decision = decided(150).unwrap();
+    let interface = decision.leased[0].interface.as_ref().unwrap();
+    assert_eq!(interface.vf, vf("vlan=150;vlans=100-199;trust=false"));
+    // The device's own hook would want another VLAN, or none.
+    let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
+    assert_eq!(of_first(decision), [of_claim]);
+    let beginning = |device: &str| {
+        format!(
+            "request \"a\": parameter vlan: netdev:{device}, which \"vlans\" in the table vf of its pool or device says on this node: "
+        )
+    };
+    let end = "; ask its operator for vlans there, or for a DeviceClass with it";
+    assert_eq!(
+        decided(300).unwrap_err(),
+        format!(
+            "{}it may choose from 100-199, and 300 is none of them{end}",
+            beginning("ens1v0")
+        )
+    );
+    let mut unlisted = moved("a", "ens1v1", &json!({"vlan": 300}));
+    assert_eq!(
+        decided_on(&node, vec![unlisted.clone()]).unwrap_err(),
+        format!("{}it may choose no VLAN{end}", beginning("ens1v1"))
+    );
+    let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
+    unlisted.parameters.override_by(&said, true);
+    let decision = decided_on(&node, vec![unlisted]).unwrap();
+    let interface = decision.leased[0].interface.as_ref().unwrap();
+    assert_eq!(interface.vf, vf("vlan=300"));
+}
+
+#[test]
+fn a_claim_without_a_vlan_has_the_operator_s_or_is_refused_where_it_has_to_choose() {
+    let mut node = node_with_interfaces();
+    node.vf
+        .insert("ens1v0".to_owned(), "vlans=100-199".parse().unwrap());
+    node.vf.insert(
+        "ens1v1".to_owned(),
+        "vlan=100;vlans=100-199".parse().unwrap(),
+    );
+    for parameters in [json!({}), json!({"mtu": 1400})] {
+        let refused = decided_on(&node, vec![moved("a", "ens1v0", &parameters)]).unwrap_err();
+        let says = "request \"a\": netdev:ens1v0: it has to choose a VLAN from 100-199; ";
+        assert!(refused.starts_with(says), "{refused}");
+    }
+    let watching = Allocated {
+        is_admin: true,
+        ..moved("a", "ens1v0", &json!({}))
+    };
+    decided_on(&node, vec![watching]).unwrap();
+    let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v1");
+    let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({}))]).unwrap();
+    assert_eq!(decision.leased[0].interface, None);
+    assert_eq!(
+        of_first(decision),
+        [of_claim.as_str(), "onload.dev/netdev=ens1v1"]
+    );
+    let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({"mtu": 1400}))]).unwrap();
+    let interface = decision.leased[0].interface.as_ref().unwrap();
+    assert_eq!(
+        interface.vf,
+        Some("vlan=100;vlans=100-199".parse().unwrap())
+    );
+    assert_eq!(of_first(decision), [of_claim]);
+}
+
+#[test]
 fn an_interface_with_an_ipv6_address_has_the_mtu_of_ipv6() {
     let node = node_with_interfaces();
     let with = |mtu: u32, address| {
@@ -489,11 +566,14 @@ fn a_name_and_an_address_are_for_one_interface() {
 
 #[test]
 fn what_is_said_of_an_interface_is_for_one_that_the_hook_moves() {
-    let node = node_with_interfaces();
+    let mut node = node_with_interfaces();
+    node.vf
+        .insert("ens1v0".to_owned(), "vlan=100".parse().unwrap());
     for parameter in [
         json!({"address": "192.0.2.10/24"}),
         json!({"name": "net1"}),
         json!({"mtu": 1400}),
+        json!({"vlan": 100}),
         json!({"routes": "198.51.100.0/24"}),
     ] {
         let key = parameter.as_object().unwrap().keys().next().unwrap();
