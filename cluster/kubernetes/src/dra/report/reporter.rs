@@ -226,7 +226,7 @@ impl Reporter {
             Done::Event(Ok(())) => self.said_of_events.clear(),
             Done::Event(Err((name, error))) => {
                 self.events.forget(&name);
-                self.no_events = left_alone(&error, EVENTS_REFUSED);
+                self.no_events = left_alone(&error, Some(EVENTS_REFUSED));
                 warn(&mut self.said_of_events, &error, "an Event is not written");
             }
             Done::Status {
@@ -254,7 +254,15 @@ impl Reporter {
                     Err(error) if is_gone(&error, &claim.owner.name) => claim.told = Some(devices),
                     Err(error) => {
                         claim.is_stale = true;
-                        self.no_status = left_alone(&error, REFUSED);
+                        if is_refused(&error) {
+                            // It may be another node's by now, and others are not. The server takes the devices away itself
+                            // when a claim is deallocated.
+                            claim.not_before = Some(now + REFUSED);
+                            if claim.is_over {
+                                claim.told = Some(Vec::new());
+                            }
+                        }
+                        self.no_status = left_alone(&error, None).max(self.no_status);
                         let message = "the status of claims is not written; trying again";
                         warn(&mut self.said_of_status, &error, message);
                     }
@@ -350,11 +358,15 @@ fn warn(said: &mut Said, error: &ApiError, message: &'static str) {
     }
 }
 
-/// Until when a server is not asked again, where it refuses all such requests or says so.
-fn left_alone(error: &ApiError, refused: Duration) -> Option<Instant> {
-    let is_refused = error.status() == Some(StatusCode::FORBIDDEN);
-    let wait = is_refused.then_some(refused).or(error.retry_after());
+/// Until when a server is not asked again, where it says so, or refuses all such requests.
+fn left_alone(error: &ApiError, refused: Option<Duration>) -> Option<Instant> {
+    let refused = refused.filter(|_| is_refused(error));
+    let wait = refused.or(error.retry_after());
     wait.map(|wait| Instant::now() + wait)
+}
+
+fn is_refused(error: &ApiError) -> bool {
+    error.status() == Some(StatusCode::FORBIDDEN)
 }
 
 /// Whether there is no such claim, or another has its name.
