@@ -492,7 +492,7 @@ fn is_fellow(claim: &Claim<'_>, lease: &Lease) -> bool {
 fn moved(earlier: Option<&Moved<Facts>>, now: Option<&Moved<Facts>>) -> Option<Moved<Facts>> {
     match (earlier, now) {
         (Some(earlier), Some(now)) if earlier.facts.comes_back() => Some(Moved {
-            facts: earlier.facts.clone(),
+            facts: earlier.facts.and_later(&now.facts),
             ..now.clone()
         }),
         (earlier, now) => now.or(earlier).cloned(),

@@ -183,6 +183,26 @@ impl Facts {
         }
     }
 
+    /// What the device was before both of two starts of its container. Its virtual function is set up as the later one
+    /// asks, which may set more of it.
+    pub(crate) fn and_later(&self, later: &Facts) -> Facts {
+        let vf = match (self.vf(), later.vf()) {
+            (Some(first), Some(later)) => Some(VfFacts {
+                given: later.given,
+                before: first.before.or(&later.before),
+            }),
+            (first, later) => later.or(first).copied(),
+        };
+        match (self.clone(), vf) {
+            (Facts::Interface(facts), vf) => Facts::Interface(InterfaceFacts {
+                vf: vf.map(Box::new),
+                ..facts
+            }),
+            (Facts::Function(facts), Some(vf)) => Facts::Function(FunctionFacts { vf, ..facts }),
+            (facts, _) => facts,
+        }
+    }
+
     /// Whether whoever ends the lease brings the device back.
     pub(crate) fn comes_back(&self) -> bool {
         match self {
@@ -259,7 +279,7 @@ impl<F: Into<Facts>> Moved<F> {
 }
 
 impl<F> Moved<F> {
-    fn with<G>(self, facts: impl FnOnce(F) -> G) -> Moved<G> {
+    pub(super) fn with<G>(self, facts: impl FnOnce(F) -> G) -> Moved<G> {
         Moved {
             facts: facts(self.facts),
             namespace: self.namespace,

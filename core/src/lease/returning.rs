@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::choice::{Choice, Slot, State, held};
 use super::file::{Device, Holder, Lease, Token};
-use super::moved::{Facts, InterfaceFacts, Moved};
+use super::moved::{Facts, InterfaceFacts, Moved, STAYS};
 use super::store::Leases;
 use crate::class::Class;
 use crate::container_id::ContainerId;
@@ -174,11 +174,17 @@ impl Leases {
     ) -> Result<Option<Moved<F>>> {
         let _lock = self.lock(patience)?;
         let found = self.slots(device)?;
-        let is_held = |slot: &Slot| !matches!(slot.state, State::Over(_) | State::Returning(_));
+        let moved = found.iter().find_map(moved_of_returning);
+        // Of what stays on the host, a new holder knows nothing before this is back.
+        let stays = moved.is_some_and(|moved| moved.namespace == STAYS);
+        let is_held = |slot: &Slot| match &slot.state {
+            State::Over(_) | State::Returning(_) => false,
+            State::Remains(lease) | State::Held(lease) => !stays || lease.moved.is_some(),
+            State::Unreadable { .. } => true,
+        };
         if found.iter().any(is_held) {
             return Ok(None);
         }
-        let moved = found.iter().find_map(moved_of_returning);
         Ok(moved.and_then(Moved::of))
     }
 
@@ -264,10 +270,11 @@ fn returning(lease: &Lease) -> Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::super::moved::RdmaFacts;
+    use super::super::moved::{FunctionFacts, RdmaFacts, VfFacts};
     use super::*;
-    use crate::lease::test_host::{Host, PATIENCE, bundle, claimed};
+    use crate::lease::test_host::{Host, PATIENCE, bundle, claimed, vfio};
     use crate::lease::{Listed, Wish};
+    use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
     const NAMESPACE: u64 = 4711;
 
@@ -564,6 +571,80 @@ mod tests {
         take_rdma(&host, "one", 2, false).unwrap();
         host.end(2);
         assert!(matches!(leave_rdma(&host, "one"), Left::Last(_)));
+    }
+
+    /// A virtual function of class vfio that is set up, with the VLANs that it has and had.
+    fn function(given: u16, before: u16) -> Moved<FunctionFacts> {
+        let vlan = |id| VfSettings {
+            vlan: Some(VlanTag {
+                id,
+                ..VlanTag::default()
+            }),
+            ..VfSettings::default()
+        };
+        let vf = VfFacts {
+            given: vlan(given),
+            before: vlan(before),
+        };
+        let pci = "0000:81:10.0".parse().unwrap();
+        moved(STAYS).with(|_| FunctionFacts { pci, vf })
+    }
+
+    #[test]
+    fn a_function_comes_back_before_one_that_is_to_share_it_has_it() {
+        let host = Host::new();
+        let wish = |moved: Option<Moved<FunctionFacts>>| Wish {
+            moved: moved.map(Moved::kept),
+            ..Wish::of_device(vfio(), 2)
+        };
+        let take = |id: &str, pid, moved| {
+            let holder = host.start(pid, 10);
+            host.claim_all(id, holder, None, &[wish(moved)]).unwrap();
+        };
+        let returning = || -> Option<Moved<FunctionFacts>> {
+            host.leases.returning(&vfio(), PATIENCE).unwrap()
+        };
+        take("one", 1, Some(function(100, 7)));
+        take("two", 2, Some(function(100, 7)));
+        host.end(1);
+        assert_eq!(returning(), None, "the other has it still");
+        let one = "one".parse().unwrap();
+        let leave = host
+            .leases
+            .leave(&vfio(), &one, &bundle("one"), None, PATIENCE);
+        assert_eq!(leave.unwrap(), Left::<FunctionFacts>::Others);
+        host.end(2);
+        take("three", 3, None);
+        assert_eq!(returning(), Some(function(100, 7)));
+    }
+
+    #[test]
+    fn a_function_that_is_set_up_anew_for_the_same_container_was_what_it_was_at_first() {
+        let host = Host::new();
+        let take = |pid, vf: VfFacts| {
+            let mut moved = moved(u64::from(pid));
+            moved.facts.vf = Some(Box::new(vf));
+            let wish = Wish {
+                moved: Some(moved.kept()),
+                ..claimed(self::vf())
+            };
+            let holder = host.start(pid, 10);
+            host.claim_all("one", holder, None, &[wish]).unwrap();
+            host.end_process(pid);
+        };
+        let (first, second) = (function(100, 7).facts.vf, function(200, 100).facts.vf);
+        take(1, first);
+        let with_trust = |vf: VfSettings, trust| VfSettings {
+            trust: Some(trust),
+            ..vf
+        };
+        let given = with_trust(second.given, true);
+        let before = with_trust(second.before, false);
+        take(2, VfFacts { given, before });
+        let had: Option<Moved> = host.leases.moved_to(&vf(), 2, PATIENCE).unwrap();
+        let before = with_trust(first.before, false);
+        let had = had.unwrap().facts.vf.unwrap();
+        assert_eq!(*had, VfFacts { given, before });
     }
 
     fn ibdev() -> Device {

@@ -33,11 +33,11 @@ use crate::decide::pools::{PoolRequest, Pools, Reserved};
 use crate::decide::subject;
 
 /// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
-const GROUPS: &str = "/dev/vfio";
+pub(crate) const GROUPS: &str = "/dev/vfio";
 /// And of single functions (drivers/vfio/device_cdev.c).
-const FUNCTIONS: &str = "/dev/vfio/devices";
+pub(crate) const FUNCTIONS: &str = "/dev/vfio/devices";
 /// How long is looked who has nodes open: any process may have very many files open.
-const OPENERS: Duration = Duration::from_secs(2);
+pub(crate) const OPENERS: Duration = Duration::from_secs(2);
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
@@ -546,20 +546,37 @@ fn user(
         .filter(is_its)
         .map(node)
         .partition(|node| node.starts_with(FUNCTIONS));
-    let shown = |(pid, program): (u32, String)| format!("process {pid} ({})", Quoted(&program));
     if groups.is_empty() {
         let mut openers = functions.iter().map(|node| processes.opener(node, until));
         return openers.find_map(|opener| opener.ok()?.map(shown));
     }
+    group_user(&groups, processes, until)
+}
+
+/// Who has one of these groups open.
+pub(crate) fn group_user(
+    groups: &[PathBuf],
+    processes: &Processes,
+    until: Instant,
+) -> Option<String> {
     let busy = groups.iter().find(|node| is_busy(node))?;
-    Some(match processes.opener(busy, until) {
-        Ok(Some(opener)) => shown(opener),
-        Ok(None) => "a process that /proc does not show".to_owned(),
-        Err(_) => format!(
+    let found = opener(busy, processes, until);
+    Some(found.unwrap_or_else(|| "a process that /proc does not show".to_owned()))
+}
+
+/// Who has a node open; also where there was no time to find that out.
+pub(crate) fn opener(node: &Path, processes: &Processes, until: Instant) -> Option<String> {
+    match processes.opener(node, until) {
+        Ok(found) => found.map(shown),
+        Err(_) => Some(format!(
             "a process that was not found within {} seconds",
             OPENERS.as_secs()
-        ),
-    })
+        )),
+    }
+}
+
+fn shown((pid, program): (u32, String)) -> String {
+    format!("process {pid} ({})", Quoted(&program))
 }
 
 /// The node on the host: the specification may give it another place in the container.

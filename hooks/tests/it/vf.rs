@@ -150,6 +150,35 @@ fn what_cannot_be_set_up_is_refused_before_anything_of_it_is() {
 }
 
 #[test]
+fn a_function_that_is_open_still_is_not_put_back() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[
+        ("one", container(Some(WANTED), &[])),
+        ("plain", container(None, &[])),
+    ]);
+    // Its node is that of another device, which a process of this name can open.
+    let script = r#"
+        node=/tmp/vfs/dev/vfio/devices/vfio7
+        mkdir -p ${node%/*} /tmp/vfs/sys/$VF/vfio-dev/vfio7
+        [ -e $node ] || mknod $node c 1 3
+        make one || fail "$(cat /tmp/err)"
+        sleep 1000 <$node >/dev/null 2>&1 & user=$!
+        gone one
+        is_set '"vlan":{"id":100'
+        make plain && fail "given while another has it open"
+        grep -q "it is in use by process $user" /tmp/err || fail "$(cat /tmp/err)"
+        gone plain
+        restore && fail "restored"
+        is_set '"vlan":{"id":100'
+        kill $user; wait $user || true
+        restore | grep -q "vfio:$VF is back" || fail "not restored"
+        put_back closed; free closed"#;
+    moving::on_both(&sandbox, STAND_INS, &devices(VF, ""), script);
+}
+
+#[test]
 fn containers_of_a_claim_have_it_alike_until_the_last_has_ended() {
     if !can_move() {
         return;

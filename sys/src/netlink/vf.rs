@@ -221,6 +221,20 @@ impl fmt::Display for VfChange {
 }
 
 impl VfSettings {
+    /// What is not set here is as in the other.
+    #[must_use]
+    pub fn or(&self, other: &VfSettings) -> VfSettings {
+        VfSettings {
+            vlan: self.vlan.or(other.vlan),
+            mac: self.mac.or(other.mac),
+            spoof_check: self.spoof_check.or(other.spoof_check),
+            trust: self.trust.or(other.trust),
+            min_rate: self.min_rate.or(other.min_rate),
+            max_rate: self.max_rate.or(other.max_rate),
+            link_state: self.link_state.or(other.link_state),
+        }
+    }
+
     /// Each thing that is set here, and how; one rate brings the other as it is now.
     pub fn changes(&self, now: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
         let is_limited = self.min_rate.is_some() || self.max_rate.is_some();

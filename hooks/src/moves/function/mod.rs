@@ -1,6 +1,7 @@
 //! A virtual function of class vfio that is set up for its container. It stays where it is: its
 //! [journey](super::journey) is from what it was to what the container has, and back.
 
+mod group;
 mod stand_in;
 mod vf;
 
@@ -42,7 +43,8 @@ impl Kind for Functions {
     ) -> Result<(FunctionFacts, Option<String>)> {
         let pci = request.pci;
         let wanted = request.vf.clone().unwrap_or_default();
-        let vf = Functions::examine(self, &way.home.netns, pci, &wanted);
+        let vf = self.check_alone(pci);
+        let vf = vf.and_then(|()| Functions::examine(self, &way.home.netns, pci, &wanted));
         let vf = vf.with_context(|| format!("vfio {}", request.name))?;
         Ok((FunctionFacts { pci, vf }, None))
     }
@@ -84,6 +86,8 @@ impl Kind for Functions {
 
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
         let FunctionFacts { pci, vf } = &arrival.back.moved.facts;
+        // Who kept it open would go on with what it was.
+        self.check_unused(*pci)?;
         self.put_back(&home.netns, *pci, vf)
     }
 

@@ -17,12 +17,12 @@ use super::stand_in;
 use crate::moves::journey::NotBack;
 use crate::moves::netns::Netns;
 
-const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+pub(super) const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// How virtual functions are found and told.
 #[derive(Clone, Debug, Default)]
 pub struct Functions {
-    stand_ins: Option<PathBuf>,
+    pub(super) stand_ins: Option<PathBuf>,
 }
 
 /// A virtual function with a physical one that can be told of it.
