@@ -249,19 +249,18 @@ impl<'a> Holders<'a> {
         Ok(grants)
     }
 
-    /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them.
+    /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them;
+    /// not where the order says more.
     fn members<'w>(&self, claim: &Claim<'w>, used: &Used) -> Result<Vec<Grant<'w>>, LeaseError> {
         let (wishes, numa) = (claim.wishes, claim.numa);
         let unused = |one: Candidate<'_>| {
             let is_used = !used.is_empty() && used.contains_key(&one.device());
             !is_used && self.check_drain(claim, one).is_ok()
         };
-        let picked =
-            pick(wishes, numa, &mut |one| self.has_slot(one) && unused(one)).or_else(|| {
-                pick(wishes, numa, &mut |one| {
-                    self.is_free(claim, one) && unused(one)
-                })
-            });
+        let is_free = |one| self.is_free(claim, one) && unused(one);
+        let comes_first = |one: Candidate<'_>| one.wish.in_order || self.has_slot(one);
+        let picked = pick(wishes, numa, &mut |one| comes_first(one) && is_free(one))
+            .or_else(|| pick(wishes, numa, &mut |one| is_free(one)));
         let Some(picked) = picked else {
             return Err(LeaseError::NoneFree(self.none_free(claim, used)));
         };
@@ -870,6 +869,23 @@ mod tests {
         );
         assert!(take(&host, "four", host.start(4, 10), one()).is_err());
         assert_eq!(host.files().len(), 2);
+    }
+
+    #[test]
+    fn the_nearest_member_is_taken_over_although_a_farther_one_has_no_file() {
+        let host = Host::new();
+        let near = || Wish {
+            in_order: true,
+            ..wish(1, &["a", "b"], 1)
+        };
+        let held = take(&host, "one", host.start(1, 10), near());
+        assert_eq!(held.unwrap(), ["vfio:a"]);
+        host.end(1);
+        let again = take(&host, "two", host.start(2, 10), near());
+        assert_eq!(again.unwrap(), ["vfio:a"]);
+        // One that is held is passed over.
+        let farther = take(&host, "three", host.start(3, 10), near());
+        assert_eq!(farther.unwrap(), ["vfio:b"]);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Wish {
     pub count: u32,
     /// What is in the pool.
     pub pool: Pool,
+    /// Whether an earlier member is better than a later one, such as one that is nearer.
+    pub in_order: bool,
     /// Other names under which the device may have been leased: those of the functions in its IOMMU group.
     pub aliases: Vec<Device>,
     /// What the lease says of the device.
@@ -88,6 +90,7 @@ impl Wish {
             name,
             count,
             pool,
+            in_order: false,
             aliases: Vec::new(),
             facts,
             ticket: None,

@@ -8,6 +8,7 @@ use onload_core::class::Class;
 use onload_core::expect::Expected;
 use onload_core::lease::{Lease, held};
 use onload_core::select::LinkLayer;
+use onload_core::vf::VfConfig;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Listed;
 use serde::Serialize;
@@ -34,6 +35,8 @@ pub struct Device {
     pub group: Option<u32>,
     pub interfaces: Vec<String>,
     pub link_layers: Vec<LinkLayer>,
+    /// What its virtual function is set up to be while a container has it.
+    pub vf: Option<VfConfig>,
     /// Empty in an offer: what a container gets stands in the specification.
     pub nodes: Vec<Arc<DeviceNode>>,
     /// Where it stands in the array of its family in the inventory; none for one that the host does not have.
@@ -137,6 +140,7 @@ impl Device {
             group: None,
             interfaces: Vec::new(),
             link_layers: Vec::new(),
+            vf: None,
             nodes: Vec::new(),
             read: None,
             attributes: Attributes::new(),

@@ -64,6 +64,9 @@ pub struct Inventory {
     /// What would be offered and is drained. The arrays have it too, but for who prints them.
     #[serde(skip)]
     pub drained: Vec<Device>,
+    /// What nobody gets, because the configuration contradicts itself about it. The arrays have it too.
+    #[serde(skip)]
+    pub refused: Vec<Device>,
     #[serde(skip)]
     pub drain: Drain,
     #[serde(skip)]
@@ -99,13 +102,13 @@ impl Inventory {
         self.devices.iter().chain(&self.drained)
     }
 
-    /// Its arrays as they are printed: without what is drained.
+    /// Its arrays as they are printed: without what is drained or refused.
     pub fn offered(&self) -> Inventory {
         let mut offered = self.clone();
-        let drained = self.drained.iter();
-        let drained = drained.map(|device| (device.class, device.name.as_str()));
-        let drained: BTreeSet<(Class, &str)> = drained.collect();
-        let is_left = |class, name: &str| !drained.contains(&(class, name));
+        let withheld = self.drained.iter().chain(&self.refused);
+        let withheld = withheld.map(|device| (device.class, device.name.as_str()));
+        let withheld: BTreeSet<(Class, &str)> = withheld.collect();
+        let is_left = |class, name: &str| !withheld.contains(&(class, name));
         offered.nics.retain(|nic| is_left(Class::Nic, &nic.device));
         offered.rdma.retain(|one| is_left(Class::Rdma, &one.device));
         let by_address = |vfio: &VfioDevice| vfio.pci_address.to_string();
@@ -122,7 +125,7 @@ impl Inventory {
         offered.pps.retain(|clock| is_left(Class::Pps, &clock.name));
         offered
             .gdrcopy
-            .retain(|_| !drained.iter().any(|(class, _)| *class == Class::Gdrcopy));
+            .retain(|_| !withheld.iter().any(|(class, _)| *class == Class::Gdrcopy));
         offered
     }
 

@@ -140,6 +140,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         netdevs: Vec::new(),
         devices: Vec::new(),
         drained: Vec::new(),
+        refused: Vec::new(),
         drain: Drain::default(),
         movable,
         elsewhere: attached.elsewhere,

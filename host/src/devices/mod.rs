@@ -21,6 +21,7 @@ mod profile;
 mod rdma;
 mod rdma_away;
 mod selection;
+mod set_up;
 mod unknown_leases;
 mod vfio;
 
@@ -44,6 +45,7 @@ use look::look;
 pub use moving::{HELD, RETURNING};
 pub(crate) use places::Places;
 pub(crate) use selection::{Selection, select};
+pub use set_up::leave_without_hook;
 
 /// Discovers everything that a host has. What cannot be read becomes a warning of the inventory,
 /// and appears in its `unread` if it would have decided something.
@@ -64,6 +66,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
     drained::settle(drain::read(host), &mut inventory);
+    set_up::settle(&mut inventory, config);
     gpu::settle(&mut inventory);
     inventory
 }

@@ -14,6 +14,7 @@ use onload_core::vf::GivenVf;
 use onload_sys::numbers::Numbers;
 
 use super::surroundings::Surroundings;
+use crate::devices::Device as Offered;
 use crate::discover::node::Node;
 use crate::discover::program::{Installation, Tool};
 
@@ -273,6 +274,15 @@ pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
         options: READ_ONLY_FILE.map(str::to_owned).to_vec(),
         ..Mount::default()
     }
+}
+
+/// What a device that is leased is set up to be.
+pub(super) fn given_vf(leased: &Device, devices: &[&Offered]) -> Option<GivenVf> {
+    let device = devices.iter().find(|device| device.name == leased.name)?;
+    Some(GivenVf {
+        device: leased.clone(),
+        vf: device.vf.clone()?,
+    })
 }
 
 pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {

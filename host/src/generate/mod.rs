@@ -11,7 +11,6 @@ mod offer;
 mod onload;
 mod profile;
 mod rdma;
-mod set_up;
 mod surroundings;
 mod variable;
 mod zf;
@@ -34,7 +33,6 @@ use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
 use edits::Writer;
 use offer::Offer;
-use set_up::SetUp;
 use variable::Variables;
 pub use variable::device_of;
 
@@ -101,8 +99,10 @@ fn offer(
     config: &Config,
     writer: &Writer<'_>,
 ) -> Option<Offer> {
-    let devices: Vec<&Offered> = inventory.of_class(class).collect();
-    let set_up = SetUp::new(config, pools);
+    let devices = inventory.of_class(class);
+    // Nothing but the hook sets a virtual function up.
+    let is_set_up = |device: &&Offered| device.vf.is_none() || writer.surroundings.hook;
+    let devices: Vec<&Offered> = devices.filter(is_set_up).collect();
     let offer = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
             onload::offer(class, inventory, &devices, writer)
@@ -113,8 +113,8 @@ fn offer(
             rdma::moving_offer(inventory, &devices, writer)
         }
         Class::Hugepages => hugepages::offer(&devices, writer),
-        Class::Netdev => netdev::offer(&devices, pools, config, &set_up, writer),
-        _ => nodes::offer(class, &devices, &set_up, writer),
+        Class::Netdev => netdev::offer(&devices, pools, config, writer),
+        _ => nodes::offer(class, &devices, writer),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }

@@ -7,9 +7,8 @@ use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::host_settings::Interface;
 
-use super::edits::Writer;
+use super::edits::{Writer, given_vf};
 use super::offer::{Entry, Offer};
-use super::set_up::SetUp;
 use crate::devices::Device;
 use crate::pools::NamedPool;
 
@@ -18,14 +17,13 @@ pub(super) fn offer(
     devices: &[&Device],
     pools: &[NamedPool],
     config: &Config,
-    set_up: &SetUp<'_>,
     writer: &Writer<'_>,
 ) -> Offer {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
             Some((netdev.name.to_string(), ContainerEdits::default()))
         } else {
-            entry(netdev, config, set_up, writer)
+            entry(netdev, config, writer)
         }
     });
     Offer {
@@ -47,12 +45,7 @@ fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool
     })
 }
 
-fn entry(
-    netdev: &Device,
-    config: &Config,
-    set_up: &SetUp<'_>,
-    writer: &Writer<'_>,
-) -> Option<Entry> {
+fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
     let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let name = netdev.name.as_str();
     let settings = config.netdev.get(name);
@@ -64,7 +57,9 @@ fn entry(
         value: *address,
     });
     let lease = writer.leased(Class::Netdev, [name].into_iter());
-    let vf = lease.iter().filter_map(|device| set_up.of(device));
+    let vf = lease
+        .iter()
+        .filter_map(|leased| given_vf(leased, &[netdev]));
     let hooks = writer.moving_hooks(&HookArguments {
         vf: vf.collect(),
         lease,

@@ -6,17 +6,11 @@ use std::sync::Arc;
 use onload_cdi::{ContainerEdits, DeviceNode as Given};
 use onload_core::class::Class;
 
-use super::edits::{Writer, nodes_only};
+use super::edits::{Writer, given_vf, nodes_only};
 use super::offer::{Entry, Offer};
-use super::set_up::SetUp;
 use crate::devices::{Device, DeviceNode};
 
-pub(super) fn offer(
-    class: Class,
-    devices: &[&Device],
-    set_up: &SetUp<'_>,
-    writer: &Writer<'_>,
-) -> Offer {
+pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> Offer {
     let has = |device: &Device, path: &str| device.nodes.iter().any(|node| node.node.path == path);
     let of_first = devices.iter().take(1).flat_map(|device| &device.nodes);
     let shared = of_first
@@ -27,20 +21,18 @@ pub(super) fn offer(
     let given = common
         .iter()
         .map(|path| writer.node(path, writer.permissions(class)));
-    let entries = devices
-        .iter()
-        .map(|device| entry(device, &common, set_up, writer));
+    let entries = devices.iter().map(|device| entry(device, &common, writer));
     Offer {
         common: nodes_only(given.collect()),
         devices: entries.collect(),
         all: class
             .has_all()
-            .then(|| edits(class, devices, &common, set_up, writer)),
+            .then(|| edits(class, devices, &common, writer)),
     }
 }
 
-fn entry(device: &Device, common: &[&str], set_up: &SetUp<'_>, writer: &Writer<'_>) -> Entry {
-    let edits = edits(device.class, &[device], common, set_up, writer);
+fn entry(device: &Device, common: &[&str], writer: &Writer<'_>) -> Entry {
+    let edits = edits(device.class, &[device], common, writer);
     (device.name.to_string(), edits)
 }
 
@@ -49,7 +41,6 @@ fn edits(
     class: Class,
     devices: &[&Device],
     common: &[&str],
-    set_up: &SetUp<'_>,
     writer: &Writer<'_>,
 ) -> ContainerEdits {
     // Devices on one function may have the same nodes.
@@ -70,7 +61,7 @@ fn edits(
     });
     let names = devices.iter().map(|device| device.name.as_str());
     let lease = writer.leased(class, names);
-    let vf = lease.iter().filter_map(|device| set_up.of(device));
+    let vf = lease.iter().filter_map(|leased| given_vf(leased, devices));
     let vf = vf.collect();
     ContainerEdits {
         hooks: writer.node_hook(class, expectations, lease, vf),

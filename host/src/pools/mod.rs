@@ -158,7 +158,6 @@ impl ClassDevices<'_> {
         for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
             let named = self.name(name, &taken);
             let made = named.and_then(|name| self.make(name, pool, pools));
-            let made = made.and_then(|made| self.set_up_alike(made, &found));
             match made {
                 Ok(pool) => found.push(pool),
                 Err(reason) => {
@@ -276,25 +275,6 @@ impl ClassDevices<'_> {
         let name = &drained.first()?.name;
         let why = self.inventory.drain.find(self.class, name.as_str())?;
         Some(format!("all of its devices are drained; {name} is {why}"))
-    }
-
-    /// A virtual function is set up in one way, by whichever pool a container gets it.
-    fn set_up_alike(&self, pool: NamedPool, found: &[NamedPool]) -> Result<NamedPool, String> {
-        let vf = |pool: &NamedPool| self.config.pools.get(pool.name.as_str())?.vf.as_ref();
-        let own = vf(&pool);
-        for other in found {
-            let differs = vf(other).is_some_and(|theirs| own.is_some_and(|own| own != theirs));
-            let theirs = other.pool.members.iter().filter(|_| differs);
-            let theirs: BTreeSet<&DeviceName> = theirs.map(|member| &member.name).collect();
-            let mut members = pool.pool.members.iter().map(|member| &member.name);
-            if let Some(member) = members.find(|name| theirs.contains(name)) {
-                return Err(format!(
-                    "{member} is in pool {} too, whose table vf is another one; make the tables alike, or select no device twice",
-                    other.name
-                ));
-            }
-        }
-        Ok(pool)
     }
 
     fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
