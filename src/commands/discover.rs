@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::Context;
 use onload_core::config::Config;
 use onload_host::boot;
-use onload_host::devices::NearGpu;
 use onload_host::devices::inventory::Inventory;
+use onload_host::devices::{NearGpu, leave_without_hook};
 use onload_host::discover::clock::Clock;
 use onload_host::discover::gdrcopy::Gdrcopy;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
@@ -50,6 +50,10 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         let rows = rows.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason));
         inventory.not_offered.extend(rows);
         inventory.not_offered.sort();
+    }
+    if !Surroundings::of(&host, &config)?.hook {
+        let warnings = leave_without_hook(&mut inventory, &config.cdi.hook_path);
+        inventory.warnings.extend(warnings);
     }
     let bundles = bundles_left_out(&host, &config, &inventory, &pools)?;
     inventory.not_offered.extend(bundles);

@@ -8,6 +8,7 @@ use onload_cdi::{Spec, Version, minimum_version};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_host::devices::inventory::Inventory;
+use onload_host::devices::leave_without_hook;
 use onload_host::discover::not_offered::NotOffered;
 use onload_host::drift::render;
 use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, warnings};
@@ -38,9 +39,14 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         .transpose()
         .context("reading --max-cdi-version")?;
     let scope = scope(args, &config)?;
-    let (inventory, pools) = look(&host, &config, printer);
+    let (mut inventory, pools) = look(&host, &config, printer);
     require_nic(&inventory, &config)?;
     let surroundings = Surroundings::of(&host, &config)?;
+    if !surroundings.hook {
+        for warning in leave_without_hook(&mut inventory, &config.cdi.hook_path) {
+            printer.warning(warning);
+        }
+    }
     let pools = written_pools(pools, &scope.written, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
     if scope.written.contains(&Class::Bundle) {

@@ -272,7 +272,10 @@ fn wish(
         )
     })?;
     let name = found.name.device().clone();
-    let wish = Wish::of_pool(class, name, count, pool);
+    let wish = Wish {
+        in_order: near.is_some(),
+        ..Wish::of_pool(class, name, count, pool)
+    };
     Ok(Some((wish, hook.clone())))
 }
 

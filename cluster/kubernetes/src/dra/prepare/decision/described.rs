@@ -4,6 +4,7 @@ use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_core::class::Class;
 use onload_core::lease::Facts;
 use onload_host::offers::Offer;
+use onload_sys::netlink::link::address_text;
 
 use super::{Surroundings, interface};
 use crate::dra::names::slot_of;
@@ -56,8 +57,34 @@ impl Surroundings<'_> {
 fn moved_address(offer: &Offer) -> Option<String> {
     let leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
     let mut moved = leases.filter_map(|lease| lease.moved.as_ref());
-    moved.find_map(|moved| match &moved.facts {
-        Facts::Interface(facts) => Some(facts.mac.clone()),
-        Facts::Rdma(_) | Facts::Function(_) => None,
-    })
+    moved.find_map(|moved| address(&moved.facts))
+}
+
+/// What an interface was given for its container, else what it had.
+fn address(facts: &Facts) -> Option<String> {
+    let Facts::Interface(facts) = facts else {
+        return None;
+    };
+    let given = facts.vf.as_ref().and_then(|vf| vf.given.mac);
+    Some(given.map_or_else(|| facts.mac.clone(), |mac| address_text(&mac)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hardware_address_is_that_in_the_container() {
+        let facts = |vf: &str| -> Facts {
+            let json = format!(
+                r#"{{"interface":{{"name":"ens1v0","mac":"02:00:00:00:00:01","mtu":1500,"queueLength":1000,
+                "flags":0,"pci":"0000:81:11.0","vf":{{"given":{vf},"before":{{"mac":"02:00:00:00:00:01"}}}}}}}}"#
+            );
+            serde_json::from_str(&json).unwrap()
+        };
+        let given = address(&facts(r#"{"mac":"02:00:00:00:10:01"}"#));
+        assert_eq!(given.as_deref(), Some("02:00:00:00:10:01"));
+        let kept = address(&facts(r#"{"spoofCheck":true}"#));
+        assert_eq!(kept.as_deref(), Some("02:00:00:00:00:01"));
+    }
 }
