@@ -179,9 +179,13 @@ impl Preparer {
 
     /// What only the host knows of interfaces that have not moved yet.
     fn complete(&self, described: &mut [Described]) {
-        let networks = described.iter_mut();
-        for network in networks.filter_map(|device| device.prepared.network.as_mut()) {
-            if let (None, Some(name)) = (&network.hardware_address, &network.interface_name) {
+        for device in described {
+            // By its name on the host: the claim chooses the one in the pod, which may be another interface's here.
+            let name = device.attributes.get("interface");
+            let name = name.and_then(|name| name.string.as_deref());
+            if let (Some(network), Some(name)) = (&mut device.prepared.network, name)
+                && network.hardware_address.is_none()
+            {
                 network.hardware_address = hardware_address(&self.node.host_root, name);
             }
         }
