@@ -18,11 +18,12 @@ use walkdir::WalkDir;
 use crate::manifests::{objects, read_back, text};
 use crate::support::{newest_go, sources};
 
-const DRA: [&str; 4] = [
+const DRA: [&str; 5] = [
     "dra/admissionpolicy.yaml",
     "dra/clusterrole.yaml",
     "dra/deviceclasses.yaml",
     "dra/parameters.yaml",
+    "dra/statuspolicy.yaml",
 ];
 
 fn chart() -> PathBuf {
@@ -140,7 +141,7 @@ fn the_chart_is_what_the_script_makes_of_the_base() {
     };
     let (made, kept) = (files(&made), files(&chart()));
     assert!(made == kept, "run packaging/helm/chart");
-    assert_eq!(made.len(), 11);
+    assert_eq!(made.len(), 12);
 }
 
 #[test]
@@ -348,5 +349,5 @@ fn the_archive_of_a_commit_has_the_same_bytes_and_the_whole_chart() {
         let path = format!("onload-ctk/{file}");
         assert!(files.contains(path.as_str()), "{file}: {listed}");
     }
-    assert_eq!(files.len(), 13);
+    assert_eq!(files.len(), 14);
 }

@@ -158,6 +158,11 @@ impl Reporter {
                 claim.or_insert_with(|| Followed::new(owner, Some(told)));
             }
             Report::Unprepared(uid, owner) => {
+                let is_unwritten = |claim: &Followed| claim.told.is_none() && !claim.is_under_way;
+                if self.claims.get(&uid).is_some_and(is_unwritten) {
+                    self.claims.remove(&uid);
+                    return;
+                }
                 let claim = self.claims.entry(uid);
                 let claim = claim.or_insert_with(|| Followed::new(owner, None));
                 claim.is_over = true;
