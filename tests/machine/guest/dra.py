@@ -201,7 +201,7 @@ def gives_functions(bench, client, driver):
     allocate("function", ("vfio", bench.vfio))
     given, why = driver.prepare("function")
     own = f"{CLAIM_KIND}=uid-of-function.vfio.{bench.vfio}"
-    if not check("dra: the answer names the claim's device, and the function", given == {"r0": [own, f"onload.dev/vfio={bench.vfio}"]}, f"{given} {why}"):
+    if not check("dra: the answer names the claim's device, and the function", given == {"r0": [own, f"onload.dev/vfio={bench.vfio}", f"{CLAIM_KIND}=uid-of-function.request.r0"]}, f"{given} {why}"):
         return
     check("dra: a claim is prepared again with the same answer", driver.prepare("function")[0] == given)
     with kubernetes.pod(client, "claimed", Given(given)) as container:
