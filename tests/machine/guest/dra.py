@@ -92,7 +92,8 @@ class Cluster(http.server.BaseHTTPRequestHandler):
     def do_PATCH(self):
         slice_ = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         slice_["metadata"]["resourceVersion"] = "1"
-        if "dryRun=All" not in self.path:
+        # What is told of claims is answered, and not kept.
+        if "dryRun=All" not in self.path and "/resourceslices/" in self.path:
             with self.changed:
                 self.slices[slice_["metadata"]["name"]] = slice_
                 self.changed.notify_all()
