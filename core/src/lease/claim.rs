@@ -257,9 +257,16 @@ impl<'a> Holders<'a> {
             let is_used = !used.is_empty() && used.contains_key(&one.device());
             !is_used && self.check_drain(claim, one).is_ok()
         };
-        let is_free = |one| self.is_free(claim, one) && unused(one);
-        let comes_first = |one: Candidate<'_>| one.wish.in_order || self.has_slot(one);
-        let picked = pick(wishes, numa, &mut |one| comes_first(one) && is_free(one))
+        let is_free = |one: Candidate<'_>| self.is_free(claim, one) && unused(one);
+        // A slot without a file is free, whoever has the others.
+        let comes_first = |one: Candidate<'_>| {
+            if one.wish.in_order {
+                is_free(one)
+            } else {
+                self.has_slot(one) && unused(one)
+            }
+        };
+        let picked = pick(wishes, numa, &mut |one| comes_first(one))
             .or_else(|| pick(wishes, numa, &mut |one| is_free(one)));
         let Some(picked) = picked else {
             return Err(LeaseError::NoneFree(self.none_free(claim, used)));
