@@ -136,7 +136,7 @@ impl Class {
                 word => classes.push(check(word.parse()?)?),
             }
         }
-        classes.sort();
+        classes.sort_unstable();
         classes.dedup();
         Ok(classes)
     }

@@ -321,7 +321,7 @@ impl<'a> Holders<'a> {
                 state,
             }));
         }
-        slots.sort_by_key(|slot| slot.number);
+        slots.sort_unstable_by_key(|slot| slot.number);
         let slots: Rc<[Slot]> = slots.into();
         let kept = Rc::clone(&slots);
         self.judged.borrow_mut().insert(device.clone(), kept);
@@ -1135,7 +1135,7 @@ mod tests {
         });
         let (given, refused): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
         let mut given: Vec<Device> = given.into_iter().flat_map(Result::unwrap).collect();
-        given.sort();
+        given.sort_unstable();
         given.dedup();
         assert_eq!((given.len(), refused.len()), (16, 24));
         let is_none_free =

@@ -222,7 +222,7 @@ impl Leases {
                 is_returning,
             });
         }
-        listed.sort_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
+        listed.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
         Ok(listed)
     }
 
@@ -245,7 +245,7 @@ impl Leases {
     pub(super) fn slots(&self, device: &Device) -> Result<Vec<Slot>> {
         let found = self.slots_of(&|of| of == device)?;
         let mut slots: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
-        slots.sort_by_key(|slot| slot.number);
+        slots.sort_unstable_by_key(|slot| slot.number);
         Ok(slots)
     }
 

@@ -267,7 +267,7 @@ fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
             })
         })
         .collect();
-    gpus.sort_by_key(|gpu| gpu.address);
+    gpus.sort_unstable_by_key(|gpu| gpu.address);
     gpus
 }
 

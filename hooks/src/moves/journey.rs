@@ -427,7 +427,7 @@ impl<'a, K: Kind> Grants<'a, K> {
         kind: &'a K,
     ) -> Result<Option<Self>> {
         // Two containers that want the same two must not wait for each other.
-        requests.sort_by_key(|one| one.device);
+        requests.sort_unstable_by_key(|one| one.device);
         let Some(first) = requests.first() else {
             return Ok(None);
         };
@@ -700,7 +700,7 @@ pub(super) fn restore<K: Kind>(
     let listed = leases.list()?.into_iter();
     let returning = listed.filter(|one| one.is_returning && is_wanted(&one.device));
     let mut devices: Vec<Device> = returning.map(|one| one.device).collect();
-    devices.sort();
+    devices.sort_unstable();
     devices.dedup();
     let beginning = beginning(devices.len());
     devices.rotate_left(beginning);
@@ -713,7 +713,7 @@ pub(super) fn restore<K: Kind>(
             restored.push(Restored { device, result });
         }
     }
-    restored.sort_by(|one, other| one.device.cmp(&other.device));
+    restored.sort_unstable_by(|one, other| one.device.cmp(&other.device));
     Ok(restored)
 }
 

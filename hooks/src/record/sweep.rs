@@ -260,7 +260,7 @@ fn remove_temporary(own: &OwnedFd) {
 fn names(own: &OwnedFd) -> Vec<String> {
     let mut names = listed(own);
     names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
-    names.sort();
+    names.sort_unstable();
     names
 }
 

@@ -288,7 +288,7 @@ impl TrustedDir<'_> {
         if names.len() > limit {
             bail!("{}: more than {limit} matching files", reading());
         }
-        names.sort();
+        names.sort_unstable();
         Ok(names)
     }
 

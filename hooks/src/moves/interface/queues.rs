@@ -168,7 +168,7 @@ fn restore_rules(place: &Place, was: &[String]) -> bool {
     }
     let sorted = |rules: &[String]| {
         let mut rules = rules.to_vec();
-        rules.sort();
+        rules.sort_unstable();
         rules
     };
     place.rules().is_ok_and(|now| sorted(&now) == sorted(was))
@@ -216,7 +216,7 @@ fn restore_attributes(dir: &Path, was: &BTreeMap<String, String>) -> Vec<String>
         format!("its {name}")
     };
     let mut names: Vec<String> = differing.map(name).collect();
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     names
 }

@@ -297,7 +297,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     paths
 }
 
