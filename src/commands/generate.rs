@@ -39,6 +39,18 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         .transpose()
         .context("reading --max-cdi-version")?;
     let scope = scope(args, &config)?;
+    let look_only = args.dry_run || args.diff;
+    let directory = match args.output {
+        Some(_) => None,
+        None => match find_directory(&host, args.output_dir.as_deref()) {
+            // To make it says better what is in the way.
+            Err(_) if !look_only => None,
+            found => found?,
+        },
+    };
+    // Before the look: what `drain` takes out meanwhile is not put back. A directory that is not there offers nothing.
+    let locked = directory.as_ref().filter(|_| !look_only);
+    let _lock = locked.map(SpecDir::lock).transpose()?;
     let (mut inventory, pools) = look(&host, &config, printer);
     require_nic(&inventory, &config)?;
     let surroundings = Surroundings::of(&host, &config)?;
@@ -70,6 +82,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         Some(path) => to_file(path, &specs, args, printer),
         None => {
             let written = Written {
+                directory: directory.as_ref(),
                 specs: &specs,
                 scope,
                 newest,
@@ -81,6 +94,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
 }
 
 struct Written<'w> {
+    directory: Option<&'w SpecDir>,
     specs: &'w Specs,
     scope: Scope,
     newest: Option<Version>,
@@ -248,21 +262,27 @@ fn to_directory(
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
     let Written {
-        specs, inventory, ..
+        directory,
+        specs,
+        inventory,
+        ..
     } = written;
     let look_only = args.dry_run || args.diff;
-    let directory = open_directory(host, args.output_dir.as_deref(), look_only)?;
-    let locked = directory.as_ref().filter(|_| !look_only);
-    let _lock = locked.map(SpecDir::lock).transpose()?;
+    let made = match directory {
+        None if !look_only => make_and_open(host, args.output_dir.as_deref())?,
+        _ => None,
+    };
+    let _lock = made.as_ref().map(SpecDir::lock).transpose()?;
+    let directory = directory.or(made.as_ref());
     let shown = directory_path(host, args.output_dir.as_deref());
-    let plan = make_plan(directory.as_ref(), &shown, args, written, printer)?;
+    let plan = make_plan(directory, &shown, args, written, printer)?;
     if args.diff {
         for step in &plan.steps {
             print_diff(step, &shown, printer)?;
         }
     } else if args.dry_run {
         print_steps(&plan, &shown, printer)?;
-    } else if let Some(directory) = &directory {
+    } else if let Some(directory) = directory {
         directory.carry_out(&plan)?;
         report(&plan, &shown, printer);
     }
@@ -298,6 +318,7 @@ fn make_plan(
         scope,
         newest,
         inventory,
+        ..
     } = written;
     let (existing, manifest) = match directory {
         Some(directory) => (directory.existing()?, directory.manifest()?),
@@ -341,18 +362,10 @@ pub(super) fn directory_path(host: &Host, given: Option<&Path>) -> std::path::Pa
     given.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
 }
 
-fn open_directory(
-    host: &Host,
-    given: Option<&Path>,
-    look_only: bool,
-) -> anyhow::Result<Option<SpecDir>> {
-    let path = directory_path(host, given);
-    if look_only {
-        return find_directory(host, given);
-    }
+fn make_and_open(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
     let Some(given) = given else {
         let directory = host.create_directory(Path::new(OUTPUT_DIR))?;
-        return Ok(Some(SpecDir::new(path, directory)));
+        return Ok(Some(SpecDir::new(directory_path(host, None), directory)));
     };
     make_directory(given).with_context(|| format!("making the directory {}", given.display()))?;
     SpecDir::open(given)
