@@ -806,6 +806,12 @@ checks! {
     ports_of_data_direct_are_set_by_the_kernel: "gpu-acs", data_direct(),
         |tree| acs(tree, "0008:02:00.0", 0x1d, &[])
         => "warn", "at 0008:02:00.0", "pci=config_acs=\\\"xx111x0@0008:00:00.0;xx110x1@0008:02:00.0;xx101x1@0008:02:01.0\\\"";
+    data_direct_on_a_kernel_without_config_acs_wants_a_newer_one: "gpu-acs", data_direct(),
+        |tree| {
+            acs(tree, "0008:02:00.0", 0x1d, &[]);
+            tree.attribute("/proc/sys/kernel/osrelease", "6.8.0-51-generic");
+        }
+        => "warn", "at 0008:02:00.0", "Linux 6.11 or newer, which knows pci=config_acs";
     ports_of_which_a_user_sees_a_part_are_unknown: "gpu-acs", paired(),
         |tree| { tree.file(&config_space("0000:12:01.0"), [0; 64]); }
         => "unknown", "only root reads all of /sys/bus/pci/devices/0000:12:01.0/config", "sudo onload-ctk doctor";
@@ -839,7 +845,7 @@ checks! {
         => "warn", "no driver has the Data Direct function 0008:03:00.0", "modprobe mlx5_ib";
     a_data_direct_function_in_a_group_of_its_own_is_warned_of: "data-direct", data_direct(),
         |tree| grouped(tree, &[("0008:03:00.0", 11)])
-        => "warn", "are not in one IOMMU group", "pci=config_acs=";
+        => "warn", "are not in one IOMMU group", "pci=config_acs=\\\"xx111x0@0008:00:00.0;xx110x1@0008:02:00.0;xx101x1@0008:02:01.0\\\"";
     data_direct_without_dma_buf_is_warned_of: "data-direct", data_direct(),
         |tree| { tree.file(NVIDIA, CLOSED); }
         => "warn", "takes memory of a GPU as dma-buf alone", "NVIDIA's open kernel modules";

@@ -32,6 +32,8 @@ const COMPLETION_REDIRECT: u16 = 0x08;
 const UPSTREAM_FORWARDING: u16 = 0x10;
 const EGRESS_CONTROL: u16 = 0x20;
 const DIRECT_TRANSLATED: u16 = 0x40;
+/// The first kernel with `pci=config_acs=`.
+const FIRST_CONFIG_ACS: (u32, u32) = (6, 11);
 /// What `pci=disable_acs_redir=` switches off (drivers/pci/pci.c).
 const REDIRECTS: u16 = REQUEST_REDIRECT | COMPLETION_REDIRECT | EGRESS_CONTROL;
 
@@ -98,38 +100,55 @@ struct Port {
 
 pub(super) fn ports(examined: &Examined<'_>) -> Findings {
     let near = Near::of(examined.inventory);
-    let mut needs: BTreeMap<PciAddress, Need> = BTreeMap::new();
-    let mut hidden = Vec::new();
-    for (gpu, nic) in near.pairs() {
-        let ports = between(&near, examined, (gpu, nic), false);
-        match config_space(examined, nic)? {
-            _ if ports.is_empty() => {}
-            Some(config) if has_ats(&config) => {
-                needs.extend(between(&near, examined, (gpu, nic), true));
-            }
-            Some(_) => needs.extend(ports),
-            None => hidden.push(nic),
-        }
-    }
-    let mut ports = Vec::new();
-    for (address, need) in needs {
-        match config_space(examined, address)? {
-            Some(config) => ports.extend(control(&config).map(|now| Port { address, need, now })),
-            None => hidden.push(address),
-        }
-    }
-    let mut findings = Vec::new();
+    let Found { ports, hidden } = Found::of(examined, &near)?;
     if let Some(first) = hidden.first() {
         let text = format!(
             "what the ports between GPUs and their NICs redirect is not known: only root reads all of {}",
             config_path(*first).display()
         );
-        let again = Remedy::run("sudo onload-ctk doctor");
-        findings.push(Finding::unknown(text, again).at(config_path(*first)));
-    } else if near.pairs().next().is_some() {
-        findings.extend(judge(examined, &ports)?);
+        let finding = Finding::unknown(text, as_root());
+        return Ok(vec![finding.at(config_path(*first))]);
     }
-    Ok(findings)
+    if near.pairs().next().is_none() {
+        return Ok(Vec::new());
+    }
+    judge(examined, &ports)
+}
+
+fn as_root() -> Remedy {
+    Remedy::run("sudo onload-ctk doctor")
+}
+
+/// The ports with ACS between GPUs and their NICs, and the functions whose configuration is not all shown.
+struct Found {
+    ports: Vec<Port>,
+    hidden: Vec<PciAddress>,
+}
+
+impl Found {
+    fn of(examined: &Examined<'_>, near: &Near<'_>) -> Result<Found, HostError> {
+        let mut needs: BTreeMap<PciAddress, Need> = BTreeMap::new();
+        let mut hidden = Vec::new();
+        for (gpu, nic) in near.pairs() {
+            let config = config_space(examined, nic)?;
+            let has_ats = config.as_deref().is_some_and(has_ats);
+            let between = between(near, examined, (gpu, nic), has_ats);
+            match config {
+                None if !between.is_empty() => hidden.push(nic),
+                _ => needs.extend(between),
+            }
+        }
+        let mut ports = Vec::new();
+        for (address, need) in needs {
+            match config_space(examined, address)? {
+                Some(config) => {
+                    ports.extend(control(&config).map(|now| Port { address, need, now }));
+                }
+                None => hidden.push(address),
+            }
+        }
+        Ok(Found { ports, hidden })
+    }
 }
 
 /// The ports that decide where data goes between a GPU and its NIC. None where that passes the CPU in any case.
@@ -168,7 +187,7 @@ fn between(
     ports.map(|port| (*port, Need::NoRedirect)).collect()
 }
 
-fn judge(examined: &Examined<'_>, ports: &[Port]) -> Result<Vec<Finding>, HostError> {
+fn judge(examined: &Examined<'_>, ports: &[Port]) -> Findings {
     let is_wrong = |port: &&Port| port.need.wanted(port.now) != port.now;
     let wrong: Vec<&Port> = ports.iter().filter(is_wrong).collect();
     let Some(need) = wrong.iter().map(|port| port.need).max() else {
@@ -188,10 +207,15 @@ fn judge(examined: &Examined<'_>, ports: &[Port]) -> Result<Vec<Finding>, HostEr
         Listed(&names)
     );
     let words = words(ports, need);
+    let is_too_old = need != Need::NoRedirect && has_no_config_acs(examined)?;
     let finding = if matches!(need, Need::DataDirect(..)) || !examined.inventory.vfio.is_empty() {
         // At once it would leave the IOMMU groups as they are, by which vfio devices are given away.
-        let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
-        kernel_line::then_reboot(examined, finding)?
+        if is_too_old {
+            Finding::warn(text, newer_kernel())
+        } else {
+            let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
+            kernel_line::then_reboot(examined, finding)?
+        }
     } else {
         let mut commands = wrong.iter().map(|port| Remedy::run(set(port)));
         let Some(first) = commands.next() else {
@@ -199,10 +223,26 @@ fn judge(examined: &Examined<'_>, ports: &[Port]) -> Result<Vec<Finding>, HostEr
         };
         let finding = commands.fold(Finding::warn(text, first), Finding::then);
         let finding = finding.after(examined.program("setpci")?);
-        kernel_line::then_write(examined, finding, &words)?
+        if is_too_old {
+            finding.then(newer_kernel())
+        } else {
+            kernel_line::then_write(examined, finding, &words)?
+        }
     };
     let at = wrong.iter().map(|port| config_path(port.address));
     Ok(vec![at.fold(finding, Finding::at)])
+}
+
+/// Older kernels pass over `pci=config_acs=` without a word.
+fn has_no_config_acs(examined: &Examined<'_>) -> Result<bool, HostError> {
+    let kernel = examined.kernel()?;
+    Ok(kernel.is_some_and(|kernel| kernel < FIRST_CONFIG_ACS))
+}
+
+fn newer_kernel() -> Remedy {
+    let (major, minor) = FIRST_CONFIG_ACS;
+    let kernel = format!("Linux {major}.{minor} or newer, which knows pci=config_acs");
+    Remedy::install(kernel, "the distribution, or https://www.kernel.org")
 }
 
 /// At once, and until the next boot.
@@ -231,25 +271,22 @@ fn words(ports: &[Port], need: Need) -> String {
     format!("pci={word}=\\\"{}\\\"", all.join(";"))
 }
 
-/// What puts the IOMMU groups of Data Direct right at a boot.
-pub(super) fn data_direct_words(examined: &Examined<'_>) -> String {
-    let near = Near::of(examined.inventory);
-    let mut needs: BTreeMap<PciAddress, Need> = BTreeMap::new();
-    for (gpu, nic) in near
-        .pairs()
-        .filter(|(gpu, nic)| near.ends(*gpu, *nic)[1] != *nic)
-    {
-        needs.extend(between(&near, examined, (gpu, nic), false));
+/// A finding whose remedy puts the IOMMU groups of Data Direct right at the next boot, by the words that [`ports()`] has.
+pub(super) fn for_groups(
+    examined: &Examined<'_>,
+    near: &Near<'_>,
+    text: String,
+) -> Result<Finding, HostError> {
+    if has_no_config_acs(examined)? {
+        return Ok(Finding::warn(text, newer_kernel()));
     }
-    let ports = needs.into_iter();
-    let ports: Vec<Port> = ports
-        .map(|(address, need)| Port {
-            address,
-            need,
-            now: 0,
-        })
-        .collect();
-    words(&ports, ROOT_PORT)
+    let Found { ports, hidden } = Found::of(examined, near)?;
+    if !hidden.is_empty() {
+        return Ok(Finding::warn(text, as_root()));
+    }
+    let words = words(&ports, ROOT_PORT);
+    let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
+    kernel_line::then_reboot(examined, finding)
 }
 
 fn config_path(address: PciAddress) -> PathBuf {

@@ -24,6 +24,8 @@ pub struct Examined<'e> {
 }
 
 /// Empty where there is nothing to check.
+pub(super) const RELEASE: &str = "/proc/sys/kernel/osrelease";
+
 pub(super) type Findings = Result<Vec<Finding>, HostError>;
 
 impl Examined<'_> {
@@ -38,6 +40,11 @@ impl Examined<'_> {
 
     pub(super) fn attribute(&self, path: impl AsRef<Path>) -> Result<Option<String>, HostError> {
         self.host.attribute(path.as_ref())
+    }
+
+    /// The first two numbers of the running kernel's release, where it is shown.
+    pub(super) fn kernel(&self) -> Result<Option<(u32, u32)>, HostError> {
+        Ok(self.attribute(RELEASE)?.as_deref().and_then(kernel))
     }
 
     /// Whether a file is a link to /dev/null, by which units and rules are switched off.
@@ -77,5 +84,25 @@ impl Examined<'_> {
     /// would.
     pub(super) fn has_package(&self) -> Result<bool, HostError> {
         self.is_file("/usr/lib/systemd/system/onload-cdi.service")
+    }
+}
+
+/// Of a release such as `6.12.48+deb13-amd64`.
+fn kernel(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_told_by_its_first_two_numbers() {
+        assert_eq!(kernel("6.12.48+deb13-amd64"), Some((6, 12)));
+        assert_eq!(kernel("5.4.0-216-generic"), Some((5, 4)));
+        assert_eq!(kernel("5.14.0-503.el9.x86_64"), Some((5, 14)));
+        assert_eq!(kernel(""), None);
+        assert_eq!(kernel("6"), None);
     }
 }

@@ -10,7 +10,7 @@ use onload_sys::text::{Listed, counted, shell_word};
 
 use super::acs;
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{Examined, Findings, RELEASE};
 use super::kernel_line;
 
 const PEERMEM: &str = "/sys/module/nvidia_peermem";
@@ -20,7 +20,6 @@ const NVIDIA_VERSION: &str = "/proc/driver/nvidia/version";
 const SYMBOLS: &str = "/proc/kallsyms";
 /// What nvidia_peermem loads with; the kernel's own `ib_core` has none.
 const PEER_MEMORY: &[u8] = b"ib_register_peer_memory_client";
-const RELEASE: &str = "/proc/sys/kernel/osrelease";
 /// The first open modules that give memory as dma-buf, and the first kernel whose RDMA takes it.
 const FIRST_OPEN: u32 = 515;
 const FIRST_KERNEL: (u32, u32) = (5, 12);
@@ -88,9 +87,8 @@ fn open_modules() -> Remedy {
 
 fn gives_dma_buf(examined: &Examined<'_>) -> Result<bool, HostError> {
     let version = examined.attribute(NVIDIA_VERSION)?.unwrap_or_default();
-    let release = examined.attribute(RELEASE)?.unwrap_or_default();
     let is_new = open_version(&version).is_some_and(|version| version >= FIRST_OPEN);
-    Ok(is_new && kernel(&release) >= Some(FIRST_KERNEL))
+    Ok(is_new && examined.kernel()? >= Some(FIRST_KERNEL))
 }
 
 /// The first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
@@ -102,12 +100,6 @@ fn open_version(text: &str) -> Option<u32> {
     let (_, version) = line.split_once(" Open Kernel Module ")?;
     let mut words = version.split_whitespace();
     words.find_map(|word| word.split_once('.')?.0.parse().ok())
-}
-
-/// Of a release such as `6.12.48+deb13-amd64`.
-fn kernel(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Whether `ib_core` has what it loads with; so it is taken to be where nothing says it.
@@ -341,8 +333,7 @@ fn apart_groups(examined: &Examined<'_>, near: &Near<'_>) -> Findings {
         let text = format!(
             "it and the Data Direct function {function} are not in one IOMMU group: NVIDIA's driver refuses GPUDirect RDMA"
         );
-        let line = kernel_line::write(examined, &acs::data_direct_words(examined))?;
-        let finding = kernel_line::then_reboot(examined, Finding::warn(text, line))?;
+        let finding = acs::for_groups(examined, near, text)?;
         findings.push(finding.of(gpu.to_string()).at(GROUPS));
     }
     Ok(findings)
@@ -359,14 +350,5 @@ mod tests {
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n";
         assert_eq!(open_version(closed), None);
         assert_eq!(open_version(""), None);
-    }
-
-    #[test]
-    fn a_kernel_is_told_by_its_first_two_numbers() {
-        assert_eq!(kernel("6.12.48+deb13-amd64"), Some((6, 12)));
-        assert_eq!(kernel("5.4.0-216-generic"), Some((5, 4)));
-        assert!(kernel("5.14.0-503.el9.x86_64") > Some(FIRST_KERNEL));
-        assert_eq!(kernel(""), None);
-        assert_eq!(kernel("6"), None);
     }
 }
