@@ -14,6 +14,9 @@ use crate::dra::prepare::metadata::Described;
 use crate::dra::prepare::own_spec::PreparedDevice;
 use crate::dra::slices::{Form, attributes};
 
+/// The API server refuses a status with more (resource.k8s.io/v1, `NetworkDeviceData.ips`).
+const MOST_ADDRESSES: usize = 16;
+
 impl Surroundings<'_> {
     pub(super) fn describe(&self, allocated: &Allocated, offer: &Offer) -> Described {
         let resource = resource_of(offer, &self.snapshot.settings);
@@ -44,11 +47,13 @@ impl Surroundings<'_> {
         let addresses = said.address.as_ref().map(|said| &said.value);
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);
-        let addresses: Vec<String> = addresses.collect();
+        let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
+        let table = self.snapshot.vf.get(offer.name.as_str());
+        let set = table.and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
             interface_name: Some(name.unwrap_or_else(|| moved.to_string())),
             ips: (!addresses.is_empty()).then_some(addresses),
-            hardware_address: moved_address(offer),
+            hardware_address: moved_address(offer).or_else(|| set.map(|mac| mac.to_string())),
         })
     }
 }

@@ -3,6 +3,7 @@ use std::time::Instant;
 
 use onload_cdi::Hook;
 use onload_core::kubernetes_settings::KubernetesSettings;
+use onload_core::vf::VfConfig;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
 
@@ -381,6 +382,11 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
     let configured = ["198.51.100.7/24", "2001:db8::7/64"].map(|address| address.parse().unwrap());
     node.netdev_addresses
         .insert("ens1v0".to_owned(), configured.to_vec());
+    let of_function = VfConfig {
+        mac: Some("02:00:00:00:77:01".parse().unwrap()),
+        ..VfConfig::default()
+    };
+    node.vf.insert("ens1v1".to_owned(), of_function);
     let network = |device| {
         let decision = decided_on(&node, vec![device]).unwrap();
         decision.described[0].prepared.network.clone()
@@ -402,6 +408,10 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
     );
     let unset = network(plain("ens1v1")).unwrap();
     assert_eq!(unset.ips, None);
+    assert_eq!(unset.hardware_address.as_deref(), Some("02:00:00:00:77:01"));
+    let many: Vec<String> = (1..=17).map(|n| format!("192.0.2.{n}/24")).collect();
+    let many = network(moved("fast", "ens1v0", &json!({"address": many})));
+    assert_eq!(many.unwrap().ips.unwrap().len(), 16);
     // A CNI plugin does as it likes, and what does not move has no network of the pod's.
     assert_eq!(network(plain("ens2v0")), None);
     assert_eq!(network(allocated("n", "n1/nic", "ens1", &json!({}))), None);
