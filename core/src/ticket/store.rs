@@ -260,7 +260,8 @@ impl Tickets {
             let id = name.parse::<Token>().ok();
             listed.extend(id.and_then(|id| self.look_at(id, &boot)));
         }
-        listed.sort_unstable_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
+        listed
+            .sort_unstable_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
         Ok(listed)
     }
 

@@ -247,9 +247,16 @@ fn an_interface_takes_the_address_and_vlan_of_its_function_along_and_has_its_own
     moving::on_both(&sandbox, &interfaces(), &devices, script);
 }
 
-/// Kills the hook that gives the device, and then the one that takes it back, at each of their system calls. The next
-/// container, which sets up nothing, has to find the function as it was.
-fn killed_everywhere(stand_ins: &str, devices: &str, lease: &str, options: &str, same: &str) {
+/// Kills the hook that gives the device, and then the one that takes it back, at each of these system calls, or at all. The
+/// next container, which sets up nothing, has to find the function as it was.
+fn killed_everywhere(
+    stand_ins: &str,
+    devices: &str,
+    arguments: [&str; 2],
+    same: &str,
+    calls: &str,
+) {
+    let [lease, options] = arguments;
     if !(can_move() && needs::programs(&["strace"])) {
         return;
     }
@@ -288,7 +295,8 @@ fn killed_everywhere(stand_ins: &str, devices: &str, lease: &str, options: &str,
         killed=0
         for stage in createRuntime poststop; do
             once plain $stage || fail "$(cat /tmp/err /tmp/err2)"
-            calls=$(sed -n 's/^[0-9]* *\([a-z_0-9]*\)(.*/\1/p' /tmp/trace | sort -u)
+            calls='{calls}'
+            [ -n "$calls" ] || calls=$(sed -n 's/^[0-9]* *\([a-z_0-9]*\)(.*/\1/p' /tmp/trace | sort -u)
             for call in $calls; do
                 n=1
                 until once "$stage, $call $n" $stage -e "inject=$call:signal=KILL:when=$n"; do
@@ -309,5 +317,20 @@ fn killed_everywhere(stand_ins: &str, devices: &str, lease: &str, options: &str,
 fn a_hook_that_is_killed_at_any_system_call_leaves_a_function_that_is_put_back() {
     let options = format!("--vf vfio:{VF}={WANTED}");
     let lease = format!("vfio:{VF}");
-    killed_everywhere(STAND_INS, &devices(VF, ""), &lease, &options, ":");
+    killed_everywhere(STAND_INS, &devices(VF, ""), [&lease, &options], ":", "");
+}
+
+/// At those that change something; a move makes some hundred others.
+#[test]
+fn a_hook_that_is_killed_while_it_moves_an_interface_leaves_its_function_put_back() {
+    let options =
+        format!("--netdev ens1v0@{INTERFACE} --vf netdev:ens1v0=vlan=100;mac=02:00:00:00:77:01");
+    let devices = devices(INTERFACE, netdev::DEVICES);
+    killed_everywhere(
+        &interfaces(),
+        &devices,
+        ["netdev:ens1v0", &options],
+        "same \"$at\"",
+        "sendto write renameat2 setns",
+    );
 }
