@@ -113,6 +113,8 @@ def session(settings):
         import bundles
         bundles.parts(bench, wanted, settings["full"], settings["guest"])
         if settings["guest"] == "debian13":
+            import draining
+            draining.parts(bench, wanted)
             import kubernetes
             kubernetes.parts(bench, wanted)
             import nri
