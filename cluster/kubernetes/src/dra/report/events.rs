@@ -143,7 +143,9 @@ impl Events {
         let of = regarding.name.clone()?;
         // Two starts say the same of an object in two Events.
         let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
-        let name = format!("{}.{}", cut(&of, MOST_NAME), cut(&unique, 16));
+        // Each part of a name between dots ends with a letter or digit.
+        let of = cut(&of, MOST_NAME).trim_end_matches(['-', '.']);
+        let name = format!("{of}.{}", cut(&unique, 16));
         let before = SaidBefore {
             name: name.clone(),
             count: 1,
@@ -294,6 +296,22 @@ mod tests {
             assert!(events.of_objects.len() <= MOST_REMEMBERED);
         }
         assert!(last > 990, "it is silent since {last}");
+    }
+
+    #[test]
+    fn a_name_that_is_cut_ends_with_a_letter_or_digit() {
+        let now = Instant::now();
+        let name = format!("{}-.{}", "a".repeat(198), "b".repeat(20));
+        let pod = ObjectReference {
+            name: Some(name),
+            ..pod("u1")
+        };
+        let written = events(now).say(pod, None, Reason::DeviceUnhealthy, "link down", now);
+        let Some(Write::New(event)) = written else {
+            panic!("it is not said");
+        };
+        let name = event.metadata.name.unwrap();
+        assert!(name.starts_with(&format!("{}.", "a".repeat(198))), "{name}");
     }
 
     #[test]
