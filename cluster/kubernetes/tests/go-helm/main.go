@@ -45,7 +45,6 @@ func render(chart string) error {
 			sum := sha256.Sum256([]byte(text))
 			return hex.EncodeToString(sum[:])
 		},
-		"trunc":    func(length int, text string) string { return text[:min(length, len(text))] },
 		"contains": func(part, text string) bool { return strings.Contains(text, part) },
 		"fail":     func(why string) (string, error) { return "", errors.New(why) },
 	})

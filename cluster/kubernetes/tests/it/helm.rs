@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::Interface;
 use onload_test_needs as needs;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use walkdir::WalkDir;
 
 use crate::manifests::{objects, read_back, text};
@@ -96,27 +96,21 @@ fn by_name(objects: Vec<Value>) -> Objects {
     named.collect()
 }
 
-/// The objects of packaging/kubernetes, but for the namespace, which is the release's; the configuration is named as in
-/// the chart.
-fn base(files: &[&str], config: &Value) -> Objects {
+/// The objects of packaging/kubernetes, but for the namespace, which is the release's.
+fn base(files: &[&str]) -> Objects {
     let mut all: Vec<Value> = files.iter().flat_map(|file| objects(&text(file))).collect();
-    for object in &mut all {
-        for volume in object
-            .pointer_mut("/spec/template/spec/volumes")
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            if volume["name"] == "config" {
-                assert_eq!(volume["configMap"]["name"], "onload-ctk");
-                volume["configMap"]["name"] = config.clone();
-            }
-        }
-    }
     all.push(json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": config, "namespace": "onload-system"},
+        "metadata": {"name": "onload-ctk", "namespace": "onload-system"},
         "data": {"config.toml": text("config.toml")}}));
     by_name(all)
+}
+
+/// The metadata of the daemon's pods.
+fn pod_metadata(objects: &mut Objects) -> &mut Map<String, Value> {
+    let daemon = ("DaemonSet".to_owned(), "onload-kubernetes".to_owned());
+    let daemon = objects.get_mut(&daemon).unwrap();
+    let metadata = daemon.pointer_mut("/spec/template/metadata");
+    metadata.unwrap().as_object_mut().unwrap()
 }
 
 fn config_map(objects: &Objects) -> &Value {
@@ -150,10 +144,10 @@ fn with_its_default_values_it_is_the_base() {
         let Some(chart) = rendered("onload-system", &with(&json!({"dra": dra}))) else {
             return;
         };
-        let chart = chart.unwrap();
-        let name = &config_map(&chart)["metadata"]["name"];
+        let mut chart = chart.unwrap();
+        pod_metadata(&mut chart).remove("annotations").unwrap();
         let own = ["serviceaccount.yaml", "daemonset.yaml"];
-        let base = base(&[&own, files].concat(), name);
+        let base = base(&[&own, files].concat());
         let names: Vec<_> = chart.keys().collect();
         assert_eq!(names, base.keys().collect::<Vec<_>>());
         assert_eq!(chart, base);
@@ -242,7 +236,7 @@ fn each_value_changes_what_it_says_and_nothing_else() {
 #[test]
 fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
     let config = "[kubernetes.resources]\n\"amd.com/onload\" = { class = \"nic\" }\n";
-    let mut names = BTreeSet::new();
+    let mut hashes = BTreeSet::new();
     for (values, classes, offer) in [
         (json!({}), 0, Interface::Auto),
         (json!({"offer": "dra"}), 0, Interface::Dra),
@@ -260,7 +254,8 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
         let Some(chart) = rendered("x", &with(&values)) else {
             return;
         };
-        let chart = chart.unwrap();
+        let mut chart = chart.unwrap();
+        let hash = pod_metadata(&mut chart)["annotations"]["checksum/config"].clone();
         let map = config_map(&chart);
         let config = Config::parse(map["data"]["config.toml"].as_str().unwrap()).unwrap();
         assert_eq!(config.kubernetes.offer.interface(Class::Nic), offer);
@@ -271,7 +266,8 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
         let mut volumes = volumes.unwrap().iter();
         let volume = volumes.find(|volume| volume["name"] == "config").unwrap();
         assert_eq!(volume["configMap"]["name"], *name);
-        assert!(names.insert(name.to_string()), "{name} again");
+        assert_eq!(*name, "onload-ctk");
+        assert!(hashes.insert(hash.to_string()), "{hash} again");
     }
 }
 

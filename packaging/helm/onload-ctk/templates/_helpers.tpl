@@ -8,8 +8,3 @@
 offer = {{ toJson .Values.offer }}
 {{ end }}
 {{- end }}
-
-{{- /* It ends in a hash of the configuration, so that a change is rolled out. */}}
-{{- define "onload-ctk.config-name" -}}
-onload-ctk-{{ include "onload-ctk.config" . | sha256sum | trunc 10 }}
-{{- end }}
