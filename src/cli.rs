@@ -187,8 +187,8 @@ pub enum Command {
     Discover(Discover),
     /// Show whether each container is using its devices
     ///
-    /// Shows each container, of any engine, that holds a device or has libonload.so mapped, with a verdict, the
-    /// reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the verdict
+    /// Shows each container, of any engine, that has a device, asked for one or has libonload.so mapped, with a
+    /// verdict, the reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the verdict
     /// on that container.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(Status),
@@ -231,12 +231,11 @@ pub enum Command {
     Container(Container),
     /// Stop offering devices, show who holds them, and wait until they are free
     ///
-    /// Before an upgrade of a driver or of firmware: no container gets a drained device any more, by any engine and any
-    /// way, and who asks for one is told why. Containers that have one keep it, and are listed with their engine; with
-    /// --wait the command ends when they have. A container that has a device of class nic, zf, profile, hugepages, or of
-    /// another class of which no leases are kept, and that was created before without being started, still starts with
-    /// it. What is drained stays drained over a reboot and an upgrade of this package, until "onload-ctk undrain" or,
-    /// with --until-reboot, the next boot. The classes nic, nic-plain, nic-nodes and zf are drained together: they are
+    /// Before an upgrade of a driver or of firmware: no container gets a drained device any more, through any engine, and
+    /// one that asks for it is refused with the reason. Containers that have one keep it, and are listed with their engine;
+    /// with --wait the command returns when they have ended. A container that was created before and is started after still
+    /// gets its device if the class has no leases (nic, zf, profile, hugepages and others). What is drained stays drained
+    /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot. The classes nic, nic-plain, nic-nodes and zf are drained together: they are
     /// one driver. Without a name it shows what is drained and who holds that.
     #[command(add = Files(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Drain(Drain),
@@ -325,7 +324,7 @@ pub struct Drain {
     /// Wait until no container holds any of it
     #[arg(long, env = "ONLOAD_CTK_DRAIN_WAIT", value_parser = BoolishValueParser::new())]
     pub wait: bool,
-    /// Wait so long at most [default: forever]
+    /// Wait at most this long [default: forever]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -357,7 +356,7 @@ pub struct Undrain {
         required_unless_present = "all"
     )]
     pub names: Vec<String>,
-    /// Offer all again
+    /// Offer everything again
     #[arg(long, env = "ONLOAD_CTK_UNDRAIN_ALL", value_parser = BoolishValueParser::new())]
     pub all: bool,
     /// Show what would be offered again

@@ -15,7 +15,7 @@ use onload_sys::error::{Error, Result, bail, error};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Bundle {
-    /// Its devices, each as CLASS=NAME. In place of a name stands "all", a pool, or POOL*N for N members of it. A
+    /// Its devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of it. A
     /// bundle cannot hold another one.
     pub devices: BTreeMap<Class, Vec<Wanted>>,
     /// The CPUs of the container: "numa", those of the NUMA nodes that the devices are on; "isolated", those of them

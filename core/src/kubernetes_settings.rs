@@ -29,7 +29,7 @@ pub const MAX_IDS: u32 = 32_768;
 pub struct KubernetesSettings {
     /// The interface of Kubernetes: "device-plugin", "dra" (dynamic resource allocation), or "auto"; also by class,
     /// as { vfio = "dra" }, with "auto" for the others. "auto" is DRA where the cluster serves requests for
-    /// onload.dev/nic by it (Kubernetes 1.36 with packaging/kubernetes/dra) and pods lose nothing, else the device
+    /// onload.dev/nic by it (Kubernetes 1.36 with packaging/kubernetes/dra) and no pod loses devices, else the device
     /// plugin; the daemon's log says why. A class changes when no pod of the node has a device of it.
     pub offer: OfferBy,
     /// The classes that are a resource each, onload.dev/nic and so on: "all", or some of nic, nic-plain, nic-nodes,

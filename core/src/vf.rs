@@ -29,7 +29,7 @@ pub struct VfConfig {
     /// The standard by which frames are tagged: "802.1q", or "802.1ad" for a provider's tag in front of a customer's.
     /// Default: "802.1q".
     pub vlan_protocol: Option<VlanProtocol>,
-    /// Its hardware address. A pool has none: its devices are several.
+    /// Its hardware address. Not for a pool, which has several devices.
     pub mac: Option<MacAddress>,
     /// Drop frames with another source address than its own.
     pub spoof_check: Option<bool>,

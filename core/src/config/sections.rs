@@ -254,8 +254,8 @@ pub struct PoolConfig {
     /// by interfaces, since interfaces go away and take their names along. Other classes do not have this key.
     #[serde(default, rename = "move")]
     pub mover: Mover,
-    /// What the virtual functions of a pool of class netdev or vfio are while a container has one, by whatever name it
-    /// asks.
+    /// Settings of the virtual functions of a pool of class netdev or vfio while a container has one, whatever name it
+    /// asked by.
     #[serde(default)]
     pub vf: Option<VfConfig>,
 }
@@ -288,7 +288,7 @@ pub struct Log {
     /// that did, "info" what each was given, "debug" why. onload-kubernetes writes JSON to standard error, at this
     /// level.
     pub level: LogLevel,
-    /// The file to which onload-hook and onload-container-runtime write what they say, beside standard error and
+    /// The file to which onload-hook and onload-container-runtime write their messages, beside standard error and
     /// the journal; empty: none. It and each directory above it must belong to root, and nobody else may write to
     /// them. It is made with mode 0600, and opened for each start, so that it can be rotated at any time. What cannot
     /// be written to it stops no container. Rootless containers, and those that ask for nothing, have no line in it.

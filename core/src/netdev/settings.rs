@@ -20,7 +20,7 @@ pub struct NetdevSettings {
     pub addresses: Vec<InterfaceAddress>,
     /// Networks that are reached through it; without "via" their hosts are on its link.
     pub routes: Vec<Route>,
-    /// Where everything else goes: one address, or one of each of IPv4 and IPv6.
+    /// The default gateway: one address, or one of each of IPv4 and IPv6.
     #[serde(deserialize_with = "one_or_more")]
     pub gateway: Vec<IpAddr>,
     /// The most bytes of a packet, from 68 to 65535. Default: as it is on the host.

@@ -173,7 +173,7 @@ impl Host {
 
     /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace, or what
     /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
-    /// a container, which has a network of its own.
+    /// a container.
     pub fn network(&self) -> Result<Option<Namespace>, HostError> {
         let path = Path::new("/").join(NETWORK_TABLE);
         if self.running {
