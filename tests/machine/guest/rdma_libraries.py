@@ -1,6 +1,9 @@
 """Images of four suites that have all, some or none of RDMA's libraries: what they get of the host's, and whether their ibv_devinfo finds soft-RoCE."""
 
+import contextlib
+import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -30,6 +33,26 @@ EXPECTED = {
     "sid-no-libibverbs": (SET, "IBVERBS_PRIVATE_65"),
     "musl": (NONE, "libc.so.6"),
 }
+HOST = "Debian 13"
+# The same for hosts that have the libraries of other suites, and what may use no library of theirs.
+OTHER_HOSTS = {
+    "Debian 12": ("debian12-own", {
+        "debian11-no-provider": (NONE, "GLIBC_2.34"),
+        "debian11-no-libibverbs": (NONE, "GLIBC_2.34"),
+        "debian12-no-libibverbs": (SET, ""),
+    }),
+    "sid": ("sid-own", {
+        "debian11-no-provider": (NONE, "IBVERBS_PRIVATE_65"),
+        "debian12-no-provider": (NONE, "IBVERBS_PRIVATE_65"),
+        "debian13-no-provider": (NONE, "IBVERBS_PRIVATE_65"),
+        "debian13-no-libibverbs": (SET, "IBVERBS_PRIVATE_34"),
+        "sid-no-provider": (PROVIDER, ""),
+        "sid-no-libibverbs": (SET, ""),
+    }),
+}
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+# Of those that an image has, what is RDMA's.
+OF_RDMA = ["libibverbs*", "librdmacm*", "libnl-*", "libefa*", "libhns*", "libionic*", "libmana*", "libmlx*"]
 # Images that use libraries of the host, and with each the one of another suite that it talks to.
 PEERS = {"debian13-no-libibverbs": "debian11-own", "debian13-no-provider": "sid-own", "debian12-no-provider": "debian13-own"}
 
@@ -61,9 +84,8 @@ def used(image, text):
     return OWN if image.endswith("-own") else NONE
 
 
-def cell(bench, engine, door, image):
+def cell(bench, engine, door, image, word):
     """What the matrix shows, and the text that explains it."""
-    word = EXPECTED[image][1]
     with container(bench, engine, door, image) as kept:
         if kept.started.status:
             said = engines.said_by_hook(kept.started)
@@ -77,21 +99,54 @@ def cell(bench, engine, door, image):
     return f"finds nothing, {libraries}{reason}", said
 
 
-def wanted_cell(image, engine, door):
-    libraries, word = EXPECTED[image]
+def wanted_cell(libraries, word, door):
     if libraries == NONE and door != "cdi":
         return "refused"
     return f"finds {'nothing' if word else 'it'}, {libraries}"
 
 
-def judged(bench):
-    for image, (_, word) in EXPECTED.items():
-        for engine, door in WAYS:
+def judged(bench, host, expected, ways):
+    for image, (libraries, word) in expected.items():
+        for engine, door in ways:
             session.configure(engine.low)
-            value, text = cell(bench, engine, door, image)
-            emit("rdma-cell", image=image, way=f"{engine.name} {door}", value=value, reason=word)
-            want = wanted_cell(image, engine, door)
-            check(f"rdma libraries: {engine.name} {door}: {image}: {want}", value == want, f"{value}\n{text}")
+            value, text = cell(bench, engine, door, image, word)
+            emit("rdma-cell", host=host, image=image, way=f"{engine.name} {door}", value=value, reason=word)
+            want = wanted_cell(libraries, word, door)
+            where = "" if host == HOST else f" on a host with the libraries of {host}"
+            check(f"rdma libraries: {engine.name} {door}: {image}{where}: {want}", value == want, f"{value}\n{text}")
+
+
+@contextlib.contextmanager
+def libraries_of(image):
+    """The host has an image's libraries of RDMA in place of its own: they lie over them, and the others below."""
+    work = Path("/run/rdma-host")
+    over = work / "libraries"
+    over.mkdir(parents=True)
+    container = must("docker", "create", f"localhost/{image}:1", "true").out.strip()
+    must("sh", "-c", f"docker export {container} | tar -x -C {work} usr/lib/x86_64-linux-gnu")
+    must("docker", "rm", container)
+    for pattern in OF_RDMA:
+        for path in (work / "usr/lib/x86_64-linux-gnu").glob(pattern):
+            path.rename(over / path.name)
+    # Those of the host's own directory of providers are not seen through it.
+    os.setxattr(over / "libibverbs", "trusted.overlay.opaque", b"y")
+    must("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={over}:{LIBRARIES}", LIBRARIES)
+    try:
+        must("ldconfig")
+        yield
+    finally:
+        must("umount", "-l", LIBRARIES)
+        must("ldconfig")
+        shutil.rmtree(work)
+
+
+def judged_on_other_hosts(bench):
+    for host, (image, expected) in OTHER_HOSTS.items():
+        with libraries_of(image):
+            done = generate()
+            check(f"rdma libraries: specifications are written with the libraries of {host}", done.status == 0, done)
+            judged(bench, host, expected, [WAYS[0], WAYS[3]])
+    generate()
 
 
 def judged_by_its_program(bench):
@@ -154,9 +209,11 @@ def parts(bench, wanted):
     with Part(f"{name}: images"):
         load()
     with Part(f"{name}: matrix"):
-        judged(bench)
+        judged(bench, HOST, EXPECTED, WAYS)
         judged_by_its_program(bench)
         status_tells(bench)
+    with Part(f"{name}: hosts with other libraries"):
+        judged_on_other_hosts(bench)
     with Part(f"{name}: between two containers"):
         for engine, door in WAYS:
             session.configure(engine.low)

@@ -44,16 +44,16 @@ def text(cells):
 
 
 def rdma_table(cells):
-    """A row is an image, a column an engine and its entry point."""
+    """A row is an image on a host, a column an engine and its entry point."""
     if not cells:
         return []
     ways = list(dict.fromkeys(cell["way"] for cell in cells))
     rows = {}
     for cell in cells:
-        rows.setdefault((cell["image"], cell["reason"]), {})[cell["way"]] = cell["value"]
-    lines = [f"| image | {' | '.join(ways)} | why not |", "|---" * (len(ways) + 2) + "|"]
-    for (name, reason), values in rows.items():
-        lines.append(f"| {name} | {' | '.join(values.get(way, '-') for way in ways)} | {f'`{reason}`' if reason else ''} |")
+        rows.setdefault((cell["host"], cell["image"], cell["reason"]), {})[cell["way"]] = cell["value"]
+    lines = [f"| host | image | {' | '.join(ways)} | why not |", "|---" * (len(ways) + 3) + "|"]
+    for (host, name, reason), values in rows.items():
+        lines.append(f"| {host} | {name} | {' | '.join(values.get(way, '-') for way in ways)} | {f'`{reason}`' if reason else ''} |")
     return lines
 
 

@@ -22,7 +22,7 @@ from .lab import FAR, PEER, WAITS, program_of, within
 
 VLAN = 100
 # The other end of the wire in that VLAN, and what the container gets there.
-TAGGED, FAR_TAGGED, OWN_TAGGED = "tagged", "192.0.2.1", "192.0.2.10"
+TAGGED, FAR_TAGGED, OWN_TAGGED = "tagged", "10.77.100.1", "10.77.100.10"
 MAC = "02:00:00:00:77:01"
 FOREIGN = "02:00:00:00:66:66"
 
@@ -136,10 +136,11 @@ def chosen(tenant):
 
 def refused(tenant, vf, words):
     tenant.configure(vf)
+    what = "vf-settings: " + ", ".join(vf.splitlines())
     with tenant.start(engines.Docker()) as kept:
         said = engines.said_by_hook(kept.started)
-        check(f"vf-settings: {vf} is refused by name", kept.started.status != 0 and words in said, f"{kept.started}\n{said}")
-    tenant.is_back(f"vf-settings: {vf}")
+        check(f"{what} is refused by name", kept.started.status != 0 and words in said, f"{kept.started}\n{said}")
+    tenant.is_back(what)
 
 
 def heard(tenant, pid):
@@ -234,7 +235,7 @@ def parts(lab, on):
         tenant = Tenant(lab)
         log(f"vf-settings: {tenant.physical} says of function {tenant.number}: {tenant.was}")
         far = ["ip", "-n", FAR]
-        # By default it answers for the addresses of its other interfaces.
+        # By default a host answers for the addresses of its other interfaces.
         must("ip", "netns", "exec", FAR, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
         must(*far, "link", "add", "link", lab.card.name, "name", TAGGED, "type", "vlan", "id", VLAN)
         must(*far, "address", "add", f"{FAR_TAGGED}/24", "dev", TAGGED)
