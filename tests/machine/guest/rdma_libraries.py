@@ -39,10 +39,14 @@ OTHER_HOSTS = {
     "Debian 12": ("debian12-own", {
         "debian11-no-provider": (NONE, "GLIBC_2.34"),
         "debian11-no-libibverbs": (NONE, "GLIBC_2.34"),
+        "debian12-no-provider": (PROVIDER, ""),
         "debian12-no-libibverbs": (SET, ""),
+        "debian13-no-provider": (PROVIDER, ""),
+        "debian13-no-libibverbs": (SET, ""),
+        "sid-no-provider": (NONE, "IBVERBS_PRIVATE_34"),
     }),
     "sid": ("sid-own", {
-        "debian11-no-provider": (NONE, "IBVERBS_PRIVATE_65"),
+        "debian11-no-provider": (NONE, "GLIBC_2.34"),
         "debian12-no-provider": (NONE, "IBVERBS_PRIVATE_65"),
         "debian13-no-provider": (NONE, "IBVERBS_PRIVATE_65"),
         "debian13-no-libibverbs": (SET, "IBVERBS_PRIVATE_34"),
