@@ -49,6 +49,25 @@ fn drain(tree: &Tree, args: &[&str]) -> crate::common::Run {
     tree.run(&[&["drain"], args].concat())
 }
 
+/// The lock is free once it has been drained, so that whoever waited for it finds it drained.
+#[test]
+fn generate_that_waited_for_its_directory_does_not_offer_what_was_drained_meanwhile() {
+    let tree = captured();
+    let lock = fs::File::open(tree.path("/var/run/cdi/.onload-ctk-lock")).unwrap();
+    lock.lock().unwrap();
+    let mut generate = on(tree.root(), &["cdi", "generate"]);
+    let mut generate = generate.stderr(Stdio::null()).spawn().unwrap();
+    let stat = format!("/proc/{}/stat", generate.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let entry = json!({"version": 1, "drained": [{"class": "rdma", "name": "rxe0", "since": 0}]});
+    tree.file(FILE, entry.to_string());
+    lock.unlock().unwrap();
+    assert!(generate.wait().unwrap().success());
+    assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe1"]);
+}
+
 #[test]
 fn a_drained_device_is_in_no_specification_and_discover_says_why() {
     let tree = captured();
