@@ -37,8 +37,8 @@ fuzz_target!(|text: &str| {
             for one in request.addresses.into_iter().flat_map(|asked| asked.value) {
                 let text = one.to_string();
                 let (_, address) = text.rsplit_once('=').expect("a word and an address");
-                assert_eq!(address.parse(), Ok(one.address));
-                assert!(one.address.network().contains(&one.address));
+                assert_eq!(address.parse(), Ok(one.value));
+                assert!(one.value.network().contains(&one.value));
                 assert!(request.devices.contains_key(&Class::Netdev));
             }
             for limit in request.hugepages_limit.into_iter().flat_map(|asked| asked.value) {

@@ -4,9 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::hook_arguments::{GivenAddress, MovedInterface, MovedRdma};
+use onload_core::hook_arguments::{Given, MovedInterface, MovedRdma};
 use onload_core::netdev::address::{InterfaceAddress, Network};
+use onload_core::netdev::settings::Route;
 use onload_core::netdev::usage::{Beside, Namespace};
+use onload_core::vf::GivenVf;
 
 fuzz_target!(|bytes: &[u8]| {
     onload_sys::netlink::fuzz(bytes);
@@ -36,7 +38,13 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(moved) = text.parse::<MovedRdma>() {
         assert_eq!(moved.to_string().parse(), Ok(moved));
     }
-    if let Ok(given) = text.parse::<GivenAddress>() {
+    if let Ok(given) = text.parse::<Given<InterfaceAddress>>() {
+        assert_eq!(given.to_string().parse(), Ok(given));
+    }
+    if let Ok(given) = text.parse::<Given<Route>>() {
+        assert_eq!(given.to_string().parse(), Ok(given));
+    }
+    if let Ok(given) = text.parse::<GivenVf>() {
         assert_eq!(given.to_string().parse(), Ok(given));
     }
 });
