@@ -6,7 +6,6 @@ the directory when it starts, and dials back while it answers Register, with the
 
 import concurrent.futures
 import contextlib
-import stat
 import threading
 import time
 from pathlib import Path
@@ -104,8 +103,9 @@ class Kubelet(grpc.GenericRpcHandler):
     def start(self):
         DIRECTORY.mkdir(parents=True, exist_ok=True)
         for path in DIRECTORY.iterdir():
-            if stat.S_ISSOCK(path.stat().st_mode):
-                path.unlink()
+            # A plugin may remove its own meanwhile.
+            if path.is_socket():
+                path.unlink(missing_ok=True)
         self.resources = {}
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), handlers=[self])
         self.server.add_insecure_port(f"unix:{SOCKET}")
