@@ -188,8 +188,8 @@ pub enum Command {
     /// Show whether each container is using its devices
     ///
     /// Shows each container, of any engine, that has a device, asked for one or has libonload.so mapped, with a
-    /// verdict, the reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the verdict
-    /// on that container.
+    /// verdict, the reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the
+    /// verdict on that container.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(Status),
     /// Try a device: start a small container with it, and report whether it works
@@ -235,8 +235,9 @@ pub enum Command {
     /// one that asks for it is refused with the reason. Containers that have one keep it, and are listed with their engine;
     /// with --wait the command returns when they have ended. A container that was created before and is started after still
     /// gets its device if the class has no leases (nic, zf, profile, hugepages and others). What is drained stays drained
-    /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot. The classes nic, nic-plain, nic-nodes and zf are drained together: they are
-    /// one driver. Without a name it shows what is drained and who holds that.
+    /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot. The
+    /// classes nic, nic-plain, nic-nodes and zf are drained together: they are one driver. Without a name it shows what is
+    /// drained and who holds that.
     #[command(add = Files(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Drain(Drain),
     /// Offer drained devices again

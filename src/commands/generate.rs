@@ -82,19 +82,17 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         Some(path) => to_file(path, &specs, args, printer),
         None => {
             let written = Written {
-                directory: directory.as_ref(),
                 specs: &specs,
                 scope,
                 newest,
                 inventory: &inventory,
             };
-            to_directory(&host, args, written, printer)
+            to_directory(&host, args, directory.as_ref(), written, printer)
         }
     }
 }
 
 struct Written<'w> {
-    directory: Option<&'w SpecDir>,
     specs: &'w Specs,
     scope: Scope,
     newest: Option<Version>,
@@ -258,22 +256,20 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
 fn to_directory(
     host: &Host,
     args: &Generate,
+    found: Option<&SpecDir>,
     written: Written<'_>,
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
     let Written {
-        directory,
-        specs,
-        inventory,
-        ..
+        specs, inventory, ..
     } = written;
     let look_only = args.dry_run || args.diff;
-    let made = match directory {
+    let made = match found {
         None if !look_only => make_and_open(host, args.output_dir.as_deref())?,
         _ => None,
     };
     let _lock = made.as_ref().map(SpecDir::lock).transpose()?;
-    let directory = directory.or(made.as_ref());
+    let directory = found.or(made.as_ref());
     let shown = directory_path(host, args.output_dir.as_deref());
     let plan = make_plan(directory, &shown, args, written, printer)?;
     if args.diff {
@@ -318,7 +314,6 @@ fn make_plan(
         scope,
         newest,
         inventory,
-        ..
     } = written;
     let (existing, manifest) = match directory {
         Some(directory) => (directory.existing()?, directory.manifest()?),

@@ -1135,7 +1135,7 @@ mod tests {
         });
         let (given, refused): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
         let mut given: Vec<Device> = given.into_iter().flat_map(Result::unwrap).collect();
-        given.sort_unstable();
+        given.sort();
         given.dedup();
         assert_eq!((given.len(), refused.len()), (16, 24));
         let is_none_free =

@@ -493,7 +493,7 @@ mod tests {
         }
         sweep(&home).unwrap();
         let mut here = names(&home.netns);
-        here.sort_unstable();
+        here.sort();
         let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];
         assert_eq!(here, stay);
     }
