@@ -1,33 +1,26 @@
 """Draining: nothing new of what an operator takes out, a list of who has it, and everything again afterwards."""
 
-import json
 import subprocess
 from pathlib import Path
 
 import engines
 import leases
 import session
-from parts import Kept, generate
+from parts import Kept, generate, offered, starts
 from report import Part, check, run
 
 REASON = "new firmware"
 STAYS = ["sh", "-c", "exec sleep 1000"]
 
 
-def offered(kind):
-    """The devices of a class that engines can give."""
-    path = Path(f"/var/run/cdi/onload.dev-{kind}.json")
-    return [each["name"] for each in json.loads(path.read_text(encoding="utf-8"))["devices"]] if path.exists() else []
-
-
 def drained(*names):
     return run("onload-ctk", "drain", *names, "--reason", REASON)
 
 
-def starts(engine, door, asks):
-    """What a new container with these devices says, which is removed at once."""
-    with Kept(engine, "late", "debian13", ["sh", "-c", "exit 0"], engines.Request(door, asks)) as kept:
-        return kept.started, engines.said_by_hook(kept.started)
+def late(engine, door, asks):
+    """A container that comes later: how it started, and what was said of it."""
+    started = starts(engine, door, asks, "late")
+    return started, engines.said_by_hook(started)
 
 
 def a_class(engine, name):
@@ -39,7 +32,7 @@ def a_class(engine, name):
         check("drain: vfio: who holds one is listed with its engine", done.status == 1 and "holder" in done.out and engine.name.split("-")[0] in done.out, done)
         check("drain: vfio: no specification offers one", not offered("vfio"), offered("vfio"))
         for door, words in [("cdi", "onload.dev/vfio"), ("wrapper", f"{REASON}; \"onload-ctk undrain vfio\" offers it again")]:
-            started, said = starts(engine, door, ["vfio=any" if door == "wrapper" else f"vfio={name}"])
+            started, said = late(engine, door, ["vfio=any" if door == "wrapper" else f"vfio={name}"])
             check(f"drain: {engine.name} {door}: a new container is refused with {words!r}", started.status != 0 and words in said, f"{started}\n{said}")
         waits = subprocess.Popen(["onload-ctk", "drain", "vfio", "--wait", "--timeout", "120"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
@@ -53,7 +46,7 @@ def a_class(engine, name):
     check("drain: vfio: a new look at the host offers none", not offered("vfio"), offered("vfio"))
     undone = run("onload-ctk", "undrain", "vfio")
     check("drain: vfio: undrain offers all of them again", undone.status == 0 and offered("vfio") == before, f"{undone}\n{before}\n{offered('vfio')}")
-    started, said = starts(engine, "cdi", [f"vfio={name}"])
+    started, said = late(engine, "cdi", [f"vfio={name}"])
     check(f"drain: {engine.name}: a container gets one again", started.status == 0, f"{started}\n{said}")
 
 
@@ -75,7 +68,7 @@ def a_shared_device(engine, name):
     with Kept(engine, "sharer", "debian13", STAYS, engines.Request("wrapper", [f"nic={name}"])) as kept:
         done = drained(f"nic={name}")
         check(f"drain: {engine.name}: who has {name} by annotation is listed", done.status == 1 and "sharer" in done.out, f"{done}\n{kept.text()}")
-        started, said = starts(engine, "wrapper", [f"nic={name}"])
+        started, said = late(engine, "wrapper", [f"nic={name}"])
         check(f"drain: {engine.name}: {name} is refused with the reason", started.status != 0 and REASON in said, f"{started}\n{said}")
     again = run("onload-ctk", "drain", f"nic={name}")
     check(f"drain: {name}: a second drain changes nothing, and nobody holds it", again.status == 0 and REASON in again.out, again)

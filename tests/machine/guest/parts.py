@@ -1,5 +1,6 @@
 """What --full tries beyond the cells: other images, a read-only root, two containers at once, restarts, reloads, updates, faults."""
 
+import json
 import os
 import re
 import shutil
@@ -190,6 +191,12 @@ def generate():
 
 def spec_names():
     return sorted(path.name for path in Path(SPECS).glob("onload.dev-*"))
+
+
+def offered(kind):
+    """The devices of a class that engines can give, by their own names."""
+    spec = Path(SPECS) / f"onload.dev-{kind}.json"
+    return [device["name"] for device in json.loads(spec.read_text(encoding="utf-8"))["devices"]] if spec.exists() else []
 
 
 def starts(engine, door, asks, name="fault"):

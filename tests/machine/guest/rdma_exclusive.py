@@ -1,27 +1,19 @@
 """RDMA's netns mode exclusive: soft-RoCE cannot move into a container, so it is not offered, and comes back with mode shared."""
 
 import json
-from pathlib import Path
 
 import devices
 import engines
 import session
-from parts import Kept, generate
+from parts import Kept, generate, offered
 from report import Part, check, must, run
 
-SPECS = Path("/var/run/cdi")
 REASON = "in netns mode exclusive a device moves into the container's network namespace, and a device in software, as of soft-RoCE (rxe), cannot (EOPNOTSUPP)"
 WAYS = [(engines.Docker(), "cdi"), (engines.Podman("crun"), "cdi"), (engines.Docker(), "wrapper"), (engines.Podman("crun"), "precreate")]
 
 
 def discovered():
     return json.loads(must("onload-ctk", "discover", "--format", "json").out)
-
-
-def offered():
-    """The devices of class rdma in the specifications, by their own names."""
-    spec = SPECS / "onload.dev-rdma.json"
-    return [device["name"] for device in json.loads(spec.read_text(encoding="utf-8"))["devices"]] if spec.exists() else []
 
 
 def container(bench, engine, door):
@@ -41,7 +33,7 @@ def not_offered(bench):
     reasons = [each["reason"] for each in told["not_offered"] if (each["kind"], each["name"]) == ("rdma", rdma)]
     check("rdma exclusive: no device is offered", told["rdma"] == [] and len(reasons) == 1 and REASON in reasons[0], told)
     done = generate()
-    check("rdma exclusive: generate writes none", done.status == 0 and offered() == [], f"{done}\n{offered()}")
+    check("rdma exclusive: generate writes none", done.status == 0 and offered("rdma") == [], f"{done}\n{offered('rdma')}")
     for engine, door in WAYS:
         with container(bench, engine, door) as kept:
             said = engines.said_by_hook(kept.started)
@@ -52,7 +44,7 @@ def not_offered(bench):
 
 def offered_again(bench):
     done = generate()
-    check("rdma shared: the device is offered again", done.status == 0 and bench.found["rdma"] in offered(), f"{done}\n{offered()}")
+    check("rdma shared: the device is offered again", done.status == 0 and bench.found["rdma"] in offered("rdma"), f"{done}\n{offered('rdma')}")
     for engine, door in WAYS:
         with container(bench, engine, door) as kept:
             text = kept.report()
