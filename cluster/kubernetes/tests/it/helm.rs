@@ -181,7 +181,7 @@ fn differences(path: &str, one: &Value, other: &Value, found: &mut BTreeMap<Stri
 
 #[test]
 fn each_value_changes_what_it_says_and_nothing_else() {
-    let others = json!({"dra": true, "nodeSelector": {"example.com/nic": "true"},
+    let others = json!({"dra": true, "nodeSelector": {"kubernetes.io/os": "linux", "example.com/nic": "true"},
         "image": {"repository": "registry.example.com/onload", "tag": "2", "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "registry"}]});
     let Some(usual) = rendered("onload-system", &with(&json!({"dra": true}))) else {
