@@ -15,6 +15,7 @@ import engines
 import managers
 import removal
 import report
+from parts import offered
 from report import Part, check, must, run
 
 PHASE = Path("/var/lib/machine/package")
@@ -88,13 +89,6 @@ def specs():
         except FileNotFoundError:
             pass
     return found
-
-
-def names(kind):
-    try:
-        return {device["name"] for device in json.loads((SPECS / f"onload.dev-{kind}.json").read_text())["devices"]}
-    except FileNotFoundError:
-        return set()
 
 
 def wait_until(condition, seconds=45):
@@ -222,15 +216,15 @@ def events(found):
     function, _ = found["vfio"][1]
     parent = found["functions"][1]
     virtual_functions(parent, 0)
-    check("a virtual function that goes is gone from the specifications", wait_until(lambda: function not in names("vfio")), names("vfio"))
+    check("a virtual function that goes is gone from the specifications", wait_until(lambda: function not in offered("vfio")), offered("vfio"))
     virtual_functions(parent, devices.VFS)
     devices.to_vfio(function)
-    check("one that is bound to vfio is in them", wait_until(lambda: function in names("vfio")), names("vfio"))
+    check("one that is bound to vfio is in them", wait_until(lambda: function in offered("vfio")), offered("vfio"))
 
     must("rdma", "link", "delete", found["rdma"])
-    check("an RDMA device that goes is gone", wait_until(lambda: found["rdma"] not in names("rdma")), names("rdma"))
+    check("an RDMA device that goes is gone", wait_until(lambda: found["rdma"] not in offered("rdma")), offered("rdma"))
     must("rdma", "link", "add", found["rdma"], "type", "rxe", "netdev", found["interfaces"][0])
-    check("one that comes is there", wait_until(lambda: found["rdma"] in names("rdma")), names("rdma"))
+    check("one that comes is there", wait_until(lambda: found["rdma"] in offered("rdma")), offered("rdma"))
 
     devices.unload_stand_ins()
     check("Onload's modules go, and with them its specifications", wait_until(lambda: "onload.dev-nic.json" not in specs()), specs().keys())
@@ -265,10 +259,10 @@ def during_a_run(found):
     early = run("systemctl", "show", "--value", "-p", "ActiveState", SERVICE).out.strip()
     check("the event comes during a run", early == "activating" and runs() == count, early)
     quiet(90)
-    check("it is followed by one more run", runs() == count + 2 and found["rdma"] not in names("rdma"), f"{runs() - count} runs, {names('rdma')}")
+    check("it is followed by one more run", runs() == count + 2 and found["rdma"] not in offered("rdma"), f"{runs() - count} runs, {offered('rdma')}")
     drop_in(f"ExecStartPost=/bin/sh -c 'echo run >>{RUNS}'")
     must("rdma", "link", "add", found["rdma"], "type", "rxe", "netdev", found["interfaces"][0])
-    check("and the device that comes back is there again", wait_until(lambda: found["rdma"] in names("rdma")), names("rdma"))
+    check("and the device that comes back is there again", wait_until(lambda: found["rdma"] in offered("rdma")), offered("rdma"))
 
 
 def failing():
@@ -327,7 +321,7 @@ def pages(found):
         if makes_functions:
             function = found["vfio"][0][0]
             driver = os.path.basename(os.path.realpath(f"/sys/bus/pci/devices/{function}/driver"))
-            check(f"{page}: the function is vfio's and is offered", driver == "vfio-pci" and wait_until(lambda: function in names("vfio")), f"{driver}\n{names('vfio')}")
+            check(f"{page}: the function is vfio's and is offered", driver == "vfio-pci" and wait_until(lambda: function in offered("vfio")), f"{driver}\n{offered('vfio')}")
     for path in written:
         path.unlink()
 
