@@ -14,9 +14,12 @@ use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::policy;
 use onload_engines::setup::Setup;
 use onload_host::host::Host;
+use onload_report::doctor::Verdict;
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
+use super::doctor::examined;
+use super::engine_checks::of;
 use super::engine_file::{EngineFile, print_diff};
 use super::restart::{Reread, Service};
 use super::{program_version, watched_host};
@@ -91,7 +94,10 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         }
         // One that knows no CDI has none to turn on.
         let is_settled = cdi.is_on || cdi.too_old.is_some();
-        carry_out(&host, &mut work, is_settled, service.as_ref(), printer)?;
+        let changed = carry_out(&host, &mut work, is_settled, service.as_ref(), printer)?;
+        if !changed && !args.remove && args.file.is_none() {
+            let_it_read(global, args.runtime, service.as_ref(), printer)?;
+        }
     }
     Ok(answer(&work))
 }
@@ -120,7 +126,7 @@ fn carry_out(
     has_cdi: bool,
     service: Option<&Service>,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let needs_restart = |work: &Work| work.file.needs_restart(&work.decision, has_cdi);
     let how = if work.iter().any(needs_restart) {
         Reread::Restart
@@ -133,18 +139,47 @@ fn carry_out(
             changed = Some(work.file.setup.clone());
         }
     }
-    if let Some(setup) = changed {
-        match service {
-            Some(service) => reread(service, how, work, printer)?,
-            None => say_how(&setup, how, printer),
-        }
+    match (&changed, service) {
+        (Some(_), Some(service)) => reread(service, how, work, printer)?,
+        (Some(setup), None) => say_how(setup, how, printer),
+        (None, _) => {}
     }
     for work in work.iter().filter(|work| work.held.is_held()) {
         // A name may be any user's, of a container of their own podman.
         let stays = work.file.what_stays(&work.held);
         printer.print(format_args!("{}\n", harmless(stays)))?;
     }
-    Ok(())
+    Ok(changed.is_some())
+}
+
+/// An earlier run, or somebody's editor, may have changed what the engine has not read since.
+fn let_it_read(
+    global: &Global,
+    engine: Engine,
+    service: Option<&Service>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let (_, checks) = examined(global, printer)?;
+    let mut unread = of(&checks, "engine-restarted").filter(|check| {
+        let finding = &check.finding;
+        finding.subject.as_deref() == Some(engine.name()) && finding.verdict != Verdict::Pass
+    });
+    let Some(finding) = unread.next().map(|check| &check.finding) else {
+        return Ok(());
+    };
+    let remedy = finding.remedy.first().map(ToString::to_string);
+    let remedy = remedy.unwrap_or_default();
+    match service {
+        Some(service) if remedy.contains(" reload ") => {
+            reread(service, Reread::Reload, &[], printer)
+        }
+        Some(service) => reread(service, Reread::Restart, &[], printer),
+        None => {
+            let name = engine.name();
+            printer.note(format_args!("{name}: {}; {remedy}", finding.finding));
+            Ok(())
+        }
+    }
 }
 
 fn answer(work: &[Work]) -> Answer {

@@ -9,7 +9,7 @@ use onload_sys::text::{Listed, counted, shell_word};
 
 use super::advise;
 use super::doctor::examined;
-use super::engine_checks::{obstacle, of};
+use super::engine_checks::{advised, obstacle, of};
 use super::trial::Engine;
 use crate::cli::Global;
 use crate::exit::Answer;
@@ -108,8 +108,10 @@ fn name(device: &Device) -> String {
     format!("{}={}", device.class.as_str(), device.name)
 }
 
+/// With what keeps them from being written anew.
 fn written(checks: &[Check]) -> String {
-    let findings = of(checks, "specs-fresh").map(|check| check.finding.finding.as_str());
+    let findings = of(checks, "specs-fresh").chain(of(checks, "config"));
+    let findings = findings.map(|check| check.finding.finding.as_str());
     findings.collect::<Vec<_>>().join("; ")
 }
 
@@ -119,9 +121,11 @@ fn engines(checks: &[Check]) -> String {
         let Some(name) = &finding.subject else {
             return finding.finding.clone();
         };
-        let why = obstacle(checks, engine).map(|check| &check.finding.finding);
-        let why = why.or((finding.verdict != Verdict::Pass).then_some(&finding.finding));
-        why.map_or_else(|| name.clone(), |why| format!("{name} ({why})"))
+        let broken = (finding.verdict != Verdict::Pass).then_some(engine);
+        obstacle(checks, engine).or(broken).map_or_else(
+            || name.clone(),
+            |check| format!("{name} ({})", advised(check)),
+        )
     });
     engines.collect::<Vec<_>>().join(", ")
 }
@@ -133,7 +137,8 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     if inventory.devices.is_empty() {
         return "onload-ctk discover --explain says why".to_owned();
     }
-    let remedy = of(checks, "specs-fresh").find_map(|check| check.finding.remedy.first());
+    let mut written = of(checks, "config").chain(of(checks, "specs-fresh"));
+    let remedy = written.find_map(|check| check.finding.remedy.first());
     if let Some(remedy) = remedy {
         return remedy.to_string();
     }

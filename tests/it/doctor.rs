@@ -1329,6 +1329,20 @@ fn a_docker_that_was_told_to_read_its_file_again_is_asked_what_it_knows() {
 }
 
 #[test]
+fn configuring_an_engine_again_says_that_it_has_not_read_its_file() {
+    let tree = running_docker();
+    let configure = ["runtime", "configure", "--runtime", "docker"];
+    tree.run(&configure).done();
+    let again = tree.run(&configure).done().stderr;
+    assert!(again.contains("nothing to change"), "{again}");
+    let unread = "docker: /etc/docker/daemon.json changed after it was started; run: systemctl restart docker";
+    assert!(again.contains(unread), "{again}");
+    changed_at(&tree, "/etc/docker/daemon.json", 1_000_500);
+    let read = tree.run(&configure).done().stderr;
+    assert!(!read.contains("restart"), "{read}");
+}
+
+#[test]
 fn a_daemon_in_a_container_is_not_the_hosts() {
     let tree = running_docker();
     changed_at(&tree, "/etc/docker/daemon.json", 1_001_500);

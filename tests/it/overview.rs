@@ -72,7 +72,8 @@ fn what_comes_next_is_the_first_thing_that_is_missing() {
 
     engine(&tree, "podman", "podman", "3.4.4");
     let [_, _, _, engines, refused] = lines(&tree);
-    assert_eq!(engines, "podman (3.4.4 is too old: CDI needs 4.1.0)");
+    let old = "podman (3.4.4 is too old: CDI needs 4.1.0; install podman 4.1.0 or later";
+    assert!(engines.starts_with(old), "{engines}");
     assert!(
         refused.contains("install podman 4.1.0 or later"),
         "{refused}"
@@ -84,6 +85,24 @@ fn what_comes_next_is_the_first_thing_that_is_missing() {
         next(&tree),
         "run: onload-ctk try nic=enp59s0f0np0 --engine podman"
     );
+}
+
+#[test]
+fn a_configuration_that_stops_the_service_comes_before_all_else() {
+    let tree = x2();
+    tree.generate();
+    engine(&tree, "podman", "podman", "5.4.2");
+    tree.file("/etc/onload-ctk/config.toml", "[annotations]\nalow = []\n");
+    let [_, _, written, _, next] = lines(&tree);
+    assert!(
+        written.starts_with("the files describe this host; "),
+        "{written}"
+    );
+    assert!(
+        written.contains("line 2: unknown key \"annotations.alow\""),
+        "{written}"
+    );
+    assert_eq!(next, "run: ${EDITOR:-vi} /etc/onload-ctk/config.toml");
 }
 
 #[test]

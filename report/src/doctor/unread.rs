@@ -8,7 +8,8 @@ use super::examined::{Examined, Findings};
 pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
     let problems = examined.config_problems.iter().map(|problem| {
         let text = format!("{problem:#}; correct that line: until then commands that change something refuse the file");
-        Finding::fail(text, Remedy::run("onload-ctk discover")).at(CONFIG_PATH)
+        let edit = Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
+        Finding::fail(text, edit).at(CONFIG_PATH)
     });
     Ok(problems.collect())
 }

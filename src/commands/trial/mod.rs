@@ -20,7 +20,7 @@ use onload_sys::text::shell_word;
 use rustix::process::geteuid;
 
 use super::doctor::examined;
-use super::engine_checks::of;
+use super::engine_checks::{advised, of};
 use super::interrupt::Interrupt;
 use super::watched_host;
 use crate::cli::{Global, Try};
@@ -42,7 +42,8 @@ const ENDING: Duration = Duration::from_secs(10);
 /// Whether it works, and what was seen or why not.
 enum Outcome {
     Works(String),
-    Fails(String),
+    /// Why not, and what to do.
+    Fails(String, Option<String>),
     /// The engine starts no container, with or without the device.
     NotTried(String),
 }
@@ -111,11 +112,19 @@ fn print(
 ) -> anyhow::Result<Answer> {
     let is_nic = short.starts_with("nic=");
     let name = engine.name();
-    let (style, word, text, answer) = match outcome {
-        Outcome::Works(text) if is_nic => (GOOD, "accelerated", text, Answer::Yes),
-        Outcome::Works(text) => (GOOD, "works", text, Answer::Yes),
-        Outcome::Fails(text) if is_nic => (ERROR, "not accelerated", text, Answer::No),
-        Outcome::Fails(text) => (ERROR, "does not work", text, Answer::No),
+    let (style, word, text, remedy, answer) = match outcome {
+        Outcome::Works(text) => {
+            let word = if is_nic { "accelerated" } else { "works" };
+            (GOOD, word, text, None, Answer::Yes)
+        }
+        Outcome::Fails(text, remedy) => {
+            let word = if is_nic {
+                "not accelerated"
+            } else {
+                "does not work"
+            };
+            (ERROR, word, text, remedy.as_ref(), Answer::No)
+        }
         Outcome::NotTried(why) => {
             printer.error(format_args!(
                 "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
@@ -130,6 +139,10 @@ fn print(
         &in_a_line(text),
         printer.columns(),
     ))?;
+    if let Some(remedy) = remedy {
+        let columns = printer.columns();
+        printer.print(paragraph("    ", "    ", &in_a_line(remedy), columns))?;
+    }
     Ok(answer)
 }
 
@@ -139,15 +152,6 @@ fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
         return Ok(());
     };
     bail!("trying {short}: the specifications are {}", advised(stale));
-}
-
-/// What a check found, with the first thing to do.
-fn advised(check: &Check) -> String {
-    let finding = &check.finding;
-    match finding.remedy.first() {
-        Some(remedy) => format!("{}; {remedy}", finding.finding),
-        None => finding.finding.clone(),
-    }
 }
 
 /// The engine, or why none can be asked for a device.
@@ -223,7 +227,7 @@ impl Trial<'_> {
         let started = run_client(&line, Vec::new(), &self.stop);
         self.stop.refuse()?;
         Ok(match started {
-            Ok(_) => Outcome::Fails(with_journal(why)),
+            Ok(_) => Outcome::Fails(with_journal(why), None),
             Err(error) => Outcome::NotTried(format!("{error:#}")),
         })
     }

@@ -25,10 +25,10 @@ impl Trial<'_> {
         let interface = self.asked.name.as_str();
         let network = self.host.network()?.unwrap_or_default();
         let Some(neighbour) = neighbour(&network, interface) else {
-            let text = format!(
-                "{interface} has no IPv4 address, so that nothing is sent by it; run: ip address add ADDRESS/24 dev {interface}"
-            );
-            return Ok(Outcome::Fails(text));
+            return Ok(Outcome::Fails(
+                format!("{interface} has no IPv4 address, so that nothing is sent by it"),
+                Some(format!("run: ip address add ADDRESS/24 dev {interface}")),
+            ));
         };
         let onload = self.inventory.onload.as_ref();
         let installation = onload.and_then(|onload| onload.installation.as_ref());
@@ -75,9 +75,7 @@ impl Trial<'_> {
                     verdict.reason
                 )));
             }
-            let remedy = verdict.remedy.map(|remedy| format!("; {remedy}"));
-            let remedy = remedy.unwrap_or_default();
-            return Ok(Outcome::Fails(format!("{}{remedy}", verdict.reason)));
+            return Ok(Outcome::Fails(verdict.reason, verdict.remedy));
         }
     }
 }
