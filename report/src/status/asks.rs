@@ -81,7 +81,7 @@ pub(super) fn unanswered(
             ),
             Some(name) => nothing(
                 format!("it asks by {what}, but its runtime is {name}, which does not read that"),
-                "start it with the runtime onload (docker run --runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk runtime configure --set-default makes onload the runtime of all",
+                "start it with the runtime onload (docker run --runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk runtime configure --runtime docker --set-default makes onload the runtime of all that docker starts",
             ),
             None => nothing(
                 format!(

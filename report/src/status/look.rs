@@ -52,7 +52,7 @@ impl<'l> Look<'l> {
             names: Names::new(host),
             mounts: Mounts::of(host),
             own_network: process::own_namespace(host, "net"),
-            accelerators: Accelerators::of(&looked, host_facts.accelerates_veth),
+            accelerators: Accelerators::of(&looked, host_facts.accelerates_veth == Some(true)),
             networks: BTreeMap::new(),
             with_stacks: with_stacks(host),
             by_kernel: ByKernelReader::new(looked),

@@ -197,6 +197,6 @@ fn host_facts(looked: &Looked<'_>) -> HostFacts {
             .as_ref()
             .and_then(|onload| onload.library_matches),
         is_rdma_exclusive: inventory.rdma_netns_mode == Some(NetnsMode::Exclusive),
-        accelerates_veth: matches!(veth.as_deref(), Some("Y" | "1")),
+        accelerates_veth: veth.map(|veth| matches!(veth.as_str(), "Y" | "1")),
     }
 }

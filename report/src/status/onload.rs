@@ -225,10 +225,11 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
         0 => "",
         _ => "; it has a stack of Onload, which has none to send on",
     };
-    let veth = if host.accelerates_veth {
-        ""
-    } else {
-        "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets between containers of this host and its own network"
+    let veth = match host.accelerates_veth {
+        Some(false) => {
+            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets between containers of this host and its own network"
+        }
+        Some(true) | None => "",
     };
     Verdict::bad(
         State::NoInterface,
@@ -236,7 +237,7 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
             "it preloads the library, and no interface in its network is accelerated ({seen}){stacks}"
         ),
         format!(
-            "give it an interface by onload.dev/netdev, start it with --network host, or on a macvlan network of an accelerated interface{veth}"
+            "start it with --network host, or on a macvlan network of an accelerated interface, or give it one by onload.dev/netdev{veth}"
         ),
     )
 }

@@ -95,5 +95,6 @@ pub(super) struct HostFacts {
     pub(super) has_nic: bool,
     pub(super) library_matches: Option<bool>,
     pub(super) is_rdma_exclusive: bool,
-    pub(super) accelerates_veth: bool,
+    /// None where this Onload has no such setting.
+    pub(super) accelerates_veth: Option<bool>,
 }

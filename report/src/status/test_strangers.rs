@@ -322,7 +322,7 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
         has_nic: true,
         library_matches: Some(false),
         is_rdma_exclusive: false,
-        accelerates_veth: false,
+        accelerates_veth: None,
     };
     let verdicts = decide(&facts, host);
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");

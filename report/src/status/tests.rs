@@ -149,7 +149,7 @@ fn a_library_of_another_build_than_the_driver_is_told() {
         has_nic: true,
         library_matches: Some(false),
         is_rdma_exclusive: false,
-        accelerates_veth: false,
+        accelerates_veth: None,
     };
     let made = preloaded();
     let (status, facts) = (made.status(), facts_of(&made));

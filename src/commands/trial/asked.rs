@@ -78,6 +78,10 @@ impl Asked {
                 self.short(),
                 entry.reason
             ),
+            None if self.class == Class::Netdev => bail!(
+                "trying {}: interfaces are offered only where [discover] offer-netdevs in /etc/onload-ctk/config.toml names them; \"onload-ctk discover --explain\" lists those",
+                self.short()
+            ),
             None => bail!(
                 "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists what it has",
                 self.short()
@@ -119,6 +123,7 @@ mod tests {
         for (word, why) in [
             ("rdma=gpu-0000:23:00.0", "this host does not have it"),
             ("vfio=gpu-0000:13:00.0", "this host does not have it"),
+            ("netdev=ens1", "[discover] offer-netdevs"),
             (
                 "rdma=gpu0",
                 "it is not offered: no CDI specification of nvidia.com/gpu",
