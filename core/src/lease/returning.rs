@@ -413,6 +413,9 @@ mod tests {
             "even in the same namespace"
         );
         assert_eq!(returning(&host), Some(moved(NAMESPACE)));
+        // The hook of a claim's container brings it back first.
+        let claim = "u1".parse().unwrap();
+        assert_eq!(host.leases.held_beside(&[vf()], 1, &claim), Ok(None));
     }
 
     #[test]
