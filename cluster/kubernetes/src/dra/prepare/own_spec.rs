@@ -207,24 +207,27 @@ impl OwnSpecs {
         OwnSpecs { dir }
     }
 
-    /// Writes which claim it is, and its specification if it has something for itself. What is there already is not
-    /// written again: engines would read all of the directory anew.
-    pub(crate) fn write(&self, uid: &ClaimUid, owner: &Owner, own: Own<'_>) -> Result<()> {
-        fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
-        let dir = self.open().with_context(|| self.opening())?;
+    /// Writes which claim it is. That comes first, so that nothing of one is left that nobody can ask for.
+    pub(crate) fn write_owner(&self, uid: &ClaimUid, owner: &Owner) -> Result<()> {
         let owner = serde_json::to_vec(owner).with_context(|| self.opening())?;
-        // Who it is of comes first, so that no specification is left that nobody can ask for.
-        self.write_one(&dir, &file(uid, OWNER), &owner)?;
+        self.write_one(&file(uid, OWNER), &owner)
+    }
+
+    /// Writes the specification of a claim, if it has something for itself.
+    pub(crate) fn write(&self, uid: &ClaimUid, own: Own<'_>) -> Result<()> {
         match spec(uid, own) {
             None => Ok(()),
-            Some(spec) => self.write_one(&dir, &file(uid, SPEC), to_json(&spec).as_bytes()),
+            Some(spec) => self.write_one(&file(uid, SPEC), to_json(&spec).as_bytes()),
         }
     }
 
-    fn write_one(&self, dir: &OwnedFd, name: &str, bytes: &[u8]) -> Result<()> {
+    /// What is there already is not written again: engines would read all of the directory anew.
+    fn write_one(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if fs::read(self.dir.join(name)).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
+        fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
+        let dir = self.open().with_context(|| self.opening())?;
         let written = atomic::write_atomic(dir, OsStr::new(name), bytes, READABLE);
         written.with_context(|| self.writing())
     }
@@ -358,9 +361,8 @@ mod tests {
 
     fn write(specs: &OwnSpecs, names: &[&str]) {
         let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
-        specs
-            .write(&uid(), &owner(), own(&leased, &hooks()))
-            .unwrap();
+        specs.write_owner(&uid(), &owner()).unwrap();
+        specs.write(&uid(), own(&leased, &hooks())).unwrap();
     }
 
     #[test]
@@ -592,11 +594,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cdi"), "").unwrap();
         let specs = OwnSpecs::new(dir.path().join("cdi"));
-        let error = specs.write(&uid(), &owner(), own(&[leased("a")], &hooks()));
-        let line = error.unwrap_err().to_string();
-        assert!(
-            line.starts_with("opening the directory of specifications "),
-            "{line}"
-        );
+        for written in [
+            specs.write_owner(&uid(), &owner()),
+            specs.write(&uid(), own(&[leased("a")], &hooks())),
+        ] {
+            let line = written.unwrap_err().to_string();
+            assert!(
+                line.starts_with("opening the directory of specifications "),
+                "{line}"
+            );
+        }
     }
 }
