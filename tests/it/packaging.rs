@@ -119,6 +119,39 @@ fn an_interface_that_the_kernel_gives_back_is_restored() {
     }
 }
 
+/// Of a function of vfio the kernel tells nothing when its container ends.
+#[test]
+fn a_function_that_is_set_up_for_a_container_is_looked_at_every_minute() {
+    let dir = tempfile::tempdir().unwrap();
+    let leases = dir.path().join("run/onload-ctk/@leases");
+    std::fs::create_dir_all(&leases).unwrap();
+    let done = settings("onload-cdi.service", "ExecStartPost").join(" ");
+    let done = done.strip_prefix("-+/bin/sh -c '").unwrap();
+    let done = done.strip_suffix('\'').unwrap();
+    assert!(!done.contains(['\\', '%']), "systemd reads them: {done}");
+    let starts = || {
+        let script = done
+            .replace("/run/", &format!("{}/run/", dir.path().display()))
+            .replace("systemctl", "echo");
+        let ran = Command::new("/bin/sh").args(["-c", &script]).output();
+        String::from_utf8(ran.unwrap().stdout).unwrap()
+    };
+    let write = |name: &str, moved: &str| {
+        let lease = format!(r#"{{"version":1,"moved":{{{moved}"namespace":0}}}}"#);
+        std::fs::write(leases.join(name), lease).unwrap();
+    };
+    assert_eq!(starts(), "");
+    write("vfio=0000:81:10.2#0", "");
+    write("netdev=ens1v0#0", r#""interface":{},"#);
+    assert_eq!(starts(), "");
+    write("vfio=0000:81:10.0#0", r#""function":{},"#);
+    assert_eq!(starts(), "--no-block start onload-restore.service\n");
+    for unit in ["onload-cdi.service", RESTORE_UNIT] {
+        assert_eq!(settings(unit, "LogLevelMax"), ["notice"], "{unit}");
+        assert_eq!(settings(unit, "SyslogLevel"), ["notice"], "{unit}");
+    }
+}
+
 #[test]
 fn what_comes_back_while_others_are_restored_starts_one_more_run() {
     let stale = "/run/onload-restore/stale";

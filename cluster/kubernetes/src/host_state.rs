@@ -14,6 +14,7 @@ use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
+use onload_core::lease::Device as LeasedDevice;
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::vf::VfConfig;
 use onload_host::discover::not_offered::Subject;
@@ -45,8 +46,8 @@ pub struct Snapshot {
     pub cni_pools: BTreeSet<String>,
     /// The addresses that interfaces have in a container, by the names of their devices.
     pub netdev_addresses: BTreeMap<String, Vec<InterfaceAddress>>,
-    /// What their virtual functions are set up to be, by the same.
-    pub vf: BTreeMap<String, VfConfig>,
+    /// What virtual functions are set up to be while a container has them.
+    pub vf: BTreeMap<LeasedDevice, VfConfig>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
     pub taken: Instant,
@@ -121,15 +122,16 @@ fn netdev_addresses(config: &Config) -> BTreeMap<String, Vec<InterfaceAddress>> 
     addresses.collect()
 }
 
-fn functions(specs: &Registry) -> BTreeMap<String, VfConfig> {
-    let netdevs = specs.devices();
-    let netdevs = netdevs.filter(|found| found.name.kind().as_str() == Class::Netdev.kind());
-    let hooks = netdevs.flat_map(|found| &found.device.container_edits.hooks);
+fn functions(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
+    let kinds = Class::OF_FUNCTIONS.map(Class::kind);
+    let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
+    let devices = specs
+        .devices()
+        .filter(|found| is_one(found.name.kind().as_str()));
+    let hooks = devices.flat_map(|found| &found.device.container_edits.hooks);
     let asked = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
     let given = asked.flat_map(|(_, asked)| asked.vf);
-    given
-        .map(|given| (given.device.name.to_string(), given.vf))
-        .collect()
+    given.map(|given| (given.device, given.vf)).collect()
 }
 
 /// The hooks of the first device of each class that is leased: all devices of a class have the same, but for
@@ -306,14 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interface_s_function_is_to_be_is_what_its_own_hook_is_told() {
+    fn what_a_function_is_to_be_is_what_its_own_hook_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let of = |kind: &str, vf: &str| {
+            let (leased, _) = vf.split_once('=').unwrap();
             let args = [
                 "onload-hook",
                 "createRuntime",
                 "--lease",
-                "netdev:ens1v0",
+                leased,
                 "--vf",
                 vf,
             ];
@@ -329,6 +332,11 @@ mod tests {
                 "netdev:ens1v0=vlans=100-199",
             ),
             (
+                "onload.dev-vfio.json",
+                "onload.dev/vfio",
+                "vfio:0000:81:10.0=vlan=7",
+            ),
+            (
                 "claim.onload.dev-1.json",
                 CLAIM_KIND,
                 "netdev:ens1v0=vlan=150;vlans=100-199",
@@ -339,9 +347,10 @@ mod tests {
         let functions = functions(&Registry::scan(&[dir.path().to_owned()]));
         let listed: Vec<String> = functions
             .iter()
-            .map(|(name, vf)| format!("{name} {vf}"))
+            .map(|(device, vf)| format!("{device} {vf}"))
             .collect();
-        assert_eq!(listed, ["ens1v0 vlans=100-199"]);
+        let expected = ["vfio:0000:81:10.0 vlan=7", "netdev:ens1v0 vlans=100-199"];
+        assert_eq!(listed, expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onload_cdi::DeviceName;
 
-use super::choice::{Choice, Slot, choose, held, holders_beside, is_holder, leftover};
+use super::choice::{Choice, Slot, State, choose, held, holders_beside, is_holder, leftover};
 use super::file::{ClaimUid, Device, Lease};
 use super::moved::{Facts, Moved};
 use super::store::{LeaseError, Leases};
@@ -147,7 +147,9 @@ impl Leases {
         claim: &ClaimUid,
     ) -> Result<Option<Error>> {
         let found = self.slots_of(&|device| names.contains(device))?;
-        let found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
+        let mut found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
+        // The hook of the next container brings it back, or says why it does not come.
+        found.retain(|slot| !matches!(slot.state, State::Returning(_)));
         if found.iter().any(|slot| slot.is_held_for(claim)) {
             return Ok(None);
         }

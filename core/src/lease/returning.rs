@@ -201,6 +201,21 @@ impl Leases {
         Ok(moved.and_then(Moved::of))
     }
 
+    /// Whether a container has a device for a claim, and has it set up.
+    pub fn is_for_claim(
+        &self,
+        device: &Device,
+        container: &ContainerId,
+        bundle: &Path,
+        patience: Duration,
+    ) -> Result<bool> {
+        let _lock = self.lock(patience)?;
+        let found = self.slots(device)?;
+        let set_up = found.iter().filter(|slot| slot.given().is_some());
+        let mut leases = set_up.filter_map(Slot::lease);
+        Ok(leases.any(|lease| lease.claim.is_some() && lease.is_for(container, bundle)))
+    }
+
     /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
     /// its lock first ([`Leases::lock_moving`]).
     pub fn is_away(&self, device: &Device, patience: Duration) -> Result<bool> {
@@ -273,7 +288,7 @@ mod tests {
     use super::super::moved::{FunctionFacts, RdmaFacts, VfFacts};
     use super::*;
     use crate::lease::test_host::{Host, PATIENCE, bundle, claimed, vfio};
-    use crate::lease::{Listed, Wish};
+    use crate::lease::{Claim, Listed, Numa, Wish};
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
     const NAMESPACE: u64 = 4711;
@@ -398,6 +413,9 @@ mod tests {
             "even in the same namespace"
         );
         assert_eq!(returning(&host), Some(moved(NAMESPACE)));
+        // The hook of a claim's container brings it back first.
+        let claim = "u1".parse().unwrap();
+        assert_eq!(host.leases.held_beside(&[vf()], 1, &claim), Ok(None));
     }
 
     #[test]
@@ -645,6 +663,45 @@ mod tests {
         let before = with_trust(first.before, false);
         let had = had.unwrap().facts.vf.unwrap();
         assert_eq!(*had, VfFacts { given, before });
+    }
+
+    #[test]
+    fn a_function_that_a_claim_has_set_up_is_told_for_its_container_alone() {
+        let host = Host::new();
+        let is_for_claim = |id: &str| {
+            let container = id.parse().unwrap();
+            let found = host
+                .leases
+                .is_for_claim(&vfio(), &container, &bundle(id), PATIENCE);
+            found.unwrap()
+        };
+        let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved<FunctionFacts>>| {
+            let of = of.map(|of| of.parse().unwrap());
+            let wish = Wish {
+                moved: moved.map(Moved::kept),
+                ..Wish::of_device(vfio(), 3)
+            };
+            let claim = Claim {
+                wishes: &[wish],
+                numa: Numa::Any,
+                container: &id.parse().unwrap(),
+                bundle: &bundle(id),
+                holder: host.start(pid, 10),
+                token: None,
+                claim: of.as_ref(),
+                entry_point: "createRuntime",
+            };
+            host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+        };
+        claim("one", 1, Some("u1"), None);
+        assert!(!is_for_claim("one"), "it is not set up yet");
+        claim("one", 1, Some("u1"), Some(function(100, 7)));
+        claim("two", 2, Some("u1"), None);
+        claim("three", 3, None, Some(function(100, 7)));
+        let all = ["one", "two", "three", "four"].map(is_for_claim);
+        assert_eq!(all, [true, false, false, false]);
+        (1..=3).for_each(|pid| host.end(pid));
+        assert!(!is_for_claim("one"), "it is to be put back");
     }
 
     fn ibdev() -> Device {

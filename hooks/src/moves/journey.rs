@@ -211,6 +211,17 @@ impl<'a, K: Kind> Way<'a, K> {
         }
     }
 
+    /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
+    /// comes after it and names no claim, leaves it so.
+    fn is_set_up_by_claim(&self, device: &Device) -> Result<bool> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        let is_own = self.claim.claim.is_none();
+        Ok(is_own
+            && self
+                .leases
+                .is_for_claim(device, id, &bundle, START_PATIENCE)?)
+    }
+
     /// What a lease says of a device in the container's namespace.
     fn moved<F>(&self, facts: F, addresses: Vec<IpAddr>) -> Moved<F> {
         Moved {
@@ -279,7 +290,9 @@ impl<'a> Request<'a> {
         if !K::MOVES {
             let device = candidate.request.device;
             if let Some(moved) = leases.moved_to::<K::Facts>(device, STAYS, START_PATIENCE)? {
-                candidate.request.check_same::<K>(&moved)?;
+                if !way.is_set_up_by_claim(device)? {
+                    candidate.request.check_same::<K>(&moved)?;
+                }
                 return candidate.stay(way, Some(&moved.kept()));
             }
         } else if way.to.is(&way.home.netns) {

@@ -53,6 +53,7 @@ fn container(vf: Option<&str>, more: &[&str]) -> Value {
 }
 
 const STAND_INS: &str = "vfio vf=/tmp/vfs";
+const CLAIM: [&str; 2] = ["--claim", "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11"];
 
 #[test]
 fn a_function_is_set_up_while_a_container_has_it_and_put_back_after_each_way_of_ending() {
@@ -183,11 +184,10 @@ fn containers_of_a_claim_have_it_alike_until_the_last_has_ended() {
     if !can_move() {
         return;
     }
-    let claim = ["--claim", "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11"];
     let sandbox = sandbox(&[
-        ("one", container(Some(WANTED), &claim)),
-        ("two", container(Some(WANTED), &claim)),
-        ("other", container(Some("vlan=200"), &claim)),
+        ("one", container(Some(WANTED), &CLAIM)),
+        ("two", container(Some(WANTED), &CLAIM)),
+        ("other", container(Some("vlan=200"), &CLAIM)),
         ("alone", container(Some(WANTED), &[])),
     ]);
     let script = r#"
@@ -201,6 +201,62 @@ fn containers_of_a_claim_have_it_alike_until_the_last_has_ended() {
         is_set '"vlan":{"id":100'
         gone two
         put_back two; free two"#;
+    moving::on_both(&sandbox, STAND_INS, &devices(VF, ""), script);
+}
+
+/// A container of a claim with a function: the hook of the claim comes before the device's own, which is told what the
+/// operator says.
+fn of_claim(claim: &str, own: &str) -> Value {
+    let mut both = container(Some(claim), &CLAIM);
+    let own = container(Some(own), &[]);
+    for stage in ["createRuntime", "poststop"] {
+        let hooks = both["hooks"][stage].as_array_mut().unwrap();
+        hooks.push(own["hooks"][stage][0].clone());
+    }
+    both
+}
+
+#[test]
+fn a_claim_chooses_for_its_containers_and_the_hook_of_the_device_leaves_it_so() {
+    if !can_move() {
+        return;
+    }
+    let open = "vlans=100-199;trust=false";
+    let mut swapped = of_claim("vlan=150;vlans=100-199", "vlan=100;vlans=100-199");
+    for stage in ["createRuntime", "poststop"] {
+        swapped["hooks"][stage].as_array_mut().unwrap().reverse();
+    }
+    let chosen = "vlan=150;vlans=100-199;trust=false";
+    let sandbox = sandbox(&[
+        ("one", of_claim(chosen, open)),
+        ("two", of_claim(chosen, open)),
+        (
+            "other",
+            of_claim("vlan=160;vlans=100-199;trust=false", open),
+        ),
+        ("alone", container(Some(chosen), &[])),
+        ("swapped", swapped),
+    ]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        is_set '"vlan":{"id":150,"priority":0,"protocol":"802.1q"}'; is_set '"trust":false'
+        make two || fail "$(cat /tmp/err)"
+        make other && fail "two VLANs at once"; gone other
+        grep -q "another container has it too" /tmp/err || fail "$(cat /tmp/err)"
+        make alone && fail "held by a claim and by another"; gone alone
+        grep -q "it is held by container" /tmp/err || fail "$(cat /tmp/err)"
+        gone one
+        is_set '"vlan":{"id":150'
+        gone two
+        put_back two; free two
+        make one || fail "$(cat /tmp/err)"
+        lost one
+        make two || fail "$(cat /tmp/err)"
+        is_set '"vlan":{"id":150'
+        gone two; put_back lost; free lost
+        # Nothing but the claim's own hook sets up what the operator does not say.
+        make swapped && fail "set up twice"; gone swapped
+        put_back swapped; free swapped"#;
     moving::on_both(&sandbox, STAND_INS, &devices(VF, ""), script);
 }
 

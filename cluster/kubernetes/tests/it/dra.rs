@@ -261,6 +261,57 @@ async fn parameters_choose_among_what_the_host_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hook_of_a_claim_sets_the_vlan_that_it_chose_of_a_function() {
+    let node = Node::new().await;
+    node.host.change_spec("vfio", |spec| {
+        for device in spec["devices"].as_array_mut().unwrap() {
+            let vf = format!("vfio:{}=vlans=100-199", device["name"].as_str().unwrap());
+            for hook in device["containerEdits"]["hooks"].as_array_mut().unwrap() {
+                let args = hook["args"].as_array_mut().unwrap();
+                args.extend([json!("--vf"), json!(vf)]);
+            }
+        }
+    });
+    let (_daemon, driver) = node.started().await;
+    node.claim("c", UID, "n1/vfio", VF, opaque(json!({"vlan": 150})));
+    let devices = driver.prepare(claim("c", UID)).await.unwrap();
+    let ids = &devices[0].cdi_device_ids;
+    let own = "onload.dev/vfio=0000:81:10.0".to_owned();
+    assert_eq!(ids, &[of_claim(UID), own, of_request(UID, "r")]);
+    let ids: Vec<QualifiedName> = ids.iter().map(|id| id.parse().unwrap()).collect();
+    let registry = Registry::scan(&[node.host.spec_dir()]);
+    let hooks = registry.edits_for(&ids).unwrap().hooks;
+    let told = hooks.iter().map(|hook| {
+        let at = hook.args.iter().position(|arg| arg == "--vf").unwrap();
+        (hook.args[1].as_str(), hook.args[at + 1].as_str())
+    });
+    let (chosen, open) = (
+        "vfio:0000:81:10.0=vlan=150;vlans=100-199",
+        "vfio:0000:81:10.0=vlans=100-199",
+    );
+    // The device's own hook comes after that of the claim, at each stage.
+    let expected = [
+        ("createRuntime", chosen),
+        ("poststop", chosen),
+        ("createRuntime", open),
+        ("poststop", open),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    for (config, says) in [
+        (
+            opaque(json!({"vlan": 300})),
+            "it may choose from 100-199, and 300 is none of them",
+        ),
+        (json!([]), "it has to choose a VLAN from 100-199"),
+    ] {
+        node.claim("d", OTHER_UID, "n1/vfio", VF, config);
+        let line = driver.prepare(claim("d", OTHER_UID)).await.unwrap_err();
+        assert!(line.contains(says), "{line}");
+    }
+    assert_eq!(node.of_claims(), [of_claim(UID)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_is_prepared_as_often_as_kubelet_asks_and_after_a_reboot() {
     let node = Node::new().await;
     let (mut daemon, driver) = node.started().await;

@@ -316,6 +316,35 @@ async fn a_claim_that_has_the_name_of_another_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_status_that_somebody_else_changed_at_the_same_time_is_written_again() {
+    let node = Node::new().await;
+    let (_daemon, driver) = node.started().await;
+    node.function("c", UID);
+    node.api.conflict_once();
+    driver.prepare(claim("c", UID)).await.unwrap();
+    node.until_ready_is("c", "True", "Prepared").await;
+    assert_eq!(of(&node.api.written(), "default/c").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_is_known_before_what_describes_it_is_there() {
+    let node = Node::new().await;
+    let (_daemon, driver) = node.started().await;
+    node.function("c", UID);
+    // An instance that starts beside this one removes what describes claims that are not known.
+    let own = node.kubelet.0.join("plugins/onload.dev");
+    fs::write(own.join("dra-device-metadata"), "").unwrap();
+    let line = driver.prepare(claim("c", UID)).await.unwrap_err();
+    assert!(line.starts_with("writing what pods read to "), "{line}");
+    assert_eq!(
+        node.files_of_claims(),
+        [format!("claim.onload.dev-{UID}.claim")]
+    );
+    fs::remove_file(own.join("dra-device-metadata")).unwrap();
+    driver.prepare(claim("c", UID)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_claim_has_an_event_with_the_holder_and_a_number() {
     let node = Node::new().await;
     node.host.lease("vfio:0000:81:10.0", None);

@@ -46,6 +46,8 @@ pub(crate) struct Leased {
     pub(crate) most: u32,
     /// The interface that it is, where the claim says something of it.
     pub(crate) interface: Option<PodInterface>,
+    /// What its virtual function is to be, where the claim's hook sets that up.
+    pub(crate) vf: Option<VfConfig>,
 }
 
 /// An interface with what a claim says of it. The hook of the claim comes first and moves it, so that the device's own
@@ -57,18 +59,11 @@ pub(crate) struct PodInterface {
     pub(crate) mtu: Option<Mtu>,
     pub(crate) addresses: Vec<InterfaceAddress>,
     pub(crate) routes: Vec<Route>,
-    /// What its virtual function is to be, also where the claim says nothing of that: the claim's hook sets it up.
-    pub(crate) vf: Option<VfConfig>,
 }
 
 impl PodInterface {
-    fn arguments(&self, device: &LeasedDevice) -> HookArguments {
-        let vf = self.vf.iter().map(|vf| GivenVf {
-            device: device.clone(),
-            vf: vf.clone(),
-        });
+    fn arguments(&self) -> HookArguments {
         HookArguments {
-            vf: vf.collect(),
             netdev: vec![self.moved.clone()],
             address: self.given(&self.addresses),
             route: self.given(&self.routes),
@@ -185,12 +180,15 @@ fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
 /// The same program at the same stage, for a device and a claim.
 fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
     let interface = leased.interface.as_ref();
+    let vf = leased.vf.iter().map(|vf| GivenVf {
+        device: leased.device.clone(),
+        vf: vf.clone(),
+    });
     let asked = HookArguments {
         lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
-        ..interface.map_or_else(HookArguments::default, |interface| {
-            interface.arguments(&leased.device)
-        })
+        vf: vf.collect(),
+        ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
     };
     let mut hook = hook.clone();
     hook.args.truncate(2);
@@ -209,24 +207,27 @@ impl OwnSpecs {
         OwnSpecs { dir }
     }
 
-    /// Writes which claim it is, and its specification if it has something for itself. What is there already is not
-    /// written again: engines would read all of the directory anew.
-    pub(crate) fn write(&self, uid: &ClaimUid, owner: &Owner, own: Own<'_>) -> Result<()> {
-        fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
-        let dir = self.open().with_context(|| self.opening())?;
+    /// Writes which claim it is. That comes first, so that nothing of one is left that nobody can ask for.
+    pub(crate) fn write_owner(&self, uid: &ClaimUid, owner: &Owner) -> Result<()> {
         let owner = serde_json::to_vec(owner).with_context(|| self.opening())?;
-        // Who it is of comes first, so that no specification is left that nobody can ask for.
-        self.write_one(&dir, &file(uid, OWNER), &owner)?;
+        self.write_one(&file(uid, OWNER), &owner)
+    }
+
+    /// Writes the specification of a claim, if it has something for itself.
+    pub(crate) fn write(&self, uid: &ClaimUid, own: Own<'_>) -> Result<()> {
         match spec(uid, own) {
             None => Ok(()),
-            Some(spec) => self.write_one(&dir, &file(uid, SPEC), to_json(&spec).as_bytes()),
+            Some(spec) => self.write_one(&file(uid, SPEC), to_json(&spec).as_bytes()),
         }
     }
 
-    fn write_one(&self, dir: &OwnedFd, name: &str, bytes: &[u8]) -> Result<()> {
+    /// What is there already is not written again: engines would read all of the directory anew.
+    fn write_one(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if fs::read(self.dir.join(name)).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
+        fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
+        let dir = self.open().with_context(|| self.opening())?;
         let written = atomic::write_atomic(dir, OsStr::new(name), bytes, READABLE);
         written.with_context(|| self.writing())
     }
@@ -322,6 +323,7 @@ mod tests {
             device: format!("vfio:{name}").parse().unwrap(),
             most: 1,
             interface: None,
+            vf: None,
         }
     }
 
@@ -359,9 +361,8 @@ mod tests {
 
     fn write(specs: &OwnSpecs, names: &[&str]) {
         let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
-        specs
-            .write(&uid(), &owner(), own(&leased, &hooks()))
-            .unwrap();
+        specs.write_owner(&uid(), &owner()).unwrap();
+        specs.write(&uid(), own(&leased, &hooks())).unwrap();
     }
 
     #[test]
@@ -433,16 +434,15 @@ mod tests {
                 .map(|one| one.parse().unwrap())
                 .to_vec(),
             routes: vec!["198.51.100.0/24 via 192.0.2.1".parse().unwrap()],
-            vf: Some("vlan=100;vlans=100-199".parse().unwrap()),
         };
         let plain = PodInterface {
             name: None,
             mtu: None,
             addresses: Vec::new(),
             routes: Vec::new(),
-            vf: None,
             ..interface.clone()
         };
+        let vf = "vlan=100;vlans=100-199".parse().ok();
         let moved = ["--netdev", "ens1v0@0000:81:11.0"];
         let more = [
             "--vf",
@@ -459,10 +459,11 @@ mod tests {
             "ens1v0=net1",
         ];
         let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
-        for (interface, more) in [(interface, &more[..]), (plain, &[])] {
+        for (interface, vf, more) in [(interface, vf, &more[..]), (plain, None, &[])] {
             let leased = Leased {
                 device: "netdev:ens1v0".parse().unwrap(),
                 interface: Some(interface),
+                vf,
                 ..leased("a")
             };
             let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
@@ -474,6 +475,27 @@ mod tests {
             let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
             assert_eq!(asked.claim, Some(uid()));
         }
+    }
+
+    #[test]
+    fn the_hook_of_a_claim_sets_up_a_function_of_which_it_says_something() {
+        let set_up = Leased {
+            vf: "vlan=150;vlans=100-199".parse().ok(),
+            ..leased("0000:81:10.0")
+        };
+        let spec = spec(&uid(), own(&[set_up], &hooks())).unwrap();
+        validate(&spec).unwrap();
+        let hooks = &spec.devices[0].container_edits.hooks;
+        let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
+        let (device, vf) = (
+            "vfio:0000:81:10.0",
+            "vfio:0000:81:10.0=vlan=150;vlans=100-199",
+        );
+        let args_of = |stage| {
+            let leased = ["onload-hook", stage, "--lease", device];
+            [&leased[..], &["--claim", UID, "--vf", vf]].concat()
+        };
+        assert_eq!(args, [args_of("createRuntime"), args_of("poststop")]);
     }
 
     #[test]
@@ -572,11 +594,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cdi"), "").unwrap();
         let specs = OwnSpecs::new(dir.path().join("cdi"));
-        let error = specs.write(&uid(), &owner(), own(&[leased("a")], &hooks()));
-        let line = error.unwrap_err().to_string();
-        assert!(
-            line.starts_with("opening the directory of specifications "),
-            "{line}"
-        );
+        for written in [
+            specs.write_owner(&uid(), &owner()),
+            specs.write(&uid(), own(&[leased("a")], &hooks())),
+        ] {
+            let line = written.unwrap_err().to_string();
+            assert!(
+                line.starts_with("opening the directory of specifications "),
+                "{line}"
+            );
+        }
     }
 }

@@ -164,6 +164,8 @@ impl Preparer {
             pod_claim,
             devices: devices.map(|device| device.prepared.clone()).collect(),
         };
+        // First of all: a sweep of another instance removes what describes a claim that is not prepared.
+        self.node.own.write_owner(uid, &owner)?;
         let described = &decision.described;
         let mounts = self.node.metadata.write(uid, &owner, described)?;
         let hooks = &snapshot.lease_hooks;
@@ -173,7 +175,7 @@ impl Preparer {
             variables: &decision.variables,
             mounts: &mounts,
         };
-        self.node.own.write(uid, &owner, own)?;
+        self.node.own.write(uid, own)?;
         Ok((owner, decision.devices))
     }
 

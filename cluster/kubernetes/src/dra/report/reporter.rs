@@ -85,7 +85,8 @@ enum Done {
     Status {
         uid: ClaimUid,
         devices: Vec<AllocatedDeviceStatus>,
-        answer: Result<Box<ResourceClaim>, ApiError>,
+        /// The claim; none if there is no such one any more.
+        answer: Result<Option<Box<ResourceClaim>>, ApiError>,
     },
     /// With the name of an Event that was not written.
     Event(Result<(), (String, ApiError)>),
@@ -250,13 +251,13 @@ impl Reporter {
                 claim.last = Some(now);
                 claim.not_before = Some(now + claim.wait.next());
                 match answer {
-                    Ok(found) => {
+                    Ok(Some(found)) => {
                         self.said_of_status.clear();
                         let before = claim.told.replace(devices);
                         self.say_gone_bad(&uid, &before.unwrap_or_default(), &found);
                     }
-                    // There is no such claim any more: kubelet unprepares it, or has.
-                    Err(error) if is_gone(&error, &claim.owner.name) => claim.told = Some(devices),
+                    // kubelet unprepares it, or has.
+                    Ok(None) => claim.told = Some(devices),
                     Err(error) => {
                         claim.is_stale = true;
                         if is_refused(&error) {
@@ -333,7 +334,19 @@ async fn write_status(
     devices: Vec<AllocatedDeviceStatus>,
 ) -> Done {
     let written = api.apply_claim_devices(&namespace, &name, uid.as_str(), &devices);
-    let answer = written.await.map(Box::new);
+    let answer = match written.await {
+        Ok(found) => Ok(Some(Box::new(found))),
+        Err(error) if error.is_absent(&name) => Ok(None),
+        // Another claim has its name, or somebody else changed it at the same time.
+        Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
+            let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
+            match api.claim(&namespace, &name).await {
+                Ok(found) if !found.as_ref().is_some_and(is_it) => Ok(None),
+                _ => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    };
     Done::Status {
         uid,
         devices,
@@ -372,11 +385,6 @@ fn left_alone(error: &ApiError, refused: Option<Duration>) -> Option<Instant> {
 
 fn is_refused(error: &ApiError) -> bool {
     error.status() == Some(StatusCode::FORBIDDEN)
-}
-
-/// Whether there is no such claim, or another has its name.
-fn is_gone(error: &ApiError, name: &str) -> bool {
-    error.is_absent(name) || error.status() == Some(StatusCode::CONFLICT)
 }
 
 fn of_claim(claim: &Claim) -> ObjectReference {

@@ -31,6 +31,8 @@ struct Shared {
     /// Writes are answered when they may.
     writes: Semaphore,
     refuses_writes: AtomicBool,
+    /// Somebody else changes what is written next at the same time.
+    conflicts: AtomicBool,
 }
 
 /// What the driver has written: to the status of a claim, or an Event.
@@ -67,6 +69,7 @@ impl ClaimServer {
             written: Mutex::default(),
             writes: Semaphore::new(Semaphore::MAX_PERMITS),
             refuses_writes: AtomicBool::new(false),
+            conflicts: AtomicBool::new(false),
         });
         let path = "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}";
         let events = "/apis/events.k8s.io/v1/namespaces/{namespace}/events";
@@ -168,6 +171,11 @@ impl ClaimServer {
         self.shared.refuses_writes.store(true, Ordering::Relaxed);
     }
 
+    /// The next write is answered that somebody else was faster.
+    pub(crate) fn conflict_once(&self) {
+        self.shared.conflicts.store(true, Ordering::Relaxed);
+    }
+
     /// Answers nothing from now on, until it may.
     pub(crate) fn hold(&self) {
         self.shared.answers.forget_permits(Semaphore::MAX_PERMITS);
@@ -220,6 +228,10 @@ async fn note(
     shared.writes.acquire().await.unwrap().forget();
     if shared.refuses_writes.load(Ordering::Relaxed) {
         return Err(refusal(403, "Forbidden", "it has no right to"));
+    }
+    if shared.conflicts.swap(false, Ordering::Relaxed) {
+        let message = "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(refusal(409, "Conflict", message));
     }
     Ok(body)
 }

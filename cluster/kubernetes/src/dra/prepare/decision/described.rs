@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_core::class::Class;
-use onload_core::lease::Facts;
+use onload_core::lease::{Device as LeasedDevice, Facts};
 use onload_host::offers::Offer;
 use onload_sys::netlink::link::address_text;
 
@@ -48,8 +48,11 @@ impl Surroundings<'_> {
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);
         let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
-        let table = self.snapshot.vf.get(offer.name.as_str());
-        let set = table.and_then(|vf| vf.mac);
+        let device = LeasedDevice {
+            class: offer.class,
+            name: offer.name.clone(),
+        };
+        let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
             interface_name: Some(name.unwrap_or_else(|| moved.to_string())),
             ips: (!addresses.is_empty()).then_some(addresses),

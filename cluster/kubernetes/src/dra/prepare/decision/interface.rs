@@ -1,4 +1,4 @@
-//! What a claim or its class wants of an interface in the pod.
+//! What a claim or its class wants of an interface in the pod, or of a virtual function.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -8,6 +8,7 @@ use onload_core::class::Class;
 use onload_core::hook_arguments::MovedInterface;
 use onload_core::host_settings::Interface;
 use onload_core::kubernetes_settings::KubernetesSettings;
+use onload_core::lease::Device as LeasedDevice;
 use onload_core::netdev::address::{InterfaceAddress, Network};
 use onload_core::vf::VfConfig;
 use onload_host::offers::{Attribute, Offer};
@@ -27,16 +28,16 @@ pub(super) fn in_pod(
     offer: &Offer,
     allocated: &Allocated,
 ) -> Result<Option<PodInterface>> {
-    let Some((parameter, is_of_request)) = first_said(allocated) else {
-        // Its own hook moves it, to what the operator says.
-        if offer.class == Class::Netdev && !allocated.is_admin {
-            function(snapshot, offer, allocated)?;
-        }
+    let Some((parameter, is_of_request)) = first_said(offer.class, allocated) else {
         return Ok(None);
     };
     if offer.class != Class::Netdev {
         if is_of_request {
-            return Err(misplaced(parameter, "netdev", offer));
+            let classes = match parameter {
+                "vlan" => "netdev or vfio",
+                _ => "netdev",
+            };
+            return Err(misplaced(parameter, classes, offer));
         }
         return Ok(None);
     }
@@ -60,28 +61,39 @@ pub(super) fn in_pod(
         mtu: value(said.mtu.as_ref()),
         addresses: value(said.address.as_ref()).unwrap_or_default(),
         routes: value(said.routes.as_ref()).unwrap_or_default(),
-        vf: function(snapshot, offer, allocated)?,
     }))
 }
 
-/// What its virtual function is to be, if somebody says so. As any other container, a claim chooses from the VLANs that
-/// the operator lists for the device.
-fn function(snapshot: &Snapshot, offer: &Offer, allocated: &Allocated) -> Result<Option<VfConfig>> {
-    let mut vf = snapshot.vf.get(offer.name.as_str()).cloned();
+/// What the virtual function of a device is to be, if somebody says so. As any other container, a claim chooses from the
+/// VLANs that the operator lists for the device.
+pub(super) fn function(
+    snapshot: &Snapshot,
+    device: &LeasedDevice,
+    is_leased: bool,
+    allocated: &Allocated,
+) -> Result<Option<VfConfig>> {
+    if !Class::OF_FUNCTIONS.contains(&device.class) {
+        return Ok(None);
+    }
+    let mut vf = snapshot.vf.get(device).cloned();
     if let Some(said) = &allocated.parameters.vlan {
+        if !is_leased {
+            bail!(
+                "parameter vlan: the specification of {device} on this node has no hook, which would set it; look what `onload-ctk cdi generate` says there"
+            );
+        }
         let vf = vf.get_or_insert_default();
         match said.author {
             Author::Class => vf.vlan = Some(said.value),
             Author::Claim => vf.choose(said.value).map_err(|refused| {
                 anyhow!(
-                    "parameter vlan: netdev:{}, which \"vlans\" in the table vf of its pool or device says on this node: {refused}; ask its operator for vlans there, or for a DeviceClass with it",
-                    offer.name
+                    "parameter vlan: {device}, which \"vlans\" in the table vf of its pool or device says on this node: {refused}; ask its operator for vlans there, or for a DeviceClass with it"
                 )
             })?,
         }
     }
     let settings = vf.as_ref().map(VfConfig::settings).transpose();
-    settings.with_context(|| format!("netdev:{}", offer.name))?;
+    settings.with_context(|| device.to_string())?;
     Ok(vf)
 }
 
@@ -89,13 +101,14 @@ fn value<T: Clone>(said: Option<&Said<T>>) -> Option<T> {
     said.map(|said| said.value.clone())
 }
 
-/// A parameter for interfaces that was said: one of this request, if there is one.
-fn first_said(allocated: &Allocated) -> Option<(&'static str, bool)> {
+/// A parameter for interfaces alone that was said: one of this request, if there is one.
+fn first_said(class: Class, allocated: &Allocated) -> Option<(&'static str, bool)> {
     let said = &allocated.parameters;
+    let vlan = said.vlan.as_ref().filter(|_| class != Class::Vfio);
     let all = [
         ("name", said.name.as_ref().map(|said| said.is_of_request)),
         ("mtu", said.mtu.as_ref().map(|said| said.is_of_request)),
-        ("vlan", said.vlan.as_ref().map(|said| said.is_of_request)),
+        ("vlan", vlan.map(|said| said.is_of_request)),
         (
             "address",
             said.address.as_ref().map(|said| said.is_of_request),

@@ -106,27 +106,32 @@ impl Surroundings<'_> {
             return Ok(given);
         }
         let own = self.cdi_devices(offer, class)?;
-        if is_leased {
-            let leased = |name| leased(&allocated.request, offer, class, name);
-            given.leased = own.iter().map(leased).collect();
+        let leased = |name| leased(&allocated.request, offer, class, name);
+        let mut leased: Vec<Leased> = own.iter().map(leased).collect();
+        for leased in &mut leased {
+            let vf = interface::function(self.snapshot, &leased.device, is_leased, allocated)?;
             // An interface is one CDI device.
-            if let Some(only) = given.leased.first_mut() {
-                only.interface = in_pod;
-            }
+            leased.interface.clone_from(&in_pod);
+            // The device's own hook does what the operator alone says.
+            let is_said = in_pod.is_some() || allocated.parameters.vlan.is_some();
+            leased.vf = vf.filter(|_| is_said);
+        }
+        let is_set_up = leased.iter().any(|leased| leased.vf.is_some());
+        if is_leased {
+            given.leased = leased;
             given.beside = self.family(&allocated.request, offer);
         }
-        let interface = given.leased.first();
-        let interface = interface.and_then(|leased| leased.interface.as_ref());
-        let is_set_up = interface.is_some_and(|interface| interface.vf.is_some());
         // The hook of the claim has to come before the device's own, which then finds that the container has the
         // device already.
         let of_claim = given.leased.iter();
         given.ids = of_claim
             .map(|leased| own_name(uid, &leased.device))
             .collect();
-        // An interface has nothing but its hook, which would want the function as the operator alone says.
-        let own = own.iter().filter(|_| !is_set_up);
-        given.ids.extend(own.map(|name| cdi(class, name)));
+        // An interface has nothing but its hook, which would want the function as the operator alone says. That of a vfio
+        // function leaves to the claim's what that has set up, and brings nodes.
+        if !(is_set_up && class == Class::Netdev) {
+            given.ids.extend(own.iter().map(|name| cdi(class, name)));
+        }
         given.ids.extend(self.profile(profile)?);
         Ok(given)
     }
@@ -262,6 +267,7 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
         device: LeasedDevice { class, name },
         most: offer.most().unwrap_or(u32::MAX),
         interface: None,
+        vf: None,
     }
 }
 

@@ -188,6 +188,7 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
         device: "vfio:0000:81:10.0".parse().unwrap(),
         most: 1,
         interface: None,
+        vf: None,
     };
     assert_eq!(decision.leased, [leased]);
     assert_eq!(of_first(decision), ids);
@@ -342,6 +343,12 @@ fn node_with_interfaces() -> Snapshot {
     node
 }
 
+/// As the operator's configuration says of a virtual function.
+fn set_up(node: &mut Snapshot, device: &str, vf: &str) {
+    let device = device.parse().unwrap();
+    node.vf.insert(device, vf.parse().unwrap());
+}
+
 fn moved(request: &str, device: &str, parameters: &serde_json::Value) -> Allocated {
     allocated(request, "n1/netdev", device, parameters)
 }
@@ -365,7 +372,6 @@ fn the_hook_of_a_claim_moves_an_interface_as_the_claim_wants_it() {
         mtu: Some("1400".parse().unwrap()),
         addresses: vec!["192.0.2.10/24".parse().unwrap()],
         routes: vec!["198.51.100.0/25 via 192.0.2.1".parse().unwrap()],
-        vf: None,
     };
     assert_eq!(decision.leased[0].interface.as_ref(), Some(&whole));
     let named = moved("fast", "ens1v0", &json!({"name": "net1"}));
@@ -386,7 +392,8 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
         mac: Some("02:00:00:00:77:01".parse().unwrap()),
         ..VfConfig::default()
     };
-    node.vf.insert("ens1v1".to_owned(), of_function);
+    node.vf
+        .insert("netdev:ens1v1".parse().unwrap(), of_function);
     let network = |device| {
         let decision = decided_on(&node, vec![device]).unwrap();
         decision.described[0].prepared.network.clone()
@@ -468,14 +475,13 @@ fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
 fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
     let mut node = node_with_interfaces();
     let vf = |text: &str| Some(text.parse().unwrap());
-    node.vf.insert(
-        "ens1v0".to_owned(),
-        "vlans=100-199;trust=false".parse().unwrap(),
-    );
+    set_up(&mut node, "netdev:ens1v0", "vlans=100-199;trust=false");
     let decided = |vlan: u16| decided_on(&node, vec![moved("a", "ens1v0", &json!({"vlan": vlan}))]);
     let decision = decided(150).unwrap();
-    let interface = decision.leased[0].interface.as_ref().unwrap();
-    assert_eq!(interface.vf, vf("vlan=150;vlans=100-199;trust=false"));
+    assert_eq!(
+        decision.leased[0].vf,
+        vf("vlan=150;vlans=100-199;trust=false")
+    );
     // The device's own hook would want another VLAN, or none.
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
     assert_eq!(of_first(decision), [of_claim]);
@@ -500,19 +506,14 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
     let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
     unlisted.parameters.override_by(&said, true);
     let decision = decided_on(&node, vec![unlisted]).unwrap();
-    let interface = decision.leased[0].interface.as_ref().unwrap();
-    assert_eq!(interface.vf, vf("vlan=300"));
+    assert_eq!(decision.leased[0].vf, vf("vlan=300"));
 }
 
 #[test]
 fn a_claim_without_a_vlan_has_the_operator_s_or_is_refused_where_it_has_to_choose() {
     let mut node = node_with_interfaces();
-    node.vf
-        .insert("ens1v0".to_owned(), "vlans=100-199".parse().unwrap());
-    node.vf.insert(
-        "ens1v1".to_owned(),
-        "vlan=100;vlans=100-199".parse().unwrap(),
-    );
+    set_up(&mut node, "netdev:ens1v0", "vlans=100-199");
+    set_up(&mut node, "netdev:ens1v1", "vlan=100;vlans=100-199");
     for parameters in [json!({}), json!({"mtu": 1400})] {
         let refused = decided_on(&node, vec![moved("a", "ens1v0", &parameters)]).unwrap_err();
         let says = "request \"a\": netdev:ens1v0: it has to choose a VLAN from 100-199; ";
@@ -525,18 +526,82 @@ fn a_claim_without_a_vlan_has_the_operator_s_or_is_refused_where_it_has_to_choos
     decided_on(&node, vec![watching]).unwrap();
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v1");
     let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({}))]).unwrap();
-    assert_eq!(decision.leased[0].interface, None);
+    let leased = &decision.leased[0];
+    assert_eq!((&leased.interface, &leased.vf), (&None, &None));
     assert_eq!(
         of_first(decision),
         [of_claim.as_str(), "onload.dev/netdev=ens1v1"]
     );
     let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({"mtu": 1400}))]).unwrap();
-    let interface = decision.leased[0].interface.as_ref().unwrap();
     assert_eq!(
-        interface.vf,
+        decision.leased[0].vf,
         Some("vlan=100;vlans=100-199".parse().unwrap())
     );
     assert_eq!(of_first(decision), [of_claim]);
+}
+
+#[test]
+fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
+    let mut node = node_with_interfaces();
+    let vf = |vlan: u16| allocated("vf", "n1/vfio", "0000-81-10-0", &json!({"vlan": vlan}));
+    // An interface of the same name says nothing of it.
+    set_up(&mut node, "netdev:0000:81:10.0", "vlans=1-4000");
+    let beginning = "request \"vf\": parameter vlan: vfio:0000:81:10.0, which \"vlans\" in the table vf of its pool or device says on this node: ";
+    let end = "; ask its operator for vlans there, or for a DeviceClass with it";
+    for (table, says) in [
+        (None, "it may choose no VLAN"),
+        (Some("vlan=100"), "it may choose no VLAN"),
+        (
+            Some("vlan=100;vlans=100-149"),
+            "it may choose from 100-149, and 150 is none of them",
+        ),
+    ] {
+        if let Some(table) = table {
+            set_up(&mut node, "vfio:0000:81:10.0", table);
+        }
+        let refused = decided_on(&node, vec![vf(150)]).unwrap_err();
+        assert_eq!(refused, format!("{beginning}{says}{end}"));
+    }
+    set_up(&mut node, "vfio:0000:81:10.0", "vlans=100-199;trust=false");
+    let decision = decided_on(&node, vec![vf(150)]).unwrap();
+    let chosen = "vlan=150;vlans=100-199;trust=false".parse().unwrap();
+    assert_eq!(decision.leased[0].vf, Some(chosen));
+    let of_claim = format!("onload.dev/claim={UID}.vfio.0000:81:10.0");
+    let ids = [of_claim.as_str(), "onload.dev/vfio=0000:81:10.0"];
+    assert_eq!(of_first(decision), ids);
+    // It has to choose, and a class may say anything.
+    let mut unsaid = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
+    let refused = decided_on(&node, vec![unsaid.clone()]).unwrap_err();
+    let says = "request \"vf\": vfio:0000:81:10.0: it has to choose a VLAN from 100-199; ";
+    assert!(refused.starts_with(says), "{refused}");
+    let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
+    unsaid.parameters.override_by(&said, false);
+    let decision = decided_on(&node, vec![unsaid.clone()]).unwrap();
+    let set = "vlan=300;vlans=100-199;trust=false".parse().unwrap();
+    assert_eq!(decision.leased[0].vf, Some(set));
+    // What nobody would set is not given.
+    node.lease_hooks.remove(&Class::Vfio);
+    let refused = decided_on(&node, vec![unsaid]).unwrap_err();
+    let says = "request \"vf\": parameter vlan: the specification of vfio:0000:81:10.0 on this node has no hook";
+    assert!(refused.starts_with(says), "{refused}");
+}
+
+#[test]
+fn what_is_said_of_all_devices_of_a_claim_is_for_its_interfaces_and_functions() {
+    let mut node = node_with_interfaces();
+    set_up(&mut node, "netdev:ens1v0", "vlans=100-199");
+    set_up(&mut node, "vfio:0000:81:10.0", "vlans=150");
+    let both = |vlan: u16| {
+        let said = json!({"vlan": vlan, "mtu": 1400});
+        let function = allocated("any", "n1/vfio", "0000-81-10-0", &said);
+        let nic = allocated("any", "n1/nic", "ens1", &said);
+        decided_on(&node, vec![nic, moved("any", "ens1v0", &said), function])
+    };
+    let leased = both(150).unwrap().leased;
+    let vlans = leased.iter().map(|leased| leased.vf.as_ref().unwrap().vlan);
+    assert!(vlans.eq([Some(150.try_into().unwrap()); 2]));
+    let refused = both(160).unwrap_err();
+    assert!(refused.contains("vfio:0000:81:10.0"), "{refused}");
 }
 
 #[test]
@@ -577,8 +642,7 @@ fn a_name_and_an_address_are_for_one_interface() {
 #[test]
 fn what_is_said_of_an_interface_is_for_one_that_the_hook_moves() {
     let mut node = node_with_interfaces();
-    node.vf
-        .insert("ens1v0".to_owned(), "vlan=100".parse().unwrap());
+    set_up(&mut node, "netdev:ens1v0", "vlan=100");
     for parameter in [
         json!({"address": "192.0.2.10/24"}),
         json!({"name": "net1"}),
@@ -593,6 +657,13 @@ fn what_is_said_of_an_interface_is_for_one_that_the_hook_moves() {
         let of_nic = |request| allocated(request, "n1/nic", "ens1", &parameter);
         let refused = decided_on(&node, vec![of_nic("nic")]).unwrap_err();
         let says = format!("parameter {key} is for devices of class netdev");
+        assert!(refused.contains(&says), "{refused}");
+        let function = allocated("vf", "n1/vfio", "0000-81-10-0", &parameter);
+        let refused = decided_on(&node, vec![function]).unwrap_err();
+        let says = match key.as_str() {
+            "vlan" => "parameter vlan: vfio:0000:81:10.0, which".to_owned(),
+            _ => says,
+        };
         assert!(refused.contains(&says), "{refused}");
         // Said of all devices of a claim, it is for those that have a use for it.
         let both = vec![of_nic("any"), moved("any", "ens1v0", &parameter)];
