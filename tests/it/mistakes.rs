@@ -238,11 +238,11 @@ const CONFIGURED: &[(&str, &str)] = &[
     ),
     (
         "[annotations]\nallow = [\"nic\"]\n[annotations]\n",
-        "line 3: it is there already; write each key and section once",
+        "line 3: annotations is there already; write each key and section once",
     ),
     (
         "[annotations]\nallow = []\nallow = [\"nic\"]\n",
-        "line 3: it is there already; write each key and section once",
+        "line 3: allow is there already; write each key and section once",
     ),
     (
         "annotations:\n  allow: [nic]\n",

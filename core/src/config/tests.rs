@@ -867,7 +867,7 @@ fn the_hook_refuses_what_it_uses_and_does_not_understand() {
         "[cdi]\nmemlock = \"some\"\n => line 2: cdi.memlock: expected \"unlimited\" or",
         "[cdi]\nfdtable-size = 0\n => from 1 to 16777216",
         "[cdi]\nhook-path = \"hook\"\n => absolute path",
-        "[annotations]\nallow = []\nallow = []\n => line 3: it is there already; write each key and section once",
+        "[annotations]\nallow = []\nallow = []\n => line 3: allow is there already; write each key and section once",
         "[pools\n => line 1: ",
         "[annotations]\nroot_with_onload = \"refuse\"\n => line 2: unknown key \"annotations.root_with_onload\"; did you mean \"annotations.root-with-onload\"?",
         "[leases]\nshare = 5\n => line 2: leases.share: expected a table",

@@ -12,8 +12,14 @@ pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
     let key = at.and_then(|at| key_at(table.as_ref().ok()?.get_ref(), at));
     let mistake = at.filter(|_| table.is_err());
     let mistake = mistake.and_then(|at| mistake_at(text, at));
-    let message =
-        mistake.unwrap_or_else(|| in_toml(error.message().lines().next().unwrap_or_default()));
+    let named = error.span().and_then(|span| text.get(span));
+    let message = mistake.unwrap_or_else(|| match error.message().lines().next() {
+        Some("duplicate key") => format!(
+            "{} is there already; write each key and section once",
+            named.unwrap_or("it").trim()
+        ),
+        first => in_toml(first.unwrap_or_default()),
+    });
     at_line(text, at.unwrap_or_default(), key.as_deref(), &message)
 }
 
@@ -88,7 +94,6 @@ fn in_toml(message: &str) -> String {
         return match message {
             // Of an enumeration, no variant of which is a table.
             "wanted string or table" => "expected a string".to_owned(),
-            "duplicate key" => "it is there already; write each key and section once".to_owned(),
             other => other.to_owned(),
         };
     };
