@@ -4,13 +4,16 @@
 /// in either of its default directories.
 pub const LIBRARY: &str = "libonload.so";
 
-/// The OCI runtimes that the wrapper looks for when the configuration names none.
-pub const RUNTIMES: [&str; 5] = [
+/// The OCI runtimes that the wrapper looks for when the configuration names none. The last two come with the
+/// packages of CRI-O, which bring no others (cri-o/packaging, `10-crio.conf`).
+pub const RUNTIMES: [&str; 7] = [
     "/usr/bin/runc",
     "/usr/sbin/runc",
     "/usr/local/sbin/runc",
     "/usr/bin/crun",
     "/usr/local/bin/crun",
+    "/usr/libexec/crio/crun",
+    "/usr/libexec/crio/runc",
 ];
 
 /// The one-line file that is mounted at /etc/ld.so.preload; the package installs it.

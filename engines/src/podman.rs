@@ -19,6 +19,14 @@ use crate::toml::{
 pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
 const DIRECTORY: &str = "/etc/containers/containers.conf.d";
+/// All that podman 6 reads for root; earlier ones read [`DIRECTORY`] alone (containers.conf(5) of containers-common 0.67
+/// and 0.69).
+const DROP_INS: [&str; 4] = [
+    "/usr/share/containers/containers.conf.d",
+    "/usr/share/containers/containers.rootful.conf.d",
+    DIRECTORY,
+    "/etc/containers/containers.rootful.conf.d",
+];
 const PATTERN: &str = "*.conf";
 /// What podman reads where no file says otherwise.
 const DEFAULT_HOOKS_DIR: &str = "/usr/share/containers/oci/hooks.d";
@@ -47,8 +55,9 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let mut beside = vec![
         Beside::File("/usr/share/containers/containers.conf".into()),
         Beside::File("/etc/containers/containers.conf".into()),
-        Beside::Directory(DIRECTORY.into(), PATTERN.to_owned()),
     ];
+    let all = DROP_INS.map(|directory| Beside::Directory(directory.into(), PATTERN.to_owned()));
+    beside.extend(all);
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory != Path::new(DIRECTORY) {
         let above = directory.parent().unwrap_or(directory);
@@ -57,6 +66,17 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
         beside.push(own);
     }
     beside
+}
+
+/// podman 6 reads the drop-ins of all directories in the order of their names.
+fn is_read_after(other: &Other, file: &Path) -> bool {
+    let is_drop_in = |path: &Path| {
+        let mut all = DROP_INS.iter().map(Path::new);
+        path.parent()
+            .is_some_and(|parent| all.any(|directory| directory == parent))
+    };
+    other.is_read_after(file)
+        || is_drop_in(&other.path) && is_drop_in(file) && other.path.file_name() > file.file_name()
 }
 
 #[derive(Debug)]
@@ -82,7 +102,7 @@ fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
         }
         let later = default_runtime::later(other, &document, &DEFAULT_NAME);
         said.other_default = later
-            .filter(|_| other.is_read_after(file))
+            .filter(|_| is_read_after(other, file))
             .or(said.other_default);
         if let Some(hooks) = get(&document, &HOOKS) {
             said.hear(file, other, hooks);
@@ -94,7 +114,7 @@ fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
 impl Said {
     /// A file's list replaces those of earlier files, or is added to them.
     fn hear(&mut self, file: &Path, other: &Other, hooks: &Item) {
-        if other.is_read_after(file) {
+        if is_read_after(other, file) {
             let names_ours = texts(Some(hooks)).any(|dir| dir == HOOKS_DIR);
             if !appends(hooks) && !names_ours {
                 self.warnings.push(format!(

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::file::{Action, Beside, Decision, Files, Keep, Other};
 use crate::ours::RUNTIME_PATH;
 use crate::setup::{NO_FILE, Setup};
+use onload_core::onload::RUNTIMES;
 
 /// A file that somebody keeps for Docker, with things that we know nothing of.
 pub(crate) const DAEMON: &str = r#"{
@@ -230,6 +231,34 @@ fn imports_are_looked_up_as_containerd_does() {
     assert_eq!(beside, expected);
 }
 
+/// The settings that CRI-O's own packages bring for every distribution (cri-o/packaging of 2026-08): the runtimes and their
+/// monitor lie in a directory of CRI-O alone.
+const CRIO_OF_PACKAGES: &str = r#"[crio.image]
+signature_policy = "/etc/crio/policy.json"
+[crio.runtime]
+default_runtime = "crun"
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/libexec/crio/crun"
+runtime_root = "/run/crun"
+monitor_path = "/usr/libexec/crio/conmon" # ours
+allowed_annotations = [
+  "io.containers.trace-syscall",
+]
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/libexec/crio/runc"
+runtime_root = "/run/runc"
+monitor_path = "/usr/libexec/crio/conmon"
+"#;
+
+#[test]
+fn the_runtimes_of_crio_s_packages_are_among_those_that_ours_looks_for() {
+    for line in CRIO_OF_PACKAGES.lines() {
+        if let Some(path) = line.strip_prefix("runtime_path = ") {
+            assert!(RUNTIMES.contains(&path.trim_matches('"')), "{path}");
+        }
+    }
+}
+
 #[test]
 fn crio_gets_a_handler_like_its_default_one() {
     let mut files = files(None);
@@ -238,10 +267,7 @@ fn crio_gets_a_handler_like_its_default_one() {
             "/etc/crio/crio.conf",
             "[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\nmonitor_path = \"/usr/bin/old\"\n",
         ),
-        other(
-            "/etc/crio/crio.conf.d/10-crio.conf",
-            "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/usr/bin/crun\"\nruntime_root = \"/run/crun\"\nmonitor_path = \"/usr/libexec/crio/conmon\" # ours\nallowed_annotations = [\n  \"io.containers.trace-syscall\",\n]\n",
-        ),
+        other("/etc/crio/crio.conf.d/10-crio.conf", CRIO_OF_PACKAGES),
     ];
     let expected = r#"# Written by "onload-ctk runtime configure --runtime crio"; --remove takes it away.
 # A RuntimeClass with the handler "onload" gives its pods what their annotations ask for.
@@ -296,18 +322,68 @@ fn podman_keeps_the_hook_directories_of_other_files() {
     );
 }
 
+/// What podman 6 reads beside the usual directory.
+const OF_PODMAN_6: [&str; 3] = [
+    "/usr/share/containers/containers.conf.d",
+    "/usr/share/containers/containers.rootful.conf.d",
+    "/etc/containers/containers.rootful.conf.d",
+];
+
 #[test]
 fn a_later_file_of_podman_that_hides_our_hooks_is_told_of() {
-    let mut files = files(None);
-    let path = "/etc/containers/containers.conf.d/99-z.conf";
-    files.others = vec![other(path, "[engine]\nhooks_dir = [\"/b\"]\n")];
-    let decision = usual(Engine::Podman).configure(&files).unwrap();
-    assert_eq!(decision.warnings.len(), 1);
-    assert!(
-        decision.warnings[0].starts_with(path),
-        "{:?}",
+    let warnings = |path: &str| {
+        let mut files = files(None);
+        files.others = vec![other(path, "[engine]\nhooks_dir = [\"/b\"]\n")];
+        let decision = usual(Engine::Podman).configure(&files).unwrap();
         decision.warnings
+    };
+    for directory in OF_PODMAN_6
+        .into_iter()
+        .chain(["/etc/containers/containers.conf.d"])
+    {
+        let path = format!("{directory}/99-z.conf");
+        let said = warnings(&path);
+        assert!(said.len() == 1 && said[0].starts_with(&path), "{said:?}");
+        // Whatever its directory, it is read before ours.
+        assert_eq!(warnings(&format!("{directory}/50-a.conf")), [""; 0]);
+    }
+    assert_eq!(warnings("/srv/99-z.conf"), [""; 0]);
+}
+
+#[test]
+fn the_directories_of_podman_6_are_read_and_their_hooks_kept() {
+    let beside = usual(Engine::Podman).beside(None).unwrap();
+    for directory in OF_PODMAN_6 {
+        let expected = Beside::Directory(directory.into(), "*.conf".to_owned());
+        assert!(beside.contains(&expected), "{directory}");
+        let mut files = files(None);
+        let path = format!("{directory}/50-a.conf");
+        files.others = vec![other(&path, "[engine]\nhooks_dir = [\"/a\"]\n")];
+        let text = configured(Engine::Podman, files).now.unwrap();
+        assert!(
+            text.contains("hooks_dir = [\"/a\", \"/usr/share/onload-ctk"),
+            "{text}"
+        );
+    }
+}
+
+/// What is set in the file of containers-common 0.67 and 0.69 (Debian; Red Hat's and Fedora's packages have their own in
+/// the same place, and nothing in /etc): tables, and hardly a setting.
+const CONTAINERS_COMMON: &str = "[containers]\ndefault_sysctls = [\n  \"net.ipv4.ping_group_range=0 0\",\n]\n[secrets]\n[secrets.opts]\n[network]\n[engine]\n[engine.runtimes]\n[engine.runtimes_flags]\n[engine.volume_plugins]\n[machine]\n[farms]\n[podmansh]\n";
+
+#[test]
+fn podman_s_file_of_the_distribution_changes_nothing_in_ours() {
+    let mut with = files(None);
+    with.others = vec![other(
+        "/usr/share/containers/containers.conf",
+        CONTAINERS_COMMON,
+    )];
+    let configured_with = configured(Engine::Podman, with);
+    assert_eq!(
+        configured_with.now,
+        configured(Engine::Podman, files(None)).now
     );
+    assert_eq!(removed(Engine::Podman, configured_with).now, None);
 }
 
 #[test]

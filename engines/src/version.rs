@@ -67,6 +67,7 @@ pub(crate) const PODMAN: Readers = &[
     (Version(5, 1, 0), Cdi::V0_7_0),
     (Version(5, 2, 0), Cdi::V0_8_0),
     (Version(5, 5, 0), Cdi::V1_0_0),
+    (Version(6, 0, 0), Cdi::V1_1_0),
 ];
 /// CRI-O (`go.mod`).
 pub(crate) const CRIO: Readers = &[

@@ -249,7 +249,8 @@ onload_ctk_leave_runtime() {
     if [ -e /usr/bin/onload-container-runtime ] || ! onload_ctk_in_use; then
         return 0
     fi
-    for runtime in "$behind" /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun; do
+    for runtime in "$behind" /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun \
+        /usr/libexec/crio/crun /usr/libexec/crio/runc; do
         [ -x "$runtime" ] || continue
         ln -sf "$runtime" /usr/bin/onload-container-runtime
         for service in $(onload_ctk_kept); do

@@ -712,6 +712,9 @@ checks! {
         without_groups => "fail", "the IOMMU is off", "update-grub";
     an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),
         without_groups => "warn", "the IOMMU is off", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"";
+    suse_makes_the_boot_loader_s_file_by_another_command: "iommu", sriov("vfio-pci"),
+        |tree| { without_groups(tree); tree.file("/etc/os-release", "ID=\"sles\"\nID_LIKE=\"suse\"\n"); }
+        => "fail", "the IOMMU is off", "grub2-mkconfig -o /boot/grub2/grub.cfg";
     red_hats_boot_loader_is_told_by_grubby: "iommu", sriov("vfio-pci"),
         |tree| { without_groups(tree); tree.program("/usr/sbin/grubby", ""); }
         => "fail", "the IOMMU is off", "grubby --update-kernel=ALL --args=\"intel_iommu=on iommu=pt\"";
@@ -721,6 +724,9 @@ checks! {
     a_package_is_called_otherwise_than_its_program: "cpu-governor", with_governor(),
         |tree| { tree.attribute(&governor(1), "schedutil"); tree.file("/etc/os-release", "ID=debian\n"); }
         => "warn", "schedutil", "apt-get install linux-cpupower";
+    ubuntu_has_a_package_of_such_a_program_for_each_kernel: "cpu-governor", with_governor(),
+        |tree| { tree.attribute(&governor(1), "schedutil"); tree.file("/etc/os-release", "ID=ubuntu\nID_LIKE=debian\n"); }
+        => "warn", "schedutil", "apt-get install linux-tools-$(uname -r)";
     a_group_with_another_driver_fails_and_names_the_function: "iommu-groups", sriov("vfio-pci"),
         |tree| rebind(tree, "0000:81:02.1", "iavf")
         => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";

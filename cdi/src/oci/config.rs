@@ -925,6 +925,50 @@ impl OciConfig {
         Ok(paths)
     }
 
+    /// The interfaces that `linux.netDevices` moves: each one's name on the host, and its name in the container if that is
+    /// said.
+    ///
+    /// # Errors
+    /// [`OciConfigError::Read`].
+    pub fn net_devices(&self) -> Result<Vec<(String, Option<String>)>, OciConfigError> {
+        let Some(linux) = &self.linux else {
+            return Ok(Vec::new());
+        };
+        let read = || {
+            let Some(devices) = linux.object("netDevices")? else {
+                return Ok(Vec::new());
+            };
+            let named = |host: Cow<'_, str>| {
+                let device = devices.object(&host)?.unwrap_or_default();
+                device.refuse_case_variants(&["name"])?;
+                let name: Option<String> = device.read("name")?;
+                Ok((host.into_owned(), name.filter(|name| !name.is_empty())))
+            };
+            let named: Result<_, RawError> = devices.keys().map(named).collect();
+            named.map_err(|error| error.at("netDevices"))
+        };
+        read().map_err(|error| OciConfigError::Read(error.at("linux")))
+    }
+
+    /// Removes `linux.netDevices.<host>`, and the object with its last member.
+    ///
+    /// # Errors
+    /// [`OciConfigError::Change`].
+    pub fn net_device_remove(&mut self, host: &str) -> Result<(), OciConfigError> {
+        self.edit_linux(|linux| {
+            let Some(mut devices) = linux.object("netDevices")? else {
+                return Ok(());
+            };
+            devices.remove(host);
+            if devices.is_empty() {
+                linux.remove("netDevices");
+            } else {
+                linux.set_object("netDevices", &devices);
+            }
+            Ok(())
+        })
+    }
+
     /// Sets `linux.netDevices.<host>` to an interface named `name` in the container.
     ///
     /// # Errors

@@ -189,6 +189,44 @@ fn a_key_in_another_case_is_refused_since_go_takes_it_for_the_one_that_is_meant(
 }
 
 #[test]
+fn interfaces_that_move_are_read_and_taken_out_and_the_rest_stays() {
+    let text = r#"{"linux": {"a": 1e3, "netDevices": {"eth0": {"name": "net0", "odd": 1.0}, "eth1": {}, "eth2": {"name": ""}, "eth3": null}}}"#;
+    let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
+    let named = |host: &str, name: Option<&str>| (host.to_owned(), name.map(str::to_owned));
+    let all = [
+        named("eth0", Some("net0")),
+        named("eth1", None),
+        named("eth2", None),
+        named("eth3", None),
+    ];
+    assert_eq!(config.net_devices().expect("a list"), all);
+    for host in ["eth1", "eth2", "eth3", "eth9"] {
+        config.net_device_remove(host).expect("a change");
+    }
+    let written = String::from_utf8(config.to_bytes()).expect("text");
+    assert!(
+        written.contains(r#"{"name": "net0", "odd": 1.0}"#),
+        "{written}"
+    );
+    assert!(
+        written.contains("1e3") && !written.contains("eth1"),
+        "{written}"
+    );
+    config.net_device_remove("eth0").expect("a change");
+    let written = String::from_utf8(config.to_bytes()).expect("text");
+    assert!(!written.contains("netDevices"), "{written}");
+    assert!(config.net_devices().expect("a list").is_empty());
+    for wrong in [
+        r#"{"linux": {"netDevices": []}}"#,
+        r#"{"linux": {"netDevices": {"eth0": "net0"}}}"#,
+        r#"{"linux": {"netDevices": {"eth0": {"NAME": "net0"}}}}"#,
+    ] {
+        let config = OciConfig::parse(wrong.as_bytes()).expect(wrong);
+        assert!(config.net_devices().is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn what_is_no_configuration_is_refused() {
     for text in [
         "",

@@ -276,7 +276,8 @@ pub enum Mover {
 #[serde(default)]
 pub struct Runtime {
     /// The OCI runtime behind onload-container-runtime; empty: the first that exists of /usr/bin/runc,
-    /// /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun.
+    /// /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun, /usr/libexec/crio/crun,
+    /// /usr/libexec/crio/runc.
     pub path: PathBuf,
 }
 

@@ -21,6 +21,7 @@ use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
 use super::input::DecisionInput;
+use super::net_devices;
 use super::scan::{self, Places, Scanned};
 use crate::decide::cpuset;
 use crate::decide::device::Device;
@@ -95,7 +96,7 @@ pub(crate) fn give(
         report: Report::of_warnings(asked.warnings, settings.config.log.clone()),
         ..Outcome::default()
     };
-    if request == Request::default() {
+    if request == Request::default() && !input.moves_interfaces {
         return Ok(outcome);
     }
     request.open_bundles(&settings.config.bundles)?;
@@ -139,6 +140,9 @@ impl Filter<'_> {
             let (edits, devices) = self.edits(&mut config, decision, Some(&root?))?;
             oci::apply(&mut config, &edits, &CheckedNodes(&devices)).context(APPLYING)?;
         }
+        let taken = net_devices::take_over(&mut config, self.host, self.privilege)?;
+        oci::apply(&mut config, &taken.edits, &CheckedNodes(&[])).context(APPLYING)?;
+        self.outcome.report.reasons.extend(taken.reasons);
         self.memlock(&mut config, memlock).context(CONFIG_JSON)?;
         self.ipc_lock(&mut config).context(CONFIG_JSON)?;
         self.hugepages_limit(&mut config).context(CONFIG_JSON)?;

@@ -21,6 +21,8 @@ pub(crate) struct DecisionInput {
     /// The request of its annotations, which may be empty if there is a variable.
     pub request: Request,
     pub variables: Variables,
+    /// Whether `linux.netDevices` moves interfaces.
+    pub moves_interfaces: bool,
 }
 
 impl DecisionInput {
@@ -45,7 +47,8 @@ impl DecisionInput {
             }
             _ => Variables::default(),
         };
-        if request.is_none() && variables == Variables::default() {
+        let moves_interfaces = !config.net_devices().context(CONFIG_JSON)?.is_empty();
+        if request.is_none() && variables == Variables::default() && !moves_interfaces {
             return Ok(None);
         }
         Ok(Some(DecisionInput {
@@ -53,13 +56,14 @@ impl DecisionInput {
             config,
             request: request.unwrap_or_default(),
             variables,
+            moves_interfaces,
         }))
     }
 }
 
 pub(crate) fn too_large() -> Error {
     error!(
-        "config.json has onload.dev annotations, or the variable ONLOAD_CTK_REQUEST, and is larger than {MAX_BYTES} bytes"
+        "config.json has onload.dev annotations, the variable ONLOAD_CTK_REQUEST or linux.netDevices, and is larger than {MAX_BYTES} bytes"
     )
 }
 

@@ -6,5 +6,6 @@ pub(crate) mod bundle;
 pub(crate) mod devices;
 pub mod filter;
 pub(crate) mod input;
+mod net_devices;
 pub mod scan;
 pub mod state;

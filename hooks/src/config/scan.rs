@@ -16,6 +16,9 @@ use memchr::{memchr_iter, memmem};
 use onload_core::request::{DOMAIN, VARIABLE};
 use onload_sys::fs::regular::read_sized;
 
+/// What moves interfaces without asking us (runtime-spec 1.3, config-linux.md, "Network Devices").
+const NET_DEVICES: &str = "\"netDevices\"";
+
 /// The largest configuration or state that is parsed. A larger one with a request is refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
@@ -35,12 +38,13 @@ pub enum Places {
     VariableToo,
 }
 
-/// Whether the bytes may hold a request. An escaped letter elsewhere makes it true for no reason, which
+/// Whether the bytes may hold a request, or interfaces that the runtime moves. An escaped letter elsewhere makes it true for no reason, which
 /// only costs a parse; it is never false where a JSON string spells what is looked for.
 #[must_use]
 pub fn may_ask(json: &[u8], places: Places) -> bool {
     let with_variable = places == Places::VariableToo;
     holds(json, DOMAIN)
+        || holds(json, NET_DEVICES)
         || with_variable && holds(json, VARIABLE)
         || spells_a_letter(json, with_variable)
 }
@@ -135,6 +139,24 @@ mod tests {
 
     fn mentions_variable(json: &[u8]) -> bool {
         may_ask(json, Places::VariableToo)
+    }
+
+    #[test]
+    fn a_slash_that_crun_escapes_hides_nothing() {
+        assert!(mentions_domain(
+            br#"{"annotations":{"onload.dev\/nic":"all"}}"#
+        ));
+    }
+
+    #[test]
+    fn interfaces_that_the_runtime_moves_are_found_and_not_those_of_a_longer_word() {
+        for places in [Places::Annotations, Places::VariableToo] {
+            assert!(may_ask(br#"{"linux":{"netDevices":{"ens1":{}}}}"#, places));
+            assert!(!may_ask(
+                br#"{"annotations":{"a":"my netDevices","netDevicesB":"1"}}"#,
+                places
+            ));
+        }
     }
 
     #[test]

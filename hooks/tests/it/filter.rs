@@ -88,6 +88,16 @@ const CLOCKS: [&str; 2] = [
 const GDRCOPY: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/gdrcopy",
   "devices":[{"name":"gdrdrv","containerEdits":{"deviceNodes":[{"path":"/dev/gdrdrv","permissions":"rw"}]}}]}"#;
 
+/// As discovery writes it; `fast` is a pool.
+const NETDEV: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/netdev","devices":[
+    {"name":"ens1f0v3","containerEdits":{"env":["ONLOAD_CTK_NETDEV_ENS1F0V3=ens1f0v3"],"hooks":[
+      {"hookName":"createRuntime","path":"/usr/bin/onload-hook","args":["onload-hook","createRuntime",
+        "--lease","netdev:ens1f0v3","--netdev","ens1f0v3@0000:3b:02.1"],"env":["PATH=/usr/bin"]},
+      {"hookName":"poststop","path":"/usr/bin/onload-hook","args":["onload-hook","poststop",
+        "--lease","netdev:ens1f0v3","--netdev","ens1f0v3@0000:3b:02.1"],"env":["PATH=/usr/bin"]}]}},
+    {"name":"fast","containerEdits":{"hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook",
+      "args":["onload-hook","createRuntime","--take","netdev:fast"],"env":["PATH=/usr/bin"]}]}}]}"#;
+
 /// A host with these specifications, and a directory for the container's root and for sysfs.
 #[derive(Debug)]
 struct FakeHost {
@@ -231,7 +241,7 @@ impl HostView for FakeHost {
             .chain(&CLOCKS)
             .chain([&GDRCOPY])
             .chain(&CHOICES)
-            .chain([&VFIO])
+            .chain([&VFIO, &NETDEV])
             .enumerate()
             .map(|(at, text)| SpecSource {
                 path: PathBuf::from(format!("/etc/cdi/{at}.json")),
@@ -1591,5 +1601,139 @@ fn a_state_that_another_writer_writes_is_read() {
             (read.bundle, read.is_stopped),
             (PathBuf::from("/b"), is_stopped)
         );
+    }
+}
+
+/// A container whose configuration moves interfaces, as an engine writes it.
+fn moving(devices: &Value) -> Value {
+    let mut config = config(&json!({}));
+    config["linux"]["netDevices"] = devices.clone();
+    config
+}
+
+fn hook_words(config: &Value, stage: &str) -> Vec<String> {
+    let words = config["hooks"][stage][0]["args"].as_array().unwrap();
+    words
+        .iter()
+        .map(|word| word.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn an_interface_that_the_configuration_moves_is_moved_by_our_hook_where_it_is_offered() {
+    let devices = json!({"ens1f0v3": {"name": "net0"}, "eno9": {"name": "mgmt"}});
+    let after = FakeHost::new().after(&moving(&devices));
+    assert_eq!(
+        after["linux"]["netDevices"],
+        json!({"eno9": {"name": "mgmt"}})
+    );
+    for stage in ["createRuntime", "poststop"] {
+        let words = hook_words(&after, stage).join(" ");
+        let expected = format!(
+            "onload-hook {stage} --lease netdev:ens1f0v3 --netdev ens1f0v3@0000:3b:02.1 --rename ens1f0v3=net0"
+        );
+        assert_eq!(words, expected);
+    }
+    assert_eq!(env(&after), ["PATH=/bin"]);
+}
+
+#[test]
+fn an_interface_keeps_its_name_where_the_configuration_says_none_or_the_same() {
+    for device in [
+        json!({}),
+        json!({"name": ""}),
+        json!({"name": "ens1f0v3"}),
+        json!(null),
+    ] {
+        let after = FakeHost::new().after(&moving(&json!({"ens1f0v3": device})));
+        assert_eq!(after["linux"].get("netDevices"), None);
+        let words = hook_words(&after, "createRuntime");
+        assert!(!words.contains(&"--rename".to_owned()), "{words:?}");
+    }
+}
+
+#[test]
+fn the_same_configuration_is_changed_once() {
+    let host = FakeHost::new();
+    let after = host.after(&moving(&json!({"ens1f0v3": {}})));
+    assert_eq!(host.apply(&after).unwrap().config, None);
+}
+
+#[test]
+fn an_interface_that_is_not_offered_stays_with_the_runtime() {
+    for name in ["eno9", "fast"] {
+        let config = moving(&json!({name: {"name": "net0"}}));
+        assert_eq!(
+            FakeHost::new().apply(&config).unwrap().config,
+            None,
+            "{name}"
+        );
+    }
+    let mut host = FakeHost::new();
+    host.privilege.is_initial_namespace = false;
+    assert_eq!(
+        host.apply(&moving(&json!({"ens1f0v3": {}})))
+            .unwrap()
+            .config,
+        None
+    );
+}
+
+#[test]
+fn what_is_not_there_or_is_text_elsewhere_moves_nothing() {
+    for devices in [json!({}), json!(null)] {
+        assert_eq!(
+            FakeHost::new().apply(&moving(&devices)).unwrap().config,
+            None
+        );
+    }
+    let mut config = config(&json!({"note": "\"netDevices\": {\"ens1f0v3\": {}}"}));
+    config["netDevices"] = json!({"ens1f0v3": {}});
+    assert_eq!(FakeHost::new().apply(&config).unwrap().config, None);
+}
+
+#[test]
+fn an_interface_that_is_asked_for_twice_is_refused() {
+    let twice = "linux.netDevices: the container is given netdev \"ens1f0v3\" by onload.dev too; ask for it once";
+    let mut by_annotation = ask("netdev", "ens1f0v3");
+    by_annotation["linux"]["netDevices"] = json!({"ens1f0v3": {"name": "net0"}});
+    assert_eq!(FakeHost::new().refusal(&by_annotation), twice);
+    // By our specification, which an engine applied.
+    let mut by_cdi = FakeHost::new().after(&ask("netdev", "ens1f0v3"));
+    by_cdi["annotations"] = json!({});
+    by_cdi["linux"]["netDevices"] = json!({"ens1f0v3": {}});
+    assert_eq!(FakeHost::new().refusal(&by_cdi), twice);
+    // Another one beside it is moved too.
+    by_annotation["linux"]["netDevices"] = json!({"eno9": {}});
+    assert_eq!(
+        FakeHost::new().after(&by_annotation)["linux"]["netDevices"],
+        json!({"eno9": {}})
+    );
+}
+
+#[test]
+fn a_drained_interface_is_refused_to_a_configuration_too() {
+    let host = FakeHost {
+        drain: r#"{"version":1,"drained":[{"class":"netdev","name":"eno9","since":1,"reason":"cable"}]}"#,
+        ..FakeHost::new()
+    };
+    let refusal = host.refusal(&moving(&json!({"eno9": {}})));
+    assert!(
+        refusal.starts_with("linux.netDevices: netdev \"eno9\" is drained"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_configuration_whose_moves_are_not_understood_is_refused() {
+    for (devices, problem) in [
+        (json!([]), "linux"),
+        (json!({"ens1f0v3": 1}), "netDevices"),
+        (json!({"ens1f0v3": {"name": 1}}), "netDevices"),
+        (json!({"ens1f0v3": {"Name": "net0"}}), "netDevices"),
+        (json!({"ens1f0v3": {"name": "a/b"}}), "linux.netDevices: "),
+    ] {
+        let refusal = FakeHost::new().refusal(&moving(&devices));
+        assert!(refusal.contains(problem), "{devices}: {refusal}");
     }
 }

@@ -298,7 +298,7 @@ fn a_configuration_of_50_megabytes_passes_if_it_asks_for_nothing_and_is_refused_
         let message = refused(&sandbox, &before, &wrap(&sandbox));
         assert!(
             message.contains(
-                "container c1: config.json has onload.dev annotations, or the variable ONLOAD_CTK_REQUEST, and is larger"
+                "container c1: config.json has onload.dev annotations, the variable ONLOAD_CTK_REQUEST or linux.netDevices, and is larger"
             ),
             "{message}"
         );

@@ -8,9 +8,9 @@
     reason = "a test"
 )]
 
-use crate::common::Sandbox;
 use crate::common::moving::{self, can_move, first, sandbox};
-use serde_json::Value;
+use crate::common::{Sandbox, WRAPPER_THERE};
+use serde_json::{Value, json};
 
 pub(crate) const DEVICES: &str = r#"
 function_of() { # NUMBER NAME ADDRESS
@@ -725,4 +725,71 @@ fn one_that_onload_has_registered_moves_as_it_is() {
         rm -r $nic $register
         gone one; same unloaded; free unloaded"#;
     on_both(&sandbox, &[ONLOAD, script].concat());
+}
+
+/// The hook as a specification names it: it knows of the stand-ins.
+const BY_STAND_INS: &str = "/opt/onload/by-stand-ins";
+
+/// Containers of the runtime `onload` whose configurations move the same interface, each in a namespace of its own.
+fn moving_the_same() -> Sandbox {
+    let moving = |netns: &str| {
+        let mut config = moving::container(Some(netns), &stand_ins(), &[]);
+        config.as_object_mut().unwrap().remove("hooks");
+        config["linux"]["netDevices"] = json!({"ens1v0": {"name": "net0"}});
+        config
+    };
+    let sandbox = sandbox(&[("one", moving("one")), ("two", moving("two"))]);
+    let hook = format!(
+        "#!/bin/sh\nexec /opt/onload/stand-ins {} \"$@\"\n",
+        stand_ins()
+    );
+    sandbox.file(BY_STAND_INS, hook);
+    sandbox.chmod(BY_STAND_INS, 0o755);
+    let hook = |stage: &str| {
+        let lease = [
+            "--lease",
+            "netdev:ens1v0",
+            "--netdev",
+            "ens1v0@0000:03:10.0",
+        ];
+        let args: Vec<&str> = ["onload-hook", stage].into_iter().chain(lease).collect();
+        json!({"hookName": stage, "path": BY_STAND_INS, "args": args, "env": ["PATH=/usr/bin"]})
+    };
+    let hooks = json!([hook("createRuntime"), hook("poststop")]);
+    let spec = json!({
+        "cdiVersion": "0.3.0",
+        "kind": "onload.dev/netdev",
+        "devices": [{"name": "ens1v0", "containerEdits": {"hooks": hooks}}],
+    });
+    sandbox.file("/etc/cdi/onload.dev-netdev.json", spec.to_string());
+    sandbox
+}
+
+#[test]
+fn an_interface_that_configurations_move_has_one_holder_and_comes_back_as_it_was() {
+    if !can_move() {
+        return;
+    }
+    let script = r#"
+        RUNTIME="WRAPPER ${RUNTIME#* }"
+        make one || fail "$(cat /tmp/err)"
+        ip -n one link show net0 | grep -q 'UP.*mtu 1400' || fail "$(ip -n one link)"
+        ip link show ens1v0 2>/dev/null && fail "still on the host"
+        grep -q "$ID-one" /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "no lease"
+        make two && fail "a second container has it too"
+        grep -q "it is held by container $ID-one" /tmp/err || fail "$(cat /tmp/err)"
+        gone two
+        ip -n one link show net0 >/dev/null || fail "taken from the first one"
+        gone one; same "the first one's end"; free "the first one's end"
+        make two || fail "$(cat /tmp/err)"
+        ip -n two link show net0 >/dev/null || fail "$(ip -n two link)"
+        gone two; same "the second one's end"; free "the second one's end""#;
+    let script = script.replace("WRAPPER", WRAPPER_THERE);
+    for runtime in ["runc", "crun"] {
+        let sandbox = moving_the_same();
+        if runtime == "crun" {
+            sandbox.allow(&[], "[runtime]\npath = \"/usr/bin/crun\"\n");
+        }
+        moving::on(&sandbox, runtime, &stand_ins(), DEVICES, &script);
+    }
 }

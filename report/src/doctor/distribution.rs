@@ -8,6 +8,7 @@ use onload_host::host::{Host, HostError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distribution {
     Debian,
+    Ubuntu,
     RedHat,
     Suse,
     Arch,
@@ -46,7 +47,8 @@ impl Distribution {
         let words = [value("ID"), value("ID_LIKE")];
         let mut words = words.into_iter().flat_map(str::split_whitespace);
         words.find_map(|word| match word {
-            "debian" | "ubuntu" => Some(Distribution::Debian),
+            "debian" => Some(Distribution::Debian),
+            "ubuntu" => Some(Distribution::Ubuntu),
             "fedora" | "rhel" | "centos" => Some(Distribution::RedHat),
             "suse" | "opensuse" | "sles" => Some(Distribution::Suse),
             "arch" => Some(Distribution::Arch),
@@ -61,11 +63,14 @@ impl Distribution {
         match (program, self) {
             ("lspci" | "setpci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
+            // One for each kernel: what is in /usr/bin only executes it.
+            ("cpupower", Distribution::Ubuntu) => "linux-tools-$(uname -r)",
             ("cpupower", Distribution::RedHat) => "kernel-tools",
-            (LIBIBVERBS, Distribution::Debian) => "ibverbs-providers",
+            (LIBIBVERBS, Distribution::Debian | Distribution::Ubuntu) => "ibverbs-providers",
             (LIBIBVERBS, Distribution::RedHat | Distribution::Suse) => "libibverbs",
             (LIBIBVERBS, Distribution::Arch | Distribution::Alpine) => "rdma-core",
-            (LIBRDMACM, Distribution::Debian) => "rdmacm-utils",
+            // The library's own package has a name that differs between releases.
+            (LIBRDMACM, Distribution::Debian | Distribution::Ubuntu) => "rdmacm-utils",
             (LIBRDMACM, Distribution::RedHat) => "librdmacm",
             (LIBRDMACM, Distribution::Suse) => "librdmacm1",
             (LIBRDMACM, Distribution::Arch | Distribution::Alpine) => "rdma-core",
@@ -76,7 +81,7 @@ impl Distribution {
     /// The command that installs a package of the distribution's own.
     pub(super) fn install(self, package: &str) -> String {
         let command = match self {
-            Distribution::Debian => "apt-get install",
+            Distribution::Debian | Distribution::Ubuntu => "apt-get install",
             Distribution::RedHat => "dnf install",
             Distribution::Suse => "zypper install",
             Distribution::Arch => "pacman -S",
@@ -84,42 +89,125 @@ impl Distribution {
         };
         format!("{command} {package}")
     }
+
+    /// The command that makes GRUB's configuration of /etc/default/grub.
+    pub(super) fn update_grub(self) -> &'static str {
+        match self {
+            Distribution::Debian | Distribution::Ubuntu | Distribution::Alpine => "update-grub",
+            Distribution::RedHat | Distribution::Suse => "grub2-mkconfig -o /boot/grub2/grub.cfg",
+            Distribution::Arch => "grub-mkconfig -o /boot/grub/grub.cfg",
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The lines of os-release that count, as each release has them.
+    const RELEASES: [(&str, Option<Distribution>); 24] = [
+        ("ID=debian\nVERSION_ID=\"13\"\n", Some(Distribution::Debian)),
+        (
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n",
+            Some(Distribution::Ubuntu),
+        ),
+        (
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n",
+            Some(Distribution::Ubuntu),
+        ),
+        (
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"26.04\"\n",
+            Some(Distribution::Ubuntu),
+        ),
+        (
+            "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n",
+            Some(Distribution::Ubuntu),
+        ),
+        ("ID=raspbian\nID_LIKE=debian\n", Some(Distribution::Debian)),
+        (
+            "ID=\"rhel\"\nID_LIKE=\"fedora\"\nVERSION_ID=\"9.6\"\n",
+            Some(Distribution::RedHat),
+        ),
+        (
+            "ID=\"rhel\"\nID_LIKE=\"centos fedora\"\nVERSION_ID=\"10.0\"\n",
+            Some(Distribution::RedHat),
+        ),
+        (
+            "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
+            Some(Distribution::RedHat),
+        ),
+        (
+            "ID=\"almalinux\"\nID_LIKE=\"rhel centos fedora\"\n",
+            Some(Distribution::RedHat),
+        ),
+        (
+            "ID=\"centos\"\nID_LIKE=\"rhel fedora\"\n",
+            Some(Distribution::RedHat),
+        ),
+        (
+            "ID=\"ol\"\nID_LIKE=\"fedora\"\n",
+            Some(Distribution::RedHat),
+        ),
+        (
+            "ID=\"amzn\"\nID_LIKE=\"fedora\"\n",
+            Some(Distribution::RedHat),
+        ),
+        ("ID=fedora\n", Some(Distribution::RedHat)),
+        (
+            "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\nVERSION_ID=\"15.6\"\n",
+            Some(Distribution::Suse),
+        ),
+        (
+            "ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n",
+            Some(Distribution::Suse),
+        ),
+        (
+            "ID=\"sles\"\nID_LIKE=\"suse\"\nVERSION_ID=\"15.7\"\n",
+            Some(Distribution::Suse),
+        ),
+        (
+            "ID=\"sle-micro\"\nID_LIKE=\"suse\"\n",
+            Some(Distribution::Suse),
+        ),
+        ("ID=arch\nBUILD_ID=rolling\n", Some(Distribution::Arch)),
+        ("ID=manjaro\nID_LIKE=arch\n", Some(Distribution::Arch)),
+        ("ID=alpine\nVERSION_ID=3.22.0\n", Some(Distribution::Alpine)),
+        ("ID='alpine'\n", Some(Distribution::Alpine)),
+        ("VERSION_ID=\"12\"\nBUILD_ID=debian\n", None),
+        ("", None),
+    ];
+
     #[test]
     fn a_distribution_is_told_by_its_own_name_or_by_what_it_is_like() {
-        for (text, known) in [
-            (
-                "PRETTY_NAME=\"Debian\"\nID=debian\n",
-                Some(Distribution::Debian),
-            ),
-            (
-                "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n",
-                Some(Distribution::Debian),
-            ),
-            (
-                "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
-                Some(Distribution::RedHat),
-            ),
-            ("ID=fedora\n", Some(Distribution::RedHat)),
-            (
-                "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n",
-                Some(Distribution::Suse),
-            ),
-            ("ID=\"sles\"\nID_LIKE=\"suse\"\n", Some(Distribution::Suse)),
-            ("ID=arch\n", Some(Distribution::Arch)),
-            (
-                "ID='alpine'\nVERSION_ID=3.22.0\n",
-                Some(Distribution::Alpine),
-            ),
-            ("VERSION_ID=\"12\"\nBUILD_ID=debian\n", None),
-            ("", None),
-        ] {
+        for (text, known) in RELEASES {
             assert_eq!(Distribution::named(text), known, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_distribution_is_told_of_its_own_packages() {
+        use Distribution::{Alpine, Arch, Debian, RedHat, Suse, Ubuntu};
+        for (distribution, cpupower, verbs, rdmacm) in [
+            (
+                Debian,
+                "linux-cpupower",
+                "ibverbs-providers",
+                "rdmacm-utils",
+            ),
+            (
+                Ubuntu,
+                "linux-tools-$(uname -r)",
+                "ibverbs-providers",
+                "rdmacm-utils",
+            ),
+            (RedHat, "kernel-tools", "libibverbs", "librdmacm"),
+            (Suse, "cpupower", "libibverbs", "librdmacm1"),
+            (Arch, "cpupower", "rdma-core", "rdma-core"),
+            (Alpine, "cpupower", "rdma-core", "rdma-core"),
+        ] {
+            let packages = ["cpupower", LIBIBVERBS, LIBRDMACM, "lspci"];
+            let packages = packages.map(|program| distribution.package(program));
+            assert_eq!(packages, [cpupower, verbs, rdmacm, "pciutils"]);
         }
     }
 }

@@ -68,7 +68,7 @@ impl Examined<'_> {
     /// How the package's files come back: no archive of a distribution has it.
     pub(super) fn reinstall(&self) -> Result<Remedy, HostError> {
         let from = match Distribution::of(self.host)? {
-            Distribution::Debian => "its file: dpkg -i onload-ctk_*.deb",
+            Distribution::Debian | Distribution::Ubuntu => "its file: dpkg -i onload-ctk_*.deb",
             Distribution::RedHat | Distribution::Suse => {
                 "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm"
             }

@@ -1,8 +1,9 @@
-//! How a word comes onto the kernel's command line, on Debian's and on Red Hat's systems.
+//! How a word comes onto the kernel's command line: by grubby, as Red Hat's systems have it, or by GRUB's settings.
 
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
 use super::examined::Examined;
 
 /// Edits the entries of the boot loader, where Red Hat's are.
@@ -53,7 +54,8 @@ fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, Hos
     Ok(if examined.is_file(GRUBBY)? {
         finding
     } else {
-        finding.then(Remedy::run("update-grub"))
+        let update = Distribution::of(examined.host)?.update_grub();
+        finding.then(Remedy::run(update))
     })
 }
 

@@ -1,0 +1,105 @@
+//! Interfaces that `linux.netDevices` of the configuration moves: the engine, or a specification of somebody else, wants
+//! them moved by the runtime, which knows of no lease and leaves them as the container made them. Those that this host
+//! offers as `netdev` are moved by the hook of our specification instead, so that they have one holder, whoever asks.
+
+use std::iter;
+
+use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_core::class::Class;
+use onload_core::hook_arguments::{Given, HookArguments};
+use onload_core::netdev::name::NewName;
+use onload_sys::bail;
+use onload_sys::error::{Context, Result};
+use onload_sys::text::Quoted;
+
+use crate::decide::host::{HostView, Privilege};
+use crate::decide::subject::CONFIG_JSON;
+
+/// What such a failure begins with.
+const ORIGIN: &str = "linux.netDevices";
+
+/// What is to be applied in place of the interfaces that it takes out.
+#[derive(Default)]
+pub(super) struct TakenOver {
+    pub(super) edits: ContainerEdits,
+    pub(super) reasons: Vec<String>,
+}
+
+/// Leaves the interfaces that are offered to our hook. Any other stays with the runtime: nobody leases it.
+pub(super) fn take_over(
+    config: &mut OciConfig,
+    host: &dyn HostView,
+    privilege: Privilege,
+) -> Result<TakenOver> {
+    let mut taken = TakenOver::default();
+    let moved = config.net_devices().context(CONFIG_JSON)?;
+    // No runtime moves one for a container that is not root's.
+    if moved.is_empty() || !privilege.is_initial_namespace {
+        return Ok(taken);
+    }
+    let specs = host.specs(&[Class::Netdev])?;
+    for (name, inside) in moved {
+        let Some(found) = specs.find(Class::Netdev, &name) else {
+            if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {
+                bail!("{ORIGIN}: netdev {} is {drained}", Quoted(&name));
+            }
+            continue;
+        };
+        let shared = &found.spec.container_edits.hooks;
+        let hooks = shared.iter().chain(&found.device.container_edits.hooks);
+        let hooks =
+            hooks.filter_map(|hook| of_interface(hook, &name, inside.as_deref()).transpose());
+        let hooks: Vec<Hook> = hooks.collect::<Result<_>>()?;
+        // A pool, or one that a CNI plugin moves.
+        if hooks.is_empty() {
+            continue;
+        }
+        if is_moved_by_hook(config, &name).context(CONFIG_JSON)? {
+            bail!(
+                "{ORIGIN}: the container is given netdev {} by onload.dev too; ask for it once",
+                Quoted(&name)
+            );
+        }
+        config.net_device_remove(&name).context(CONFIG_JSON)?;
+        taken.edits.hooks.extend(hooks);
+        taken.reasons.push(format!(
+            "{ORIGIN}: {name} is offered as netdev, so onload-hook moves and leases it"
+        ));
+    }
+    Ok(taken)
+}
+
+/// A hook of a specification if it moves the interface, by its name in the container.
+fn of_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
+    let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        return Ok(None);
+    };
+    let [moved] = arguments.netdev.as_slice() else {
+        return Ok(None);
+    };
+    let interface = moved.name.clone();
+    if interface.to_string() != name {
+        return Ok(None);
+    }
+    let mut hook = hook.clone();
+    if let Some(inside) = inside.filter(|inside| *inside != name) {
+        let value: NewName = inside.parse().context(ORIGIN)?;
+        arguments.rename = iter::once(Given { interface, value }).collect();
+        arguments.replace_in(&mut hook.args);
+    }
+    Ok(Some(hook))
+}
+
+/// Whether a hook of the configuration moves it already.
+fn is_moved_by_hook(config: &OciConfig, name: &str) -> Result<bool, OciConfigError> {
+    let mut is_moved = false;
+    for stage in [HookName::CreateRuntime, HookName::Prestart] {
+        config.each_hook(stage, |hook| {
+            let asked = HookArguments::of_command(hook.args.as_deref().unwrap_or_default());
+            let mut interfaces = asked.iter().flat_map(|(_, asked)| &asked.netdev);
+            is_moved |= interfaces.any(|moved| moved.name.to_string() == name);
+        })?;
+    }
+    Ok(is_moved)
+}
