@@ -134,7 +134,9 @@ const FLOW_FILTERS: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_fl
 
 const FUNCTIONS: [&str; 3] = ["0000:81:00.0", "0000:81:02.0", "0000:81:02.1"];
 
-fn without_groups(tree: &Tree) {
+/// On a machine of that architecture, as the kernel names it.
+fn without_groups(tree: &Tree, arch: &str) {
+    tree.attribute("/proc/sys/kernel/arch", arch);
     for function in FUNCTIONS {
         tree.remove(&format!("/sys/devices/pci0000:81/{function}/iommu_group"));
     }
@@ -709,15 +711,20 @@ checks! {
         |tree| { tree.file(RESTARTED, STAYS_DOWN); }
         => "warn", "moby issue 49989", "docker start 0123456789ab";
     an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
-        without_groups => "fail", "the IOMMU is off", "update-grub";
+        |tree| without_groups(tree, "x86_64")
+        => "fail", "the IOMMU is off", "update-grub";
     an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),
-        without_groups => "warn", "the IOMMU is off", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"";
+        |tree| without_groups(tree, "x86_64")
+        => "warn", "the IOMMU is off", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"";
     suse_makes_the_boot_loader_s_file_by_another_command: "iommu", sriov("vfio-pci"),
-        |tree| { without_groups(tree); tree.file("/etc/os-release", "ID=\"sles\"\nID_LIKE=\"suse\"\n"); }
+        |tree| { without_groups(tree, "x86_64"); tree.file("/etc/os-release", "ID=\"sles\"\nID_LIKE=\"suse\"\n"); }
         => "fail", "the IOMMU is off", "grub2-mkconfig -o /boot/grub2/grub.cfg";
     red_hats_boot_loader_is_told_by_grubby: "iommu", sriov("vfio-pci"),
-        |tree| { without_groups(tree); tree.program("/usr/sbin/grubby", ""); }
+        |tree| { without_groups(tree, "x86_64"); tree.program("/usr/sbin/grubby", ""); }
         => "fail", "the IOMMU is off", "grubby --update-kernel=ALL --args=\"intel_iommu=on iommu=pt\"";
+    an_smmu_that_is_off_is_turned_on_in_the_firmware: "iommu", sriov("vfio-pci"),
+        |tree| without_groups(tree, "aarch64")
+        => "fail", "the IOMMU is off", "systemctl reboot --firmware-setup";
     a_program_that_is_not_there_is_installed_first: "physical-functions", sriov("iavf"),
         |tree| { rebind(tree, "0000:81:00.0", "vfio-pci"); tree.file("/etc/os-release", "ID=fedora\n"); }
         => "warn", "bound to vfio-pci", "dnf install driverctl";
@@ -824,6 +831,18 @@ checks! {
     an_iommu_that_translates_is_warned_of: "gpu-iommu", paired(),
         |tree| { tree.attribute("/sys/kernel/iommu_groups/8/type", "DMA-FQ"); }
         => "warn", "translates (DMA-FQ) what 0000:14:00.0 does", "systemctl reboot";
+    an_iommu_of_intel_or_amd_passes_on_by_its_word: "gpu-iommu", paired(),
+        |tree| {
+            tree.attribute("/sys/kernel/iommu_groups/8/type", "DMA-FQ");
+            tree.attribute("/proc/sys/kernel/arch", "x86_64");
+        }
+        => "warn", "translates (DMA-FQ)", "$GRUB_CMDLINE_LINUX iommu=pt";
+    an_smmu_passes_on_by_another_word: "gpu-iommu", paired(),
+        |tree| {
+            tree.attribute("/sys/kernel/iommu_groups/8/type", "DMA-FQ");
+            tree.attribute("/proc/sys/kernel/arch", "aarch64");
+        }
+        => "warn", "translates (DMA-FQ)", "$GRUB_CMDLINE_LINUX iommu.passthrough=1";
     a_nic_on_the_other_node_is_warned_of: "gpu-node", paired(),
         |tree| {
             tree.machine("pci0000:80 1\n  bridge 0000:80:01.0\n    gpu 0000:81:00.0 10de:2330\n");
@@ -1205,7 +1224,7 @@ fn what_does_not_pass_says_what_was_looked_at_and_what_to_do() {
 #[test]
 fn a_command_stays_on_one_line_and_the_rest_keeps_to_the_terminal() {
     let tree = sriov("vfio-pci");
-    without_groups(&tree);
+    without_groups(&tree, "x86_64");
     let shown = run(on(tree.root(), &["doctor"]).env("COLUMNS", "60"))
         .answered_no()
         .stdout;

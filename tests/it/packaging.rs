@@ -301,6 +301,87 @@ fn the_notes_of_a_release_are_the_section_of_its_version() {
     );
 }
 
+/// What bash prints for these lines, behind packaging/scripts/binaries.sh, on a machine of that name.
+fn on_machine(machine: &str, lines: &str) -> (Option<i32>, String) {
+    let common = packaging("scripts/binaries.sh");
+    let script = format!(
+        "set -eu; uname() {{ echo {machine}; }}; . {}; {{ {lines}\n}} 2>&1",
+        common.display()
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).env_clear();
+    let output = bash.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    let output = output.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    (output.status.code(), text)
+}
+
+#[test]
+fn programs_of_another_architecture_are_beside_this_machine_s() {
+    let names = "for one in amd64 arm64; do machine_of $one; programs_of $one; done";
+    let own = "target/programs";
+    let (_, text) = on_machine("x86_64", names);
+    let expected = ["x86_64", own, "aarch64", "target/programs-arm64"];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    let (_, text) = on_machine("aarch64", names);
+    let expected = ["x86_64", "target/programs-amd64", "aarch64", own];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_build_for_another_architecture_has_its_cross_compiler() {
+    let tools = "for one in gcc ar; do eval \"aarch64-linux-gnu-$one() { :; }\"; done";
+    let shown =
+        "for one in arm64 amd64; do across_to $one env | grep -i aarch64_unknown | sort; done";
+    let (code, text) = on_machine("x86_64", &format!("{tools}; {shown}"));
+    assert_eq!(code, Some(0), "{text}");
+    let expected = [
+        "AR_aarch64_unknown_linux_musl=aarch64-linux-gnu-ar",
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=aarch64-linux-gnu-gcc",
+        "CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+
+    let (code, text) = on_machine("x86_64", "PATH=/nowhere; across_to arm64 echo built");
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(
+        text,
+        "programs for arm64 need aarch64-linux-gnu-gcc: install the package gcc-aarch64-linux-gnu\n"
+    );
+    let (_, text) = on_machine(
+        "aarch64",
+        "PATH=/nowhere; across_to amd64 echo built || true",
+    );
+    assert!(
+        text.ends_with("install the package gcc-x86-64-linux-gnu\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn nothing_is_built_for_an_architecture_that_is_none() {
+    for words in [
+        &["build", "mips"][..],
+        &["release", "amd64", "mips"],
+        &["image", "--architecture", "mips"],
+        &["nomad/build", "--architecture", "mips"],
+        &["../scripts/build-programs", "--architecture", "mips"],
+        &["../scripts/hooks-target", "mips"],
+    ] {
+        let mut command = Command::new(packaging(words[0]));
+        // A commit's time, which a checkout without its history does not know.
+        command
+            .args(&words[1..])
+            .env("SOURCE_DATE_EPOCH", "1767225600");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let expected = "there is no architecture mips: programs are built for amd64 and arm64\n";
+        assert_eq!(stderr, expected, "{words:?}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
 /// What a package puts where, but for names that differ between distributions.
 fn destinations(manifest: &toml_edit::DocumentMut, kind: &str) -> BTreeSet<String> {
     let assets = manifest["package"]["metadata"][kind]["assets"]

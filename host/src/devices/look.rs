@@ -99,7 +99,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         .iter()
         .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
     if tcpdirect.is_some() && !two_mib {
-        probe.warn("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: set vm.nr_hugepages");
+        // vm.nr_hugepages is of the default size, which is 512 MiB where a kernel for Arm has pages of 64 KiB.
+        probe.warn(format!("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: run \"echo N > {}/hugepages-{TCPDIRECT_PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
     }
     let rdma = probe.deciding(&[Class::Rdma], || {
         rdma::read(probe, &functions, &interfaces, settings, &mut not_offered)

@@ -23,9 +23,11 @@ pub struct Examined<'e> {
     pub version_of: VersionOf<'e>,
 }
 
-/// Empty where there is nothing to check.
 pub(super) const RELEASE: &str = "/proc/sys/kernel/osrelease";
+/// Since Linux 6.1.
+const ARCH: &str = "/proc/sys/kernel/arch";
 
+/// Empty where there is nothing to check.
 pub(super) type Findings = Result<Vec<Finding>, HostError>;
 
 impl Examined<'_> {
@@ -45,6 +47,12 @@ impl Examined<'_> {
     /// The first two numbers of the running kernel's release, where it is shown.
     pub(super) fn kernel(&self) -> Result<Option<(u32, u32)>, HostError> {
         Ok(self.attribute(RELEASE)?.as_deref().and_then(kernel))
+    }
+
+    /// Whether the processor is a 64-bit Arm. Where the kernel does not say, it is one that this program runs on.
+    pub(super) fn is_arm(&self) -> Result<bool, HostError> {
+        let arch = self.attribute(ARCH)?;
+        Ok(arch.as_deref().unwrap_or(std::env::consts::ARCH) == "aarch64")
     }
 
     /// Whether a file is a link to /dev/null, by which units and rules are switched off.

@@ -199,7 +199,7 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
         Listed(&names),
         if names.len() == 1 { "does" } else { "do" }
     );
-    let words = if cfg!(target_arch = "aarch64") {
+    let words = if examined.is_arm()? {
         "iommu.passthrough=1"
     } else {
         "iommu=pt"

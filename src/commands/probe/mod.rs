@@ -74,7 +74,8 @@ fn hugepages(size: &str) -> anyhow::Result<String> {
             mount.display()
         )),
         Err(Errno::NOMEM) => bail!(
-            "mapping a page of {size}: none is free; free one, or raise vm.nr_hugepages (onload-ctk discover shows how many are free)"
+            "mapping a page of {size}: none is free; free one, or raise hugepages-{}kB/nr_hugepages below /sys/kernel/mm/hugepages (onload-ctk discover shows how many are free)",
+            bytes / 1024
         ),
         Err(error) => Err(error).with_context(|| format!("mapping a page of {size}")),
     }

@@ -204,6 +204,33 @@ fn the_image_holds_the_programs_and_licences_of_root_and_nothing_else() {
 }
 
 #[test]
+fn an_image_for_another_architecture_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let programs = programs(directory.path());
+    for architecture in ["amd64", "arm64"] {
+        let archive = directory.path().join("image.tar");
+        let mut command = Command::new(root().join("packaging/image"));
+        command
+            .args(["--architecture", architecture, "--binaries"])
+            .arg(&programs)
+            .arg(&archive)
+            .env("SOURCE_DATE_EPOCH", "1767225600");
+        assert!(command.status().unwrap().success());
+        let layout = directory.path().join(architecture);
+        unpack(&archive, &layout);
+        let blob = |digest: &Value| {
+            let digest = digest.as_str().unwrap().strip_prefix("sha256:").unwrap();
+            json(&layout.join("blobs/sha256").join(digest))
+        };
+        let index = json(&layout.join("index.json"));
+        let listed = &index["manifests"][0];
+        assert_eq!(listed["platform"]["architecture"], architecture);
+        let config = blob(&blob(&listed["digest"])["config"]["digest"]);
+        assert_eq!(config["architecture"], architecture);
+    }
+}
+
+#[test]
 fn every_blob_is_what_its_digest_says() {
     let directory = tempfile::tempdir().unwrap();
     let layout = directory.path().join("layout");
