@@ -124,7 +124,7 @@ fn an_interface_that_the_kernel_gives_back_is_restored() {
 fn a_function_that_is_set_up_for_a_container_is_looked_at_every_minute() {
     let dir = tempfile::tempdir().unwrap();
     let leases = dir.path().join("run/onload-ctk/@leases");
-    std::fs::create_dir_all(&leases).unwrap();
+    fs::create_dir_all(&leases).unwrap();
     let done = settings("onload-cdi.service", "ExecStartPost").join(" ");
     let done = done.strip_prefix("-+/bin/sh -c '").unwrap();
     let done = done.strip_suffix('\'').unwrap();
@@ -138,7 +138,7 @@ fn a_function_that_is_set_up_for_a_container_is_looked_at_every_minute() {
     };
     let write = |name: &str, moved: &str| {
         let lease = format!(r#"{{"version":1,"moved":{{{moved}"namespace":0}}}}"#);
-        std::fs::write(leases.join(name), lease).unwrap();
+        fs::write(leases.join(name), lease).unwrap();
     };
     assert_eq!(starts(), "");
     write("vfio=0000:81:10.2#0", "");
