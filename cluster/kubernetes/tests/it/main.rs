@@ -25,4 +25,5 @@ mod migrate;
 mod pod;
 mod recorded_dra;
 mod recorded_kubelet;
+mod recorded_metadata;
 mod support;
