@@ -92,7 +92,10 @@ fn a_configuration_that_stops_the_service_comes_before_all_else() {
     let tree = x2();
     tree.generate();
     engine(&tree, "podman", "podman", "5.4.2");
-    tree.file("/etc/onload-ctk/config.toml", "[annotations]\nallowed = []\n");
+    tree.file(
+        "/etc/onload-ctk/config.toml",
+        "[annotations]\nallowed = []\n",
+    );
     let [_, _, written, _, next] = lines(&tree);
     assert!(
         written.starts_with("the files describe this host; "),
