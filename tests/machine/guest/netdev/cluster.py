@@ -31,7 +31,7 @@ CNI_POOL = "sriov"
 CNI_RESOURCE = f"{kubernetes.DOMAIN}/{CNI_POOL}"
 # As the examples of Kubernetes have it, and one that nobody allows.
 EXAMPLE = "dra-netdev.yaml"
-CLAIMED, FORBIDDEN = "192.0.2.10/24", "10.1.2.3/24"
+CLAIMED, FORBIDDEN, ROUTED = "192.0.2.10/24", "10.1.2.3/24", "198.51.100.0/24"
 # What SR-IOV CNI calls an interface in the pod.
 INSIDE, BY_PLUGIN = "net1", "203.0.113.44/24"
 # The newest containerd looks for plugins here, and Debian has them elsewhere.
@@ -44,7 +44,7 @@ def configure(lab, more=""):
     kubernetes.configure(
         f'\n[discover]\noffer-netdevs = ["{lab.first.name}"]\n\n[netdev."{lab.first.name}"]\naddresses = ["{CONFIGURED}"]\n\n'
         f'[pools.{CNI_POOL}]\nclass = "netdev"\nmove = "cni"\nselect = {{ pf = "{lab.physical[1]}" }}\n{more}',
-        'classes = ["netdev"]\naddresses = ["192.0.2.0/24"]\n')
+        f'classes = ["netdev"]\naddresses = ["192.0.2.0/24"]\nroutes = ["{ROUTED}"]\nmtu = 9000\n')
     done = generate()
     check("specifications of both are written", done.status == 0 and SPEC.exists() and all(f'"{name}"' in SPEC.read_text() for name in names(lab)), done)
 
@@ -241,8 +241,9 @@ def by_claim(lab, client, driver):
     what = f"claim: containerd {version(client)}"
     dra.allocate("addressed", ("netdev", lab.first.name), config=[address(CLAIMED)])
     given, why = driver.prepare("addressed")
-    own = f"{dra.CLAIM_KIND}=uid-of-addressed.netdev.{lab.first.name}"
-    if not check(f"{what}: the answer names the claim's device, and the interface", given == {"r0": [own, f"{RESOURCE}={lab.first.name}"]}, f"{given} {why}"):
+    of_claim = f"{dra.CLAIM_KIND}=uid-of-addressed"
+    wanted = [f"{of_claim}.netdev.{lab.first.name}", f"{RESOURCE}={lab.first.name}", f"{of_claim}.request.r0"]
+    if not check(f"{what}: the answer names the claim's device, the interface and the file for the pod", given == {"r0": wanted}, f"{given} {why}"):
         return
     def meanwhile(pod):
         links = links_in(pod.pid())
@@ -303,8 +304,8 @@ def of_the_example(lab, client, driver):
     place = examples.Place(namespaces=OWN_NETWORK)
     with tried(f"claim: {EXAMPLE}"), examples.runs(client, EXAMPLE, "debian13", {}, place, claimed=ids):
         lab.moves += 1
-        wanted = [f"{lab.first.name}:", CLAIMED.partition("/")[0]]
-        check(f"claim: {EXAMPLE} shows the interface and the address of the claim", examples.says(EXAMPLE, wanted, 30), f"{why}\n{examples.output(EXAMPLE)}")
+        wanted = ["feed:", CLAIMED.partition("/")[0], ROUTED.partition("/")[0]]
+        check(f"claim: {EXAMPLE} shows the interface as the claim calls it, its address and its route", examples.says(EXAMPLE, wanted, 30), f"{why}\n{examples.output(EXAMPLE)}")
     lab.is_back(f"claim: {EXAMPLE}")
     check(f"claim: {EXAMPLE}: Unprepare leaves nothing", driver.unprepare("example") == "" and not dra.files_of("example"), dra.files_of("example"))
 
