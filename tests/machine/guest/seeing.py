@@ -149,7 +149,7 @@ def accelerated_pod():
 def bridge(everything):
     for name, command in clis(everything):
         with container(command, "seen", NIC, STAYS, network="bridge"):
-            verdict(f"{name}: a bridge network", "seen", "no-interface", "oo_accelerate_veth")
+            verdict(f"{name}: a bridge network", "seen", "no-interface", "--network host")
         with container(command, "seen", [*NIC, "-v", "/sys:/sys:ro"], STAYS, network="bridge"):
             verdict(f"{name}: a bridge network, and the host's /sys, which shows the host's interfaces", "seen", "no-interface", "onload.dev/netdev")
 
