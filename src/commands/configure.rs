@@ -19,7 +19,7 @@ use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
 use super::doctor::examined;
-use super::engine_checks::of;
+use super::engine_checks::{advised, of};
 use super::engine_file::{EngineFile, print_diff};
 use super::restart::{Reread, Service};
 use super::{program_version, watched_host};
@@ -139,10 +139,11 @@ fn carry_out(
             changed = Some(work.file.setup.clone());
         }
     }
-    match (&changed, service) {
-        (Some(_), Some(service)) => reread(service, how, work, printer)?,
-        (Some(setup), None) => say_how(setup, how, printer),
-        (None, _) => {}
+    if let Some(setup) = &changed {
+        match service {
+            Some(service) => reread(service, how, work, printer)?,
+            None => say_how(setup, how, printer),
+        }
     }
     for work in work.iter().filter(|work| work.held.is_held()) {
         // A name may be any user's, of a container of their own podman.
@@ -164,22 +165,19 @@ fn let_it_read(
         let finding = &check.finding;
         finding.subject.as_deref() == Some(engine.name()) && finding.verdict != Verdict::Pass
     });
-    let Some(finding) = unread.next().map(|check| &check.finding) else {
+    let Some(advice) = unread.next().map(advised) else {
         return Ok(());
     };
-    let remedy = finding.remedy.first().map(ToString::to_string);
-    let remedy = remedy.unwrap_or_default();
-    match service {
-        Some(service) if remedy.contains(" reload ") => {
-            reread(service, Reread::Reload, &[], printer)
-        }
-        Some(service) => reread(service, Reread::Restart, &[], printer),
-        None => {
-            let name = engine.name();
-            printer.note(format_args!("{name}: {}; {remedy}", finding.finding));
-            Ok(())
-        }
-    }
+    let Some(service) = service else {
+        printer.note(format_args!("{}: {advice}", engine.name()));
+        return Ok(());
+    };
+    let how = if advice.contains("systemctl reload ") {
+        Reread::Reload
+    } else {
+        Reread::Restart
+    };
+    reread(service, how, &[], printer)
 }
 
 fn answer(work: &[Work]) -> Answer {

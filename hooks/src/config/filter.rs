@@ -141,8 +141,7 @@ impl Filter<'_> {
             oci::apply(&mut config, &edits, &CheckedNodes(&devices)).context(APPLYING)?;
         }
         let taken = net_devices::take_over(&mut config, self.host, self.privilege)?;
-        oci::apply(&mut config, &taken.edits, &CheckedNodes(&[])).context(APPLYING)?;
-        self.outcome.report.reasons.extend(taken.reasons);
+        self.outcome.report.reasons.extend(taken);
         self.memlock(&mut config, memlock).context(CONFIG_JSON)?;
         self.ipc_lock(&mut config).context(CONFIG_JSON)?;
         self.hugepages_limit(&mut config).context(CONFIG_JSON)?;

@@ -4,8 +4,8 @@
 
 use std::iter;
 
-use onload_cdi::oci::{OciConfig, OciConfigError};
-use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_cdi::oci::{OciConfig, OciConfigError, OciHook};
+use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
 use onload_core::hook_arguments::{Given, HookArguments};
 use onload_core::netdev::name::NewName;
@@ -19,24 +19,17 @@ use crate::decide::subject::CONFIG_JSON;
 /// What such a failure begins with.
 const ORIGIN: &str = "linux.netDevices";
 
-/// What is to be applied in place of the interfaces that it takes out.
-#[derive(Default)]
-pub(super) struct TakenOver {
-    pub(super) edits: ContainerEdits,
-    pub(super) reasons: Vec<String>,
-}
-
-/// Leaves the interfaces that are offered to our hook. Any other stays with the runtime: nobody leases it.
+/// Leaves the interfaces that are offered to our hook, and says which. Any other stays with the runtime: nobody leases it.
 pub(super) fn take_over(
     config: &mut OciConfig,
     host: &dyn HostView,
     privilege: Privilege,
-) -> Result<TakenOver> {
-    let mut taken = TakenOver::default();
+) -> Result<Vec<String>> {
+    let mut reasons = Vec::new();
     let moved = config.net_devices().context(CONFIG_JSON)?;
     // No runtime moves one for a container that is not root's.
     if moved.is_empty() || !privilege.is_initial_namespace {
-        return Ok(taken);
+        return Ok(reasons);
     }
     let specs = host.specs(&[Class::Netdev])?;
     for (name, inside) in moved {
@@ -62,12 +55,19 @@ pub(super) fn take_over(
             );
         }
         config.net_device_remove(&name).context(CONFIG_JSON)?;
-        taken.edits.hooks.extend(hooks);
-        taken.reasons.push(format!(
+        for hook in &hooks {
+            // A registry's specifications have only valid names.
+            if let Some(stage) = hook.hook_name.valid() {
+                config
+                    .hook_add(*stage, &OciHook::from(hook))
+                    .context(CONFIG_JSON)?;
+            }
+        }
+        reasons.push(format!(
             "{ORIGIN}: {name} is offered as netdev, so onload-hook moves and leases it"
         ));
     }
-    Ok(taken)
+    Ok(reasons)
 }
 
 /// A hook of a specification if it moves the interface, by its name in the container.

@@ -38,8 +38,8 @@ pub enum Places {
     VariableToo,
 }
 
-/// Whether the bytes may hold a request, or interfaces that the runtime moves. An escaped letter elsewhere makes it true for no reason, which
-/// only costs a parse; it is never false where a JSON string spells what is looked for.
+/// Whether the bytes may hold a request, or interfaces that the runtime moves. An escaped letter elsewhere makes it true
+/// for no reason, which only costs a parse; it is never false where a JSON string spells what is looked for.
 #[must_use]
 pub fn may_ask(json: &[u8], places: Places) -> bool {
     let with_variable = places == Places::VariableToo;

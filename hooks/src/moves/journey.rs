@@ -214,12 +214,14 @@ impl<'a, K: Kind> Way<'a, K> {
     /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
     /// comes after it and names no claim, leaves it so.
     fn is_set_up_by_claim(&self, device: &Device) -> Result<bool> {
+        if self.claim.claim.is_some() {
+            return Ok(false);
+        }
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        let is_own = self.claim.claim.is_none();
-        Ok(is_own
-            && self
-                .leases
-                .is_for_claim(device, id, &bundle, START_PATIENCE)?)
+        let found = self
+            .leases
+            .is_for_claim(device, id, &bundle, START_PATIENCE)?;
+        Ok(found)
     }
 
     /// What a lease says of a device in the container's namespace.
@@ -290,8 +292,10 @@ impl<'a> Request<'a> {
         if !K::MOVES {
             let device = candidate.request.device;
             if let Some(moved) = leases.moved_to::<K::Facts>(device, STAYS, START_PATIENCE)? {
-                if !way.is_set_up_by_claim(device)? {
-                    candidate.request.check_same::<K>(&moved)?;
+                if let Err(otherwise) = candidate.request.check_same::<K>(&moved)
+                    && !way.is_set_up_by_claim(device)?
+                {
+                    return Err(otherwise);
                 }
                 return candidate.stay(way, Some(&moved.kept()));
             }

@@ -34,20 +34,17 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
         return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
     }
     let text = "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel";
-    let is_arm = examined.is_arm()?;
-    let first = if is_arm {
-        // The kernel turns on each SMMU that the firmware tells it of.
-        Remedy::run("systemctl reboot --firmware-setup")
-    } else {
-        kernel_line::write(examined, "intel_iommu=on iommu=pt")?
-    };
-    let mut finding = match vfio {
+    let off = |first| match vfio {
         0 => Finding::warn(text, first),
         _ => Finding::fail(text, first),
     };
-    if !is_arm {
-        finding = kernel_line::then_reboot(examined, finding)?;
-    }
+    let finding = if examined.is_arm()? {
+        // The kernel turns on each SMMU that the firmware tells it of.
+        off(Remedy::run("systemctl reboot --firmware-setup"))
+    } else {
+        let first = kernel_line::write(examined, "intel_iommu=on iommu=pt")?;
+        kernel_line::then_reboot(examined, off(first))?
+    };
     Ok(vec![finding.at("/sys/kernel/iommu_groups")])
 }
 

@@ -104,7 +104,9 @@ fn value<T: Clone>(said: Option<&Said<T>>) -> Option<T> {
 /// A parameter for interfaces alone that was said: one of this request, if there is one.
 fn first_said(class: Class, allocated: &Allocated) -> Option<(&'static str, bool)> {
     let said = &allocated.parameters;
-    let vlan = said.vlan.as_ref().filter(|_| class != Class::Vfio);
+    // A function that is no interface has a VLAN too.
+    let is_bare = class != Class::Netdev && Class::OF_FUNCTIONS.contains(&class);
+    let vlan = said.vlan.as_ref().filter(|_| !is_bare);
     let all = [
         ("name", said.name.as_ref().map(|said| said.is_of_request)),
         ("mtu", said.mtu.as_ref().map(|said| said.is_of_request)),
