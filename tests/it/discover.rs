@@ -8,7 +8,8 @@ use crate::common::hosts::{
     hugepages, odd_names, onload8, opt_onload, rdma, refused, vfio, vfio_cdev, x2, x3, x4,
 };
 use crate::common::{
-    CHECKSUM, Commands, Pci, Tree, captured, device_names, each, on, reason, run, strace, text,
+    CHECKSUM, Commands, Pci, Tree, captured, device_names, each, needs, on, reason, run, strace,
+    text,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +28,42 @@ fn assert_has(object: &Value, wanted: &[&str]) {
     let found = keys(object);
     let missing: Vec<_> = wanted.iter().filter(|key| !found.contains(key)).collect();
     assert!(missing.is_empty(), "{missing:?} not in {found:?}");
+}
+
+/// Why a container that has the host's root mounted, and a network of its "own" or the "hosts", offers no interface.
+fn not_movable_in_a_container(network: &str) -> String {
+    let tree = Tree::sample("debian13-2numa-onload-rxe-vfio");
+    let captured = tree.path("/captured");
+    std::fs::rename(tree.path("/sys"), &captured).unwrap();
+    std::fs::create_dir(tree.path("/sys")).unwrap();
+    tree.config("[discover]\noffer-netdevs = [\"ens1v0\"]\n");
+    let script =
+        "set -e; mount -t sysfs sysfs \"$1/sys\"; [ \"$4\" = own ] || mount -t sysfs sysfs /sys
+        for name in bus class devices; do mount --bind \"$2/$name\" \"$1/sys/$name\"; done
+        exec \"$3\" --host-root \"$1\" discover --format json";
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--mount", "--net", "--propagation", "private"]);
+    unshare.args(["sh", "-c", script, "sh"]).arg(tree.root());
+    unshare.arg(captured).arg(env!("CARGO_BIN_EXE_onload-ctk"));
+    let done = run(unshare.arg(network)).done();
+    let found: Value = serde_json::from_str(&done.stdout).unwrap();
+    let mut reasons = found["not_offered"].as_array().unwrap().iter();
+    let own = reasons.find(|entry| entry["kind"] == "netdev" && entry["name"] == "ens1v0");
+    text(&own.unwrap()["reason"])
+}
+
+#[test]
+fn only_a_container_in_the_hosts_network_asks_the_kernel_which_interfaces_may_move() {
+    if !needs::root("mounting sysfs") || !needs::programs(&["unshare"]) {
+        return;
+    }
+    // The network of the test has no interface of the sample.
+    let asked = "the kernel's answer by netlink does not have it";
+    let not_asked = "the host's interfaces, addresses and routes are not recorded here";
+    for (network, wanted) in [("hosts", asked), ("own", not_asked)] {
+        let reason = not_movable_in_a_container(network);
+        assert!(reason.contains(wanted), "{network}: {reason}");
+    }
 }
 
 #[test]

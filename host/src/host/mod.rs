@@ -42,6 +42,7 @@ const ABILITY_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
 const MOST_LINKS: usize = 40;
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
+const SYSFS: &str = "/sys";
 pub const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// A host, seen from its root directory. Paths are absolute paths on that host. Symbolic links, including absolute
@@ -173,10 +174,10 @@ impl Host {
 
     /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace, or what
     /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
-    /// a container.
+    /// a container with a network of its own.
     pub fn network(&self) -> Result<Option<Namespace>, HostError> {
         let path = Path::new("/").join(NETWORK_TABLE);
-        if self.running {
+        if self.has_our_network() {
             let namespace = namespace::read().map_err(HostError::Netlink)?;
             let text = namespace.to_text();
             self.note(&path, |seen| seen.content = Some(text.into_bytes()));
@@ -190,7 +191,7 @@ impl Host {
     /// As for [`Host::network`]. What is not known is not there.
     pub fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
         let path = Path::new("/").join(ABILITY_TABLE);
-        if self.running {
+        if self.has_our_network() {
             let all = abilities::read().map_err(HostError::Netlink)?;
             let text = abilities::to_text(&all);
             self.note(&path, |seen| seen.content = Some(text.into_bytes()));
@@ -203,10 +204,23 @@ impl Host {
     /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
     /// somewhere in a container, with the kernel's sysfs in it.
     pub fn is_live(&self) -> bool {
-        let sysfs = self.open_at(Path::new("/sys"), OFlags::PATH | OFlags::CLOEXEC);
-        let kind = |fd: OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
-        let kind = sysfs.ok().flatten().and_then(kind);
-        self.running || kind == Some(SYSFS_MAGIC)
+        self.running || self.sysfs().is_some()
+    }
+
+    /// Whether it is in this process's network namespace: it is the running host, or its root is mounted in a container
+    /// without a network of its own. Sysfs is one file system for each network namespace (fs/sysfs/mount.c).
+    fn has_our_network(&self) -> bool {
+        let own = || rustix::fs::stat(SYSFS).ok().map(|stat| stat.st_dev);
+        self.running || self.sysfs().is_some_and(|device| own() == Some(device))
+    }
+
+    /// The device number of its sysfs; `None` where a capture is in its place.
+    fn sysfs(&self) -> Option<u64> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let sysfs = self.open_at(Path::new(SYSFS), flags).ok()??;
+        let is_sysfs = rustix::fs::fstatfs(&sysfs).ok()?.f_type == SYSFS_MAGIC;
+        let device = rustix::fs::fstat(&sysfs).ok()?.st_dev;
+        is_sysfs.then_some(device)
     }
 
     pub fn outside_path(&self, path: &Path) -> PathBuf {
