@@ -866,13 +866,19 @@ fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
                 let Some(resource) = resource.as_str() else {
                     continue;
                 };
-                let mut claimed = of_kind("ResourceClaimTemplate").flat_map(requests_of);
                 if pod["spec"]["resourceClaims"].is_array() {
                     // Devices of a pool are for the resource of that name.
                     let pool = resource.strip_prefix("onload.dev/").unwrap();
-                    let is_of =
-                        |selector: &String| selector.contains(&format!("pool == \"{pool}\""));
-                    assert!(claimed.any(|(_, selectors)| selectors.iter().any(is_of)));
+                    let mut classes = of_kind("DeviceClass");
+                    let is_its = |class: &&Value| class["spec"]["extendedResourceName"] == resource;
+                    let class = classes.find(is_its).unwrap();
+                    assert!(
+                        class
+                            .to_string()
+                            .contains(&format!("pool == \\\"{pool}\\\""))
+                    );
+                    let mut claimed = of_kind("ResourceClaimTemplate").flat_map(requests_of);
+                    assert!(claimed.any(|(named, _)| class["metadata"]["name"] == named));
                 } else {
                     let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
                     assert!(limits[resource].is_string(), "{name}: {limits}");
