@@ -32,7 +32,7 @@ tool_for() { # architecture, tool
     machine=$(machine_of "$1") || return
     [ "$1" = "$(own_architecture)" ] || prefix=$machine-linux-gnu-
     command -v "$prefix$2" && return
-    echo "programs for $1 need $prefix$2: install the package gcc-${machine//_/-}-linux-gnu" >&2
+    echo "programs for $1 need $prefix$2: install the packages gcc-${machine//_/-}-linux-gnu and libc6-dev-$1-cross" >&2
     return 1
 }
 

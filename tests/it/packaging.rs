@@ -346,14 +346,14 @@ fn a_build_for_another_architecture_has_its_cross_compiler() {
     assert_eq!(code, Some(1), "{text}");
     assert_eq!(
         text,
-        "programs for arm64 need aarch64-linux-gnu-gcc: install the package gcc-aarch64-linux-gnu\n"
+        "programs for arm64 need aarch64-linux-gnu-gcc: install the packages gcc-aarch64-linux-gnu and libc6-dev-arm64-cross\n"
     );
     let (_, text) = on_machine(
         "aarch64",
         "PATH=/nowhere; across_to amd64 echo built || true",
     );
     assert!(
-        text.ends_with("install the package gcc-x86-64-linux-gnu\n"),
+        text.ends_with("install the packages gcc-x86-64-linux-gnu and libc6-dev-amd64-cross\n"),
         "{text}"
     );
 }
