@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::support::dra_kubelet::{Registered, claim};
@@ -167,16 +168,19 @@ async fn a_claim_whose_specification_was_taken_away_is_refused_as_it_was() {
     claims.retain(|recorded| recorded.of == SPEC_GONE);
     let node = Node::with(&claims).await;
     let specs = node.host.spec_dir();
-    fs::remove_file(specs.join("onload.dev-rdma.json")).unwrap();
-    // The recorded daemon had not looked since. This one looks as soon as the directory is still.
-    let unrest = tokio::spawn(async move {
-        loop {
+    let gone = specs.join("onload.dev-rdma.json");
+    // The recorded daemon had not looked since. This one looks as soon as the directory is still, which it is not from
+    // before the removal on: in a thread of its own, which no other task of a busy machine keeps waiting.
+    let (ended, end) = channel::<()>();
+    let unrest = std::thread::spawn(move || {
+        while end.recv_timeout(Duration::from_millis(2)) == Err(RecvTimeoutError::Timeout) {
             fs::write(specs.join(".unrest"), b"").unwrap();
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
+    fs::remove_file(gone).unwrap();
     let said = claims[0].prepare(&node.driver).await.err();
-    unrest.abort();
+    drop(ended);
+    unrest.join().unwrap();
     assert_eq!(said, claims[0].refusal);
 }
 
