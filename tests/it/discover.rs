@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::hosts::{
     hugepages, odd_names, onload8, opt_onload, rdma, refused, vfio, vfio_cdev, x2, x3, x4,
@@ -34,14 +36,14 @@ fn assert_has(object: &Value, wanted: &[&str]) {
 fn not_movable_in_a_container(network: &str) -> String {
     let tree = Tree::sample("debian13-2numa-onload-rxe-vfio");
     let captured = tree.path("/captured");
-    std::fs::rename(tree.path("/sys"), &captured).unwrap();
-    std::fs::create_dir(tree.path("/sys")).unwrap();
+    fs::rename(tree.path("/sys"), &captured).unwrap();
+    fs::create_dir(tree.path("/sys")).unwrap();
     tree.config("[discover]\noffer-netdevs = [\"ens1v0\"]\n");
     let script =
         "set -e; mount -t sysfs sysfs \"$1/sys\"; [ \"$4\" = own ] || mount -t sysfs sysfs /sys
         for name in bus class devices; do mount --bind \"$2/$name\" \"$1/sys/$name\"; done
         exec \"$3\" --host-root \"$1\" discover --format json";
-    let mut unshare = std::process::Command::new("unshare");
+    let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--net", "--propagation", "private"]);
     unshare.args(["sh", "-c", script, "sh"]).arg(tree.root());
     unshare.arg(captured).arg(env!("CARGO_BIN_EXE_onload-ctk"));
@@ -728,7 +730,7 @@ fn tcpdirect_is_not_offered_without_its_node_or_the_control_plane_library() {
     assert!(reason(&found, "zf", "tcpdirect").starts_with("/dev/sfc_char is missing"));
     let tree = x3();
     let zf = "/usr/lib/x86_64-linux-gnu/libonload_zf.so.1";
-    let mut content = std::fs::read(tree.path(zf)).unwrap();
+    let mut content = fs::read(tree.path(zf)).unwrap();
     content.extend(b"libefcp.so.1\0");
     tree.file(zf, content)
         .remove("/usr/lib/x86_64-linux-gnu/libefcp.so.1");
@@ -812,7 +814,7 @@ fn usr_lib64_that_is_a_link_to_the_other_directory_is_no_second_copy() {
 fn a_library_behind_a_link_that_leaves_the_tree_is_skipped_with_a_warning() {
     let keep = tempfile::tempdir().unwrap();
     let outside = keep.path().join("libonload_ext.so.9");
-    std::fs::write(&outside, "outside").unwrap();
+    fs::write(&outside, "outside").unwrap();
     let tree = x3();
     let link = "/usr/lib/x86_64-linux-gnu/libonload_ext.so.9";
     tree.link(link, outside.to_str().unwrap());
@@ -962,7 +964,7 @@ fn opened(root: &Path) -> Vec<String> {
         .arg(root)
         .args(["-q", "discover"]))
     .done();
-    let text = std::fs::read_to_string(trace.path()).unwrap();
+    let text = fs::read_to_string(trace.path()).unwrap();
     let reads = text
         .lines()
         .filter(|l| !l.contains("O_PATH") && !l.contains("O_DIRECTORY"));

@@ -41,8 +41,8 @@ pub const NETWORK_TABLE: &str = "network.table";
 const ABILITY_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
 const MOST_LINKS: usize = 40;
-/// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 const SYSFS: &str = "/sys";
+/// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 pub const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// A host, seen from its root directory. Paths are absolute paths on that host. Symbolic links, including absolute
@@ -204,18 +204,21 @@ impl Host {
     /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
     /// somewhere in a container, with the kernel's sysfs in it.
     pub fn is_live(&self) -> bool {
-        self.running || self.sysfs().is_some()
+        self.running || self.sysfs_device().is_some()
     }
 
     /// Whether it is in this process's network namespace: it is the running host, or its root is mounted in a container
     /// without a network of its own. Sysfs is one file system for each network namespace (fs/sysfs/mount.c).
     fn has_our_network(&self) -> bool {
         let own = || rustix::fs::stat(SYSFS).ok().map(|stat| stat.st_dev);
-        self.running || self.sysfs().is_some_and(|device| own() == Some(device))
+        self.running
+            || self
+                .sysfs_device()
+                .is_some_and(|device| own() == Some(device))
     }
 
-    /// The device number of its sysfs; `None` where a capture is in its place.
-    fn sysfs(&self) -> Option<u64> {
+    /// `None` where its /sys is none of the kernel's, as in a capture.
+    fn sysfs_device(&self) -> Option<u64> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let sysfs = self.open_at(Path::new(SYSFS), flags).ok()??;
         let is_sysfs = rustix::fs::fstatfs(&sysfs).ok()?.f_type == SYSFS_MAGIC;

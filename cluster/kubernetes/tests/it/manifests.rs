@@ -872,11 +872,9 @@ fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
                     let mut classes = of_kind("DeviceClass");
                     let is_its = |class: &&Value| class["spec"]["extendedResourceName"] == resource;
                     let class = classes.find(is_its).unwrap();
-                    assert!(
-                        class
-                            .to_string()
-                            .contains(&format!("pool == \\\"{pool}\\\""))
-                    );
+                    let selector = &class["spec"]["selectors"][0]["cel"]["expression"];
+                    let selector = selector.as_str().unwrap();
+                    assert!(selector.contains(&format!("pool == \"{pool}\"")));
                     let mut claimed = of_kind("ResourceClaimTemplate").flat_map(requests_of);
                     assert!(claimed.any(|(named, _)| class["metadata"]["name"] == named));
                 } else {

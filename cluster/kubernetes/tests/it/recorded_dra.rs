@@ -169,8 +169,8 @@ async fn a_claim_whose_specification_was_taken_away_is_refused_as_it_was() {
     let node = Node::with(&claims).await;
     let specs = node.host.spec_dir();
     let gone = specs.join("onload.dev-rdma.json");
-    // The recorded daemon had not looked since. This one looks as soon as the directory is still, which it is not from
-    // before the removal on: in a thread of its own, which no other task of a busy machine keeps waiting.
+    // The recorded daemon had not looked since. This one looks as soon as the directory is still, so something is written there
+    // from before the removal on. A thread does it: on a busy machine a task waits for the others.
     let (ended, end) = channel::<()>();
     let unrest = std::thread::spawn(move || {
         while end.recv_timeout(Duration::from_millis(2)) == Err(RecvTimeoutError::Timeout) {
