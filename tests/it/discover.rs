@@ -299,20 +299,26 @@ fn a_virtual_interface_is_told_with_what_is_below_it() {
     let tree = Tree::with_onload();
     let function = tree.pci(Pci::network("0000:05:00.0", "8086:1572", "i40e"));
     tree.interface(&function, "ens1");
-    let with_none = ["docker0", "ifb0", "lo"];
-    for name in with_none.into_iter().chain(["bond0"]) {
+    let with_none = ["docker0", "ifb0", "lo", "podman0", "veth0"];
+    for name in with_none.into_iter().chain(["bond0", "bond0.5"]) {
         let state = [("operstate", "unknown")];
         tree.class_device("net", "/sys/devices/virtual", name, &state);
     }
     let lower = "/sys/devices/virtual/net/bond0/lower_ens1";
     tree.link(lower, &format!("{function}/net/ens1"));
+    for (upper, lower) in [("bond0.5", "bond0"), ("podman0", "veth0")] {
+        let link = format!("/sys/devices/virtual/net/{upper}/lower_{lower}");
+        tree.link(&link, &format!("/sys/devices/virtual/net/{lower}"));
+    }
     let found = tree.discover();
     for name in with_none {
         let why = "virtual interface without a physical device: Onload cannot accelerate it; nothing can be done";
         assert_eq!(reason(&found, "nic", name), why);
     }
     let why = "virtual interface: Onload attaches to what is below it; ask for ens1";
-    assert_eq!(reason(&found, "nic", "bond0"), why);
+    for name in ["bond0", "bond0.5"] {
+        assert_eq!(reason(&found, "nic", name), why);
+    }
 }
 
 #[test]

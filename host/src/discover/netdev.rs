@@ -1,5 +1,6 @@
 //! The network interfaces of a host, each read once (`Documentation/ABI/testing/sysfs-class-net`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_sys::pci::PciAddress;
@@ -19,7 +20,7 @@ pub struct NetDevice {
     /// The driver of the underlying device; `None` for a virtual interface.
     pub driver: Option<String>,
     pub unknown: Option<String>,
-    /// The interfaces below a virtual one, sorted; `None` if there is an underlying device.
+    /// The interfaces with a device that a virtual one sends through, sorted; `None` if it has a device itself.
     pub virtual_over: Option<Vec<String>>,
     /// Its port on that function; the kernel counts from 0.
     pub port: Option<u32>,
@@ -42,10 +43,32 @@ impl NetDevice {
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     let names = probe.list(CLASS).into_iter();
     // `bonding_masters` is a file of the bonding driver among the interfaces.
-    names
-        .filter(|name| name != "bonding_masters")
-        .map(|name| read_one(probe, name))
-        .collect()
+    let names = names.filter(|name| name != "bonding_masters");
+    let mut interfaces: Vec<NetDevice> = names.map(|name| read_one(probe, name)).collect();
+    let virtual_ones = interfaces.iter();
+    let virtual_ones =
+        virtual_ones.filter_map(|one| Some((one.name.clone(), one.virtual_over.clone()?)));
+    let below: BTreeMap<String, Vec<String>> = virtual_ones.collect();
+    for over in interfaces
+        .iter_mut()
+        .filter_map(|one| one.virtual_over.as_mut())
+    {
+        *over = with_device(&below, std::mem::take(over));
+    }
+    interfaces
+}
+
+/// Those of them that have a device, and those below the others: a VLAN may be on a bond.
+fn with_device(below: &BTreeMap<String, Vec<String>>, mut names: Vec<String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    while let Some(name) = names.pop() {
+        let lower = below.get(&name).cloned().unwrap_or_default();
+        if seen.insert(name) {
+            names.extend(lower);
+        }
+    }
+    seen.retain(|name| !below.contains_key(name));
+    seen.into_iter().collect()
 }
 
 fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
