@@ -107,7 +107,7 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
     match (chosen.next(), chosen.next()) {
         (Some(one), None) => Ok(one),
         (None, _) => bail!(
-            "looking for container {word:?}: no container of that name holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do"
+            "looking for container {word:?}: none that runs is called so and holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do, and the engine those that have ended"
         ),
         (Some(one), Some(other)) => bail!(
             "looking for container {word:?}: it means {} and {}; type more of the id",

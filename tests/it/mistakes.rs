@@ -166,7 +166,7 @@ const TYPED: &[(&[&str], i32, &str)] = &[
     (
         &["status", "redis"],
         2,
-        "looking for container \"redis\": no container of that name holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do",
+        "looking for container \"redis\": none that runs is called so and holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do, and the engine those that have ended",
     ),
     (
         &["host", "apply"],
@@ -231,6 +231,10 @@ const CONFIGURED: &[(&str, &str)] = &[
     (
         "[annotations]\nallow = [\"gpu\"]\n",
         "line 2: annotations.allow: unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
+    ),
+    (
+        "[annotations]\nallow = [\"nic\", \"rdma\"\n\n[cdi]\n",
+        "line 2: a comma is missing, or the ] of this array",
     ),
     (
         "[annotations]\nallow = [\"nic\"\n",
@@ -550,7 +554,7 @@ fn a_container_with_an_annotation_and_without_the_runtime_is_answered_with_the_o
     let found = tree.run(&["status", "redis"]).answered_no();
     let wanted = "it asks by annotation \"onload.dev/nic\", but its runtime is runc, which does not read that\n";
     assert!(found.stdout.contains(wanted), "{}", found.stdout);
-    let remedy = "start it with the runtime onload (docker run --runtime onload), or ask by --device onload.dev/CLASS=NAME";
+    let remedy = "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (docker run --runtime onload), which gives the classes that [annotations] allow names";
     assert!(found.stdout.contains(remedy), "{}", found.stdout);
 }
 

@@ -8,6 +8,18 @@ use onload_sys::error::Error;
 /// What a parser of TOML says of a text, with the line, counted from 1, and the key.
 pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map(|span| span.start);
+    // The parser is at what follows, which may be lines below.
+    if let Some(before) = at.and_then(|at| text.get(..at))
+        && error.message().starts_with("missing comma")
+    {
+        let end = before.trim_end().len();
+        return at_line(
+            text,
+            end,
+            None,
+            "a comma is missing, or the ] of this array",
+        );
+    }
     let table = DeTable::parse(text);
     let key = at.and_then(|at| key_at(table.as_ref().ok()?.get_ref(), at));
     let mistake = at.filter(|_| table.is_err());

@@ -81,13 +81,13 @@ pub(super) fn unanswered(
             ),
             Some(name) => nothing(
                 format!("it asks by {what}, but its runtime is {name}, which does not read that"),
-                "start it with the runtime onload (docker run --runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk runtime configure --runtime docker --set-default makes onload the runtime of all that docker starts",
+                "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (docker run --runtime onload), which gives the classes that [annotations] allow names",
             ),
             None => nothing(
                 format!(
                     "it asks by {what}, and neither its runtime nor a hook of its engine has read that"
                 ),
-                "start it with the runtime onload (--runtime onload), or ask by --device onload.dev/CLASS=NAME; onload-ctk doctor says how the engine is set up",
+                "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (--runtime onload), which gives the classes that [annotations] allow names; onload-ctk doctor says how the engine is set up",
             ),
         };
     }

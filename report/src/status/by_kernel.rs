@@ -138,6 +138,7 @@ impl<'l> ByKernelReader<'l> {
             .map(|boot| boot + Duration::from_millis(10 * process.started));
         match started.zip(since) {
             Some((started, since)) if started + Duration::from_secs(1) < since => Cause::Early,
+            Some((started, since)) if since < started => Cause::Silent,
             _ => Cause::Unknown,
         }
     }

@@ -75,6 +75,8 @@ pub(super) enum Cause {
     OtherBuild,
     /// It was started before Onload had any interface.
     Early,
+    /// It was started when Onload had one, and Onload says nothing of it.
+    Silent,
     #[default]
     Unknown,
 }

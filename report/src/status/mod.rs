@@ -49,6 +49,7 @@ use look::Look;
 pub use looked::{Guarded, Looked, Networks};
 use names::Names;
 pub use network::network;
+pub use onload::START_AGAIN;
 use onload_host::discover::rdma::NetnsMode;
 use onload_host::host::{Host, HostError};
 use process::Budget;

@@ -6,6 +6,8 @@ use super::kernel_log::Error;
 use super::process::{Preload, Process};
 use super::state::{HostFacts, State, Verdict};
 
+/// What most remedies end with, in a container that runs.
+pub const START_AGAIN: &str = "start it again";
 const SHOWN: usize = 3;
 
 /// More is open in its processes than was looked at, so that what was not found may be there.
@@ -145,22 +147,22 @@ fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
     let (reason, remedy) = match cause {
         Cause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),
-            "leave EF_DONT_ACCELERATE out, and start it again".to_owned(),
+            format!("leave EF_DONT_ACCELERATE out, and {START_AGAIN}"),
         ),
         Cause::Interfaces { variable, value } => (
             format!("{variable}={value} leaves no accelerated interface ({names})"),
-            format!("leave {variable} out, or correct it, and start it again"),
+            format!("leave {variable} out, or correct it, and {START_AGAIN}"),
         ),
         Cause::Failed(Error::Refused(rc)) => (
             format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it{}", match rc {
                 -16 => ": no stack was free",
                 _ => "",
             }),
-            "look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and start it again".to_owned(),
+            format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {START_AGAIN}"),
         ),
         Cause::Failed(Error::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),
-            format!("start it again now that {names} is there"),
+            format!("{START_AGAIN} now that {names} is there"),
         ),
         Cause::OtherBuild => (
             "its libonload.so is not this host's, and the driver gave it no descriptor, as it does with a library of another build".to_owned(),
@@ -168,11 +170,15 @@ fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
         ),
         Cause::Early => (
             format!("it was started before Onload had an interface ({names})"),
-            "start it again".to_owned(),
+            START_AGAIN.to_owned(),
         ),
         Cause::Unknown => (
             format!("why is not known; it may have been started before Onload had {names}"),
-            "start it again; if that does not help, look at dmesg and at the variables EF_… of its environment".to_owned(),
+            format!("{START_AGAIN}; if that does not help, look at dmesg and at the variables EF_… of its environment"),
+        ),
+        Cause::Silent => (
+            format!("why is not known: Onload had {names} before it was started"),
+            "look at what the program prints, at dmesg, and at the variables EF_… of its environment".to_owned(),
         ),
     };
     let reason = format!(

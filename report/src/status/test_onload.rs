@@ -227,7 +227,11 @@ fn a_program_that_was_started_before_onload_had_an_interface_is_told_so() {
         "start it again",
     );
     made.file("/proc/stat", "cpu 1\nbtime 9000000000\n");
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(
+        State::NoStack,
+        "why is not known: Onload had ens1 before it was started",
+        "what the program prints",
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_core::netdev::usage::Namespace;
 use onload_core::onload::LIBRARY;
-use onload_report::status::State;
+use onload_report::status::{START_AGAIN, State};
 
 use super::{Outcome, Trial, image};
 use crate::commands::status;
@@ -85,7 +85,7 @@ impl Trial<'_> {
 
 /// `status` speaks of a container that runs; this one is gone when the remedy is read.
 fn for_the_next_trial(remedy: &str) -> String {
-    remedy.replace("start it again", "try it again")
+    remedy.replace(START_AGAIN, "try it again")
 }
 
 /// Packets that the interface has sent.
