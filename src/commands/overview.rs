@@ -73,10 +73,15 @@ fn here(inventory: &Inventory) -> String {
 }
 
 fn offered(inventory: &Inventory) -> String {
-    let number = inventory.devices.len();
-    if number == 0 {
+    if inventory.devices.is_empty() {
         return "nothing".to_owned();
     }
+    // As discover lists them: an interface is one, however it is asked for.
+    let is_listed = |device: &&Device| match device.class {
+        Class::NicPlain | Class::NicNodes | Class::Profile => false,
+        _ => !device.is_loopback(),
+    };
+    let number = inventory.devices.iter().filter(is_listed).count();
     let shown = SHOWN
         .into_iter()
         .filter_map(|class| one_of(inventory, class));

@@ -662,6 +662,17 @@ fn what_is_configured_is_applied_and_not_written_a_second_time() {
     }
 }
 
+#[test]
+fn an_ignored_interface_that_is_not_there_is_warned_of() {
+    let tree = x3();
+    tree.config("[discover]\nignored-interfaces = [\"ens4\", \"ens3\"]\n");
+    let found = found(&tree, "config");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let text = found[0]["finding"].as_str().unwrap();
+    assert!(text.contains("ignored-interfaces names \"ens4\""), "{text}");
+    assert_eq!(found[0]["verdict"], "warn");
+}
+
 checks! {
     a_module_that_is_not_loaded_is_named: "onload-modules", x3(),
         |tree| { tree.remove("/sys/class/sfc_char"); }

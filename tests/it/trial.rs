@@ -16,7 +16,6 @@ fn a_captured_host_starts_no_container() {
 fn what_is_no_device_with_a_probe_is_refused_in_one_line() {
     for (word, why) in [
         ("ens1", "write CLASS=NAME, as in nic=ens1"),
-        ("zf=ens1", "there is no probe for class zf"),
         ("nic=all", "name one device"),
         ("nice=ens1", "nice"),
     ] {

@@ -11,7 +11,21 @@ pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
         let edit = Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
         Finding::fail(text, edit).at(CONFIG_PATH)
     });
-    Ok(problems.collect())
+    Ok(problems.chain(absent(examined)).collect())
+}
+
+/// A name that is not there may be a misspelt one, whose interface is then offered.
+fn absent<'e>(examined: &'e Examined<'_>) -> impl Iterator<Item = Finding> + 'e {
+    let inventory = examined.inventory;
+    let ignored = examined.config.discover.ignored_interfaces.iter();
+    let is_there = |name: &String| inventory.interfaces.iter().any(|one| one.name == *name);
+    // What could not be read may have it.
+    let absent = ignored.filter(move |name| inventory.unread.is_empty() && !is_there(name));
+    absent.map(|name| {
+        let text = format!("[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out");
+        let edit = Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
+        Finding::warn(text, edit).at(CONFIG_PATH)
+    })
 }
 
 pub(super) fn discovery(examined: &Examined<'_>) -> Findings {

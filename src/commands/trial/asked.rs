@@ -28,13 +28,6 @@ impl Asked {
             bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
         };
         let class: Class = class.parse()?;
-        if !CLASSES.contains(&class) {
-            let classes = CLASSES.map(Class::as_str).join(", ");
-            bail!(
-                "trying {short}: there is no probe for class {}; name a device of {classes}",
-                class.as_str()
-            );
-        }
         if name == "all" || class == Class::Nic && name == LOOPBACK {
             bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
         }
@@ -62,6 +55,13 @@ impl Asked {
     pub(super) fn offered(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
         let mut devices = inventory.devices.iter();
         if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
+            if !CLASSES.contains(&self.class) {
+                bail!(
+                    "trying {}: it is offered, and there is no probe for its class; name a device of {}",
+                    self.short(),
+                    CLASSES.map(Class::as_str).join(", ")
+                );
+            }
             return Ok(vec![self.name.clone()]);
         }
         let mut near = inventory.near_gpus.iter();
@@ -135,14 +135,28 @@ mod tests {
     }
 
     #[test]
+    fn a_class_without_a_probe_is_told_after_why_its_device_is_not_offered() {
+        let tree = Tree::sample("debian13-2numa-onload-rxe-vfio");
+        let host = Host::open(tree.root()).unwrap();
+        let inventory = discover(&host, &Config::default());
+        for (word, why) in [
+            ("zf=ens1", "it is not offered: Onload reaches it by AF_XDP"),
+            (
+                "ptp=ptp2",
+                "no probe for its class; name a device of nic, rdma, vfio, hugepages, netdev",
+            ),
+        ] {
+            let asked = Asked::read(word).unwrap();
+            let error = format!("{:#}", asked.offered(&inventory).unwrap_err());
+            assert!(error.contains(why), "{word}: {error}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_tried_is_refused_with_what_can() {
         for (word, why) in [
             ("ens1", "write CLASS=NAME, as in nic=ens1"),
             ("gpu=0", "gpu"),
-            (
-                "zf=ens1",
-                "no probe for class zf; name a device of nic, rdma, vfio, hugepages, netdev",
-            ),
             ("nic=all", "name one device"),
             ("nic=loopback", "name one device"),
             ("rdma=all", "name one device"),
