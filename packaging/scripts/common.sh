@@ -132,8 +132,9 @@ onload_ctk_forget_in() {
     engine=$1
     shift
     onload_ctk_status=0
-    onload-ctk --quiet runtime configure --runtime "$engine" "$@" --remove || onload_ctk_status=$?
-    # 1: containers are left, which it has said.
+    message=$(onload-ctk --quiet runtime configure --runtime "$engine" "$@" --remove 2>&1) || onload_ctk_status=$?
+    # 1: containers are left, which it has said. Its command will be gone, and the last step says what to do.
+    [ -z "$message" ] || printf '%s\n' "$message" | sed 's/; then run "onload-ctk .*"$//' >&2
     [ "$onload_ctk_status" -le 1 ] ||
         echo "onload-ctk: $engine keeps its configuration; see above" >&2
 }
