@@ -40,11 +40,14 @@ pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String> {
     }
     let mut files = Vec::new();
     if let Some(directory) = flags.config_dir {
-        drop_ins(host, absolute(directory)?, DEPTH, &mut files)?;
+        let directory = absolute(host, pid, directory)?;
+        drop_ins(host, &directory, DEPTH, &mut files)?;
     }
     // The last file wins, and each of them over the one that all begins with.
     files.reverse();
-    files.extend(flags.config.map(absolute).transpose()?.map(Path::to_owned));
+    if let Some(config) = flags.config {
+        files.push(absolute(host, pid, config)?);
+    }
     for file in files {
         if let Some(policy) = policy_in(host, &file)? {
             return Ok(policy);
@@ -88,11 +91,21 @@ impl<'a> Flags<'a> {
     }
 }
 
-fn absolute(path: &str) -> Result<&Path> {
-    if !Path::new(path).is_absolute() {
-        bail!("{} is no absolute path", Quoted(path));
+/// Kubelet stays in the directory that it was started in.
+fn absolute(host: &Host, pid: u32, path: &str) -> Result<PathBuf> {
+    if Path::new(path).is_absolute() {
+        return Ok(path.into());
     }
-    Ok(Path::new(path))
+    let link = PathBuf::from(format!("/proc/{pid}/cwd"));
+    let directory = host.link(&link)?;
+    let directory = directory.with_context(|| {
+        let path = Quoted(path);
+        format!(
+            "{path} is no absolute path, and there is no {}",
+            link.display()
+        )
+    })?;
+    Ok(directory.join(path))
 }
 
 /// The files of a configuration directory in the order in which kubelet merges them: those whose names end in `.conf`,
@@ -242,6 +255,23 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_relative_to_the_directory_that_kubelet_was_started_in() {
+        let root = tempfile::tempdir().unwrap();
+        let proc = root.path().join(format!("proc/{PID}"));
+        fs::create_dir_all(&proc).unwrap();
+        fs::create_dir_all(root.path().join("srv/kubelet")).unwrap();
+        fs::write(proc.join("cmdline"), "kubelet\0--config\0config.yaml\0").unwrap();
+        fs::write(
+            root.path().join("srv/kubelet/config.yaml"),
+            with("restricted"),
+        )
+        .unwrap();
+        std::os::unix::fs::symlink("/srv/kubelet", proc.join("cwd")).unwrap();
+        let host = Host::open(root.path()).unwrap();
+        assert_eq!(topology_policy(&host, PID).unwrap(), "restricted");
+    }
+
+    #[test]
     fn what_is_not_known_is_an_error() {
         let broken = with("[");
         for (arguments, files, why) in [
@@ -254,7 +284,7 @@ mod tests {
             (
                 &["kubelet", "--config", "config.yaml"],
                 &[],
-                "is no absolute path",
+                "is no absolute path, and there is no /proc/812/cwd",
             ),
             (&KUBEADM, &[], "there is no /var/lib/kubelet/config.yaml"),
             (
