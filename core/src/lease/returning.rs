@@ -235,10 +235,20 @@ impl Leases {
         Ok(found.into_iter().map(|(device, _)| device).collect())
     }
 
-    /// Why another container does not get a device: who holds it.
-    pub fn holders(&self, device: &Device, patience: Duration) -> Result<Option<Error>> {
+    /// Why a container does not get a device: who holds it. What is kept for the container itself, by this token, is not
+    /// somebody else's.
+    pub fn holders(
+        &self,
+        device: &Device,
+        token: Option<&Token>,
+        patience: Duration,
+    ) -> Result<Option<Error>> {
         let _lock = self.lock(patience)?;
-        let found = self.slots(device)?;
+        let mut found = self.slots(device)?;
+        found.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
+            Some(Holder::Reservation { token: own, .. }) => Some(own) != token,
+            _ => true,
+        });
         let holders: Vec<String> = found.iter().filter_map(Slot::holder).collect();
         if holders.is_empty() {
             return Ok(None);

@@ -324,10 +324,8 @@ impl<'a> Request<'a> {
     fn join_others<K: Kind>(self, way: &Way<'_, K>, locks: Vec<Lock>) -> Result<Grant<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
         let Some(seen) = kind.look(&way.to, &self)? else {
-            return Err(match leases.holders(self.device, START_PATIENCE)? {
-                Some(refused) => refused,
-                None => way.home.away(self.pci, &self.name),
-            });
+            let held = leases.holders(self.device, way.claim.token, START_PATIENCE)?;
+            return Err(held.unwrap_or_else(|| way.home.away(self.pci, &self.name)));
         };
         let moved = leases.moved_to::<K::Facts>(self.device, way.to.cookie(), START_PATIENCE)?;
         let (facts, addresses) = match moved {

@@ -138,6 +138,30 @@ fn an_interface_has_another_name_mtu_and_routes_in_the_container_and_its_own_on_
 }
 
 #[test]
+fn a_member_of_a_pool_without_an_interface_is_not_said_to_be_held_by_the_container_itself() {
+    if !can_move() {
+        return;
+    }
+    let take = ["--take", "netdev:any"];
+    let sandbox = sandbox(&[("one", moving::container(Some("one"), &stand_ins(), &take))]);
+    let hook = |args: &[&str]| {
+        let args = [&["onload-hook", "createRuntime"], args].concat();
+        json!([{"hookName": "createRuntime", "path": "/opt/onload/stand-ins", "args": args}])
+    };
+    let member = hook(&["--lease", "netdev:ens9", "--netdev", "ens9@0000:03:1f.0"]);
+    let pool = json!({"onload.dev/pool-members": "ens9", "onload.dev/pool-share": "1"});
+    let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/netdev", "devices": [
+        {"name": "ens9", "containerEdits": {"hooks": member}},
+        {"name": "any", "annotations": pool, "containerEdits": {"hooks": hook(&take)}}]});
+    sandbox.file("/etc/cdi/onload.dev-netdev.json", spec.to_string());
+    let script = r#"
+        make one && fail "created"
+        grep -q 'PCI function 0000:03:1f.0 has no interface on this host' /tmp/err || fail "$(cat /tmp/err)"
+        gone one; free one"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
 fn a_name_that_the_container_has_already_or_that_moves_along_is_refused() {
     if !can_move() {
         return;
