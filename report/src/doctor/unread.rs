@@ -7,7 +7,7 @@ use super::examined::{Examined, Findings};
 
 pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
     let problems = examined.config_problems.iter().map(|problem| {
-        let text = format!("{problem:#}; correct that line: until then commands that change something refuse the file");
+        let text = format!("{problem:#}; correct that line: until then onload-ctk cdi generate, and others that use the file whole, refuse it");
         let edit = Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
         Finding::fail(text, edit).at(CONFIG_PATH)
     });

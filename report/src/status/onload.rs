@@ -243,7 +243,7 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
             "it preloads the library, and no interface in its network is accelerated ({seen}){stacks}"
         ),
         format!(
-            "start it with --network host, or on a macvlan network of an accelerated interface, or give it one by onload.dev/netdev{veth}"
+            "start it with --network host, or on a macvlan network of an accelerated interface, or give it one by onload.dev/netdev, once [discover] offer-netdevs names it{veth}"
         ),
     )
 }
