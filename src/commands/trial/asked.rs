@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use onload_core::class::Class;
+use onload_core::pool::ANY;
 use onload_host::devices::LOOPBACK;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
@@ -28,7 +29,8 @@ impl Asked {
             bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
         };
         let class: Class = class.parse()?;
-        if name == "all" || class == Class::Nic && name == LOOPBACK {
+        let is_several = ["all", ANY].contains(&name);
+        if is_several || class == Class::Nic && name == LOOPBACK {
             bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
         }
         Ok(Asked {
@@ -160,6 +162,7 @@ mod tests {
             ("nic=all", "name one device"),
             ("nic=loopback", "name one device"),
             ("rdma=all", "name one device"),
+            ("vfio=any", "name one device"),
         ] {
             let error = format!("{:#}", Asked::read(word).unwrap_err());
             assert!(error.contains(why), "{word}: {error}");

@@ -8,7 +8,7 @@ mod names;
 mod nic;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -56,7 +56,13 @@ struct Trial<'t> {
     /// What it stands for.
     devices: Vec<String>,
     names: Names,
+    /// Whether the interface was on the host, which has to come back then.
+    has_interface: bool,
     stop: Interrupt,
+}
+
+fn interface(name: &str) -> PathBuf {
+    Path::new("/sys/class/net").join(name)
 }
 
 pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result<Answer> {
@@ -86,6 +92,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
         host: &host,
         inventory: &inventory,
         engine,
+        has_interface: asked.class == Class::Netdev && interface(&asked.name).exists(),
         asked,
         devices,
         names: Names::of_this_process()?,
@@ -278,10 +285,10 @@ impl Trial<'_> {
     }
 
     fn require_interface(&self) -> anyhow::Result<()> {
-        if self.asked.class != Class::Netdev {
+        if !self.has_interface {
             return Ok(());
         }
-        let path = Path::new("/sys/class/net").join(&self.asked.name);
+        let path = interface(&self.asked.name);
         let deadline = Instant::now() + ENDING;
         while !path.exists() {
             if Instant::now() > deadline {
