@@ -54,8 +54,9 @@ impl<'a> Policy<'a> {
         match origin {
             Origin::Annotation(_) => Some((&self.annotations.allow, "annotations")),
             Origin::Variable(_) => Some((&self.environment.allow, "environment")),
-            // A bundle is the operator's own, and whether it may be requested is asked for itself.
-            Origin::Ticket(_) | Origin::Bundle(_) => None,
+            // A bundle is the operator's own, and whether it may be requested is asked for itself. Who may use --device
+            // controls the engine.
+            Origin::Device(_) | Origin::Ticket(_) | Origin::Bundle(_) => None,
         }
     }
 }

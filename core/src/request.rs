@@ -174,6 +174,8 @@ impl<T: fmt::Display> fmt::Display for WantedFor<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Annotation(String),
+    /// By the engine's `--device`, whose hook asks.
+    Device(String),
     /// At this word of [`VARIABLE`].
     Variable(String),
     /// At this word of the ticket that [`VARIABLE`] names.
@@ -186,7 +188,10 @@ impl Origin {
     /// The annotation's key, or the word of a text.
     pub fn key(&self) -> &str {
         match self.asked() {
-            Origin::Annotation(key) | Origin::Variable(key) | Origin::Ticket(key) => key,
+            Origin::Annotation(key)
+            | Origin::Device(key)
+            | Origin::Variable(key)
+            | Origin::Ticket(key) => key,
             Origin::Bundle(_) => "",
         }
     }
@@ -207,7 +212,7 @@ impl Origin {
     /// What stands behind the key in a message, if anything does.
     fn place(&self) -> &'static str {
         match self.asked() {
-            Origin::Annotation(_) | Origin::Bundle(_) => "",
+            Origin::Annotation(_) | Origin::Device(_) | Origin::Bundle(_) => "",
             Origin::Variable(_) => " of ONLOAD_CTK_REQUEST",
             Origin::Ticket(_) => " of the ticket in ONLOAD_CTK_REQUEST",
         }
@@ -217,8 +222,10 @@ impl Origin {
 impl fmt::Display for Origin {
     /// For messages: what a user wrote is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Origin::Annotation(_) = self.asked() {
-            f.write_str("annotation ")?;
+        match self.asked() {
+            Origin::Annotation(_) => f.write_str("annotation ")?,
+            Origin::Device(_) => f.write_str("device ")?,
+            _ => {}
         }
         write!(f, "{}{}", Quoted(self.key()), self.place())
     }
@@ -660,7 +667,7 @@ fn comma(origin: &Origin, text: &str) -> Option<&'static str> {
     Some(match origin {
         Origin::Annotation(_) => "give it an annotation of its own",
         Origin::Variable(_) | Origin::Ticket(_) => "put \";\" before it instead of \",\"",
-        Origin::Bundle(_) => return None,
+        Origin::Device(_) | Origin::Bundle(_) => return None,
     })
 }
 

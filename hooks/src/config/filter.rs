@@ -515,7 +515,7 @@ fn check_targets(
 fn reason(origin: &Origin) -> String {
     match origin.asked() {
         Origin::Annotation(key) => key.clone(),
-        Origin::Variable(_) | Origin::Ticket(_) | Origin::Bundle(_) => origin.to_string(),
+        _ => origin.to_string(),
     }
 }
 

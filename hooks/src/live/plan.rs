@@ -81,7 +81,7 @@ impl Asker {
     pub(crate) fn request(takes: &[Take]) -> Request {
         let mut request = Request::default();
         for take in takes {
-            let origin = Origin::Annotation(format!("{}={}", take.class.kind(), take.pool));
+            let origin = Origin::Device(format!("{}={}", take.class.kind(), take.pool));
             let value = Vec::new();
             let asked = request.devices.entry(take.class);
             asked
