@@ -244,6 +244,7 @@ static ROWS: [Row; Class::ALL.len()] = [
         is_on_functions: true,
         is_named_after_function: true,
         is_exclusive: true,
+        is_drawn: true,
         ..NOTHING
     },
     Row {

@@ -19,7 +19,7 @@ text { font-family: ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', Menlo, 
 .bridge { fill: #eef1f5; stroke: #d5dbe3; } .wire { fill: #b8c1cc; } .pair { fill: #7a3fd0; }
 .cpu { fill: #c9d3de; } .isolated { fill: #d9467a; } .pages { fill: #e4e9ef; } .used { fill: #6b7a8c; }
 .none { color: #6b7a8c; } .nic { color: #1d6fd8; } .zf { color: #0b8494; } .rdma { color: #7a3fd0; }
-.vfio { color: #c25e00; } .ptp { color: #1f8a4c; } .pps { color: #7d7a00; }
+.vfio { color: #c25e00; } .ptp { color: #1f8a4c; } .pps { color: #7d7a00; } .netdev { color: #a3348f; }
 .free { fill: currentColor; fill-opacity: .16; stroke: currentColor; }
 .held { fill: currentColor; stroke: currentColor; }
 .not-offered { fill: none; stroke: #9aa5b1; stroke-dasharray: 3 2; }
@@ -31,7 +31,7 @@ text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
 .bridge { fill: #202a37; stroke: #2f3b4a; } .wire { fill: #46546a; } .pair { fill: #b48cff; }
 .cpu { fill: #3d4b5c; } .isolated { fill: #f272a0; } .pages { fill: #2a3543; } .used { fill: #93a1b2; }
 .none { color: #93a1b2; } .nic { color: #63a9ff; } .zf { color: #3cc5d6; } .rdma { color: #b48cff; }
-.vfio { color: #ffa24d; } .ptp { color: #5bd08a; } .pps { color: #d3cf4a; }
+.vfio { color: #ffa24d; } .ptp { color: #5bd08a; } .pps { color: #d3cf4a; } .netdev { color: #ea86d8; }
 .not-offered { stroke: #5d6b7b; }
 .label.held { fill: #0e1319; } .label.not-offered { fill: #9fabb8; }
 }
