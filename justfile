@@ -100,6 +100,11 @@ machine what="--quick":
         tests/machine/run {{ what }}
     fi
 
+# The quick part in a guest with aarch64, as root: before a release, not part of ci
+machine-aarch64:
+    flock justfile tests/machine/install-deps arm64
+    tests/machine/run --architecture arm64
+
 # The form of the sources
 fmt:
     cargo fmt --all --check

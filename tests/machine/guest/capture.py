@@ -4,15 +4,16 @@ import shutil
 
 import devices
 import session
-from report import check, must, run
+from report import Part, check, must, run
 
 DISK = "/dev/disk/by-id/virtio-output"
 ARCHIVE = "/run/machine/host.tar.zst"
 
 
 def capture(hardware):
-    if hardware:
-        devices.bring_up()
+    with Part("devices"):
+        if hardware:
+            devices.bring_up()
     session.install()
     done = run("onload-ctk", "discover", "--capture", ARCHIVE)
     check("onload-ctk discover --capture", done.status == 0, done)

@@ -9,6 +9,8 @@ from report import log, must, run
 HUGE_2M = "hugepages/hugepages-2048kB/nr_hugepages"
 VFS = 2  # each that igbvf takes costs seconds on an emulated CPU
 RXE = "rxe0"
+# Where Debian has a machine's libraries.
+MULTIARCH = f"/usr/lib/{os.uname().machine}-linux-gnu"
 
 
 def write(path, text):

@@ -3,7 +3,9 @@
 import json
 import os
 
-LIB_DIRS = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
+import devices
+
+LIB_DIRS = [devices.MULTIARCH, "/usr/lib64"]
 LIBRARIES = ["libonload.so", "libonload_ext.so", "libonload_ext.so.1", "libonload_ext.so.1.2.0", "libefcp.so.1"]
 HOOK = "/usr/libexec/machine/memlock-hook"
 

@@ -11,7 +11,7 @@ from report import emit, must, run
 
 MIB = 64
 HUGE = "/dev/hugepages-2Mi"
-LIBS = ["/usr/lib/x86_64-linux-gnu/libonload.so", "/usr/lib64/libonload.so"]
+LIBS = [f"{devices.MULTIARCH}/libonload.so", "/usr/lib64/libonload.so"]
 END = "END-OF-REPORT"
 
 

@@ -277,7 +277,7 @@ def preload_lost(everything):
 
 def upgraded(everything):
     """The library replaced by another file, as a package does it, while a container runs."""
-    library = Path(os.path.realpath("/usr/lib/x86_64-linux-gnu/libonload.so"))
+    library = Path(os.path.realpath(f"{devices.MULTIARCH}/libonload.so"))
     copy = SCRATCH / library.name
     shutil.copy(library, copy)
     with container(DOCKER, "seen", ["--device=onload.dev/nic-nodes=all", "-v", f"{copy}:/opt/libonload.so:ro", "-e", "LD_PRELOAD=/opt/libonload.so"], STAYS):

@@ -10,6 +10,7 @@ import engines
 import fixture
 import live
 import matrix
+import provision
 from report import Part, check, emit, run
 
 BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes", "onload-nri", "onload-nomad-device"]
@@ -115,10 +116,11 @@ def session(settings):
         if settings["guest"] == "debian13":
             import draining
             draining.parts(bench, wanted)
-            import kubernetes
-            kubernetes.parts(bench, wanted)
-            import nri
-            nri.parts(bench, wanted, settings["full"])
+            if os.path.exists(provision.NEWEST):
+                import kubernetes
+                kubernetes.parts(bench, wanted)
+                import nri
+                nri.parts(bench, wanted, settings["full"])
             import nomad
             nomad.parts(bench, wanted)
             import netdev
@@ -137,7 +139,8 @@ def session(settings):
     if settings["guest"] == "debian13" and not settings["fixture"]:
         if settings["full"] or wanted:
             import rdma_libraries
-            rdma_libraries.parts(bench, wanted)
+            if rdma_libraries.IMAGES.exists():
+                rdma_libraries.parts(bench, wanted)
             import rdma_exclusive
             rdma_exclusive.parts(bench, wanted)
         import seeing

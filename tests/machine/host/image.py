@@ -10,6 +10,7 @@ import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from . import vm
 
@@ -19,9 +20,19 @@ TOOLCHAIN_INPUTS = ["recipe/toolchain.packages", "stand-ins", "probe"]
 INPUTS = ["recipe", "stand-ins", "probe", "host/image.py", "guest/provision.py"]
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DISK_SIZE = "8G"
-# The guests: name, Debian's release.
-GUESTS = {"debian13": "trixie", "debian12": "bookworm"}
 NEWEST = "sid"
+
+
+class Guest(NamedTuple):
+    """What a guest is made of. The release names the list of its packages, and the guest's half of the test goes by it."""
+
+    release: str
+    suite: str
+    architecture: str
+
+
+GUESTS = {"debian13": Guest("debian13", "trixie", "amd64"), "debian12": Guest("debian12", "bookworm", "amd64"),
+          "debian13-arm64": Guest("debian13", "trixie", "arm64")}
 
 
 class BuildError(Exception):
@@ -81,6 +92,13 @@ DPDK_PROGRAMS = ["usr/bin/dpdk-testpmd", "usr/bin/dash", "usr/bin/sed"]
 DPDK_PLUGINS = ["bus_pci", "bus_vdev", "mempool_ring", "net_e1000"]
 
 
+# The kernel's package makes an initial RAM disk. With all modules that takes minutes where a program of another architecture copies each.
+INITRAMFS = "initramfs-tools"
+SMALL_INITRD = (f"--essential-hook=mkdir -p \"$1/etc/{INITRAMFS}/conf.d\" \"$1/usr/share/{INITRAMFS}/modules.d\" && "
+                f"cp '{HERE}/recipe/rootfs/etc/{INITRAMFS}/conf.d/machine' \"$1/etc/{INITRAMFS}/conf.d/\" && "
+                f"cp '{HERE}/recipe/rootfs/usr/share/{INITRAMFS}/modules.d/machine' \"$1/usr/share/{INITRAMFS}/modules.d/\"")
+
+
 def keep(tree, kept, path):
     """Copies a file, with the links that lead to it: a library that is loaded by two names is still one."""
     target = kept / path
@@ -115,7 +133,7 @@ class Builder:
 
     def __init__(self, guest, work, say):
         self.guest = guest
-        self.suite = GUESTS[guest]
+        self.release, self.suite, self.architecture = GUESTS[guest]
         self.work = work
         self.say = say
         self.log = work / "build.log"
@@ -138,7 +156,7 @@ class Builder:
 
     def mmdebstrap(self, suite, variant, include, target, *options):
         source = f"deb [signed-by={KEYRING}] {self.mirror} {suite} main"
-        self.run("mmdebstrap", "--quiet", f"--variant={variant}", f"--include={include}", "--architectures=amd64",
+        self.run("mmdebstrap", "--quiet", f"--variant={variant}", f"--include={include}", f"--architectures={self.architecture}",
                  "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*",
                  "--dpkgopt=path-exclude=/usr/share/locale/*", "--dpkgopt=force-unsafe-io",
                  *self.apt, *options, suite, target, source)
@@ -156,7 +174,7 @@ class Builder:
                   "mkdir -p /out/bin; flags='-O2 -Wall -Wextra -Werror'; "
                   "musl-gcc $flags -static -o /out/bin/probe probe.c; musl-gcc $flags -o /out/bin/probe-musl probe.c; "
                   "musl-gcc $flags -static -o /out/bin/pause pause.c")
-        self.mmdebstrap(self.suite, "apt", packages("toolchain"), "/dev/null",
+        self.mmdebstrap(self.suite, "apt", packages("toolchain") + f",linux-headers-{self.architecture}", "/dev/null", SMALL_INITRD,
                         f"--customize-hook=mkdir -p \"$1/src\" && cp -r '{HERE}/stand-ins' '{HERE}/probe' \"$1/src/\"",
                         f"--customize-hook=chroot \"$1\" sh -c '{script.replace(chr(39), chr(34))}'",
                         f"--customize-hook=cp -a \"$1/out/.\" '{out}/'")
@@ -185,7 +203,7 @@ class Builder:
         (tree / "etc/group").write_text("root:x:0:\nplain:x:1000:\n")
         if (tree / "usr/sbin/ldconfig").exists():
             self.run("chroot", tree, "/usr/sbin/ldconfig")
-        docker_archive(self.work / "images" / f"{name}.tar", f"localhost/{name}:1", tree)
+        docker_archive(self.work / "images" / f"{name}.tar", f"localhost/{name}:1", tree, self.architecture)
         shutil.rmtree(tree)
 
     def images(self):
@@ -210,6 +228,13 @@ class Builder:
         tree.mkdir()
         self.container_image("pause", tree, {"pause": built / "pause"})
 
+    def firmware(self):
+        """UEFI of the guest's own suite. With that of Debian 12 the kernel takes a flash for memory of no node, and then knows one node alone."""
+        tree = self.work / "tree-firmware"
+        self.mmdebstrap(self.suite, "extract", "qemu-efi-aarch64", tree)
+        shutil.copy(tree / "usr/share/qemu-efi-aarch64/QEMU_EFI.fd", self.work / "firmware")
+        shutil.rmtree(tree)
+
     def newest_containerd(self):
         """The programs of the newest suite's containerd, in self.work/containerd2: clusters have it before a stable release does."""
         tree = self.container_tree("containerd2", NEWEST)
@@ -221,11 +246,8 @@ class Builder:
 
     def guest_tree(self):
         tree = self.work / "tree-guest"
-        initramfs = "initramfs-tools"
-        early = (f"mkdir -p \"$1/etc/{initramfs}/conf.d\" \"$1/usr/share/{initramfs}/modules.d\" && "
-                 f"cp '{HERE}/recipe/rootfs/etc/{initramfs}/conf.d/machine' \"$1/etc/{initramfs}/conf.d/\" && "
-                 f"cp '{HERE}/recipe/rootfs/usr/share/{initramfs}/modules.d/machine' \"$1/usr/share/{initramfs}/modules.d/\"")
-        self.mmdebstrap(self.suite, "apt", packages(f"guest-{self.guest}"), tree, f"--essential-hook={early}")
+        include = f"linux-image-{self.architecture}," + packages(f"guest-{self.release}")
+        self.mmdebstrap(self.suite, "apt", include, tree, SMALL_INITRD)
         return tree
 
     def finish_guest(self, tree):
@@ -242,7 +264,7 @@ class Builder:
                   "echo machine > /etc/hostname; echo 'debugfs /sys/kernel/debug debugfs defaults 0 0' > /etc/fstab; "
                   "mkdir -p /var/lib/systemd/linger; touch /var/lib/systemd/linger/tester; "
                   "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer man-db.timer "
-                  "dpkg-db-backup.timer systemd-networkd-wait-online.service getty@tty1.service serial-getty@ttyS0.service "
+                  f"dpkg-db-backup.timer systemd-networkd-wait-online.service getty@tty1.service serial-getty@{vm.CONSOLES[self.architecture]}.service "
                   "podman-auto-update.timer netavark-dhcp-proxy.socket netavark-dhcp-proxy.service")
         self.run("chroot", tree, "sh", "-c", script)
         shutil.rmtree(tree / "var/lib/apt/lists", ignore_errors=True)
@@ -256,7 +278,7 @@ class Builder:
         """One boot that loads the images into every engine's store and lets first-boot work happen, kept on the disk."""
         payload = self.work / "payload.tar"
         vm.write_payload(payload, {"guest": HERE / "guest"}, {"mode": "provision"})
-        machine = vm.Machine(self.work, payload, self.work / "provision", keep_writes=True)
+        machine = vm.Machine(self.work, payload, self.work / "provision", architecture=self.architecture, keep_writes=True)
         failed = []
 
         def event(item):
@@ -265,18 +287,18 @@ class Builder:
             if item.get("ev") == "check" and not item["ok"]:
                 failed.append(item)
 
-        end = machine.run(event, timeout=900)
+        end = machine.run(event, timeout=1800)
         if end != "done" or failed:
             raise BuildError(f"the first boot ended with {end!r}, failed: {failed}; its console is {machine.console}")
 
 
-def docker_archive(path, tag, tree):
+def docker_archive(path, tag, tree, architecture):
     """An image of one layer, made without any engine."""
     layer = path.with_suffix(".layer")
     with tarfile.open(layer, "w") as tar:
         tar.add(tree, arcname=".")
     digest = hashlib.sha256(layer.read_bytes()).hexdigest()
-    config = {"architecture": "amd64", "os": "linux", "created": "1970-01-01T00:00:00Z",
+    config = {"architecture": architecture, "os": "linux", "created": "1970-01-01T00:00:00Z",
               "config": {"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["/pause" if (tree / "pause").exists() else "/bin/sh"]},
               "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
               "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "packages"}]}
@@ -292,8 +314,8 @@ def docker_archive(path, tag, tree):
     layer.unlink()
 
 
-def ensure(say, guest="debian13"):
-    """The directory with disk.img, vmlinuz and initrd of a guest, built when it is not there yet."""
+def ensure(say, guest):
+    """The directory with disk.img, vmlinuz, initrd and the firmware, if it needs one, of a guest, built when it is not there yet."""
     final = cache_dir() / f"guest-{guest}-{input_hash(INPUTS)}"
     if (final / "complete").exists():
         say(f"guest: {final} (kept from before)")
@@ -311,6 +333,8 @@ def ensure(say, guest="debian13"):
         builder.timed("container images", builder.images)
         if guest == "debian13":
             builder.timed("the newest containerd", builder.newest_containerd)
+        if builder.architecture == "arm64":
+            builder.timed("firmware", builder.firmware)
         builder.timed("file system", builder.finish_guest, tree.result())
     builder.timed("first boot", builder.provision)
     (work / "complete").touch()
@@ -318,6 +342,6 @@ def ensure(say, guest="debian13"):
         shutil.rmtree(final)
     work.rename(final)
     for old in sorted(final.parent.glob(f"guest-{guest}-*")):
-        if old != final:
+        if old != final and old.name.rpartition("-")[0] == f"guest-{guest}":
             shutil.rmtree(old, ignore_errors=True)
     return final

@@ -10,7 +10,9 @@ LEGEND = [
     ("rdma", "ibv_devices lists the device"), ("exec-nodes", "an exec'd process opens the nodes"),
     ("exec-preload", "libonload.so is mapped in an exec'd process"), ("exec-memlock", "RLIMIT_MEMLOCK of an exec'd process"),
 ]
-FULL_TITLE = "## What else was tried"
+# What was tried beside the cells, by the guests' architecture.
+TITLES = {"amd64": "## What else was tried", "arm64": "## Tried with aarch64"}
+ARM = "debian13-arm64-"
 FAILED = " (FAILED)"
 TRIED_HEAD = "| what | engines and entry points |"
 DOORS = ["plain", "cdi", "wrapper", "precreate", "live"]
@@ -91,42 +93,50 @@ def tried_lines(tried):
     return (table if rows else []) + alone
 
 
-def kept_engines(old, engines):
-    """The tables of engines that only a run with --full tries, as an earlier one wrote them."""
+def engine_tables(cells):
+    """The lines of each engine's table."""
+    tables = {}
+    for engine in dict.fromkeys(cell["engine"] for cell in cells):
+        rows = table([cell for cell in cells if cell["engine"] == engine])
+        tables[engine] = [f"## {engine}", "", "| check | " + " | ".join(name.split(" ", 1)[1] for name in rows[0][1:]) + " |", "|---" * len(rows[0]) + "|",
+                          *("| " + " | ".join(row) + " |" for row in rows[1:]), ""]
+    return tables
+
+
+def earlier_tables(old):
+    """The same as an earlier run wrote them."""
     sections = [section.rstrip().split("\n") for section in old.split("\n## ")[1:]]
-    return [line for section in sections if section[0] not in engines and section[2:3] and section[2].startswith("| check |")
-            for line in ["## " + section[0], *section[1:], ""]]
+    return {section[0]: ["## " + section[0], *section[1:], ""] for section in sections if section[2:3] and section[2].startswith("| check |")}
 
 
-def document(cells, others, whole, old):
+def document(cells, others, whole, old, architecture):
     """record.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds).
 
-    A run that was not `whole`, of all guests and parts, leaves what it did not try as it stood.
+    A run that was not `whole`, of all parts and guests of its architecture, leaves what it did not try as it stood.
     """
     lines = ["# What the guests showed", "",
              "`tests/machine/run` writes this page; do not edit it by hand. It shows what a booted Debian 13 guest did (kernel 6.12, cgroup v2,",
              "emulated CPU and igb, stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1",
-             "(kernel 6.1).",
+             "(kernel 6.1). With `--architecture arm64` it is a Debian 13 guest with aarch64, an SMMUv3 and UEFI, whose engines are named `debian13-arm64-…` here.",
              "A value in parentheses is the expected one, where the guest showed another. `(FAILED)` stands behind what failed, and `(stand-ins)`",
              "behind verdicts of `onload-ctk status` that rest on the stand-ins of Onload: no card showed them yet.", "",
              "A column is an entry point: `plain` requests nothing, `cdi` uses `--device`, `wrapper` the runtime `onload`, `precreate` podman's hook,",
              "`live` the OCI hook. `ctr` is containerd's own client, `cri` is containerd as a kubelet calls it. [entry-points.md](../../docs/entry-points.md)",
              "explains them.", ""]
-    for engine in dict.fromkeys(cell["engine"] for cell in cells):
-        rows = table([cell for cell in cells if cell["engine"] == engine])
-        lines += [f"## {engine}", ""]
-        lines.append("| check | " + " | ".join(name.split(" ", 1)[1] for name in rows[0][1:]) + " |")
-        lines.append("|---" * len(rows[0]) + "|")
-        lines += ["| " + " | ".join(row) + " |" for row in rows[1:]]
-        lines.append("")
-    if not whole:
-        lines += kept_engines(old, {cell["engine"] for cell in cells})
+    tables = engine_tables(cells)
+    for engine, kept in earlier_tables(old).items():
+        if not whole or engine.startswith(ARM) != (architecture == "arm64"):
+            tables.setdefault(engine, kept)
+    for engine in sorted(tables, key=lambda name: name.startswith(ARM)):
+        lines += tables[engine]
     lines += ["## What the checks mean", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
-    tried = {} if whole else earlier(old, FULL_TITLE)
-    for name in {name for name, _ in others} & set(tried):
-        tried[name] = True
-    for name, ok in others:
-        tried[name] = tried.get(name, True) and ok
-    if tried:
-        lines += [FULL_TITLE, "", *tried_lines(tried), ""]
+    for of, title in TITLES.items():
+        mine = others if of == architecture else []
+        tried = {} if whole and of == architecture else earlier(old, title)
+        for name in {name for name, _ in mine} & set(tried):
+            tried[name] = True
+        for name, ok in mine:
+            tried[name] = tried.get(name, True) and ok
+        if tried:
+            lines += [title, "", *tried_lines(tried), ""]
     return "\n".join(lines).rstrip() + "\n"
