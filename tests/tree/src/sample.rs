@@ -10,11 +10,12 @@ use walkdir::WalkDir;
 use crate::tree::{Tree, scratch};
 
 /// Every one of them, captured or made by hand.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "debian12-stand-ins",
     CAPTURED,
     "debian13-2numa-stand-ins",
     "debian13-4numa-21vfs",
+    "debian13-arm64-stand-ins",
     "debian13-no-hardware",
     "el10-2numa-onload-rxe-vfio",
     "iommu-groups",
