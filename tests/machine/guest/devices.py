@@ -9,6 +9,7 @@ from report import log, must, run
 HUGE_2M = "hugepages/hugepages-2048kB/nr_hugepages"
 VFS = 2  # each that igbvf takes costs seconds on an emulated CPU
 RXE = "rxe0"
+BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]  # the number of bpf(2)
 # Where Debian has a machine's libraries.
 MULTIARCH = f"/usr/lib/{os.uname().machine}-linux-gnu"
 

@@ -50,11 +50,10 @@ def scope_of(pid):
 def programs(path):
     """How many device programs a cgroup has: bpf(2), BPF_PROG_QUERY of BPF_CGROUP_DEVICE."""
     ids = (ctypes.c_uint32 * 64)()
-    call = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         attributes = ctypes.create_string_buffer(struct.pack("=IIIIQII", fd, 6, 0, 0, ctypes.addressof(ids), 64, 0))
-        if ctypes.CDLL(None, use_errno=True).syscall(call, 16, attributes, 32):
+        if ctypes.CDLL(None, use_errno=True).syscall(devices.BPF, 16, attributes, 32):
             raise OSError(ctypes.get_errno(), f"asking for the programs of {path}")
         return struct.unpack_from("=I", attributes, 24)[0]
     finally:

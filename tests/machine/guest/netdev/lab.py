@@ -206,11 +206,11 @@ def load_program():
     Path(PROGRAM).unlink(missing_ok=True)
     call = ctypes.CDLL(None, use_errno=True).syscall
     load = struct.pack("=IIQQ", 6, 2, ctypes.addressof(instructions), ctypes.addressof(licence)).ljust(128, b"\0")
-    program = call(321, 5, ctypes.create_string_buffer(load), 128)
+    program = call(devices.BPF, 5, ctypes.create_string_buffer(load), 128)
     if program < 0:
         raise OSError(ctypes.get_errno(), "loading an XDP program")
     pin = struct.pack("=QI", ctypes.addressof(path), program).ljust(128, b"\0")
-    if call(321, 6, ctypes.create_string_buffer(pin), 128):
+    if call(devices.BPF, 6, ctypes.create_string_buffer(pin), 128):
         raise OSError(ctypes.get_errno(), f"keeping a program as {PROGRAM}")
     os.close(program)
 
