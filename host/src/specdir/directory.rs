@@ -149,7 +149,8 @@ impl SpecDir {
             .map_err(|failed| self.write_error("removing", name, failed))
     }
 
-    /// Removes temporary files of a killed run. The lock guarantees that no other run has any.
+    /// Removes temporary files of a killed run. The lock guarantees that no other run has any; those of the claims of
+    /// Kubernetes stay while they are written.
     fn remove_leftovers(&self) -> anyhow::Result<()> {
         let listing = || directory_failed("listing", &self.path);
         let entries = rustix::fs::Dir::read_from(&self.directory).with_context(listing)?;
@@ -157,7 +158,7 @@ impl SpecDir {
             let entry = entry.with_context(listing)?;
             let name = entry.file_name().to_str().unwrap_or_default();
             if atomic::is_temporary_name(OsStr::new(name)) {
-                atomic::remove(&self.directory, OsStr::new(name))
+                atomic::remove_leftover(&self.directory, OsStr::new(name))
                     .map_err(|failed| self.write_error("removing", name, failed))?;
             }
         }

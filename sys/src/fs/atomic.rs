@@ -10,7 +10,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, fchmod, fsync, openat, renameat, renameat_with, unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, RenameFlags, fchmod, flock, fstat, fsync, openat,
+    renameat, renameat_with, unlinkat,
 };
 use thiserror::Error;
 
@@ -152,6 +153,43 @@ pub fn write_atomic(
     let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
     temp.write(bytes)?;
     temp.commit()
+}
+
+/// As [`write_atomic`], in a directory where others call [`remove_leftover`] meanwhile.
+pub fn write_atomic_beside(
+    dir: impl AsFd,
+    name: &OsStr,
+    bytes: &[u8],
+    mode: u32,
+) -> Result<(), WriteError> {
+    loop {
+        let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
+        let locked =
+            flock(&temp.file, FlockOperation::LockExclusive).and_then(|()| fstat(&temp.file));
+        // Before it was locked, it was anybody's to remove.
+        if locked
+            .map_err(failed("locking a temporary file for", name))?
+            .st_nlink
+            > 0
+        {
+            temp.write(bytes)?;
+            return temp.commit();
+        }
+    }
+}
+
+/// Removes a temporary file that a killed process has left, and not one of [`write_atomic_beside`].
+pub fn remove_leftover(dir: impl AsFd, name: &OsStr) -> Result<(), WriteError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(&dir, name, flags, Mode::empty());
+    let is_written = file.as_ref().is_ok_and(|file| {
+        let locked = flock(file, FlockOperation::NonBlockingLockExclusive);
+        locked == Err(rustix::io::Errno::WOULDBLOCK)
+    });
+    if is_written {
+        return Ok(());
+    }
+    remove(dir, name).map(drop)
 }
 
 /// Removes `name` from `dir`. Returns whether it existed.

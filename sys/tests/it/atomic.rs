@@ -9,8 +9,12 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use onload_sys::fs::atomic::{TempFile, is_temporary_name, remove, sync, write_atomic};
+use onload_sys::fs::atomic::{
+    TempFile, is_temporary_name, remove, remove_leftover, sync, write_atomic, write_atomic_beside,
+};
 use onload_sys::text::Chain;
 
 fn entries(dir: &Path) -> Vec<String> {
@@ -184,4 +188,32 @@ fn removing_says_whether_there_was_something() {
     fs::create_dir(dir.path().join("dir")).expect("a directory");
     assert!(remove(&descriptor, OsStr::new("dir")).is_err());
     sync(&descriptor).expect("a directory");
+}
+
+#[test]
+fn who_removes_leftovers_leaves_a_file_that_is_being_written() {
+    let (dir, descriptor) = fixture();
+    let killed = TempFile::create(descriptor.as_fd(), OsStr::new("a.json"), 0o644);
+    std::mem::forget(killed.expect("a temporary file"));
+    let remove_all = || {
+        let is_temporary = |name: &String| is_temporary_name(OsStr::new(name));
+        for name in entries(dir.path()).into_iter().filter(is_temporary) {
+            remove_leftover(&descriptor, OsStr::new(&name)).expect("it goes, or stays");
+        }
+    };
+    let written = AtomicBool::new(false);
+    let failed = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !written.load(Ordering::Relaxed) {
+                remove_all();
+            }
+        });
+        let write = |_| write_atomic_beside(&descriptor, OsStr::new("a.json"), b"new", 0o644);
+        let failed = (0..300).map(write).filter_map(Result::err).next();
+        written.store(true, Ordering::Relaxed);
+        failed
+    });
+    assert!(failed.is_none(), "{failed:?}");
+    remove_all();
+    assert_eq!(entries(dir.path()), ["a.json"]);
 }

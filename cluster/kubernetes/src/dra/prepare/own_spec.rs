@@ -228,7 +228,8 @@ impl OwnSpecs {
         }
         fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
         let dir = self.open().with_context(|| self.opening())?;
-        let written = atomic::write_atomic(dir, OsStr::new(name), bytes, READABLE);
+        // Who writes the devices' specifications each minute removes what killed runs have left.
+        let written = atomic::write_atomic_beside(dir, OsStr::new(name), bytes, READABLE);
         written.with_context(|| self.writing())
     }
 
