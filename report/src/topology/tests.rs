@@ -14,7 +14,11 @@ use super::*;
 use crate::status::{Engine, Grantee};
 
 fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
-    let (inventory, pools) = survey(host, &Config::default());
+    configured(host, &Config::default(), leases)
+}
+
+fn configured(host: &Host, config: &Config, leases: Option<&[Listed]>) -> Topology {
+    let (inventory, pools) = survey(host, config);
     read(Seen {
         host,
         inventory: &inventory,
@@ -464,6 +468,24 @@ fn a_function_stands_on_its_node_below_its_bridge() {
     let classes: Vec<(Class, State)> = first.devices.iter().map(|d| (d.class, d.state)).collect();
     for class in [Class::Nic, Class::Zf, Class::Ptp, Class::Pps] {
         assert!(classes.contains(&(class, State::Free)), "{classes:?}");
+    }
+}
+
+#[test]
+fn an_interface_that_may_move_stands_on_its_function() {
+    let tree = Tree::sample("x2-2port-sriov");
+    tree.file("/network.table", "link 4 enp101s0f0v0 - - - -\n");
+    let text = "[discover]\noffer-netdevs = [\"enp101s0f0v0\"]\n";
+    let (config, _) = Config::parse_leniently(text);
+    for (leases, state) in [
+        (vec![], State::Free),
+        (vec![held(Class::Netdev, "enp101s0f0v0")], State::Held),
+    ] {
+        let topology = configured(&tree.host(), &config, Some(&leases));
+        let function = &functions(&topology)["0000:65:00.2"];
+        let found = function.devices.iter();
+        let found: Vec<(Class, State)> = found.map(|one| (one.class, one.state)).collect();
+        assert!(found.contains(&(Class::Netdev, state)), "{found:?}");
     }
 }
 
