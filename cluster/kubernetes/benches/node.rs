@@ -1,7 +1,8 @@
 //! A node with 4096 virtual functions: the memory of the daemon, and the time of its answers.
 //!
 //! `cargo bench -p onload-kubernetes` prints what docs/performance.md shows. The kubelet is the mock of the
-//! tests; the daemon is the program, as a process.
+//! tests; the daemon is the program, as a process. With `-- 10000` it prepares so many claims in a row and lets them
+//! go, and prints by the tenth what the daemon holds.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
@@ -11,11 +12,12 @@ mod support;
 mod synthetic;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use support::claims::{claim_of, result};
-use support::dra_kubelet::claim;
+use support::dra_kubelet::{Registered, claim};
 use support::{AgentHost, ClaimServer, Daemon, KubeletDir, MockKubelet, get};
 
 const DEVICES: usize = 4096;
@@ -30,8 +32,12 @@ fn host() -> AgentHost {
     host
 }
 
+fn of_process(daemon: &Daemon, file: &str) -> String {
+    fs::read_to_string(format!("/proc/{}/{file}", daemon.pid())).unwrap()
+}
+
 fn memory(daemon: &Daemon) {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let status = of_process(daemon, "status");
     for key in ["VmRSS", "VmHWM", "Threads"] {
         let line = status.lines().find(|line| line.starts_with(key)).unwrap();
         println!("{line}");
@@ -48,9 +54,8 @@ fn microseconds(seconds: f64, answers: usize) -> f64 {
     seconds * 1e6 / f64::from(u32::try_from(answers).unwrap())
 }
 
-/// Claims of one function each, one after the other: what the API server takes is in the second number.
-async fn claims(host: &AgentHost) {
-    let api = ClaimServer::start().await;
+/// A daemon that reads claims from this API server, and its driver.
+async fn driver(host: &AgentHost, api: &ClaimServer) -> (Daemon, Registered) {
     let kubelet = KubeletDir::make(&host.kubelet_dir());
     let kubeconfig = api.kubeconfig(&host.kubelet_dir());
     let daemon = Daemon::that_writes(host, |command| {
@@ -58,7 +63,51 @@ async fn claims(host: &AgentHost) {
         command.arg("--kubeconfig").arg(kubeconfig);
         command.arg("--node-name").arg("n1");
     });
-    let driver = kubelet.driver().await;
+    (daemon, kubelet.driver().await)
+}
+
+/// Claims of one function each, prepared and let go one after the other.
+async fn in_a_row(host: &AgentHost, number: usize) {
+    let api = ClaimServer::start().await;
+    let (daemon, driver) = driver(host, &api).await;
+    let functions = functions(host);
+    println!(
+        "claims | mean of prepare and unprepare | resident | files | threads | specifications"
+    );
+    let mut begin = Instant::now();
+    for answer in 0..number {
+        let (name, uid) = (format!("c{answer}"), format!("u{answer}"));
+        let device = functions[answer % functions.len()].replace([':', '.'], "-");
+        let results = json!([result("r", "n1/vfio", &device)]);
+        api.put(claim_of(&name, &uid, results, json!([])));
+        assert_eq!(driver.cdi(claim(&name, &uid)).await.unwrap().len(), 3);
+        assert_eq!(driver.unprepare(claim(&name, &uid)).await, "");
+        api.delete("default", &name);
+        if (answer + 1) % (number / 10) == 0 {
+            let each = begin.elapsed() / u32::try_from(number / 10).unwrap();
+            let status = of_process(&daemon, "status");
+            let resident = status
+                .lines()
+                .find(|line| line.starts_with("VmRSS"))
+                .unwrap();
+            let resident = resident.trim_start_matches("VmRSS:").trim();
+            let entries = |path: &Path| fs::read_dir(path).unwrap().count();
+            let proc = PathBuf::from(format!("/proc/{}", daemon.pid()));
+            let [files, threads] = ["fd", "task"].map(|name| entries(&proc.join(name)));
+            let specs = entries(&host.root().join("var/run/cdi"));
+            println!(
+                "{} | {each:?} | {resident} | {files} | {threads} | {specs}",
+                answer + 1
+            );
+            begin = Instant::now();
+        }
+    }
+}
+
+/// Claims of one function each, one after the other: what the API server takes is in the second number.
+async fn claims(host: &AgentHost) {
+    let api = ClaimServer::start().await;
+    let (daemon, driver) = driver(host, &api).await;
     let functions = functions(host);
     let mut round_trips = Duration::ZERO;
     for (answer, function) in functions.iter().take(ANSWERS).enumerate() {
@@ -67,7 +116,7 @@ async fn claims(host: &AgentHost) {
         let results = json!([result("r", "n1/vfio", &device)]);
         api.put(claim_of(&name, &uid, results, json!([])));
         let begin = Instant::now();
-        assert_eq!(driver.cdi(claim(&name, &uid)).await.unwrap().len(), 2);
+        assert_eq!(driver.cdi(claim(&name, &uid)).await.unwrap().len(), 3);
         round_trips += begin.elapsed();
     }
     let (_, metrics) = get(&daemon.http, "/metrics");
@@ -95,6 +144,9 @@ fn functions(host: &AgentHost) -> Vec<String> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let host = host();
+    if let Some(number) = std::env::args().find_map(|word| word.parse().ok()) {
+        return in_a_row(&host, number).await;
+    }
     plugin(&host).await;
     claims(&host).await;
 }
