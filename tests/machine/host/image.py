@@ -210,8 +210,8 @@ class Builder:
         (self.work / "images").mkdir()
         built = self.work / "built" / "bin"
         wanted = [("debian13", "trixie"), ("debian12", "bookworm"), ("musl", "trixie")]
-        # This guest runs what the documentation says, and the examples for Kubernetes.
-        wanted += [("redis", "trixie")] if self.guest == "debian13" else []
+        # What the documentation runs, and a program without Onload.
+        wanted += [("redis", "trixie")] if self.release == "debian13" else []
         for name, suite in wanted:
             tree = self.container_tree(name, suite)
             add = {"usr/bin/probe": built / "probe"}
