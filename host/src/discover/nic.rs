@@ -247,17 +247,19 @@ fn away(
     }
 }
 
-/// A name that is not there may be a misspelt one, whose interface is then offered.
 fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String]) {
-    if probe.why_unread(netdev::CLASS).is_some() {
-        return;
+    if probe.why_unread(netdev::CLASS).is_none() {
+        absent(interfaces, ignored).for_each(|sentence| probe.warn(sentence));
     }
+}
+
+/// What is said of each ignored name that is not there: it may be a misspelt one, whose interface is then offered.
+pub fn absent(interfaces: &[NetDevice], ignored: &[String]) -> impl Iterator<Item = String> {
     let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
-    for name in ignored.iter().filter(|name| !is_there(name)) {
-        probe.warn(format!(
-            "[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"
-        ));
-    }
+    let absent = ignored.iter().filter(move |name| !is_there(name));
+    absent.map(|name| format!(
+        "[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"
+    ))
 }
 
 fn warn_of_trouble(probe: &Probe<'_>, nics: &[Nic], abilities: &BTreeMap<String, Abilities>) {

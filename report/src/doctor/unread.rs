@@ -1,31 +1,23 @@
 //! Whether what decides could be read: the configuration, and what discovery looks at.
 
 use onload_core::config::CONFIG_PATH;
+use onload_host::discover::nic::absent;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 
 pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
+    let edit = || Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
     let problems = examined.config_problems.iter().map(|problem| {
         let text = format!("{problem:#}; correct that line: until then onload-ctk cdi generate, and others that use the file whole, refuse it");
-        let edit = Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
-        Finding::fail(text, edit).at(CONFIG_PATH)
+        Finding::fail(text, edit()).at(CONFIG_PATH)
     });
-    Ok(problems.chain(absent(examined)).collect())
-}
-
-/// A name that is not there may be a misspelt one, whose interface is then offered.
-fn absent<'e>(examined: &'e Examined<'_>) -> impl Iterator<Item = Finding> + 'e {
     let inventory = examined.inventory;
-    let ignored = examined.config.discover.ignored_interfaces.iter();
-    let is_there = |name: &String| inventory.interfaces.iter().any(|one| one.name == *name);
+    let ignored = &examined.config.discover.ignored_interfaces;
     // What could not be read may have it.
-    let absent = ignored.filter(move |name| inventory.unread.is_empty() && !is_there(name));
-    absent.map(|name| {
-        let text = format!("[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out");
-        let edit = Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
-        Finding::warn(text, edit).at(CONFIG_PATH)
-    })
+    let absent = absent(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
+    let absent = absent.map(|text| Finding::warn(text, edit()).at(CONFIG_PATH));
+    Ok(problems.chain(absent).collect())
 }
 
 pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
