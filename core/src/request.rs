@@ -209,6 +209,15 @@ impl Origin {
         Requested { origin, value }
     }
 
+    /// What stands before the key in a message, if anything does.
+    fn kind(&self) -> &'static str {
+        match self.asked() {
+            Origin::Annotation(_) => "annotation ",
+            Origin::Device(_) => "device ",
+            Origin::Variable(_) | Origin::Ticket(_) | Origin::Bundle(_) => "",
+        }
+    }
+
     /// What stands behind the key in a message, if anything does.
     fn place(&self) -> &'static str {
         match self.asked() {
@@ -222,12 +231,8 @@ impl Origin {
 impl fmt::Display for Origin {
     /// For messages: what a user wrote is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.asked() {
-            Origin::Annotation(_) => f.write_str("annotation ")?,
-            Origin::Device(_) => f.write_str("device ")?,
-            _ => {}
-        }
-        write!(f, "{}{}", Quoted(self.key()), self.place())
+        let (kind, key, place) = (self.kind(), Quoted(self.key()), self.place());
+        write!(f, "{kind}{key}{place}")
     }
 }
 
@@ -236,19 +241,17 @@ pub struct Origins<'a>(pub &'a [&'a Origin]);
 
 impl fmt::Display for Origins<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_annotation = |origin: &Origin| matches!(origin.asked(), Origin::Annotation(_));
-        let groups = self.0.chunk_by(|one, other| one.place() == other.place());
+        let words = |origin: &Origin| (origin.kind(), origin.place());
+        let groups = self.0.chunk_by(|one, other| words(one) == words(other));
         for (at, group) in groups.enumerate() {
             f.write_str(if at > 0 { ", " } else { "" })?;
             let Some(first) = group.first() else { continue };
-            if is_annotation(first) {
-                f.write_str("annotation ")?;
-            }
+            let (kind, place) = words(first);
             let keys: Vec<String> = group
                 .iter()
                 .map(|of| Quoted(of.key()).to_string())
                 .collect();
-            write!(f, "{}{}", keys.join(", "), first.place())?;
+            write!(f, "{kind}{}{place}", keys.join(", "))?;
         }
         Ok(())
     }
