@@ -164,14 +164,11 @@ pub fn write_atomic_beside(
 ) -> Result<(), WriteError> {
     loop {
         let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
-        let locked =
-            flock(&temp.file, FlockOperation::LockExclusive).and_then(|()| fstat(&temp.file));
+        let locked = flock(&temp.file, FlockOperation::LockExclusive);
+        let found = locked.and_then(|()| fstat(&temp.file));
+        let found = found.map_err(failed("locking a temporary file for", name))?;
         // Before it was locked, it was anybody's to remove.
-        if locked
-            .map_err(failed("locking a temporary file for", name))?
-            .st_nlink
-            > 0
-        {
+        if found.st_nlink > 0 {
             temp.write(bytes)?;
             return temp.commit();
         }
