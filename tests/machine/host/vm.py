@@ -140,9 +140,19 @@ class Machine:
 
         The timeout is in seconds, from the boot that gives the first event.
         """
+        steps = self.steps(on_event, timeout)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            time.sleep(0.2)
+
+    def steps(self, on_event, timeout):
+        """The same as a generator, so that several guests run at once. It yields True whenever it has read what the guest said."""
         with self.disk_for_every_boot() as restore:
             for boot in range(1, BOOTS + 1):
-                end = self.run_once(on_event, timeout)
+                end = yield from self.run_once(on_event, timeout)
                 if end != SILENT:
                     break
                 on_event({"ev": "log", "text": f"boot {boot} of {BOOTS}: {SILENT}; the end of its console:\n{self.console_end(3)}"})
@@ -167,7 +177,7 @@ class Machine:
             log.write_text("")
         qemu = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            end = self.listen(qemu, on_event, timeout)
+            end = yield from self.listen(qemu, on_event, timeout)
         finally:
             if qemu.poll() is None:
                 qemu.kill()
@@ -195,7 +205,7 @@ class Machine:
                     return SILENT
                 if time.monotonic() - start > timeout:
                     return f"nothing left of {timeout} s"
-                time.sleep(0.2)
+                yield True
 
     def patience(self):
         return STALLED_SECONDS if STALLED in self.console.read_text(errors="replace") else BOOT_SECONDS
