@@ -244,10 +244,13 @@ def is_observed():
         check("/healthz answers 200", answer.status == 200, answer.status)
 
 
-def parts(bench, wanted):
+def parts(bench, wanted, is_full):
+    """The newest containerd; in a full run, or if this is all that is wanted, the older one too, and an upgrade."""
     if wanted and not any(word in "kubernetes" for word in wanted):
         return
-    client = Cri(OLDER, PARENT)
+    client, newest = Cri(OLDER, PARENT), Cri(NEWEST, PARENT)
+    is_whole = is_full or bool(wanted)
+    runtimes = [client, newest] if is_whole else [newest]
     kubelet = Kubelet()
     report.prefix = "kubernetes: "
     configure()
@@ -264,7 +267,7 @@ def parts(bench, wanted):
         with Part("kubernetes: pods"):
             tells_functions(bench, resources[f"{DOMAIN}/vfio"])
             must("systemctl", "start", "containerd2", timeout=120)
-            for runtime in [client, Cri(NEWEST, PARENT)]:
+            for runtime in runtimes:
                 version = runtime.call("Version", b"")[3].decode()
                 report.prefix = f"kubernetes: containerd {version}: "
                 gives_functions(bench, runtime, resources[f"{DOMAIN}/vfio"])
@@ -284,12 +287,13 @@ def parts(bench, wanted):
             for signal in ("TERM", "KILL"):
                 again = daemon_starts_again(kubelet, signal)
             check("what there is is healthy in the end", len(again.get(f"{DOMAIN}/vfio").healthy()) == 2, again)
-        with Part("kubernetes: two versions"):
-            rollout.parts(bench, client, kubelet)
+        if is_whole:
+            with Part("kubernetes: two versions"):
+                rollout.parts(bench, client, kubelet)
         with Part("kubernetes: claims"):
             run("systemctl", "stop", f"{UNIT}.service")
             must("systemctl", "start", "containerd2", timeout=120)
-            dra.parts(bench, [client, Cri(NEWEST, PARENT)])
+            dra.parts(bench, runtimes)
             report.prefix = "kubernetes: "
             must("systemctl", "stop", "containerd2", timeout=120)
     finally:

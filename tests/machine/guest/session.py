@@ -118,7 +118,7 @@ def session(settings):
             draining.parts(bench, wanted)
             if os.path.exists(provision.NEWEST):
                 import kubernetes
-                kubernetes.parts(bench, wanted)
+                kubernetes.parts(bench, wanted, settings["full"])
                 import nri
                 nri.parts(bench, wanted, settings["full"])
             import nomad
