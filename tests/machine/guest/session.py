@@ -13,7 +13,7 @@ import matrix
 import provision
 from report import Part, check, emit, run
 
-BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes", "onload-nri", "onload-nomad-device"]
+BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-nri", "onload-nomad-device"]
 ALLOW = ["nic", "nic-plain", "nic-nodes", "zf", "profile", "rdma", "vfio", "hugepages", "ptp", "pps"]
 
 

@@ -105,10 +105,11 @@ def topology(architecture, hardware, gpu=False):
 class Machine:
     """One run of QEMU. `image` holds disk.img, vmlinuz, initrd and for arm64 the firmware; `state` is made for the console and the events.
 
+    The guest can mount `shared` by 9p, and sees there what the host puts into it later.
     With `keep_writes` the guest changes the disk; a second boot finds it as the first one did.
     """
 
-    def __init__(self, image, payload, state, architecture="amd64", keep_writes=False, hardware=True, kernel_options="", output=None, gpu=False):
+    def __init__(self, image, payload, state, shared=None, architecture="amd64", keep_writes=False, hardware=True, kernel_options="", output=None, gpu=False):
         state.mkdir(parents=True, exist_ok=True)
         self.kept_disk = image / "disk.img" if keep_writes else None
         self.console = state / "console.log"
@@ -129,6 +130,8 @@ class Machine:
             "-device", "virtio-blk-pci,bus=pcie.0,drive=payload,serial=payload",
             *(["-drive", f"file={output},format=raw,if=none,id=output", "-device", "virtio-blk-pci,bus=pcie.0,drive=output,serial=output"]
               if output else []),
+            *(["-fsdev", f"local,id=shared,path={shared},security_model=none,readonly=on", "-device", "virtio-9p-pci,bus=pcie.0,fsdev=shared,mount_tag=shared"]
+              if shared else []),
             "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,bus=pcie.0,rng=rng",
             "-serial", f"file:{self.console}",
             "-device", "virtio-serial-pci,bus=pcie.0",
