@@ -942,9 +942,9 @@ checks! {
     rules_that_others_stand_in_for_are_warned_of: "udev-rules", packaged(),
         |tree| { tree.link("/etc/udev/rules.d/90-onload-ctk.rules", "/dev/null"); }
         => "warn", "in place of", "rm /etc/udev/rules.d/90-onload-ctk.rules";
-    selinux_that_keeps_containers_from_devices_fails: "selinux", selinux(),
+    selinux_that_keeps_containers_from_devices_of_the_host_is_warned_of: "selinux", selinux(),
         |tree| { tree.file("/sys/fs/selinux/booleans/container_use_devices", "0 0"); }
-        => "fail", "keeps containers from every device", "setsebool -P container_use_devices=true";
+        => "warn", "nodes that are mounted from the host", "setsebool -P container_use_devices=true";
     apparmor_that_keeps_podman_from_namespaces_is_warned_of: "apparmor",
         { let tree = podman("5.4.2", ""); tree.attribute("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0"); tree },
         |tree| { tree.attribute("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"); }

@@ -4,7 +4,8 @@ use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
-/// Without it the domain of containers may not use devices of the host (container-selinux, `container.te`).
+/// Without it the domain of containers may use nodes that the runtime makes in the container's /dev, which have the container's
+/// own label, and none of the host's (container-selinux, `container.te`).
 const USE_DEVICES: &str = "/sys/fs/selinux/booleans/container_use_devices";
 const RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const PODMAN: &str = "/usr/bin/podman";
@@ -21,8 +22,8 @@ pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
     let finding = if value.starts_with('1') {
         Finding::pass("SELinux enforces, and lets containers use devices")
     } else {
-        Finding::fail(
-            "SELinux enforces, and keeps containers from every device that they are given",
+        Finding::warn(
+            "SELinux enforces, and keeps containers from device nodes that are mounted from the host, as rootless engines do",
             Remedy::run("setsebool -P container_use_devices=true"),
         )
     };

@@ -269,10 +269,10 @@ fn without_library(facts: &Facts) -> Verdict {
         };
     }
     let reads_environment = matches!(facts.start.program, Program::Glibc | Program::Unknown);
-    if facts.start.is_secure && reads_environment && !facts.start.has_preload_file {
+    if facts.start.is_secure && reads_environment {
         return lost(
-            "its program has more rights than who started it (set-user-ID, set-group-ID, file capabilities), and the loader ignores LD_PRELOAD then",
-            "start the program as the user that it is to run as, without the set-user-ID bit or setcap, or set preload = \"file\" in /etc/onload-ctk/config.toml",
+            "the loader preloads nothing into a program that has more rights than who started it (set-user-ID, set-group-ID, file capabilities) or gets another SELinux label at its start",
+            "start it as the user that it is to run as, without the set-user-ID bit or setcap; for a label, docs/security.md has the rule that the policy lacks",
         );
     }
     match (facts.start.program, facts.start.environment) {
