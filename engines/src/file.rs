@@ -1,5 +1,6 @@
 //! What is read of an engine's files, and what is to be done with them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,9 @@ pub enum Beside {
     File(PathBuf),
     /// The files of a directory whose names match a pattern with `*`, sorted.
     Directory(PathBuf, String),
+    /// The same of several directories: those of all are sorted together by their names, and of files of one name
+    /// only the one in the last directory counts.
+    Merged(Vec<PathBuf>, String),
 }
 
 impl Beside {
@@ -25,6 +29,15 @@ impl Beside {
                 let names = names.iter().filter(|name| matches(pattern, name));
                 names.map(|name| directory.join(name)).collect()
             }
+            Beside::Merged(directories, pattern) => {
+                let mut last = BTreeMap::new();
+                for directory in directories {
+                    let names = host.list(directory)?.names;
+                    let names = names.into_iter().filter(|name| matches(pattern, name));
+                    last.extend(names.map(|name| (name.clone(), directory.join(name))));
+                }
+                last.into_values().collect()
+            }
         })
     }
 
@@ -35,6 +48,9 @@ impl Beside {
                 let name = path.file_name().and_then(OsStr::to_str);
                 path.parent() == Some(directory) && name.is_some_and(|name| matches(pattern, name))
             }
+            Beside::Merged(directories, pattern) => directories
+                .iter()
+                .any(|directory| Beside::Directory(directory.clone(), pattern.clone()).holds(path)),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! repeats what those say, podman's default first; ours holds a stage that CRI-O and buildah do not
 //! know, which is why the hook does not stand in the default one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
@@ -56,8 +56,8 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
         Beside::File("/usr/share/containers/containers.conf".into()),
         Beside::File("/etc/containers/containers.conf".into()),
     ];
-    let all = DROP_INS.map(|directory| Beside::Directory(directory.into(), PATTERN.to_owned()));
-    beside.extend(all);
+    let all = DROP_INS.map(PathBuf::from).to_vec();
+    beside.push(Beside::Merged(all, PATTERN.to_owned()));
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory != Path::new(DIRECTORY) {
         let above = directory.parent().unwrap_or(directory);

@@ -311,6 +311,32 @@ fn what_is_missing_on_the_host_is_told_and_does_not_stop_anything() {
 }
 
 #[test]
+fn drop_ins_of_podman_6_are_read_in_its_order() {
+    let of = |hooks: &str| format!("[engine]\nhooks_dir = [\"{hooks}\"]\n");
+    let host = EngineHost::with_engines(&[
+        (WRAPPER, ""),
+        // Read after what /etc has, since its name is later.
+        (
+            "usr/share/containers/containers.conf.d/60.conf",
+            &of("/packaged"),
+        ),
+        ("etc/containers/containers.conf.d/50.conf", &of("/own")),
+        // Not read, since /etc has a file of that name.
+        (
+            "usr/share/containers/containers.conf.d/70.conf",
+            &of("/hidden"),
+        ),
+        ("etc/containers/containers.conf.d/70.conf", "[engine]\n"),
+    ]);
+    run(&mut host.configure("podman", &[])).done();
+    let text = host.read(PODMAN);
+    assert!(
+        text.contains("hooks_dir = [\"/packaged\", \"/usr/share/onload-ctk/"),
+        "{text}"
+    );
+}
+
+#[test]
 fn files_beside_ours_are_read_where_the_engine_reads_them() {
     let host = EngineHost::with_engines(&[
         (WRAPPER, ""),
