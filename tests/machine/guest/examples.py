@@ -13,7 +13,7 @@ import yaml
 
 import engines
 from cri import NAMESPACES, OWN_NETWORK, message
-from report import check, run
+from report import check, must, run
 
 DIRECTORY = Path("/run/machine/packaging/kubernetes/examples")
 
@@ -133,11 +133,24 @@ def redis(client, resources):
         check("redis.yaml: it is a plain user without capabilities", "\nUid:\t999\t" in status and "\nCapEff:\t0000000000000000" in status, status)
 
 
+@contextlib.contextmanager
+def volume_of_huge_pages():
+    """What kubelet mounts for an emptyDir of medium HugePages-1Gi. It ends with the pod, and with it the files of pages that DPDK leaves there."""
+    path = Path("/run/machine-hugepages")
+    path.mkdir()
+    must("mount", "-t", "hugetlbfs", "-o", "pagesize=1G", "none", path)
+    try:
+        yield str(path)
+    finally:
+        must("umount", path)
+        path.rmdir()
+
+
 def testpmd(client, resources):
     """The pages and the CPU are node 1's, as is the function. It has one CPU, where the example asks for four: two threads of DPDK share it."""
     example = "dpdk-testpmd.yaml"
-    place = Place(node=1, cpus="1", mounts={"/dev/hugepages1G": "/dev/hugepages-1Gi"}, change={'-l "$cpus"': '--lcores "0@$cpus,1@$cpus"'})
-    with runs(client, example, "dpdk", resources, place):
+    with volume_of_huge_pages() as volume, runs(client, example, "dpdk", resources, Place(
+            node=1, cpus="1", mounts={volume: "/dev/hugepages-1Gi"}, change={'-l "$cpus"': '--lcores "0@$cpus,1@$cpus"'})):
         wanted = ["Using IOMMU type 1", "Configuring Port 0 (socket 1)", "NIC statistics for port 0"]
         check("dpdk-testpmd.yaml: testpmd drives the function with pages and a CPU of its node", says(example, wanted, 180), output(example))
 
