@@ -346,10 +346,9 @@ def killed_containers(bench, engine, door, times=8):
 
 
 def records():
-    """What the wrapper remembers of containers; the directories, the locks of all containers and what it remembers of the configuration stay."""
-    kept = ("@leases", "@locks", "@runtimes", "@configured")
+    """What the wrapper remembers of containers. What is not of one container has a name with @ before it, and stays."""
     paths = [*Path("/run/onload-ctk").glob("*"), *Path("/run/onload-ctk/@runtimes").glob("*")]
-    return [path for path in paths if path.name not in kept]
+    return [path for path in paths if not path.name.startswith("@")]
 
 
 def about_records(engine):
