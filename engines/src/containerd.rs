@@ -88,7 +88,10 @@ pub(crate) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Besid
     let directory = file.parent().unwrap_or(Path::new("/"));
     let Some(now) = now else {
         let drop_ins = directory.join(DROP_INS);
-        return Ok(vec![Beside::Directory(drop_ins, "*.toml".to_owned())]);
+        return Ok(vec![Beside::Directories(
+            vec![drop_ins],
+            "*.toml".to_owned(),
+        )]);
     };
     let document = parse(now)?;
     let imports = texts(document.get("imports"));
@@ -148,7 +151,7 @@ fn import(directory: &Path, pattern: &str) -> Beside {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match path.parent() {
         Some(parent) if name.contains('*') => {
-            Beside::Directory(parent.to_owned(), name.into_owned())
+            Beside::Directories(vec![parent.to_owned()], name.into_owned())
         }
         _ => Beside::File(path),
     }

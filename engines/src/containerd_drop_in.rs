@@ -45,7 +45,7 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
     vec![
         Beside::File(main_file(file)),
-        Beside::Directory(directory, "*.toml".to_owned()),
+        Beside::Directories(vec![directory], "*.toml".to_owned()),
     ]
 }
 

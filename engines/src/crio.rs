@@ -51,7 +51,7 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     vec![
         Beside::File("/etc/crio/crio.conf".into()),
-        Beside::Directory(directory.to_owned(), "*".to_owned()),
+        Beside::Directories(vec![directory.to_owned()], "*".to_owned()),
     ]
 }
 

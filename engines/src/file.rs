@@ -13,23 +13,16 @@ use crate::ours::RUNTIME_NAME;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beside {
     File(PathBuf),
-    /// The files of a directory whose names match a pattern with `*`, sorted.
-    Directory(PathBuf, String),
-    /// The same of several directories: those of all are sorted together by their names, and of files of one name
-    /// only the one in the last directory counts.
-    Merged(Vec<PathBuf>, String),
+    /// The files of directories whose names match a pattern with `*`, sorted together by their names. Of files of one
+    /// name only the one in the last directory counts.
+    Directories(Vec<PathBuf>, String),
 }
 
 impl Beside {
     pub fn paths(&self, host: &Host) -> Result<Vec<PathBuf>, HostError> {
         Ok(match self {
             Beside::File(path) => vec![path.clone()],
-            Beside::Directory(directory, pattern) => {
-                let names = host.list(directory)?.names;
-                let names = names.iter().filter(|name| matches(pattern, name));
-                names.map(|name| directory.join(name)).collect()
-            }
-            Beside::Merged(directories, pattern) => {
+            Beside::Directories(directories, pattern) => {
                 let mut last = BTreeMap::new();
                 for directory in directories {
                     let names = host.list(directory)?.names;
@@ -44,13 +37,11 @@ impl Beside {
     pub(crate) fn holds(&self, path: &Path) -> bool {
         match self {
             Beside::File(file) => file == path,
-            Beside::Directory(directory, pattern) => {
+            Beside::Directories(directories, pattern) => {
                 let name = path.file_name().and_then(OsStr::to_str);
-                path.parent() == Some(directory) && name.is_some_and(|name| matches(pattern, name))
+                let is_there = |directory: &PathBuf| path.parent() == Some(directory);
+                directories.iter().any(is_there) && name.is_some_and(|name| matches(pattern, name))
             }
-            Beside::Merged(directories, pattern) => directories
-                .iter()
-                .any(|directory| Beside::Directory(directory.clone(), pattern.clone()).holds(path)),
         }
     }
 }

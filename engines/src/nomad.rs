@@ -30,7 +30,7 @@ plugin \"docker\" {
 pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     ["*.hcl", "*.json"]
-        .map(|pattern| Beside::Directory(directory.to_owned(), pattern.to_owned()))
+        .map(|pattern| Beside::Directories(vec![directory.to_owned()], pattern.to_owned()))
         .into()
 }
 

@@ -57,12 +57,12 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
         Beside::File("/etc/containers/containers.conf".into()),
     ];
     let all = DROP_INS.map(PathBuf::from).to_vec();
-    beside.push(Beside::Merged(all, PATTERN.to_owned()));
+    beside.push(Beside::Directories(all, PATTERN.to_owned()));
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory != Path::new(DIRECTORY) {
         let above = directory.parent().unwrap_or(directory);
         beside.push(Beside::File(above.join("containers.conf")));
-        let own = Beside::Directory(directory.to_owned(), PATTERN.to_owned());
+        let own = Beside::Directories(vec![directory.to_owned()], PATTERN.to_owned());
         beside.push(own);
     }
     beside

@@ -225,7 +225,7 @@ fn imports_are_looked_up_as_containerd_does() {
     let text = "version = 2\nimports = [\"conf.d/*.toml\", \"/a/b.toml\"]\n";
     let beside = usual(Engine::Containerd).beside(Some(text)).unwrap();
     let expected = [
-        Beside::Directory("/etc/containerd/conf.d".into(), "*.toml".to_owned()),
+        Beside::Directories(vec!["/etc/containerd/conf.d".into()], "*.toml".to_owned()),
         Beside::File("/a/b.toml".into()),
     ];
     assert_eq!(beside, expected);
