@@ -14,8 +14,9 @@ pub const CONTAINERD: [&str; 5] = [
     "/run/docker/containerd/daemon",
 ];
 pub const TASKS: &str = "io.containerd.runtime.v2.task";
-/// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)).
-pub const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/storage"];
+/// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)). CRI-O's are in `/run`;
+/// in `/var/lib` it has a copy of each configuration, from before its runtime changed it.
+pub const STORAGE: [&str; 2] = ["/run/containers/storage", "/var/lib/containers/storage"];
 /// Where dockerd keeps what it knows of containers, by id.
 pub const DOCKER: &str = "/var/lib/docker/containers";
 const DRIVER: &str = "-containers";

@@ -125,6 +125,23 @@ fn a_container_of_containerd_is_told_the_runtime_that_its_shim_was_given() {
 }
 
 #[test]
+fn a_container_of_crio_is_given_what_its_runtime_was_told_and_not_what_crio_keeps_a_copy_of() {
+    let made = Made::new();
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/system.slice/crio-{ID}.scope\n"),
+    );
+    let userdata = format!("containers/storage/overlay-containers/{ID}/userdata/config.json");
+    made.file(
+        &format!("/run/{userdata}"),
+        r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi"]}}"#,
+    );
+    made.file(&format!("/var/lib/{userdata}"), r#"{"process":{"env":[]}}"#);
+    let devices = &made.status().containers[0].devices;
+    assert_eq!(devices[0].device, "hugepages=2Mi");
+}
+
+#[test]
 fn a_container_of_what_leaves_no_node_is_listed_with_it() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_PROFILE_LATENCY=latency","ONLOAD_CTK_X=y"]}}"#;
     let made = made_so(config, "runc");
