@@ -51,7 +51,8 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
 pub fn shown(asked: &CreateContainerRequest) -> String {
     let container = asked.container.as_ref();
     let name = container.map(|container| container.name.as_str());
-    let name = name.unwrap_or_default();
+    // dockerd's own way to write names.
+    let name = name.unwrap_or_default().trim_start_matches('/');
     match asked.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
         Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
         None => format!("container {name}"),

@@ -572,7 +572,7 @@ impl Planner<'_> {
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
         bail!(
-            "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
+            "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
         )
     }
 
