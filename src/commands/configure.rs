@@ -210,7 +210,9 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
         }
     }
     if args.nri && !matches!(args.runtime, Engine::Containerd | Engine::Crio) {
-        bail!("--nri: {engine} has no NRI that its file turns on; leave --nri out");
+        bail!(
+            "--nri: by NRI, pods of containerd and crio get devices; for {engine} leave --nri out, and use --device or the runtime \"onload\""
+        );
     }
     let wrapper = Path::new(RUNTIME_PATH);
     if args.set_default && host.entry(wrapper)?.is_none() {

@@ -493,7 +493,7 @@ const ENGINES: &[(&str, &[&str], &str)] = &[
     (
         "{}",
         &["--nri"],
-        "--nri: docker has no NRI that its file turns on; leave --nri out",
+        "--nri: by NRI, pods of containerd and crio get devices; for docker leave --nri out, and use --device or the runtime \"onload\"",
     ),
     (
         "{}",
