@@ -51,7 +51,7 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
 pub fn shown(asked: &CreateContainerRequest) -> String {
     let container = asked.container.as_ref();
     let name = container.map(|container| container.name.as_str());
-    // dockerd's own way to write names.
+    // dockerd begins each name with a slash.
     let name = name.unwrap_or_default().trim_start_matches('/');
     match asked.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
         Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
