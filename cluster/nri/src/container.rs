@@ -197,6 +197,28 @@ mod tests {
         pairs.iter().map(owned).collect()
     }
 
+    #[test]
+    fn the_log_names_a_container_with_its_pod_and_one_of_dockerd_without_the_slash() {
+        let of = |namespace: &str, name: &str| {
+            shown(&CreateContainerRequest {
+                pod: Some(PodSandbox {
+                    namespace: namespace.to_owned(),
+                    name: "redis".to_owned(),
+                    ..PodSandbox::default()
+                }),
+                container: Some(Container {
+                    name: name.to_owned(),
+                    ..Container::default()
+                }),
+            })
+        };
+        assert_eq!(
+            of("default", "server"),
+            "pod default/redis container server"
+        );
+        assert_eq!(of("", "/web"), "container web");
+    }
+
     fn asked(
         name: &str,
         pod: &[(&str, &str)],
