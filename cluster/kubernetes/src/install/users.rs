@@ -37,14 +37,11 @@ impl Users {
                 "it cannot be told whether a container names it: {unread}"
             ));
         };
-        let first = files.first()?;
-        let more = files.len() - 1;
-        let more = if more == 0 {
-            String::new()
-        } else {
-            format!(" and {more} more")
-        };
-        Some(format!("{}{more} names it", first.display()))
+        let first = files.first()?.display();
+        Some(match files.len() - 1 {
+            0 => format!("{first} names it"),
+            more => format!("{first} and {more} more name it"),
+        })
     }
 
     #[cfg(test)]
