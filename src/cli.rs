@@ -1,5 +1,5 @@
-//! The command line, as it is typed. Every flag has an environment variable, so that a unit's
-//! EnvironmentFile can set it; a flag takes precedence over its variable, and that over config.toml.
+//! The command line, as it is typed. Every flag has an environment variable, so that a unit's EnvironmentFile can set
+//! it: [`variables()`] names them. A flag takes precedence over its variable, and that over config.toml.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use clap::builder::{
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
-    Arg, ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand,
-    ValueEnum, ValueHint,
+    Arg, ArgAction, ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser,
+    Subcommand, ValueEnum, ValueHint,
 };
 use clap_complete::Shell;
 use onload_core::class::Class;
@@ -33,8 +33,8 @@ use crate::files::{
 #[command(name = "onload-ctk", version, max_term_width = 100)]
 #[command(after_long_help = exit::summary())]
 #[command(add = Files(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+#[command(mut_args(|flag| variable(PREFIX, flag)), mut_subcommands(|command| variables(PREFIX, command)))]
 pub struct Cli {
-    /// Options of every command.
     #[command(flatten)]
     pub global: Global,
     /// What to do; none shows where this host stands.
@@ -77,8 +77,30 @@ fn settled(mut cli: Cli, matches: &ArgMatches) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
+/// What the variables of the flags of every command begin with.
+const PREFIX: &str = "ONLOAD_CTK";
 /// The variable of `--color`.
 const COLOR_VARIABLE: &str = "ONLOAD_CTK_COLOR";
+
+/// Gives the flags of a command their variables, such as ONLOAD_CTK_CDI_GENERATE_DRY_RUN.
+fn variables(above: &str, command: clap::Command) -> clap::Command {
+    let prefix = format!("{above}_{}", command.get_name().to_uppercase());
+    let with_flags = command.mut_args(|flag| variable(&prefix, flag));
+    with_flags.mut_subcommands(|below| variables(&prefix, below))
+}
+
+fn variable(prefix: &str, argument: Arg) -> Arg {
+    let Some(flag) = argument.get_long() else {
+        return argument;
+    };
+    let name = format!("{prefix}_{}", flag.replace('-', "_").to_uppercase());
+    let argument = argument.env(name);
+    match argument.get_action() {
+        // A variable has a word, which a flag has not.
+        ArgAction::SetTrue => argument.value_parser(BoolishValueParser::new()),
+        _ => argument,
+    }
+}
 
 /// What clap says of a command line that it does not understand, as one line: the reason, what clap takes the word
 /// for, and the usage. None where it is help, which was asked for or is the answer to a command without its subcommand.
@@ -124,7 +146,6 @@ pub fn early_color() -> Color {
     chosen.unwrap_or(Color::Auto)
 }
 
-/// Options of every command.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
@@ -134,31 +155,23 @@ pub struct Global {
         global = true,
         value_name = "DIR",
         default_value = "/",
-        value_hint = ValueHint::DirPath,
-        env = "ONLOAD_CTK_HOST_ROOT"
+        value_hint = ValueHint::DirPath
     )]
     pub host_root: PathBuf,
     /// Configuration file [default: etc/onload-ctk/config.toml of the host]
-    #[arg(long, global = true, value_name = "FILE", env = "ONLOAD_CTK_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Also log every file and directory read
-    #[arg(short, long, global = true, env = "ONLOAD_CTK_VERBOSE", value_parser = BoolishValueParser::new())]
+    #[arg(short, long, global = true)]
     pub verbose: bool,
     /// Print only errors on stderr
-    #[arg(short, long, global = true, env = "ONLOAD_CTK_QUIET", value_parser = BoolishValueParser::new())]
+    #[arg(short, long, global = true)]
     pub quiet: bool,
     /// When to use colours
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        env = COLOR_VARIABLE
-    )]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
 }
 
-/// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal.
@@ -179,7 +192,6 @@ impl From<Color> for anstream::ColorChoice {
     }
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the devices of this host, and which of them containers can use
@@ -263,7 +275,6 @@ pub enum Command {
     Probe(Probe),
 }
 
-/// Commands on CDI specifications.
 #[derive(Debug, Subcommand)]
 pub enum Cdi {
     /// Write specifications of the devices of this host
@@ -286,7 +297,6 @@ pub enum Cdi {
     Inject(Inject),
 }
 
-/// Commands on containers.
 #[derive(Debug, Subcommand)]
 pub enum Container {
     /// Show as a diff what annotations, or the variable ONLOAD_CTK_REQUEST, would change in an OCI bundle, and why
@@ -294,7 +304,6 @@ pub enum Container {
     Explain(Explain),
 }
 
-/// Explain a bundle.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk container explain /run/containers/bundle")]
 pub struct Explain {
@@ -303,7 +312,6 @@ pub struct Explain {
     pub bundle: PathBuf,
 }
 
-/// Drain devices.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk drain rdma=mlx5_0 --reason \"firmware upgrade\" --wait --timeout 3600"
@@ -314,39 +322,28 @@ pub struct Drain {
     #[arg(value_name = "NAME", conflicts_with = "all")]
     pub names: Vec<String>,
     /// Drain every class
-    #[arg(long, env = "ONLOAD_CTK_DRAIN_ALL", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub all: bool,
     /// Why, for everybody who asks for the device
-    #[arg(long, value_name = "TEXT", env = "ONLOAD_CTK_DRAIN_REASON")]
+    #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// End with the next boot
-    #[arg(long, env = "ONLOAD_CTK_DRAIN_UNTIL_REBOOT", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub until_reboot: bool,
     /// Wait until no container holds any of it
-    #[arg(long, env = "ONLOAD_CTK_DRAIN_WAIT", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub wait: bool,
     /// Wait at most this long [default: forever]
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        requires = "wait",
-        env = "ONLOAD_CTK_DRAIN_TIMEOUT"
-    )]
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
     pub timeout: Option<u64>,
     /// Show what would be drained and who holds it, without draining it
-    #[arg(long, env = "ONLOAD_CTK_DRAIN_DRY_RUN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub dry_run: bool,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_DRAIN_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Offer drained devices again.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk undrain rdma=mlx5_0")]
 pub struct Undrain {
@@ -358,14 +355,13 @@ pub struct Undrain {
     )]
     pub names: Vec<String>,
     /// Offer everything again
-    #[arg(long, env = "ONLOAD_CTK_UNDRAIN_ALL", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub all: bool,
     /// Show what would be offered again
-    #[arg(long, env = "ONLOAD_CTK_UNDRAIN_DRY_RUN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Commands on leases.
 #[derive(Debug, Subcommand)]
 pub enum Lease {
     /// List leased devices with their containers, and how much of each pool is free
@@ -382,29 +378,18 @@ pub enum Lease {
     /// next container that requests the interface does the same, and so does the udev rule when the kernel returns an
     /// interface. An RDMA device that moved returns in the same way, under its name.
     #[command(add = Files(&[LEASES, KERNEL]))]
-    Restore(LeaseRestore),
+    #[command(after_long_help = "Example: onload-ctk lease restore")]
+    Restore,
 }
 
-/// Restore interfaces and RDMA devices.
-#[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk lease restore")]
-pub struct LeaseRestore {}
-
-/// List leases.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease list --format json")]
 pub struct LeaseList {
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_LEASE_LIST_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Release a lease.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease release vfio=0000:81:10.0 --force")]
 pub struct LeaseRelease {
@@ -412,11 +397,10 @@ pub struct LeaseRelease {
     #[arg(value_name = "CLASS=NAME")]
     pub device: String,
     /// Required, since a lease normally ends with its container. Refused while the container runs
-    #[arg(long, env = "ONLOAD_CTK_LEASE_RELEASE_FORCE", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub force: bool,
 }
 
-/// Commands on the host itself.
 #[derive(Debug, Subcommand)]
 pub enum Host {
     /// Show what "host apply" would change
@@ -432,29 +416,18 @@ pub enum Host {
     /// that is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service
     /// runs it at boot.
     #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
-    Apply(HostApply),
+    #[command(after_long_help = "Example: onload-ctk host apply")]
+    Apply,
 }
 
-/// Show what would change.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk host plan")]
 pub struct HostPlan {
     /// Output format; json is an object with the lists steps, refused and warnings
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_HOST_PLAN_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Change it.
-#[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk host apply")]
-pub struct HostApply {}
-
-/// Commands on container engines.
 #[derive(Debug, Subcommand)]
 pub enum Runtime {
     /// Enable CDI and the runtime "onload" in an engine, and set which classes annotations may request
@@ -465,47 +438,34 @@ pub enum Runtime {
     Behind,
 }
 
-/// Show what this host has.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk discover --explain\n         onload-ctk discover --capture host.tar.zst"
 )]
 pub struct Discover {
     /// Also show what is not offered, and why
-    #[arg(long, env = "ONLOAD_CTK_DISCOVER_EXPLAIN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub explain: bool,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_DISCOVER_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
     /// Save everything discovery read to FILE, to attach to a bug report: a tar archive, compressed with zstd.
     /// Unpacked, it serves as a host for --host-root
-    #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_DISCOVER_CAPTURE")]
+    #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
     /// Do not mask hardware addresses and GUIDs in the capture
-    #[arg(long, env = "ONLOAD_CTK_DISCOVER_NO_MASK", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub no_mask: bool,
 }
 
-/// Examine this host.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk doctor")]
 pub struct Doctor {
     /// Output format; json is an object with the list checks, for a fleet of hosts
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_DOCTOR_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Show containers.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk status\n         onload-ctk status redis")]
 pub struct Status {
@@ -513,16 +473,10 @@ pub struct Status {
     #[arg(value_name = "CONTAINER")]
     pub container: Option<String>,
     /// Output format; json is an object with the list containers
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_STATUS_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Try a device.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk try nic=ens1\n         onload-ctk try vfio=0000:81:10.0 --engine podman"
@@ -532,7 +486,7 @@ pub struct Try {
     #[arg(value_name = "DEVICE")]
     pub device: String,
     /// The engine [default: the first that can give devices]
-    #[arg(long, value_name = "ENGINE", env = "ONLOAD_CTK_TRY_ENGINE")]
+    #[arg(long, value_name = "ENGINE")]
     pub engine: Option<TryEngine>,
 }
 
@@ -547,7 +501,6 @@ pub enum TryEngine {
     Containerd,
 }
 
-/// Use a device.
 #[derive(Clone, Debug, Args)]
 pub struct Probe {
     /// Its class
@@ -558,37 +511,29 @@ pub struct Probe {
     pub name: String,
 }
 
-/// Print metrics.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk metrics --output /var/lib/prometheus/node-exporter/onload-ctk.prom"
 )]
 pub struct Metrics {
     /// Write to this file instead of stdout, replacing it atomically
-    #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_METRICS_OUTPUT")]
+    #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// Show where everything is.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk topology\n         onload-ctk topology --format svg > host.svg\n         onload-ctk topology --matrix"
 )]
 pub struct Topology {
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "text",
-        env = "ONLOAD_CTK_TOPOLOGY_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Picture,
     /// Print the matrix of distances between GPUs and NICs, as nvidia-smi topo -m does
-    #[arg(long, conflicts_with = "format", env = "ONLOAD_CTK_TOPOLOGY_MATRIX", value_parser = BoolishValueParser::new())]
+    #[arg(long, conflicts_with = "format")]
     pub matrix: bool,
 }
 
-/// How a topology is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Picture {
     /// Text for people.
@@ -599,7 +544,6 @@ pub enum Picture {
     Json,
 }
 
-/// How a listing is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Listing {
     /// A table for people.
@@ -608,49 +552,38 @@ pub enum Listing {
     Json,
 }
 
-/// Write specifications.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
 pub struct Generate {
     /// Output directory: one file per kind, plus one per kind for its pools [default: var/run/cdi of the host]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output_dir: Option<PathBuf>,
     /// Output file for one kind, without its pools; "-" writes all kinds to stdout
-    #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT")]
+    #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write or remove only these kinds, for instance nic,rdma [default: those in config.toml]
     #[arg(
         long,
         value_name = "KIND",
         value_delimiter = ',',
-        value_parser = KindWord,
-        env = "ONLOAD_CTK_CDI_GENERATE_KIND"
+        value_parser = KindWord
     )]
     pub kind: Vec<String>,
     /// Format of the files
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "json",
-        env = "ONLOAD_CTK_CDI_GENERATE_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "json")]
     pub format: SpecFormat,
     /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
     /// refused, except pools, which need 0.6.0 and are left out
-    #[arg(
-        long,
-        value_name = "VERSION",
-        env = "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION"
-    )]
+    #[arg(long, value_name = "VERSION")]
     pub max_cdi_version: Option<String>,
     /// Print what would be done, and change nothing
-    #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DRY_RUN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub dry_run: bool,
     /// Print what would change as a unified diff, and change nothing
-    #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DIFF", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub diff: bool,
     /// Also replace onload.dev files that somebody else wrote or changed, or whose devices could not be read
-    #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_FORCE", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub force: bool,
 }
 
@@ -674,31 +607,29 @@ impl Generate {
     }
 }
 
-/// List devices.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk cdi list")]
-pub struct List {
+pub struct SpecDirs {
     /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(
         long,
         value_name = "DIR",
         value_delimiter = ',',
-        value_hint = ValueHint::DirPath,
-        env = "ONLOAD_CTK_CDI_LIST_SPEC_DIR"
+        value_hint = ValueHint::DirPath
     )]
     pub spec_dir: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk cdi list")]
+pub struct List {
+    #[command(flatten)]
+    pub from: SpecDirs,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_CDI_LIST_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Show devices.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk cdi show onload.dev/nic=all onload.dev/rdma=mlx5_0"
@@ -707,36 +638,21 @@ pub struct Show {
     /// Devices to show, for instance onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
-    /// Spec directory (repeatable; later directories take precedence)
-    /// [default: etc/cdi and var/run/cdi of the host]
-    #[arg(
-        long,
-        value_name = "DIR",
-        value_delimiter = ',',
-        value_hint = ValueHint::DirPath,
-        env = "ONLOAD_CTK_CDI_SHOW_SPEC_DIR"
-    )]
-    pub spec_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub from: SpecDirs,
     /// Output format; json is a CDI specification of only these devices
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "table",
-        env = "ONLOAD_CTK_CDI_SHOW_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
 }
 
-/// Check written specifications.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi check || onload-ctk cdi generate")]
 pub struct Check {
     /// Directory of the specifications [default: var/run/cdi of the host]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output_dir: Option<PathBuf>,
 }
 
-/// Validate files.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi validate /etc/cdi/vendor.json")]
 pub struct Validate {
@@ -745,7 +661,6 @@ pub struct Validate {
     pub files: Vec<PathBuf>,
 }
 
-/// Apply devices.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk cdi inject onload.dev/nic=all < config.json > new.json"
@@ -754,42 +669,28 @@ pub struct Inject {
     /// Devices to apply, for instance onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
-    /// Spec directory (repeatable; later directories take precedence)
-    /// [default: etc/cdi and var/run/cdi of the host]
-    #[arg(
-        long,
-        value_name = "DIR",
-        value_delimiter = ',',
-        value_hint = ValueHint::DirPath,
-        env = "ONLOAD_CTK_CDI_INJECT_SPEC_DIR"
-    )]
-    pub spec_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub from: SpecDirs,
 }
 
-/// Set an engine up.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk runtime configure --runtime docker --allow nic,rdma --dry-run"
 )]
 pub struct Configure {
     /// Container engine
-    #[arg(
-        long,
-        value_name = "ENGINE",
-        value_parser = engine(),
-        env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME"
-    )]
+    #[arg(long, value_name = "ENGINE", value_parser = engine())]
     pub runtime: Engine,
     /// Configuration file of the engine, if it is not the usual one: for k3s, RKE2, MicroK8s or rootless docker. A
     /// path on the host
-    #[arg(long, value_name = "PATH", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_FILE")]
+    #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Also make "onload" the default runtime
-    #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_SET_DEFAULT", value_parser = BoolishValueParser::new())]
+    #[arg(long, conflicts_with = "remove")]
     pub set_default: bool,
     /// Also turn on NRI in containerd or crio, for onload-nri, which serves annotations of pods that name no
     /// runtime class
-    #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_NRI", value_parser = BoolishValueParser::new())]
+    #[arg(long, conflicts_with = "remove")]
     pub nri: bool,
     /// Classes that annotations may request, in addition to those that config.toml allows already, for instance
     /// nic,rdma. A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK
@@ -797,26 +698,24 @@ pub struct Configure {
         long,
         value_name = "CLASS",
         value_delimiter = ',',
-        value_parser = ClassWord,
-        env = "ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW"
+        value_parser = ClassWord
     )]
     pub allow: Vec<Class>,
     /// Print what would change as a unified diff, and change nothing
-    #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub dry_run: bool,
     /// Undo the changes: restore the file, or remove only the entries of onload-ctk if it was edited since.
     /// config.toml is kept. While containers still use the runtime, its entry is kept, they are listed, and the exit
     /// status is 1
-    #[arg(long, conflicts_with = "allow", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", value_parser = BoolishValueParser::new())]
+    #[arg(long, conflicts_with = "allow")]
     pub remove: bool,
     /// Restart the engine if its configuration changed. Docker is only reloaded, unless CDI has to be turned on
     /// (before docker 28.2, or if its file turns CDI off); a restart stops its containers unless live-restore is on.
     /// If the service or a plugin of containerd then fails, the old file is restored
-    #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RESTART", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub restart: bool,
 }
 
-/// Print a completion script.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk completion bash > /usr/share/bash-completion/completions/onload-ctk"
@@ -827,7 +726,6 @@ pub struct Completion {
     pub shell: Shell,
 }
 
-/// Write manual pages.
 #[derive(Clone, Debug, Args)]
 pub struct Man {
     /// Directory for the pages
@@ -904,7 +802,6 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
     })
 }
 
-/// The format of specification files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SpecFormat {
     /// JSON, which every CDI reader accepts.

@@ -67,11 +67,9 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Lease(Lease::Release(args)) => {
             commands::lease::release::run(global, args, printer)
         }
-        Command::Lease(Lease::Restore(args)) => {
-            commands::lease::restore::run(global, args, printer)
-        }
+        Command::Lease(Lease::Restore) => commands::lease::restore::run(global, printer),
         Command::Host(Host::Plan(args)) => commands::host::plan::run(global, args, printer),
-        Command::Host(Host::Apply(args)) => commands::host::apply::run(global, args, printer),
+        Command::Host(Host::Apply) => commands::host::apply::run(global, printer),
         Command::Runtime(Runtime::Configure(args)) => {
             commands::configure::run(global, args, printer)
         }

@@ -57,7 +57,7 @@ fn reading(error: OciConfigError) -> anyhow::Error {
 pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let names = qualified(&args.devices)?;
-    let dirs = spec_dirs(&host, &args.spec_dir)?;
+    let dirs = spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
     let mut edits = known_devices(&registry, &dirs, &names)?;

@@ -16,7 +16,7 @@ use crate::printer::{DIM, HEADING, Printer, harmless};
 
 pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
-    let dirs = spec_dirs(&host, &args.spec_dir)?;
+    let dirs = spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
     let pools = of_specs(&registry, printer);
     let holders = if pools.is_empty() {

@@ -13,7 +13,7 @@ use crate::printer::{HEADING, Printer, harmless};
 
 pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
-    let dirs = spec_dirs(&host, &args.spec_dir)?;
+    let dirs = spec_dirs(&host, &args.from.spec_dir)?;
     let names = qualified(&args.devices)?;
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);

@@ -7,7 +7,7 @@ use onload_host::boot::{self, Running, Stage, Step};
 use rustix::process::geteuid;
 
 use super::{NOTHING, all_or_error, line, wants_nothing};
-use crate::cli::{Global, HostApply};
+use crate::cli::Global;
 use crate::commands::open_host;
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -15,7 +15,7 @@ use crate::printer::Printer;
 /// How long a driver may take to appear, or a device to be listed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn run(global: &Global, _args: &HostApply, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     if !host.is_running() {
         bail!(

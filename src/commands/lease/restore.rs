@@ -7,15 +7,16 @@ use anyhow::{Context, bail};
 use onload_core::lease::{Device, Leases};
 use onload_hooks::moves::{self, Devices, Functions, Identity};
 use onload_host::leases;
+use onload_sys::error::Error;
 use onload_sys::text::Chain;
 
 use super::shown;
-use crate::cli::{Global, LeaseRestore};
+use crate::cli::Global;
 use crate::commands::open_host;
 use crate::exit::Answer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     if global.host_root != Path::new("/") {
         bail!(
             "restoring devices of {:?}: they can only be moved on the host itself; leave out --host-root",
@@ -64,23 +65,20 @@ fn until_none_comes(
 
 /// One look. RDMA devices come first: one stands on an interface.
 fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
-    let why = |error: &dyn std::error::Error| Chain(error).to_string();
-    let devices =
+    let mut restored =
         moves::restore_rdma(leases, &Devices::default()).context("restoring RDMA devices")?;
-    let devices = devices
-        .into_iter()
-        .map(|one| (one.device, one.result.err().map(|error| why(&error))));
-    let interfaces =
-        moves::restore_interfaces(leases, &Identity::default()).context("restoring interfaces")?;
-    let interfaces = interfaces
-        .into_iter()
-        .map(|one| (one.device, one.result.err().map(|error| why(&error))));
-    let functions = moves::restore_functions(leases, &Functions::default())
-        .context("restoring virtual functions")?;
-    let functions = functions
-        .into_iter()
-        .map(|one| (one.device, one.result.err().map(|error| why(&error))));
-    Ok(devices.chain(interfaces).chain(functions).collect())
+    restored.extend(
+        moves::restore_interfaces(leases, &Identity::default()).context("restoring interfaces")?,
+    );
+    restored.extend(
+        moves::restore_functions(leases, &Functions::default())
+            .context("restoring virtual functions")?,
+    );
+    let why = |error: Error| Chain(&error).to_string();
+    let restored = restored.into_iter();
+    Ok(restored
+        .map(|one| (one.device, one.result.err().map(why)))
+        .collect())
 }
 
 #[cfg(test)]
