@@ -33,156 +33,97 @@ use examined::Findings;
 /// The check that names engines which nobody uses, too.
 const ENGINE: &str = "engine";
 
-type Entry = (Family, &'static str, Look);
+type OfHost = fn(&Examined<'_>) -> Findings;
 
-#[derive(Clone, Copy)]
-enum Look {
-    Host(fn(&Examined<'_>) -> Findings),
-    /// At its engines, which are looked for once.
-    Engines(fn(&Examined<'_>, &[Engine]) -> Findings),
-}
+const OF_HOST: &[(Family, &str, OfHost)] = &[
+    (Family::Host, "config", unread::configuration),
+    (Family::Host, "discovery", unread::discovery),
+    (Family::Host, "onload-modules", onload::modules),
+    (Family::Host, "onload-library", onload::library),
+    (Family::Host, "onload-interface", onload::interface),
+    (Family::Host, "interface-up", onload::link),
+    (Family::Host, "af-xdp", onload::af_xdp),
+    (Family::Host, "iommu", iommu::on),
+    (Family::Host, "iommu-groups", iommu::groups),
+    (Family::Host, "physical-functions", iommu::parents),
+    (Family::Host, "hugepages", hugepages::near),
+    (Family::Host, "pcie-link", pcie::links),
+    (Family::Host, "cpu-governor", cpu::governor),
+    (Family::Host, "isolated-cpus", cpu::isolated),
+    (Family::Host, "hook", memlock::hook),
+    (Family::Host, "memlock", memlock::limit),
+    (Family::Rdma, "rdma-netns", rdma::netns_mode),
+    (Family::Rdma, "rdma-cm", rdma::connection_manager),
+    (Family::Rdma, "rdma-libraries", rdma::libraries),
+    (Family::Rdma, "peer-memory", gpudirect::peer_memory),
+    (Family::Rdma, "gpu-acs", acs::ports),
+    (Family::Rdma, "gpu-iommu", gpudirect::iommu),
+    (Family::Rdma, "gpu-node", gpudirect::node),
+    (Family::Rdma, "data-direct", gpudirect::data_direct),
+    (Family::Specs, "drained", specs::drained),
+    (Family::Specs, "specs-fresh", specs::fresh),
+    (Family::Specs, "specs-valid", specs::valid),
+    (Family::Specs, "specs-conflict", specs::conflicts),
+    (Family::Specs, "specs-readable", specs::readable),
+    (Family::Trust, "trust", trust::files),
+    (Family::Units, "units", units::enabled),
+    (Family::Units, "udev-rules", units::rules),
+    (Family::Security, "selinux", security::selinux),
+    (Family::Security, "apparmor", security::apparmor),
+];
 
-const CHECKS: &[Entry] = &[
-    (Family::Host, "config", Look::Host(unread::configuration)),
-    (Family::Host, "discovery", Look::Host(unread::discovery)),
-    (Family::Host, "onload-modules", Look::Host(onload::modules)),
-    (Family::Host, "onload-library", Look::Host(onload::library)),
-    (
-        Family::Host,
-        "onload-interface",
-        Look::Host(onload::interface),
-    ),
-    (Family::Host, "interface-up", Look::Host(onload::link)),
-    (Family::Host, "af-xdp", Look::Host(onload::af_xdp)),
-    (Family::Host, "iommu", Look::Host(iommu::on)),
-    (Family::Host, "iommu-groups", Look::Host(iommu::groups)),
-    (
-        Family::Host,
-        "physical-functions",
-        Look::Host(iommu::parents),
-    ),
-    (Family::Host, "hugepages", Look::Host(hugepages::near)),
-    (Family::Host, "pcie-link", Look::Host(pcie::links)),
-    (Family::Host, "cpu-governor", Look::Host(cpu::governor)),
-    (Family::Host, "isolated-cpus", Look::Host(cpu::isolated)),
-    (Family::Host, "hook", Look::Host(memlock::hook)),
-    (Family::Host, "memlock", Look::Host(memlock::limit)),
-    (Family::Rdma, "rdma-netns", Look::Host(rdma::netns_mode)),
-    (
-        Family::Rdma,
-        "rdma-cm",
-        Look::Host(rdma::connection_manager),
-    ),
-    (Family::Rdma, "rdma-libraries", Look::Host(rdma::libraries)),
-    (
-        Family::Rdma,
-        "peer-memory",
-        Look::Host(gpudirect::peer_memory),
-    ),
-    (Family::Rdma, "gpu-acs", Look::Host(acs::ports)),
-    (Family::Rdma, "gpu-iommu", Look::Host(gpudirect::iommu)),
-    (Family::Rdma, "gpu-node", Look::Host(gpudirect::node)),
-    (
-        Family::Rdma,
-        "data-direct",
-        Look::Host(gpudirect::data_direct),
-    ),
-    (Family::Specs, "drained", Look::Host(specs::drained)),
-    (Family::Specs, "specs-fresh", Look::Host(specs::fresh)),
-    (Family::Specs, "specs-valid", Look::Host(specs::valid)),
-    (
-        Family::Specs,
-        "specs-conflict",
-        Look::Host(specs::conflicts),
-    ),
-    (Family::Specs, "specs-readable", Look::Host(specs::readable)),
-    (Family::Trust, "trust", Look::Host(trust::files)),
-    (Family::Units, "units", Look::Host(units::enabled)),
-    (Family::Units, "udev-rules", Look::Host(units::rules)),
-    (Family::Security, "selinux", Look::Host(security::selinux)),
-    (Family::Security, "apparmor", Look::Host(security::apparmor)),
-    (Family::Engines, ENGINE, Look::Engines(engines::installed)),
-    (
-        Family::Engines,
-        "engine-version",
-        Look::Engines(engines::versions),
-    ),
-    (Family::Engines, "engine-cdi", Look::Engines(engines::cdi)),
-    (
-        Family::Engines,
-        "engine-spec-dirs",
-        Look::Engines(engines::spec_dirs),
-    ),
-    (
-        Family::Engines,
-        "engine-cdi-version",
-        Look::Engines(engines::readers),
-    ),
-    (
-        Family::Engines,
-        "engine-runtime",
-        Look::Engines(engines::runtime),
-    ),
-    (
-        Family::Engines,
-        "engine-default-runtime",
-        Look::Engines(engines::default_runtime),
-    ),
-    (
-        Family::Engines,
-        "engine-hooks",
-        Look::Engines(engines::hooks),
-    ),
-    (
-        Family::Engines,
-        "engine-restarted",
-        Look::Engines(engines::restarted),
-    ),
-    (
-        Family::Engines,
-        "engine-restarts",
-        Look::Engines(engines::restarts),
-    ),
-    (
-        Family::Engines,
-        "nri-plugin",
-        Look::Engines(engines::plugin),
-    ),
+type OfEngines = fn(&Examined<'_>, &[Engine]) -> Findings;
+
+/// Those of [`Family::Engines`], which are looked for once.
+const OF_ENGINES: &[(&str, OfEngines)] = &[
+    (ENGINE, engines::installed),
+    ("engine-version", engines::versions),
+    ("engine-cdi", engines::cdi),
+    ("engine-spec-dirs", engines::spec_dirs),
+    ("engine-cdi-version", engines::readers),
+    ("engine-runtime", engines::runtime),
+    ("engine-default-runtime", engines::default_runtime),
+    ("engine-hooks", engines::hooks),
+    ("engine-restarted", engines::restarted),
+    ("engine-restarts", engines::restarts),
+    ("nri-plugin", engines::plugin),
 ];
 
 pub fn names() -> impl Iterator<Item = &'static str> {
-    CHECKS.iter().map(|(_, name, _)| *name)
+    let of_host = OF_HOST.iter().map(|(_, name, _)| *name);
+    of_host.chain(OF_ENGINES.iter().map(|(name, _)| *name))
 }
 
 pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
-    let (mut engines, mut used) = (None, Vec::new());
-    let checks = CHECKS.iter().flat_map(|(family, name, look)| {
-        begin(name);
-        let found = match look {
-            Look::Host(look) => look(examined),
-            Look::Engines(look) => {
-                let engines = engines.get_or_insert_with(|| {
-                    let engines = engines::engines(examined);
-                    let all = engines.as_deref().unwrap_or_default().iter();
-                    used = all.filter(|engine| engine.is_used).cloned().collect();
-                    engines
-                });
-                match engines {
-                    Ok(engines) if *name == ENGINE => look(examined, engines),
-                    Ok(_) => look(examined, &used),
-                    Err(error) => Ok(vec![not_read(error)]),
-                }
-            }
-        };
+    let mut checks = Vec::new();
+    let mut add = |family, name, found: Findings| {
         let findings = found.unwrap_or_else(|error| vec![not_read(&error)]);
-        let check = |finding| Check {
-            family: *family,
+        checks.extend(findings.into_iter().map(|finding| Check {
+            family,
             name,
             finding,
+        }));
+    };
+    for (family, name, look) in OF_HOST {
+        begin(name);
+        add(*family, name, look(examined));
+    }
+    // Programs are asked for their versions, which takes its time.
+    begin(ENGINE);
+    let engines = engines::engines(examined);
+    let all = engines.as_deref().unwrap_or_default();
+    let used = all.iter().filter(|engine| engine.is_used);
+    let used: Vec<Engine> = used.cloned().collect();
+    for (name, look) in OF_ENGINES {
+        begin(name);
+        let found = match &engines {
+            Ok(all) if *name == ENGINE => look(examined, all),
+            Ok(_) => look(examined, &used),
+            Err(error) => Ok(vec![not_read(error)]),
         };
-        findings.into_iter().map(check).collect::<Vec<_>>()
-    });
-    checks.collect()
+        add(Family::Engines, name, found);
+    }
+    checks
 }
 
 fn not_read(error: &HostError) -> Finding {
