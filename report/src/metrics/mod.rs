@@ -79,11 +79,10 @@ fn seconds(time: SystemTime) -> f64 {
 
 fn undecided(inventory: &Inventory) -> Family {
     let classes = inventory.undecided().into_iter();
-    Family::new(
+    offers::by_class(
         "undecided",
         "A class of which something decisive could not be read",
-        Kind::Count,
-        classes.map(|class| (vec![("class", class.to_string())], 1.0)),
+        classes.map(|class| (class, 1)),
     )
 }
 

@@ -1,6 +1,7 @@
 //! What is offered, how well it is, and who holds how much of it, by class.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use onload_core::class::Class;
 use onload_core::lease::Listed;
@@ -46,9 +47,6 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
         let labels = vec![("class", class.to_string()), ("health", health.to_owned())];
         (labels, count(number))
     });
-    let held = held
-        .into_iter()
-        .map(|(class, number)| (vec![("class", class.to_string())], count(number)));
     [
         Family::new(
             "devices",
@@ -56,10 +54,9 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
             Kind::Count,
             counts,
         ),
-        Family::new(
+        by_class(
             "devices_held",
             "Devices that are offered and that a container holds by lease",
-            Kind::Count,
             held,
         ),
         Family::new(
@@ -76,12 +73,10 @@ pub(super) fn drained(offers: &[Offer]) -> Family {
     for offer in offers {
         *drained.entry(offer.class).or_default() += usize::from(offer.is_drained);
     }
-    let drained = drained.into_iter();
-    Family::new(
+    by_class(
         "devices_drained",
         "Devices that are drained, so that no container gets them any more",
-        Kind::Count,
-        drained.map(|(class, number)| (vec![("class", class.to_string())], count(number))),
+        drained,
     )
 }
 
@@ -109,13 +104,7 @@ pub(super) fn leases(leases: &[Listed]) -> Family {
     for lease in leases.iter().filter(|lease| !lease.is_over) {
         *counts.entry(lease.device.class).or_default() += 1;
     }
-    let counts = counts.into_iter();
-    Family::new(
-        "leases",
-        "Leases of containers that live",
-        Kind::Count,
-        counts.map(|(class, number)| (vec![("class", class.to_string())], count(number))),
-    )
+    by_class("leases", "Leases of containers that live", counts)
 }
 
 /// The containers that were made with a device, by class: a lease is nothing that every class has.
@@ -128,12 +117,10 @@ pub(super) fn containers(grantees: &[Grantee]) -> Family {
             *counts.entry(class).or_default() += 1;
         }
     }
-    let counts = counts.into_iter();
-    Family::new(
+    by_class(
         "containers",
         "Containers that were made with a device, as the configurations of root's engines say",
-        Kind::Count,
-        counts.map(|(class, number)| (vec![("class", class.to_owned())], count(number))),
+        counts,
     )
 }
 
@@ -142,11 +129,19 @@ pub(super) fn not_offered(inventory: &Inventory) -> Family {
     for entry in &inventory.not_offered {
         *counts.entry(entry.kind).or_default() += 1;
     }
-    let counts = counts.into_iter();
-    Family::new(
+    by_class(
         "not_offered",
         "What was seen and is not offered; onload-ctk discover --explain says why",
-        Kind::Count,
-        counts.map(|(kind, number)| (vec![("class", kind.to_string())], count(number))),
+        counts,
     )
+}
+
+pub(super) fn by_class<C: fmt::Display>(
+    name: &'static str,
+    help: &'static str,
+    counts: impl IntoIterator<Item = (C, usize)>,
+) -> Family {
+    let counts = counts.into_iter();
+    let counts = counts.map(|(class, number)| (vec![("class", class.to_string())], count(number)));
+    Family::new(name, help, Kind::Count, counts)
 }
