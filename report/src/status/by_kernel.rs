@@ -4,7 +4,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use onload_host::host::Host;
 
@@ -13,10 +13,9 @@ use super::kernel_log::{Failure, failures};
 use super::looked::Looked;
 use super::names::OciConfig;
 use super::patience::{PATIENCE, patiently};
-use super::process::{self, Budget, Preload, Process};
+use super::process::{self, Budget, Preload, Process, boot_time};
 use super::sockets::of_kernel;
 
-const STAT: &str = "/proc/stat";
 const MOST: usize = 8;
 const SHOWN: usize = 64;
 
@@ -31,7 +30,7 @@ impl<'l> ByKernelReader<'l> {
         ByKernelReader {
             looked,
             failures: OnceCell::new(),
-            boot: boot(looked.host),
+            boot: boot_time(looked.host).ok().flatten(),
         }
     }
 
@@ -171,11 +170,4 @@ fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
         variable: "EF_INTERFACE_BLACKLIST",
         value: shown(text),
     })
-}
-
-fn boot(host: &Host) -> Option<SystemTime> {
-    let wanted = |line: &[u8]| line.starts_with(b"btime ");
-    let line = host.lines(Path::new(STAT), &wanted).ok()??;
-    let seconds = std::str::from_utf8(&line).ok()?.split_whitespace().nth(1)?;
-    Some(UNIX_EPOCH + Duration::from_secs(seconds.parse().ok()?))
 }

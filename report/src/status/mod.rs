@@ -53,6 +53,7 @@ pub use onload::START_AGAIN;
 use onload_host::discover::rdma::NetnsMode;
 use onload_host::host::{Host, HostError};
 use process::Budget;
+pub(crate) use process::boot_time;
 use state::HostFacts;
 pub use state::{State, Verdict};
 use verdict::decide;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::{is_zombie, start_time};
@@ -90,6 +90,17 @@ pub(super) fn namespace(host: &Host, pid: u32, kind: &str) -> Option<PathBuf> {
 pub(super) fn own_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
     let this = Path::new("/proc/self/ns").join(kind);
     namespace(host, 1, kind).or_else(|| host.link(&this).ok()?)
+}
+
+/// None where no process runs, as in a tree that is unpacked.
+pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
+    let wanted = |line: &[u8]| line.starts_with(b"btime ");
+    let line = host.lines(Path::new("/proc/stat"), &wanted)?;
+    let seconds = line.and_then(|line| {
+        let text = String::from_utf8(line).ok()?;
+        text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
+    });
+    Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
 }
 
 /// How much is looked at: a process may have a million of descriptors and of mappings, and share them with as many

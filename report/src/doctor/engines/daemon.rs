@@ -3,14 +3,16 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use onload_engines::kind::Kind;
 use onload_engines::ours::RUNTIME_NAME;
 use onload_engines::settings::Settings;
 use onload_host::host::HostError;
+use onload_sys::processes::start_time;
 
 use crate::doctor::examined::Examined;
+use crate::status::boot_time;
 
 const PROC: &str = "/proc";
 const STARTED_AT_BOOT: &str = "/etc/systemd/system";
@@ -20,8 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST: u64 = 1024 * 1024;
 /// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
 const TICKS: u64 = 100;
-/// Where a process's start stands behind its name in `stat` (proc_pid_stat(5), field 22).
-const START_FIELD: usize = 19;
 
 /// When the daemon was started that runs as one of the engine's services, and which service that is; none
 /// where there is none. A process's name is its own choice, and its cgroup is not.
@@ -32,7 +32,7 @@ pub(super) fn started(
     if kind.services().is_empty() {
         return Ok(None);
     }
-    let Some(boot) = boot_time(examined)? else {
+    let Some(boot) = boot_time(examined.host)? else {
         return Ok(None);
     };
     for (directory, cgroup) in processes(examined, kind.process_names())? {
@@ -40,7 +40,7 @@ pub(super) fn started(
             continue;
         };
         let stat = examined.host.bytes(&directory.join("stat"), 4096);
-        if let Some(start) = stat.ok().flatten().and_then(|stat| start_ticks(&stat)) {
+        if let Some(start) = stat.ok().flatten().and_then(|stat| start_time(&stat)) {
             let since_boot = Duration::from_millis(start.saturating_mul(1000) / TICKS);
             return Ok(Some((boot + since_boot, service)));
         }
@@ -75,7 +75,7 @@ pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostE
 
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.
 pub(super) fn is_running(examined: &Examined<'_>) -> Result<bool, HostError> {
-    Ok(boot_time(examined)?.is_some())
+    Ok(boot_time(examined.host)?.is_some())
 }
 
 /// The processes of these names: the directory of each in /proc, and its cgroups.
@@ -139,35 +139,9 @@ fn docker_info(socket: &Path) -> io::Result<serde_json::Value> {
     Ok(serde_json::from_slice(body.unwrap_or_default())?)
 }
 
-fn boot_time(examined: &Examined<'_>) -> Result<Option<SystemTime>, HostError> {
-    let wanted = |line: &[u8]| line.starts_with(b"btime ");
-    let line = examined.host.lines(Path::new("/proc/stat"), &wanted)?;
-    let seconds = line.and_then(|line| {
-        let text = String::from_utf8(line).ok()?;
-        text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
-    });
-    Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
-}
-
-/// The start of a process in clock ticks after boot. Its name may hold spaces and brackets.
-fn start_ticks(stat: &[u8]) -> Option<u64> {
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_start_is_found_behind_a_name_that_looks_like_fields() {
-        let fields: Vec<String> = (3..=30).map(|field| field.to_string()).collect();
-        let stat = format!("7 (a) 1 (b) {}", fields.join(" "));
-        assert_eq!(start_ticks(stat.as_bytes()), Some(22));
-        assert_eq!(start_ticks(b"7 (a) R 1"), None);
-        assert_eq!(start_ticks(b""), None);
-    }
 
     #[test]
     fn a_process_in_a_container_is_no_daemon_whatever_its_name() {
