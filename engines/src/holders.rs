@@ -13,6 +13,7 @@ use std::fmt;
 use onload_core::container_id;
 use onload_sys::text::counted;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
@@ -80,27 +81,15 @@ impl fmt::Display for Held {
     }
 }
 
-#[derive(Deserialize)]
-struct HostConfig {
-    #[serde(rename = "Runtime", default)]
-    runtime: String,
-}
-
-#[derive(Deserialize)]
-struct ConfigV2 {
-    #[serde(rename = "Name", default)]
-    name: String,
-}
-
 /// A docker container, from its `hostconfig.json` and its `config.v2.json`; `None` if it has
 /// another runtime. Docker loads no container whose files it cannot parse.
 pub fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
-    let host_config: HostConfig = serde_json::from_slice(host_config).ok()?;
-    if host_config.runtime != RUNTIME_NAME {
+    let host_config: Value = serde_json::from_slice(host_config).ok()?;
+    if host_config["Runtime"] != RUNTIME_NAME {
         return None;
     }
-    let config: Option<ConfigV2> = serde_json::from_slice(config).ok();
-    let name = config.map(|config| config.name).unwrap_or_default();
+    let config: Value = serde_json::from_slice(config).unwrap_or_default();
+    let name = config["Name"].as_str().unwrap_or_default();
     Some(Holder::new(id, name.trim_start_matches('/')))
 }
 

@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_host::bundles;
-use onload_host::bundles::DOCKER;
+use onload_host::bundles::{self, DOCKER};
 use onload_host::host::Host;
 use onload_sys::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::cgroup::Engine;
 use super::mounts::Mounts;
@@ -47,30 +47,6 @@ struct Stored {
     names: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct DockerConfig {
-    #[serde(rename = "Name", default)]
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct DockerHostConfig {
-    #[serde(rename = "Runtime", default)]
-    runtime: String,
-}
-
-#[derive(Default, Deserialize)]
-struct DockerLabels {
-    #[serde(rename = "Config", default)]
-    config: DockerImageConfig,
-}
-
-#[derive(Default, Deserialize)]
-struct DockerImageConfig {
-    #[serde(rename = "Labels", default)]
-    labels: Option<BTreeMap<String, String>>,
-}
-
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct OciConfig {
     #[serde(default)]
@@ -103,9 +79,9 @@ impl<'h> Names<'h> {
     ) -> Option<String> {
         let name = match engine {
             Engine::Docker if user.is_none() => {
-                let path = Path::new(DOCKER).join(id).join("config.v2.json");
-                let config: DockerConfig = self.json(&path)?;
-                config.name.trim_start_matches('/').to_owned()
+                let config = self.docker(id, "config.v2.json")?;
+                let name = config.get("Name")?.as_str()?;
+                name.trim_start_matches('/').to_owned()
             }
             Engine::Podman => {
                 let host = self.host;
@@ -126,20 +102,21 @@ impl<'h> Names<'h> {
     }
 
     pub(super) fn labels(&self, engine: Engine, id: &str) -> BTreeMap<String, String> {
-        let path = Path::new(DOCKER).join(id).join("config.v2.json");
-        let config = || self.json::<DockerLabels>(&path);
+        let config = || self.docker(id, "config.v2.json");
         let config = (engine == Engine::Docker).then(config).flatten();
-        config
-            .and_then(|config| config.config.labels)
-            .unwrap_or_default()
+        let labels =
+            config.and_then(|mut config| Some(config.pointer_mut("/Config/Labels")?.take()));
+        let labels = labels.and_then(|labels| serde_json::from_value(labels).ok());
+        labels.unwrap_or_default()
     }
 
     /// None where that is not known.
     pub(super) fn runtime(&self, engine: Engine, id: &str, config: &OciConfig) -> Option<String> {
         let runtime = match engine {
             Engine::Docker => {
-                let path = Path::new(DOCKER).join(id).join("hostconfig.json");
-                self.json::<DockerHostConfig>(&path)?.runtime
+                let config = self.docker(id, "hostconfig.json")?;
+                let runtime = config.get("Runtime").and_then(Value::as_str);
+                runtime.unwrap_or_default().to_owned()
             }
             // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
             Engine::Containerd => {
@@ -185,6 +162,10 @@ impl<'h> Names<'h> {
         let bundles = self.bundles(engine, id).into_iter();
         let mut configs = bundles.map(|bundle| bundle.join("config.json"));
         configs.find_map(|path| self.json::<OciConfig>(&path))
+    }
+
+    fn docker(&self, id: &str, file: &str) -> Option<Value> {
+        self.json(&Path::new(DOCKER).join(id).join(file))
     }
 
     fn json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {

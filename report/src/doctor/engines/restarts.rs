@@ -8,7 +8,7 @@ use onload_engines::kind::Kind;
 use onload_engines::ours::RUNTIME_NAME;
 use onload_engines::version::Version;
 use onload_host::bundles::DOCKER;
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::found::Engine;
 use crate::doctor::check::{Finding, Remedy};
@@ -18,33 +18,14 @@ const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct HostConfig {
-    restart_policy: RestartPolicy,
-    device_requests: Option<Vec<DeviceRequest>>,
-    runtime: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct RestartPolicy {
-    name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct DeviceRequest {
-    driver: String,
-}
-
-impl HostConfig {
-    fn stays_down(&self) -> bool {
-        let requests = self.device_requests.iter().flatten();
-        let has_cdi = requests.into_iter().any(|request| request.driver == "cdi");
-        let policy = self.restart_policy.name.as_str();
-        has_cdi && ["always", "unless-stopped"].contains(&policy) && self.runtime != RUNTIME_NAME
-    }
+/// By what docker keeps of a container in `hostconfig.json`.
+fn stays_down(config: &Value) -> bool {
+    let requests = config.get("DeviceRequests").and_then(Value::as_array);
+    let mut requests = requests.into_iter().flatten();
+    let has_cdi = requests.any(|request| request["Driver"] == "cdi");
+    let policy = &config["RestartPolicy"]["Name"];
+    let is_restarted = policy == "always" || policy == "unless-stopped";
+    has_cdi && is_restarted && config["Runtime"] != RUNTIME_NAME
 }
 
 pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
@@ -59,8 +40,8 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
     for id in examined.host.list(Path::new(DOCKER))?.names {
         let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
         let config = examined.host.bytes(&file, LIMIT)?;
-        let config = config.and_then(|bytes| serde_json::from_slice::<HostConfig>(&bytes).ok());
-        if config.is_some_and(|config| config.stays_down()) {
+        let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if config.is_some_and(|config| stays_down(&config)) {
             down.push(container_id::short(&id).to_owned());
         }
     }
