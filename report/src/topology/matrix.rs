@@ -57,10 +57,16 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
     }
     lines.extend(LEGEND.lines().map(str::to_owned));
     lines.push(String::new());
-    for (title, legend) in [("GPU", gpu_legend(&near)), ("NIC", nic_legend(&near))] {
-        if !legend.is_empty() {
+    let gpus = near
+        .gpus
+        .iter()
+        .map(|(address, vendor)| format!("{address} {vendor}"));
+    let nics = near.nics.iter().map(|nic| nic.name.clone());
+    for (title, names) in [("GPU", gpus.collect::<Vec<_>>()), ("NIC", nics.collect())] {
+        if !names.is_empty() {
             lines.extend([format!("{title} Legend:"), String::new()]);
-            lines.extend(legend);
+            let names = names.iter().enumerate();
+            lines.extend(names.map(|(at, name)| format!("  {title}{at}: {name}")));
             lines.push(String::new());
         }
     }
@@ -79,16 +85,4 @@ fn affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> Stri
     let cpus = node.and_then(|node| node.cpus.as_deref());
     let number = number.map_or(UNKNOWN.to_owned(), |number| number.to_string());
     format!("\t{}\t{number}\t{UNKNOWN}", cpus.unwrap_or(UNKNOWN))
-}
-
-fn gpu_legend(near: &Near<'_>) -> Vec<String> {
-    let gpus = near.gpus.iter().enumerate();
-    gpus.map(|(at, (address, vendor))| format!("  GPU{at}: {address} {vendor}"))
-        .collect()
-}
-
-fn nic_legend(near: &Near<'_>) -> Vec<String> {
-    let nics = near.nics.iter().enumerate();
-    nics.map(|(at, nic)| format!("  NIC{at}: {}", nic.name))
-        .collect()
 }
