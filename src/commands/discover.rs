@@ -22,6 +22,7 @@ use onload_host::host::Host;
 use onload_host::pools::{Pools, survey};
 use onload_host::settings;
 use onload_report::topology::{self, Seen};
+use onload_sys::pci::PciAddress;
 use onload_sys::text::{Chain, counted};
 use serde::Serialize;
 use serde_json::Value;
@@ -44,19 +45,24 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     }
     printer.progress("looking at this host");
     let (mut inventory, pools) = survey(&host, &config);
-    let left_out = why_left_out(&host, &config)?;
+    let surroundings = Surroundings::of(&host, &config)?;
+    let left_out = why_left_out(&host, &config, surroundings);
     if let Some(reason) = &left_out {
         let rows = pools.offered.iter();
         let rows = rows.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason));
         inventory.not_offered.extend(rows);
         inventory.not_offered.sort();
     }
-    if !Surroundings::of(&host, &config)?.hook {
+    if !surroundings.hook {
         let warnings = leave_without_hook(&mut inventory, &config.cdi.hook_path);
         inventory.warnings.extend(warnings);
     }
-    let bundles = bundles_left_out(&host, &config, &inventory, &pools)?;
-    inventory.not_offered.extend(bundles);
+    if !config.bundles.is_empty() {
+        // What stands in the way of all specifications is told by who writes them.
+        let specs = generate(&inventory, &pools.offered, &config, surroundings);
+        let bundles = bundles_not_offered(&specs.unwrap_or_default(), &config, &inventory.drain);
+        inventory.not_offered.extend(bundles);
+    }
     printer.end_progress();
     let holders = if pools.offered.is_empty() {
         Holders::of(&[])
@@ -79,9 +85,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     }
     advise(&inventory, printer);
     if let Some(path) = &args.capture {
-        // What `cdi generate` asks beside, so that a capture gives the same specifications too.
-        Surroundings::of(&host, &config)?;
-        // And what "host plan" asks, so that it can be tried elsewhere.
+        // What "host plan" asks, so that it can be tried elsewhere.
         let _ = boot::plan(&host, &boot::Absent, &config);
         // And what "topology" asks.
         topology::read(Seen {
@@ -110,33 +114,17 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     Ok(Answer::Yes)
 }
 
-fn why_left_out(host: &Host, config: &Config) -> anyhow::Result<Option<String>> {
-    if !Surroundings::of(host, config)?.hook {
+fn why_left_out(host: &Host, config: &Config, surroundings: Surroundings) -> Option<String> {
+    if !surroundings.hook {
         let hook = config.cdi.hook_path.display();
-        return Ok(Some(format!(
+        return Some(format!(
             "pools are left out: the hook {hook}, which takes a member for a container, is not there; install it, or set hook-path in [cdi]"
-        )));
+        ));
     }
     let directory = find_directory(host, None).ok().flatten();
     let manifest = directory.and_then(|directory| directory.manifest().ok()?.ok()?);
     let newest = manifest.and_then(|manifest| manifest.max_cdi_version?.parse().ok());
-    Ok(newest.and_then(Pools::why_left_out))
-}
-
-/// The bundles that are not offered; nothing more of the host is looked at where there are none.
-fn bundles_left_out(
-    host: &Host,
-    config: &Config,
-    inventory: &Inventory,
-    pools: &Pools,
-) -> anyhow::Result<Vec<NotOffered>> {
-    if config.bundles.is_empty() {
-        return Ok(Vec::new());
-    }
-    let surroundings = Surroundings::of(host, config)?;
-    // What stands in the way of all specifications is told by who writes them.
-    let specs = generate(inventory, &pools.offered, config, surroundings).unwrap_or_default();
-    Ok(bundles_not_offered(&specs, config, &inventory.drain))
+    newest.and_then(Pools::why_left_out)
 }
 
 fn print_json(
@@ -188,8 +176,8 @@ fn write_capture(
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
 const LABEL: usize = 11;
 
-/// A line of the table: class, name, PCI address, what else there is to know.
-type Row = [String; 4];
+/// The NUMA node, and a line of its table: class, name, PCI address, what else there is to know.
+type Row = (Option<u32>, [String; 4]);
 
 fn print_tables(
     inventory: &Inventory,
@@ -199,7 +187,7 @@ fn print_tables(
 ) -> anyhow::Result<()> {
     let columns = printer.columns();
     print_products(inventory, printer)?;
-    for (node, rows) in by_node(inventory) {
+    for ((_, node), rows) in by_node(inventory) {
         let heading = match node {
             Some(node) => format!("NUMA node {node}"),
             None => "No NUMA node".to_owned(),
@@ -292,143 +280,88 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
-    let mut rows: Vec<(Option<u32>, Row)> = Vec::new();
-    rows.extend(
-        inventory
-            .nics
-            .iter()
-            .map(|nic| (nic.numa_node, nic_row(nic))),
-    );
-    rows.extend(
-        inventory
-            .rdma
-            .iter()
-            .map(|device| (device.numa_node, rdma_row(device))),
-    );
-    rows.extend(inventory.near_gpus.iter().map(|near| {
-        let gpu = inventory.functions.get(near.gpu);
-        (gpu.and_then(|gpu| gpu.numa_node), near_gpu_row(near))
-    }));
-    rows.extend(
-        inventory
-            .vfio
-            .iter()
-            .map(|device| (device.numa_node, vfio_row(device))),
-    );
+/// By NUMA node; what is on none comes last.
+fn by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[String; 4]>> {
+    let mut rows: Vec<Row> = Vec::new();
+    rows.extend(inventory.nics.iter().map(nic_row));
+    rows.extend(inventory.rdma.iter().map(rdma_row));
+    let near_gpus = inventory.near_gpus.iter();
+    rows.extend(near_gpus.map(|near| near_gpu_row(near, inventory)));
+    rows.extend(inventory.vfio.iter().map(vfio_row));
     for size in &inventory.hugepages {
         let with_pages = size.nodes.iter().filter(|node| node.total > 0);
-        rows.extend(with_pages.map(|node| (Some(node.node), pages_row(size, node))));
+        rows.extend(with_pages.map(|node| pages_row(size, node)));
         if size.nodes.iter().all(|node| node.total == 0) {
-            rows.push((None, overcommit_row(size)));
+            rows.push(overcommit_row(size));
         }
     }
-    rows.extend(
-        inventory
-            .netdevs
-            .iter()
-            .map(|netdev| (netdev.numa_node, netdev_row(netdev))),
-    );
-    rows.extend(
-        inventory
-            .ptp
-            .iter()
-            .map(|clock| (clock.numa_node, clock_row("ptp", clock))),
-    );
-    rows.extend(
-        inventory
-            .pps
-            .iter()
-            .map(|clock| (clock.numa_node, clock_row("pps", clock))),
-    );
-    let gdrcopy = inventory.gdrcopy.iter();
-    rows.extend(gdrcopy.map(|found| (None, gdrcopy_row(found))));
-    let mut groups: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
-    let mut none = Vec::new();
+    rows.extend(inventory.netdevs.iter().map(netdev_row));
+    rows.extend(inventory.ptp.iter().map(|clock| clock_row("ptp", clock)));
+    rows.extend(inventory.pps.iter().map(|clock| clock_row("pps", clock)));
+    rows.extend(inventory.gdrcopy.iter().map(gdrcopy_row));
+    let mut groups = BTreeMap::<_, Vec<_>>::new();
     for (node, row) in rows {
-        match node {
-            Some(node) => groups.entry(node).or_default().push(row),
-            None => none.push(row),
-        }
-    }
-    let mut groups: Vec<_> = groups
-        .into_iter()
-        .map(|(node, rows)| (Some(node), rows))
-        .collect();
-    if !none.is_empty() {
-        groups.push((None, none));
+        groups.entry((node.is_none(), node)).or_default().push(row);
     }
     groups
 }
 
-fn row(class: &str, name: &str, address: Option<String>, details: Vec<String>) -> Row {
-    let details: Vec<String> = details
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect();
-    let address = address.unwrap_or_else(|| "-".to_owned());
-    [
-        class.to_owned(),
-        name.to_owned(),
-        address,
-        details.join(", "),
-    ]
+fn row(
+    node: Option<u32>,
+    class: &str,
+    name: &str,
+    address: Option<PciAddress>,
+    details: impl IntoIterator<Item = Option<String>>,
+) -> Row {
+    let details = details.into_iter().flatten();
+    let details: Vec<String> = details.filter(|text| !text.is_empty()).collect();
+    let address = address.map_or_else(|| "-".to_owned(), |address| address.to_string());
+    let (class, name) = (class.to_owned(), name.to_owned());
+    (node, [class, name, address, details.join(", ")])
 }
 
 /// Offered under another name than the kernel's.
-fn alias(name: &str, device: &str) -> String {
-    if name == device {
-        String::new()
-    } else {
-        format!("the kernel's {name:?}")
-    }
+fn alias(name: &str, device: &str) -> Option<String> {
+    (name != device).then(|| format!("the kernel's {name:?}"))
+}
+
+fn speed(mbps: u64) -> String {
+    format!("{mbps} Mbit/s")
 }
 
 fn nic_row(nic: &Nic) -> Row {
-    let functions = match nic.virtual_functions.len() {
-        0 => String::new(),
-        count => counted(count, "VF", "VFs"),
-    };
-    let details = vec![
+    let functions = nic.virtual_functions.len();
+    let details = [
         alias(&nic.name, &nic.device),
-        nic.driver.clone().unwrap_or_default(),
-        nic.datapath.as_str().to_owned(),
-        nic.state.clone().unwrap_or_default(),
-        nic.speed_mbps
-            .map(|speed| format!("{speed} Mbit/s"))
-            .unwrap_or_default(),
-        functions,
+        nic.driver.clone(),
+        Some(nic.datapath.as_str().to_owned()),
+        nic.state.clone(),
+        nic.speed_mbps.map(speed),
+        (functions > 0).then(|| counted(functions, "VF", "VFs")),
     ];
-    row(
-        "nic",
-        &nic.device,
-        nic.pci_address.map(|address| address.to_string()),
-        details,
-    )
+    row(nic.numa_node, "nic", &nic.device, nic.pci_address, details)
 }
 
 fn rdma_row(device: &RdmaDevice) -> Row {
     let several = device.ports.len() > 1;
     let ports = device.ports.iter().map(|port| port_text(port, several));
-    let nodes: Vec<&str> = device
-        .nodes
-        .iter()
-        .filter_map(|path| path.rsplit('/').next())
-        .collect();
+    let nodes = device.nodes.iter();
+    let nodes: Vec<&str> = nodes.filter_map(|path| path.rsplit('/').next()).collect();
     let mut details = vec![alias(&device.name, &device.device)];
-    details.extend(ports);
-    details.push(nodes.join(" "));
-    row(
-        "rdma",
-        &device.device,
-        device.pci_address.map(|address| address.to_string()),
-        details,
-    )
+    details.extend(ports.map(Some));
+    details.push(Some(nodes.join(" ")));
+    let (node, address) = (device.numa_node, device.pci_address);
+    row(node, "rdma", &device.device, address, details)
 }
 
-fn near_gpu_row(near: &NearGpu) -> Row {
-    let details = vec![format!("nearest to this GPU: {}", near.rdma.join(" "))];
-    row("rdma", &near.name, Some(near.gpu.to_string()), details)
+fn near_gpu_row(near: &NearGpu, inventory: &Inventory) -> Row {
+    let gpu = inventory.functions.get(near.gpu);
+    let node = gpu.and_then(|gpu| gpu.numa_node);
+    let details = [Some(format!(
+        "nearest to this GPU: {}",
+        near.rdma.join(" ")
+    ))];
+    row(node, "rdma", &near.name, Some(near.gpu), details)
 }
 
 /// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gb/sec (4X QDR) on ib0`.
@@ -446,44 +379,33 @@ fn port_text(port: &RdmaPort, several: bool) -> String {
 }
 
 fn vfio_row(device: &VfioDevice) -> Row {
-    let parent = device
-        .physical_function
-        .map(|address| format!("VF of {address}"));
+    let parent = device.physical_function;
     let aliases: Vec<String> = device.aliases.iter().map(ToString::to_string).collect();
-    let with = if aliases.is_empty() {
-        String::new()
-    } else {
-        format!("with {}", aliases.join(" "))
-    };
-    let viable = if device.viable {
-        ""
-    } else {
-        "not viable, not offered"
-    };
-    let details = vec![
-        format!("group {}", device.iommu_group),
-        device.driver.clone().unwrap_or_default(),
-        parent.unwrap_or_default(),
-        with,
-        if device.noiommu {
-            "no IOMMU".to_owned()
-        } else {
-            String::new()
-        },
-        viable.to_owned(),
+    let details = [
+        Some(format!("group {}", device.iommu_group)),
+        device.driver.clone(),
+        parent.map(|address| format!("VF of {address}")),
+        (!aliases.is_empty()).then(|| format!("with {}", aliases.join(" "))),
+        device.noiommu.then(|| "no IOMMU".to_owned()),
+        (!device.viable).then(|| "not viable, not offered".to_owned()),
     ];
-    let address = device.pci_address.to_string();
-    row("vfio", &address, Some(address.clone()), details)
+    let address = device.pci_address;
+    row(
+        device.numa_node,
+        "vfio",
+        &address.to_string(),
+        Some(address),
+        details,
+    )
 }
 
 fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
-    let mounts = if size.mounts.is_empty() {
-        String::new()
-    } else {
-        format!("mounted at {}", size.mounts.join(" "))
-    };
-    let details = vec![free_of(node.free, node.total), mounts];
-    row("hugepages", &size.name, None, details)
+    let mounts = size.mounts.join(" ");
+    let details = [
+        Some(free_of(node.free, node.total)),
+        (!mounts.is_empty()).then(|| format!("mounted at {mounts}")),
+    ];
+    row(Some(node.node), "hugepages", &size.name, None, details)
 }
 
 fn free_of(free: u64, total: u64) -> String {
@@ -491,40 +413,35 @@ fn free_of(free: u64, total: u64) -> String {
 }
 
 fn overcommit_row(size: &Hugepages) -> Row {
-    let details = vec![
-        free_of(size.free, size.total),
-        format!("{} more by overcommit", size.overcommit),
+    let details = [
+        Some(free_of(size.free, size.total)),
+        Some(format!("{} more by overcommit", size.overcommit)),
     ];
-    row("hugepages", &size.name, None, details)
+    row(None, "hugepages", &size.name, None, details)
 }
 
 fn netdev_row(netdev: &Netdev) -> Row {
-    let details = vec![
+    let details = [
         alias(&netdev.name, &netdev.device),
-        netdev.driver.clone().unwrap_or_default(),
-        netdev.state.clone().unwrap_or_default(),
-        netdev
-            .speed_mbps
-            .map(|speed| format!("{speed} Mbit/s"))
-            .unwrap_or_default(),
+        netdev.driver.clone(),
+        netdev.state.clone(),
+        netdev.speed_mbps.map(speed),
     ];
-    let address = Some(netdev.pci_address.to_string());
-    row("netdev", &netdev.device, address, details)
+    let (node, address) = (netdev.numa_node, Some(netdev.pci_address));
+    row(node, "netdev", &netdev.device, address, details)
 }
 
 fn clock_row(class: &str, clock: &Clock) -> Row {
-    let details = vec![
-        clock.clock_name.clone().unwrap_or_default(),
-        clock
-            .nic
-            .as_ref()
-            .map(|nic| format!("clock of {nic}"))
-            .unwrap_or_default(),
+    let nic = clock.nic.as_ref();
+    let details = [
+        clock.clock_name.clone(),
+        nic.map(|nic| format!("clock of {nic}")),
     ];
     row(
+        clock.numa_node,
         class,
         &clock.name,
-        clock.pci_address.map(|address| address.to_string()),
+        clock.pci_address,
         details,
     )
 }
@@ -532,7 +449,7 @@ fn clock_row(class: &str, clock: &Clock) -> Row {
 fn gdrcopy_row(found: &Gdrcopy) -> Row {
     let version = found.version.as_ref();
     let details = version.map(|version| format!("driver {version}"));
-    row("gdrcopy", found.name, None, details.into_iter().collect())
+    row(None, "gdrcopy", found.name, None, [details])
 }
 
 fn print_not_offered(
