@@ -50,42 +50,30 @@ fn shape(name: &str) -> String {
     }
 }
 
-/// The entries by kind and reason, in the order of the first of each.
+/// The entries by kind and reason, in the order of the first of each. Reasons that several have say nothing of one.
 pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
+    let mut counts: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
+    for entry in entries {
+        *counts.entry((entry.kind, &entry.reason)).or_default() += 1;
+    }
     let mut places: BTreeMap<(Subject, String), usize> = BTreeMap::new();
-    let mut alike: Vec<Group> = Vec::new();
-    for group in same(entries) {
-        let general = match group.names.as_slice() {
-            [name] => without_name(&group.reason, name),
-            _ => group.reason.clone(),
+    let mut groups: Vec<Group> = Vec::new();
+    for entry in entries {
+        let general = match counts.get(&(entry.kind, entry.reason.as_str())) {
+            Some(1) => without_name(&entry.reason, &entry.name),
+            _ => entry.reason.clone(),
         };
-        let next = alike.len();
-        let place = places.entry((group.kind, general.clone())).or_insert(next);
-        match alike.get_mut(*place) {
+        let next = groups.len();
+        let place = places.entry((entry.kind, general.clone())).or_insert(next);
+        match groups.get_mut(*place) {
             Some(known) => {
-                known.names.extend(group.names);
+                known.names.push(entry.name.clone());
                 known.reason = general;
             }
-            None => alike.push(group),
-        }
-    }
-    alike
-}
-
-fn same(entries: &[NotOffered]) -> Vec<Group> {
-    let mut places: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
-    let mut groups: Vec<Group> = Vec::new();
-    for NotOffered {
-        kind, name, reason, ..
-    } in entries
-    {
-        let place = places.entry((*kind, reason)).or_insert(groups.len());
-        match groups.get_mut(*place) {
-            Some(group) => group.names.push(name.clone()),
             None => groups.push(Group {
-                kind: *kind,
-                names: vec![name.clone()],
-                reason: reason.clone(),
+                kind: entry.kind,
+                names: vec![entry.name.clone()],
+                reason: entry.reason.clone(),
             }),
         }
     }
