@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_engines::engine::Engine;
-use onload_engines::file::{Action, Decision};
+use onload_engines::file::Decision;
 use onload_engines::holders::Held;
 use onload_engines::installed::CdiOfEngine;
 use onload_engines::ours::RUNTIME_PATH;
@@ -20,9 +20,9 @@ use rustix::process::geteuid;
 
 use super::doctor::examined;
 use super::engine_checks::{advised, of};
-use super::engine_file::{EngineFile, print_diff};
+use super::engine_file::EngineFile;
 use super::restart::{Reread, Service};
-use super::{program_version, watched_host};
+use super::{nothing_to_change, print_diff, program_version, watched_host};
 use crate::cli::{Configure, Global};
 use crate::config_file::{self, ConfigDir, ConfigFile};
 use crate::exit::Answer;
@@ -343,8 +343,11 @@ impl PolicyFile {
     }
 
     fn show(&self, edited: Option<&str>, printer: &mut Printer) -> anyhow::Result<()> {
-        let action = edited.map_or(Action::Keep, |text| Action::Write(text.to_owned()));
-        print_diff(&self.shown, self.text(), &action, printer)
+        match edited {
+            Some(_) => print_diff(&self.shown, self.text(), edited, printer)?,
+            None => printer.note(nothing_to_change(&self.shown)),
+        }
+        Ok(())
     }
 
     fn write(&mut self, host: &Host, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
@@ -423,8 +426,8 @@ fn reread(
     work: &[Work],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let name = service.name();
-    if how == Reread::Reload && !service.was_active() {
+    let name = service.name;
+    if how == Reread::Reload && !service.before.is_active {
         printer.note(format_args!(
             "{name} does not run: it reads the file when it starts"
         ));

@@ -12,7 +12,7 @@ use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::trust::{Owners, TrustError, Trusted};
 use rustix::process::geteuid;
 
-use super::{holders, nothing_to_change};
+use super::{holders, nothing_to_change, print_diff};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::printer::Printer;
 
@@ -168,7 +168,15 @@ impl EngineFile {
 
     pub(super) fn show(&self, decision: &Decision, printer: &mut Printer) -> anyhow::Result<()> {
         let now = self.files.now.as_deref();
-        print_diff(&self.shown, now, &decision.file, printer)
+        let new = match &decision.file {
+            Action::Keep => {
+                printer.note(nothing_to_change(&self.shown));
+                return Ok(());
+            }
+            Action::Write(text) => Some(text.as_str()),
+            Action::Remove => None,
+        };
+        Ok(print_diff(&self.shown, now, new, printer)?)
     }
 
     /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
@@ -287,28 +295,6 @@ fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec
         }
     }
     Ok(others)
-}
-
-pub(super) fn print_diff(
-    path: &Path,
-    old: Option<&str>,
-    action: &Action,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
-    const NOTHING: &str = "/dev/null";
-    let shown = path.display().to_string();
-    let from = if old.is_some() { &shown } else { NOTHING };
-    let (to, new) = match action {
-        Action::Keep => {
-            printer.note(nothing_to_change(path));
-            return Ok(());
-        }
-        Action::Write(text) => (shown.as_str(), text.as_str()),
-        Action::Remove => (NOTHING, ""),
-    };
-    let diff = similar::TextDiff::from_lines(old.unwrap_or_default(), new);
-    printer.print(diff.unified_diff().header(from, to))?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use onload_sys::fs::trust::Trusted;
 use rustix::io::Errno;
 
 use super::inject::Nodes;
-use super::open_host;
+use super::{open_host, print_diff};
 use crate::cli::{Explain, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -45,9 +45,9 @@ pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Re
         printer.note("nothing would be changed");
         return Ok(Answer::Yes);
     }
-    let path = args.bundle.join("config.json").display().to_string();
-    let diff = similar::TextDiff::from_lines(&explanation.before, &explanation.after);
-    printer.print(diff.unified_diff().header(&path, &path))?;
+    let path = args.bundle.join("config.json");
+    let (before, after) = (&explanation.before, &explanation.after);
+    print_diff(&path, Some(before), Some(after), printer)?;
     Ok(Answer::Yes)
 }
 

@@ -1,6 +1,7 @@
 //! `cdi generate`: specifications of what the host has, into a directory, a file or stdout.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -19,8 +20,8 @@ use onload_sys::fs::{atomic, regular};
 use onload_sys::text::Listed;
 
 use super::{
-    AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, require_nic,
-    unread_reasons, written_pools,
+    AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff,
+    require_nic, unread_reasons, written_pools,
 };
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
@@ -204,13 +205,8 @@ fn to_file(
         return Ok(Answer::Yes);
     }
     if args.diff {
-        let name = path.display().to_string();
-        let step = Step {
-            name,
-            action: Action::Write(content.into_bytes()),
-            old,
-        };
-        print_diff(&step, Path::new(""), printer)?;
+        let old = old.as_deref().map(String::from_utf8_lossy);
+        print_diff(path, old.as_deref(), Some(&content), printer)?;
         return Ok(Answer::Yes);
     }
     if args.dry_run {
@@ -274,7 +270,7 @@ fn to_directory(
     let plan = make_plan(directory, &shown, args, written, printer)?;
     if args.diff {
         for step in &plan.steps {
-            print_diff(step, &shown, printer)?;
+            print_step(step, &shown, printer)?;
         }
     } else if args.dry_run {
         print_steps(&plan, &shown, printer)?;
@@ -391,44 +387,29 @@ fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::
 }
 
 /// Nothing where they are alike.
-pub(super) fn print_diff(
-    step: &Step,
-    directory: &Path,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
-    let path = directory.join(&step.name).display().to_string();
-    let old = String::from_utf8_lossy(step.old.as_deref().unwrap_or_default());
+fn print_step(step: &Step, directory: &Path, printer: &mut Printer) -> io::Result<()> {
+    let path = directory.join(&step.name);
     let new = match &step.action {
-        Action::Write(content) => String::from_utf8_lossy(content),
-        Action::Remove => String::new().into(),
+        Action::Write(content) => Some(String::from_utf8_lossy(content)),
+        Action::Remove => None,
         Action::Keep => return Ok(()),
         Action::Leave => {
-            let path = directory.join(&step.name);
+            let path = path.display();
             printer.warning(format_args!(
-                "{} was not written by onload-ctk and would stay",
-                path.display()
+                "{path} was not written by onload-ctk and would stay"
             ));
             return Ok(());
         }
         Action::Undecided => {
-            let path = directory.join(&step.name);
+            let path = path.display();
             printer.warning(format_args!(
-                "{} would stay: not all of what it offers could be read",
-                path.display()
+                "{path} would stay: not all of what it offers could be read"
             ));
             return Ok(());
         }
     };
-    const NOTHING: &str = "/dev/null";
-    let from = if step.old.is_some() { &path } else { NOTHING };
-    let to = if step.action == Action::Remove {
-        NOTHING
-    } else {
-        &path
-    };
-    let diff = similar::TextDiff::from_lines(old.as_ref(), new.as_ref());
-    printer.print(diff.unified_diff().header(from, to))?;
-    Ok(())
+    let old = step.old.as_deref().map(String::from_utf8_lossy);
+    print_diff(&path, old.as_deref(), new.as_deref(), printer)
 }
 
 pub(super) fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {

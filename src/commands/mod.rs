@@ -171,6 +171,20 @@ fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
+/// A change of a file; none where there was no file, or is none after it.
+fn print_diff(
+    path: &Path,
+    old: Option<&str>,
+    new: Option<&str>,
+    printer: &mut Printer,
+) -> io::Result<()> {
+    let path = path.display().to_string();
+    let header = |text: Option<&str>| text.map_or("/dev/null", |_| &path);
+    let texts = [old, new].map(Option::unwrap_or_default);
+    let diff = similar::TextDiff::from_lines(texts[0], texts[1]);
+    printer.print(diff.unified_diff().header(header(old), header(new)))
+}
+
 fn nothing_to_change(path: &Path) -> String {
     format!("nothing to change in {}", path.display())
 }

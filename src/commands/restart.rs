@@ -36,14 +36,14 @@ impl Reread {
 }
 
 pub(super) struct Service {
-    name: &'static str,
+    pub(super) name: &'static str,
     systemctl: &'static str,
-    before: State,
+    pub(super) before: State,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
-    is_active: bool,
+pub(super) struct State {
+    pub(super) is_active: bool,
     plugins: BTreeSet<(String, String)>,
 }
 
@@ -77,14 +77,6 @@ impl Service {
         };
         service.before = service.look();
         Ok(Some(service))
-    }
-
-    pub(super) fn name(&self) -> &'static str {
-        self.name
-    }
-
-    pub(super) fn was_active(&self) -> bool {
-        self.before.is_active
     }
 
     /// Why it does worse than before, where it does. It is an error if it did not do well before either.
