@@ -35,6 +35,113 @@ enum Identity {
     Uuid([u8; 16]),
 }
 
+/// What the bytes of an address are, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Mac,
+    Guid,
+    /// The upper half of a GID; the lower one is a GUID.
+    Subnet,
+    Uuid,
+    /// Four bytes that say nothing of a machine.
+    Plain,
+}
+
+impl Part {
+    fn length(self) -> usize {
+        match self {
+            Part::Mac => 6,
+            Part::Guid | Part::Subnet => 8,
+            Part::Uuid => 16,
+            Part::Plain => 4,
+        }
+    }
+
+    /// None for what is nobody's.
+    fn identity(self, bytes: &[u8]) -> Option<Identity> {
+        match (self, bytes) {
+            (Part::Uuid, _) => Some(Identity::Uuid(bytes.try_into().ok()?)),
+            _ if is_blank(bytes) => None,
+            (Part::Mac, &[a, b, c, d, e, f]) => {
+                Some(Identity::Hardware(vendor_of([a, b, c]), [0, 0], [d, e, f]))
+            }
+            (Part::Guid, &[a, b, c, m, n, d, e, f]) => {
+                let is_known = MIDDLES.contains(&[m, n]);
+                let middle = if is_known { [0, 0] } else { [m, n] };
+                Some(Identity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
+            }
+            (Part::Subnet, _) if bytes != LINK_LOCAL => {
+                Some(Identity::Subnet(bytes.try_into().ok()?))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How an address is written: the digits of each group, and what stands between them.
+struct Shape {
+    groups: &'static [usize],
+    between: Option<u8>,
+    parts: &'static [Part],
+}
+
+impl Shape {
+    fn parts<'b>(&self, mut bytes: &'b [u8]) -> impl Iterator<Item = (Part, &'b [u8])> {
+        self.parts.iter().filter_map(move |part| {
+            let (own, rest) = bytes.split_at_checked(part.length())?;
+            bytes = rest;
+            Some((*part, own))
+        })
+    }
+}
+
+const SHAPES: [Shape; 6] = [
+    // Of IP over InfiniBand: flags and queue pair, then the GID of the port (RFC 4391 section 9.1.1).
+    Shape {
+        groups: &[2; 20],
+        between: Some(b':'),
+        parts: &[Part::Plain, Part::Subnet, Part::Guid],
+    },
+    Shape {
+        groups: &[4; 8],
+        between: Some(b':'),
+        parts: &[Part::Subnet, Part::Guid],
+    },
+    Shape {
+        groups: &[2; 6],
+        between: Some(b':'),
+        parts: &[Part::Mac],
+    },
+    Shape {
+        groups: &[2; 6],
+        between: Some(b'-'),
+        parts: &[Part::Mac],
+    },
+    Shape {
+        groups: &[4; 4],
+        between: Some(b':'),
+        parts: &[Part::Guid],
+    },
+    Shape {
+        groups: &[8, 4, 4, 4, 12],
+        between: Some(b'-'),
+        parts: &[Part::Uuid],
+    },
+];
+/// In names.
+const DIGITS: [Shape; 2] = [
+    Shape {
+        groups: &[12],
+        between: None,
+        parts: &[Part::Mac],
+    },
+    Shape {
+        groups: &[16],
+        between: None,
+        parts: &[Part::Guid],
+    },
+];
+
 /// Masks texts in two passes: the first sees all of them, the second rewrites each.
 #[derive(Debug, Default)]
 pub(crate) struct Masker {
@@ -44,22 +151,18 @@ pub(crate) struct Masker {
 
 impl Masker {
     pub(crate) fn notice(&mut self, text: &str) {
-        let mut found = Vec::new();
-        rewrite(text, |token| {
-            found.push(token.clone());
-            None
-        });
-        for token in found {
-            if let Token::Mac(bytes) = &token {
-                let vendor = vendor_of(bytes[..3].first_chunk().copied().unwrap_or_default());
-                if bytes[0] & LOCAL != 0 && vendor != QEMU {
+        rewrite(text, |part, bytes| {
+            if let (Part::Mac, &[first, b, c, ..]) = (part, bytes) {
+                let vendor = vendor_of([first, b, c]);
+                if first & LOCAL != 0 && vendor != QEMU {
                     self.random.insert(vendor);
                 }
             }
-            for identity in token.identities() {
+            if let Some(identity) = part.identity(bytes) {
                 self.numbers.insert(identity, 0);
             }
-        }
+            bytes.to_vec()
+        });
     }
 
     /// Assigns masks to everything collected. Values that are already masked keep their order, so
@@ -78,7 +181,7 @@ impl Masker {
     }
 
     pub(crate) fn mask(&self, text: &str) -> String {
-        rewrite(text, |token| Some(self.masked(token)))
+        rewrite(text, |part, bytes| self.masked(part, bytes))
     }
 
     pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
@@ -89,23 +192,22 @@ impl Masker {
         path.iter().map(name).collect()
     }
 
-    fn number(&self, identity: &Identity) -> [u8; 4] {
-        let number = self.numbers.get(identity).copied().unwrap_or_default();
-        number.to_be_bytes()
-    }
-
-    fn masked(&self, token: &Token) -> Token {
-        match token {
-            Token::Mac(bytes) => Token::Mac(self.mac(*bytes)),
-            Token::Guid(bytes) => Token::Guid(self.guid(*bytes)),
-            Token::Gid(prefix, guid) => Token::Gid(self.subnet(*prefix), self.guid(*guid)),
-            Token::IpOverInfiniBand(head, prefix, guid) => {
-                Token::IpOverInfiniBand(*head, self.subnet(*prefix), self.guid(*guid))
+    fn masked(&self, part: Part, bytes: &[u8]) -> Vec<u8> {
+        let Some(identity) = part.identity(bytes) else {
+            return bytes.to_vec();
+        };
+        let number = self.numbers.get(&identity).copied().unwrap_or_default();
+        let [high, d, e, f] = number.to_be_bytes();
+        match (part, bytes) {
+            (Part::Mac, &[a, b, c, ..]) => [&self.vendor([a, b, c])[..], &[d, e, f]].concat(),
+            (Part::Guid, &[a, b, c, m, n, ..]) => {
+                let is_known = MIDDLES.contains(&[m, n]);
+                let middle = if is_known { [m, n] } else { [0, 0] };
+                [&self.vendor([a, b, c])[..], &middle, &[d, e, f]].concat()
             }
-            Token::Uuid(bytes) => {
-                let [a, b, c, d] = self.number(&Identity::Uuid(*bytes));
-                Token::Uuid([0, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, a, b, c, d])
-            }
+            (Part::Subnet, _) => vec![0xfe, 0xc0, 0, 0, high, d, e, f],
+            (Part::Uuid, _) => vec![0, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, high, d, e, f],
+            _ => bytes.to_vec(),
         }
     }
 
@@ -115,35 +217,6 @@ impl Masker {
         } else {
             bytes
         }
-    }
-
-    fn mac(&self, bytes: [u8; 6]) -> [u8; 6] {
-        let Some(identity) = hardware(bytes) else {
-            return bytes;
-        };
-        let [a, b, c] = self.vendor([bytes[0], bytes[1], bytes[2]]);
-        let [_, d, e, f] = self.number(&identity);
-        [a, b, c, d, e, f]
-    }
-
-    fn guid(&self, bytes: [u8; 8]) -> [u8; 8] {
-        let Some(identity) = hardware_of_guid(bytes) else {
-            return bytes;
-        };
-        let middle = [bytes[3], bytes[4]];
-        let known = MIDDLES.contains(&middle);
-        let [m, n] = if known { middle } else { [0, 0] };
-        let [a, b, c] = self.vendor([bytes[0], bytes[1], bytes[2]]);
-        let [_, d, e, f] = self.number(&identity);
-        [a, b, c, m, n, d, e, f]
-    }
-
-    fn subnet(&self, bytes: [u8; 8]) -> [u8; 8] {
-        if !is_site(&bytes) {
-            return bytes;
-        }
-        let [a, b, c, d] = self.number(&Identity::Subnet(bytes));
-        [0xfe, 0xc0, 0, 0, a, b, c, d]
     }
 }
 
@@ -158,132 +231,8 @@ fn is_blank(bytes: &[u8]) -> bool {
         .any(|blank| bytes.iter().all(|byte| byte == blank))
 }
 
-fn is_site(prefix: &[u8; 8]) -> bool {
-    !is_blank(prefix) && *prefix != LINK_LOCAL
-}
-
-fn hardware([a, b, c, d, e, f]: [u8; 6]) -> Option<Identity> {
-    let blank = is_blank(&[a, b, c, d, e, f]);
-    (!blank).then(|| Identity::Hardware(vendor_of([a, b, c]), [0, 0], [d, e, f]))
-}
-
-fn hardware_of_guid(bytes: [u8; 8]) -> Option<Identity> {
-    let [a, b, c, m, n, d, e, f] = bytes;
-    let middle = if MIDDLES.contains(&[m, n]) {
-        [0, 0]
-    } else {
-        [m, n]
-    };
-    (!is_blank(&bytes)).then(|| Identity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Mac([u8; 6]),
-    Guid([u8; 8]),
-    Gid([u8; 8], [u8; 8]),
-    /// Flags and queue pair, then the GID of the port (RFC 4391 section 9.1.1).
-    IpOverInfiniBand([u8; 4], [u8; 8], [u8; 8]),
-    Uuid([u8; 16]),
-}
-
-impl Token {
-    fn identities(&self) -> Vec<Identity> {
-        let subnet = |prefix: &[u8; 8]| is_site(prefix).then_some(Identity::Subnet(*prefix));
-        let found = match self {
-            Token::Mac(bytes) => [hardware(*bytes), None],
-            Token::Guid(bytes) => [hardware_of_guid(*bytes), None],
-            Token::Gid(prefix, guid) | Token::IpOverInfiniBand(_, prefix, guid) => {
-                [subnet(prefix), hardware_of_guid(*guid)]
-            }
-            Token::Uuid(bytes) => [Some(Identity::Uuid(*bytes)), None],
-        };
-        found.into_iter().flatten().collect()
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Token::Mac(bytes) => bytes.to_vec(),
-            Token::Guid(bytes) => bytes.to_vec(),
-            Token::Gid(prefix, guid) => [*prefix, *guid].concat(),
-            Token::IpOverInfiniBand(head, prefix, guid) => {
-                [&head[..], &prefix[..], &guid[..]].concat()
-            }
-            Token::Uuid(bytes) => bytes.to_vec(),
-        }
-    }
-}
-
-/// How an address is written: the digits of each group, and their separator.
-struct Shape {
-    groups: &'static [usize],
-    between: u8,
-    read: fn(&[u8]) -> Option<Token>,
-}
-
-const SHAPES: [Shape; 6] = [
-    Shape {
-        groups: &[2; 20],
-        between: b':',
-        read: read_ip_over_infiniband,
-    },
-    Shape {
-        groups: &[4; 8],
-        between: b':',
-        read: read_gid,
-    },
-    Shape {
-        groups: &[2; 6],
-        between: b':',
-        read: read_mac,
-    },
-    Shape {
-        groups: &[2; 6],
-        between: b'-',
-        read: read_mac,
-    },
-    Shape {
-        groups: &[4; 4],
-        between: b':',
-        read: read_guid,
-    },
-    Shape {
-        groups: &[8, 4, 4, 4, 12],
-        between: b'-',
-        read: read_uuid,
-    },
-];
-
-fn read_mac(bytes: &[u8]) -> Option<Token> {
-    Some(Token::Mac(bytes.try_into().ok()?))
-}
-
-fn read_guid(bytes: &[u8]) -> Option<Token> {
-    Some(Token::Guid(bytes.try_into().ok()?))
-}
-
-fn read_gid(bytes: &[u8]) -> Option<Token> {
-    let (prefix, guid) = bytes.split_at_checked(8)?;
-    Some(Token::Gid(prefix.try_into().ok()?, guid.try_into().ok()?))
-}
-
-fn read_ip_over_infiniband(bytes: &[u8]) -> Option<Token> {
-    let (head, gid) = bytes.split_at_checked(4)?;
-    let (prefix, guid) = gid.split_at_checked(8)?;
-    let head = head.try_into().ok()?;
-    Some(Token::IpOverInfiniBand(
-        head,
-        prefix.try_into().ok()?,
-        guid.try_into().ok()?,
-    ))
-}
-
-fn read_uuid(bytes: &[u8]) -> Option<Token> {
-    Some(Token::Uuid(bytes.try_into().ok()?))
-}
-
-/// The text with every address replaced by the result of `replace`; `None` leaves it unchanged.
-fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> String {
+/// The text with every part of an address replaced by the result of `replace`.
+fn rewrite(text: &str, mut replace: impl FnMut(Part, &[u8]) -> Vec<u8>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
     let mut before: Option<char> = None;
@@ -293,21 +242,18 @@ fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> Stri
             .then(|| shaped(rest).or_else(|| named(rest)))
             .flatten()
             .or_else(|| before.is_none().then(|| alone(rest)).flatten());
-        if let Some(FoundToken {
-            token,
+        if let Some(Found {
+            shape,
+            bytes,
             start,
             length,
-            shape,
         }) = found
         {
             let (whole, tail) = rest.split_at(start + length);
-            match replace(&token) {
-                Some(token) => {
-                    result.push_str(&whole[..start]);
-                    result.push_str(&written(&token.bytes(), shape));
-                }
-                None => result.push_str(whole),
-            }
+            let parts = shape.parts(&bytes);
+            let new: Vec<Vec<u8>> = parts.map(|(part, own)| replace(part, own)).collect();
+            result.push_str(&whole[..start]);
+            result.push_str(&written(&new.concat(), shape));
             rest = tail;
             before = whole.chars().next_back();
         } else {
@@ -320,71 +266,56 @@ fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> Stri
 }
 
 /// An address at the beginning of a text, or `start` bytes after it.
-struct FoundToken {
-    token: Token,
+struct Found {
+    shape: &'static Shape,
+    bytes: Vec<u8>,
     start: usize,
     length: usize,
-    /// `None`: digits only.
-    shape: Option<&'static Shape>,
 }
 
-fn shaped(text: &str) -> Option<FoundToken> {
-    SHAPES.iter().find_map(|shape| {
-        let (bytes, length) = take(text.as_bytes(), shape.groups, Some(shape.between))?;
-        let token = (shape.read)(&bytes)?;
-        Some(FoundToken {
-            token,
-            start: 0,
+fn first_of(shapes: &'static [Shape], text: &str, start: usize) -> Option<Found> {
+    shapes.iter().find_map(|shape| {
+        let (bytes, length) = take(&text.as_bytes()[start..], shape)?;
+        Some(Found {
+            shape,
+            bytes,
+            start,
             length,
-            shape: Some(shape),
         })
     })
 }
 
+fn shaped(text: &str) -> Option<Found> {
+    first_of(&SHAPES, text, 0)
+}
+
 /// A name such as `enx525400123456` or `ibx0002c90300f9bfa1`.
-fn named(text: &str) -> Option<FoundToken> {
+fn named(text: &str) -> Option<Found> {
     let start = NAMED.iter().find_map(|prefix| {
         let rest = text.strip_prefix(prefix)?;
         rest.starts_with('x').then_some(prefix.len() + 1)
     })?;
-    let digits = &text.as_bytes()[start..];
-    let whole = |groups: &'static [usize]| take(digits, groups, None);
-    let (token, length) = if let Some((bytes, length)) = whole(&[12]) {
-        (read_mac(&bytes)?, length)
-    } else {
-        let (bytes, length) = whole(&[16])?;
-        (read_guid(&bytes)?, length)
-    };
-    Some(FoundToken {
-        token,
-        start,
-        length,
-        shape: None,
-    })
+    first_of(&DIGITS, text, start)
 }
 
 /// An address that is the whole text, without colons, as drivers use it to name their clocks
 /// (`%pm`).
-fn alone(text: &str) -> Option<FoundToken> {
-    let (bytes, length) = take(text.as_bytes(), &[12], None)?;
-    let only = text[length..].trim_ascii().is_empty();
-    let token = read_mac(&bytes).filter(|_| only)?;
-    Some(FoundToken {
-        token,
-        start: 0,
-        length,
-        shape: None,
-    })
+fn alone(text: &str) -> Option<Found> {
+    let found = first_of(&DIGITS[..1], text, 0)?;
+    text[found.length..]
+        .trim_ascii()
+        .is_empty()
+        .then_some(found)
 }
 
 /// The bytes of groups of hexadecimal digits, and the length of the groups; `None` if something
 /// else is there, or if more of the same follows.
-fn take(text: &[u8], groups: &[usize], between: Option<u8>) -> Option<(Vec<u8>, usize)> {
+fn take(text: &[u8], shape: &Shape) -> Option<(Vec<u8>, usize)> {
     let mut bytes = Vec::new();
     let mut at = 0;
-    for (index, digits) in groups.iter().enumerate() {
+    for (index, digits) in shape.groups.iter().enumerate() {
         if index > 0 {
-            (text.get(at).copied() == between).then_some(())?;
+            (text.get(at).copied() == shape.between).then_some(())?;
             at += 1;
         }
         for pair in text.get(at..at + digits)?.chunks(2) {
@@ -396,24 +327,23 @@ fn take(text: &[u8], groups: &[usize], between: Option<u8>) -> Option<(Vec<u8>, 
     }
     let ends = match text.get(at) {
         None => true,
-        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != between,
+        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != shape.between,
     };
     ends.then_some((bytes, at))
 }
 
-fn written(bytes: &[u8], shape: Option<&Shape>) -> String {
+fn written(bytes: &[u8], shape: &Shape) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let Some(shape) = shape else {
-        return digits;
-    };
     let mut rest = digits.as_str();
     let groups = shape.groups.iter().map(|length| {
         let (group, tail) = rest.split_at(*length);
         rest = tail;
         group
     });
-    let groups: Vec<&str> = groups.collect();
-    groups.join(&char::from(shape.between).to_string())
+    let between = shape.between.map(char::from).map(String::from);
+    groups
+        .collect::<Vec<_>>()
+        .join(&between.unwrap_or_default())
 }
 
 #[cfg(test)]
