@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use onload_cdi::{Spec, Version, minimum_version};
 use onload_core::class::Class;
-use onload_core::config::{Config, Kinds};
+use onload_core::config::Kinds;
 use onload_host::devices::inventory::Inventory;
 use onload_host::devices::leave_without_hook;
 use onload_host::discover::not_offered::NotOffered;
@@ -39,7 +39,12 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         .map(str::parse::<Version>)
         .transpose()
         .context("reading --max-cdi-version")?;
-    let scope = scope(args, &config)?;
+    let kinds = if args.kind.is_empty() {
+        config.cdi.kinds.clone()
+    } else {
+        Kinds::try_from(args.kind.clone()).context("reading --kind")?
+    };
+    let kinds = kinds.classes();
     let look_only = args.dry_run || args.diff;
     let directory = match args.output {
         Some(_) => None,
@@ -60,15 +65,15 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
             printer.warning(warning);
         }
     }
-    let pools = written_pools(pools, &scope.written, newest, printer);
+    let pools = written_pools(pools, kinds, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
-    if scope.written.contains(&Class::Bundle) {
+    if kinds.contains(&Class::Bundle) {
         for left_out in bundles_not_offered(&specs, &config, &inventory.drain) {
             let NotOffered { name, reason, .. } = left_out;
             printer.warning(format_args!("bundle {name} is not offered: {reason}"));
         }
     }
-    specs.retain(|name, _| scope.written.contains(&name.class));
+    specs.retain(|name, _| kinds.contains(&name.class));
     for warning in warnings(&specs, &pools, &config.cdi, surroundings) {
         printer.warning(warning);
     }
@@ -78,48 +83,34 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     if args.format == SpecFormat::Yaml {
         printer.warning("onload-hook and onload-container-runtime read JSON only: YAML specifications work by --device, not by annotation");
     }
+    let format = args.format.into();
     match args.output.as_deref() {
-        Some(path) if path == Path::new("-") => to_stdout(&specs, args.format.into(), printer),
-        Some(path) => to_file(path, &specs, args, printer),
-        None => {
-            let written = Written {
-                specs: &specs,
-                scope,
-                newest,
-                inventory: &inventory,
-            };
-            to_directory(&host, args, directory.as_ref(), written, printer)
-        }
+        Some(path) if path == Path::new("-") => return to_stdout(&specs, format, printer),
+        Some(path) => return to_file(path, &specs, args, printer),
+        None => {}
     }
-}
-
-struct Written<'w> {
-    specs: &'w Specs,
-    scope: Scope,
-    newest: Option<Version>,
-    inventory: &'w Inventory,
-}
-
-struct Scope {
-    written: Vec<Class>,
-    touched: Vec<Class>,
-    named: bool,
-}
-
-fn scope(args: &Generate, config: &Config) -> anyhow::Result<Scope> {
-    if args.kind.is_empty() {
-        return Ok(Scope {
-            written: config.cdi.kinds.classes().to_vec(),
-            touched: Class::ALL.to_vec(),
-            named: false,
-        });
-    }
-    let kinds = Kinds::try_from(args.kind.clone()).context("reading --kind")?;
-    Ok(Scope {
-        written: kinds.classes().to_vec(),
-        touched: kinds.classes().to_vec(),
-        named: true,
-    })
+    let touched = if args.kind.is_empty() {
+        &Class::ALL
+    } else {
+        kinds
+    };
+    let files = specs.iter();
+    let wanted = Wanted {
+        scope: touched.to_vec(),
+        files: files
+            .map(|(name, spec)| (*name, render(spec, format).into_bytes()))
+            .collect(),
+        format,
+        undecided: inventory.undecided(),
+        asked: Manifest {
+            format,
+            max_cdi_version: newest.map(|version| version.to_string()),
+            kinds: kinds.to_vec(),
+            files: BTreeMap::new(),
+        },
+        force: args.force,
+    };
+    to_directory(&host, args, directory.as_ref(), wanted, &inventory, printer)
 }
 
 fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
@@ -253,12 +244,11 @@ fn to_directory(
     host: &Host,
     args: &Generate,
     found: Option<&SpecDir>,
-    written: Written<'_>,
+    wanted: Wanted,
+    inventory: &Inventory,
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
-    let Written {
-        specs, inventory, ..
-    } = written;
+    let is_empty = wanted.files.is_empty();
     let look_only = args.dry_run || args.diff;
     let made = match found {
         None if !look_only => make_and_open(host, args.output_dir.as_deref())?,
@@ -267,7 +257,8 @@ fn to_directory(
     let _lock = made.as_ref().map(SpecDir::lock).transpose()?;
     let directory = found.or(made.as_ref());
     let shown = directory_path(host, args.output_dir.as_deref());
-    let plan = make_plan(directory, &shown, args, written, printer)?;
+    let is_named = !args.kind.is_empty();
+    let plan = make_plan(directory, &shown, wanted, is_named, printer)?;
     if args.diff {
         for step in &plan.steps {
             print_step(step, &shown, printer)?;
@@ -278,7 +269,7 @@ fn to_directory(
         directory.carry_out(&plan)?;
         report(&plan, &shown, printer);
     }
-    note_idle(&plan, specs, &shown, printer);
+    note_idle(&plan, is_empty, &shown, printer);
     if look_only {
         return Ok(Answer::Yes);
     }
@@ -298,19 +289,14 @@ pub(super) fn tell_existing(
     }
 }
 
+/// The kinds that were named on the command line are asked for beside those that are written already.
 fn make_plan(
     directory: Option<&SpecDir>,
     shown: &Path,
-    args: &Generate,
-    written: Written<'_>,
+    mut wanted: Wanted,
+    is_named: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<Plan> {
-    let Written {
-        specs,
-        scope,
-        newest,
-        inventory,
-    } = written;
     let (existing, manifest) = match directory {
         Some(directory) => (directory.existing()?, directory.manifest()?),
         None => (BTreeMap::new(), Ok(None)),
@@ -320,32 +306,12 @@ fn make_plan(
         printer.warning(warning);
         None
     });
-    let mut kinds = scope.written;
-    if scope.named {
-        kinds.extend(
-            manifest
-                .iter()
-                .flat_map(|manifest| manifest.kinds.iter().copied()),
-        );
+    if is_named {
+        let kinds = &mut wanted.asked.kinds;
+        kinds.extend(manifest.iter().flat_map(|manifest| &manifest.kinds));
         kinds.sort();
         kinds.dedup();
     }
-    let files = specs.iter();
-    let wanted = Wanted {
-        scope: scope.touched,
-        files: files
-            .map(|(name, spec)| (*name, render(spec, args.format.into()).into_bytes()))
-            .collect(),
-        format: args.format.into(),
-        undecided: inventory.undecided(),
-        asked: Manifest {
-            format: args.format.into(),
-            max_cdi_version: newest.map(|version| version.to_string()),
-            kinds,
-            files: BTreeMap::new(),
-        },
-        force: args.force,
-    };
     Ok(plan(&wanted, &existing, manifest.as_ref()))
 }
 
@@ -424,8 +390,8 @@ pub(super) fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
     }
 }
 
-fn note_idle(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
-    if specs.is_empty() {
+fn note_idle(plan: &Plan, is_empty: bool, directory: &Path, printer: &mut Printer) {
+    if is_empty {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
     } else if !plan.changes_files() && plan.left().chain(plan.undecided()).next().is_none() {
         printer.note(nothing_to_change(directory));
