@@ -26,7 +26,14 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
         let bytes = regular::read(path, MAX_FILE_BYTES)
             .with_context(|| format!("reading {}", path.display()))?;
         printer.has_read(path);
-        let problems = problems(path, &bytes);
+        let spec = read(path, &bytes);
+        let problems: Vec<String> = match &spec {
+            Err(error) => vec![Chain(error).to_string()],
+            Ok(spec) => {
+                let problems = validate(spec).err().map(Vec::from).unwrap_or_default();
+                problems.iter().map(Problem::to_string).collect()
+            }
+        };
         for problem in &problems {
             printer.print(format_args!("{}: {problem}\n", path.display()))?;
         }
@@ -35,8 +42,14 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
         } else {
             answer = Answer::No;
         }
-        for warning in warnings(path, &bytes) {
+        for warning in spec.iter().flat_map(lint) {
             printer.warning(format_args!("{}: {warning}", path.display()));
+        }
+        if !is_specification(path) {
+            printer.warning(format_args!(
+                "{}: engines read only files that end in .json or .yaml",
+                path.display()
+            ));
         }
     }
     Ok(answer)
@@ -81,27 +94,4 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Spec, ParseError> {
         "yaml" | "yml" => from_yaml(bytes),
         _ => from_json(bytes),
     }
-}
-
-fn problems(path: &Path, bytes: &[u8]) -> Vec<String> {
-    match read(path, bytes) {
-        Err(error) => vec![Chain(&error).to_string()],
-        Ok(spec) => {
-            let problems = validate(&spec).err().map(Vec::from).unwrap_or_default();
-            problems.iter().map(Problem::to_string).collect()
-        }
-    }
-}
-
-fn warnings(path: &Path, bytes: &[u8]) -> Vec<String> {
-    let spec = read(path, bytes).ok();
-    let lints = spec
-        .iter()
-        .flat_map(lint)
-        .map(|problem| problem.to_string());
-    let mut warnings: Vec<String> = lints.collect();
-    if !is_specification(path) {
-        warnings.push("engines read only files that end in .json or .yaml".to_owned());
-    }
-    warnings
 }
