@@ -8,26 +8,30 @@ use rustix::process::geteuid;
 
 /// The end of a line about this error. Root is not told to be root.
 pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
-    if !geteuid().is_root() && is_refusal(error) {
+    if !geteuid().is_root() && is_of(error, &[io::ErrorKind::PermissionDenied]) {
         "; run as root"
     } else {
         ""
     }
 }
 
-/// EACCES or EPERM, in the error or a cause of it.
-fn is_refusal(error: &(dyn Error + 'static)) -> bool {
-    let of_io = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    let of_system = |error: &Errno| [Errno::ACCESS, Errno::PERM].contains(error);
-    let is_one = |error: &(dyn Error + 'static)| {
-        error.downcast_ref().is_some_and(of_io) || error.downcast_ref().is_some_and(of_system)
+/// Whether the system said something of these kinds, in the error or a cause of it.
+pub(crate) fn is_of(error: &(dyn Error + 'static), kinds: &[io::ErrorKind]) -> bool {
+    let kind = |error: &(dyn Error + 'static)| match error.downcast_ref::<Errno>() {
+        Some(errno) => Some(io::Error::from(*errno).kind()),
+        None => error.downcast_ref().map(io::Error::kind),
     };
-    std::iter::successors(Some(error), |&error| error.source()).any(is_one)
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|error| kind(error).is_some_and(|kind| kinds.contains(&kind)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_refusal(error: &(dyn Error + 'static)) -> bool {
+        is_of(error, &[io::ErrorKind::PermissionDenied])
+    }
 
     fn reading(error: impl Error + Send + Sync + 'static) -> anyhow::Error {
         anyhow::Error::new(error).context("reading /x")

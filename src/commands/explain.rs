@@ -17,13 +17,13 @@ use onload_hooks::record::lease::Viewer;
 use onload_host::host::Host;
 use onload_sys::elf::Summary;
 use onload_sys::fs::trust::Trusted;
-use rustix::io::Errno;
 
 use super::inject::Nodes;
 use super::{open_host, print_diff};
 use crate::cli::{Explain, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
+use crate::rights::is_of;
 
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
@@ -52,15 +52,8 @@ pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Re
 }
 
 fn with_advice(error: anyhow::Error) -> anyhow::Error {
-    let of_io = |cause: &io::Error| {
-        let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-        kinds.contains(&cause.kind())
-    };
-    let of_system = |cause: &Errno| [Errno::NOENT, Errno::NOTDIR].contains(cause);
-    let mut causes = error.chain();
-    if causes.any(|cause| {
-        cause.downcast_ref().is_some_and(of_io) || cause.downcast_ref().is_some_and(of_system)
-    }) {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    if is_of(error.as_ref(), &kinds) {
         anyhow!("{error:#}; a bundle is the directory that holds the config.json of a container")
     } else {
         error
