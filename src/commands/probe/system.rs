@@ -57,13 +57,7 @@ pub(super) fn api_version(container: &File) -> Result<i32, Errno> {
 /// Whether the kernel would give the group away: no other driver has a function of it.
 pub(super) fn is_viable(group: &File) -> Result<bool, Errno> {
     // struct vfio_group_status: its size, and flags.
-    let mut status = [8u32, 0];
-    // SAFETY: the kernel reads and writes eight bytes at the address, which `status` has; any bits are u32s.
-    unsafe {
-        let call = Updater::<GROUP_GET_STATUS, _>::new(&mut status);
-        ioctl::ioctl(group, call)?;
-    }
-    let [_, flags] = status;
+    let [_, flags] = with_words::<GROUP_GET_STATUS, 2>(group, [8, 0])?;
     Ok(flags & VIABLE != 0)
 }
 
