@@ -34,7 +34,7 @@ pub(super) fn arguments_of(
         };
         if comm.trim_ascii_end() == name.as_bytes() {
             let path = host.outside_path(&dir.join("cmdline"));
-            let arguments = read(&path, limit)
+            let arguments = read(&path, LIMIT, limit)
                 .with_context(|| format!("reading the arguments of process {pid} ({name})"))?;
             found.push(arguments);
         }
@@ -42,17 +42,9 @@ pub(super) fn arguments_of(
     Ok(found)
 }
 
-pub(super) fn guarded(path: &Path, bytes: usize, limit: Duration) -> Option<Vec<u8>> {
-    read_some(path, bytes as u64, limit).ok()
-}
-
-fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
-    read_some(path, LIMIT, limit)
-}
-
 /// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
 /// would keep this program from ending.
-fn read_some(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<Vec<u8>> {
+pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new(CAT);
     command.arg("--").arg(path);
     command.stdin(Stdio::null()).stderr(Stdio::null());

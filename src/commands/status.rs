@@ -75,7 +75,7 @@ pub(super) fn look(
 ) -> anyhow::Result<Status> {
     let listed = leases::list(host);
     printer.progress("looking at containers");
-    let guarded = |path: &Path, bytes: usize| process::guarded(path, bytes, PATIENCE);
+    let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, PATIENCE).ok();
     let networks = |pid| network(host, pid);
     let found = status(Looked {
         host,

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::{advise, open_host_of_incident};
 use crate::cli::{self, Global, Picture};
 use crate::exit::Answer;
-use crate::layout::paragraph;
-use crate::printer::{DIM, HEADING, Printer, harmless};
+use crate::layout::{in_a_line, paragraph};
+use crate::printer::{DIM, HEADING, Printer};
 
 pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host_of_incident(global, printer)?;
@@ -70,10 +70,7 @@ fn print_matrix(
         printer.warning(format_args!("what is near a GPU is not known: {why}"));
     }
     for line in &matrix.lines {
-        let cells: Vec<String> = line
-            .split('\t')
-            .map(|cell| harmless(cell).replace('\n', "\\n"))
-            .collect();
+        let cells: Vec<String> = line.split('\t').map(in_a_line).collect();
         printer.print(format_args!("{}\n", cells.join("\t")))?;
     }
     Ok(())
@@ -95,7 +92,7 @@ fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
 
 /// Names of the host may hold anything.
 fn shown(line: &Line, columns: Option<usize>) -> String {
-    let text = harmless(&line.text).replace('\n', "\\n");
+    let text = in_a_line(&line.text);
     let text = match line.kind {
         Kind::Heading => format!("{HEADING}{text}{HEADING:#}"),
         Kind::Part => text,

@@ -31,10 +31,9 @@ pub fn run(global: &Global, args: &Undrain, printer: &mut Printer) -> anyhow::Re
         return Ok(Answer::Yes);
     }
     change(&host, |drain| {
-        targets.iter().for_each(|target| {
+        for target in &targets {
             drain.remove(target);
-        });
-        Ok(())
+        }
     })?;
     printer.note(format_args!("{offered}: no longer drained"));
     specs::make(&host, &config, printer)?;

@@ -47,10 +47,7 @@ pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow:
         add(&mut now, entries);
         now
     } else {
-        let now = change(&host, |drain| {
-            add(drain, entries);
-            Ok(())
-        })?;
+        let now = change(&host, |drain| add(drain, entries))?;
         printer.note(format_args!("drained {}", names(&targets)));
         specs::make(&host, &config, printer)?;
         now
@@ -105,15 +102,12 @@ fn add(drain: &mut Drain, entries: Vec<Drained>) {
 }
 
 /// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
-pub(super) fn change(
-    host: &Host,
-    change: impl FnOnce(&mut Drain) -> anyhow::Result<()>,
-) -> anyhow::Result<Drain> {
+pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Result<Drain> {
     let leases = leases::make(host)?;
     let lock = leases.lock(COMMAND_PATIENCE);
     let _lock = lock.context("keeping containers from leasing meanwhile")?;
     let mut now = drain::read(host)?;
-    change(&mut now)?;
+    change(&mut now);
     drain::write(host, &now)?;
     Ok(now)
 }

@@ -1,7 +1,6 @@
 //! `man`: the manual pages, one a command, from the definition of the command line.
 
 mod synopsis;
-mod term;
 
 use std::fs;
 use std::io;
@@ -11,7 +10,7 @@ use anyhow::Context;
 use clap::builder::PossibleValue;
 use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man as Page;
-use clap_mangen::roff::{Roff, bold, italic, roman};
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 use crate::cli::{Cli, Man};
 use crate::commands::make_directory;
@@ -105,7 +104,7 @@ fn page(command: &Command, words: &str) -> io::Result<String> {
     if let Some(Files(files)) = command.get() {
         page.section("FILES", |roff| {
             for (path, said) in files.iter().flat_map(|file| file.entries()) {
-                term::write(roff, italic(path), &said);
+                entry(roff, italic(path), &said);
             }
         })?;
     }
@@ -144,6 +143,11 @@ impl Text {
     }
 }
 
+/// Of a list.
+fn entry(roff: &mut Roff, term: Inline, said: &str) {
+    roff.control("TP", []).text([term]).text([roman(said)]);
+}
+
 fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
     let no = exit::when_no(words);
     for (status, meaning) in exit::STATUSES {
@@ -159,7 +163,7 @@ fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
             (NOT_TRIED, _) if !["", "try"].contains(&words) => continue,
             _ => format!("{}.", capital(meaning)),
         };
-        term::write(roff, bold(status.to_string()), &meaning);
+        entry(roff, bold(status.to_string()), &meaning);
     }
 }
 
