@@ -33,6 +33,13 @@ pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usiz
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
     let own = process::own_namespace(host, "pid");
     let holders = holders(leases);
+    // The other processes of a pid namespace are of the container whose lease its first one has.
+    let mut leased = BTreeMap::new();
+    for (pid, id) in &holders {
+        if let Some(namespace) = process::namespace(host, *pid, "pid") {
+            leased.entry(namespace).or_insert(id);
+        }
+    }
     let tasks = Tasks::of(host);
     let (mut groups, mut unseen) = (BTreeMap::<String, Group>::new(), 0);
     for pid in pids {
@@ -52,28 +59,24 @@ pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usiz
         }
         match (process::namespace(host, pid, "pid"), &own) {
             (Some(namespace), Some(own)) if namespace != *own => {
-                let lease = holders.get(&pid);
+                let lease = holders.get(&pid).or(leased.get(&namespace).copied());
+                // No path of a cgroup is called as an id is.
                 let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
-                unnamed(&mut groups, id, lease.is_some()).pids.push(pid);
+                let group = groups.entry(id.clone()).or_insert_with(|| Group {
+                    engine: Engine::Unknown,
+                    id,
+                    user: None,
+                    is_named: lease.is_some(),
+                    pids: Vec::new(),
+                });
+                group.pids.push(pid);
             }
             // It may have ended since it was listed.
             (None, _) | (_, None) if process::cgroup(host, pid).is_some() => unseen += 1,
             _ => {}
         }
     }
-    merge(&mut groups, host, &holders);
     Ok((groups.into_values().collect(), unseen))
-}
-
-/// The group of a container that no cgroup names. No path is called as an id is.
-fn unnamed(groups: &mut BTreeMap<String, Group>, id: String, is_leased: bool) -> &mut Group {
-    groups.entry(id.clone()).or_insert_with(|| Group {
-        engine: Engine::Unknown,
-        id,
-        user: None,
-        is_named: is_leased,
-        pids: Vec::new(),
-    })
 }
 
 /// `pid:[4026532222]` as a word that people can type.
@@ -91,18 +94,6 @@ fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
         Holder::Reservation { .. } => None,
     };
     live.filter_map(holder).collect()
-}
-
-/// Puts the other processes of a pid namespace to its first one, which has the name of a lease.
-fn merge(groups: &mut BTreeMap<String, Group>, host: &Host, holders: &BTreeMap<u32, String>) {
-    for (pid, id) in holders {
-        let Some(namespace) = process::namespace(host, *pid, "pid") else {
-            continue;
-        };
-        if let Some(rest) = groups.remove(&namespace_id(&namespace)) {
-            unnamed(groups, id.clone(), true).pids.extend(rest.pids);
-        }
-    }
 }
 
 /// The leases of a container: by one of its processes, or by the id of one that root's engines make.
