@@ -50,7 +50,6 @@ pub enum Shape {
     Pages,
     PagesUsed,
     Text(Style, String),
-    Label(Paint, String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +64,7 @@ pub enum Style {
     Heading,
     Name,
     Detail,
-    Chip,
+    Chip(Paint),
 }
 
 impl Rect {
@@ -94,7 +93,7 @@ impl Style {
             Style::Heading => 16,
             Style::Name => 14,
             Style::Detail => 12,
-            Style::Chip => 12,
+            Style::Chip(_) => 12,
         }
     }
 
@@ -107,7 +106,7 @@ impl Style {
     fn advance(self) -> i32 {
         match self {
             Style::Title | Style::Heading => 720,
-            Style::Name | Style::Detail | Style::Chip => 610,
+            Style::Name | Style::Detail | Style::Chip(_) => 610,
         }
     }
 

@@ -59,14 +59,15 @@ pub(super) fn chips<'d>(
     for (device, label) in devices {
         let label = plain(&label);
         let room = width - 2 * INSIDE;
-        let wanted = Style::Chip.width(&label).min(room) + 2 * INSIDE;
-        if x > left && x + wanted > left + width {
-            (x, y) = (left, y + CHIP + GAP);
-        }
         let paint = Paint {
             class: Some(device.class),
             state: device.state,
         };
+        let style = Style::Chip(paint);
+        let wanted = style.width(&label).min(room) + 2 * INSIDE;
+        if x > left && x + wanted > left + width {
+            (x, y) = (left, y + CHIP + GAP);
+        }
         let chip = canvas.add(
             Some(parent),
             Rect::new(x, y, wanted, CHIP),
@@ -74,16 +75,11 @@ pub(super) fn chips<'d>(
         );
         let text = canvas.text(
             Some(chip),
-            (x + INSIDE, y + (CHIP - Style::Chip.height()) / 2),
+            (x + INSIDE, y + (CHIP - style.height()) / 2),
             room,
-            Style::Chip,
+            style,
             &label,
         );
-        if let Some(item) = canvas.items.last_mut()
-            && let Shape::Text(_, text) = &item.shape
-        {
-            item.shape = Shape::Label(paint, text.clone());
-        }
         let state = device.state.as_str();
         let why = device.reason.as_deref().map(|why| format!(": {why}"));
         let who = held_by(&device.holders).map(|who| format!(", {who}"));

@@ -47,35 +47,19 @@ fn heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
     let title = canvas.text(None, place, room / 2, Style::Title, title);
     let place = (MARGIN, title.bottom());
     let line = canvas.text(None, place, room, Style::Detail, &summary(topology));
-    let mut is_paired = false;
-    every(topology, &mut |function| {
-        is_paired |= function
-            .gpu
-            .as_ref()
-            .is_some_and(|gpu| !gpu.rdma.is_empty());
+    let is_paired = functions(topology).any(|function| {
+        let gpu = function.gpu.as_ref();
+        gpu.is_some_and(|gpu| !gpu.rdma.is_empty())
     });
     legend(canvas, line.bottom() + 8, is_paired)
 }
 
 fn summary(topology: &Topology) -> String {
-    let mut counts = [0_usize; 4];
-    let mut count = |device: &Device| {
-        let at = match device.state {
-            State::Free => 0,
-            State::Held => 1,
-            State::NotOffered => 2,
-            State::Drained => 3,
-        };
-        counts[at] += 1;
-    };
-    for node in &topology.nodes {
-        node.devices.iter().for_each(&mut count);
-    }
-    every(topology, &mut |function| {
-        function.telling().for_each(&mut count);
-    });
-    let [free, held, not_offered, drained] = counts;
-    let drained = match drained {
+    let elsewhere = topology.nodes.iter().flat_map(|node| &node.devices);
+    let devices = functions(topology).flat_map(Function::telling);
+    let devices: Vec<&Device> = elsewhere.chain(devices).collect();
+    let count = |state| devices.iter().filter(|one| one.state == state).count();
+    let drained = match count(State::Drained) {
         0 => String::new(),
         drained => format!(", {drained} drained"),
     };
@@ -84,23 +68,22 @@ fn summary(topology: &Topology) -> String {
     } else {
         "; who holds them is not known to this user"
     };
-    let free = counted(free, "device", "devices");
+    let free = counted(count(State::Free), "device", "devices");
+    let (held, not_offered) = (count(State::Held), count(State::NotOffered));
     format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")
 }
 
-fn every(topology: &Topology, look: &mut impl FnMut(&Function)) {
+/// All of them, virtual ones too.
+fn functions(topology: &Topology) -> impl Iterator<Item = &Function> {
     let roots = topology.nodes.iter().flat_map(|node| &node.roots);
-    roots.for_each(|root| each(&root.bus, look));
+    roots.flat_map(|root| on_bus(&root.bus))
 }
 
-fn each(bus: &Bus, look: &mut impl FnMut(&Function)) {
-    for function in &bus.functions {
-        look(function);
-        function.virtual_functions.iter().for_each(&mut *look);
-    }
-    for bridge in &bus.bridges {
-        each(&bridge.bus, look);
-    }
+fn on_bus(bus: &Bus) -> Vec<&Function> {
+    let below = bus.bridges.iter().flat_map(|bridge| on_bus(&bridge.bus));
+    let own = bus.functions.iter();
+    let own = own.flat_map(|function| [function].into_iter().chain(&function.virtual_functions));
+    own.chain(below).collect()
 }
 
 fn legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_host::devices::inventory::Inventory;
 use onload_host::discover::link;
 use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::host::{Host, HostError};
@@ -17,7 +16,6 @@ use super::seen::Seen;
 pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     let mut places = Places::of(&seen);
     let mut nodes = node_facts::read(seen.host, seen.inventory)?;
-    let tree = Tree::of(seen.host, seen.inventory);
     let mut children: BTreeMap<PciAddress, Vec<Function>> = BTreeMap::new();
     let functions = seen.inventory.functions.iter();
     let (parents, virtual_ones): (Vec<_>, Vec<_>) =
@@ -35,11 +33,11 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
         }
         below.sort_by_key(|child| (child.index, child.address));
         let shown = Function {
-            link: tree.link(function.address)?,
+            link: link(seen.host, function.address)?,
             virtual_functions: below,
             ..places.function(function)
         };
-        tree.put(node(&mut nodes, function.numa_node), function, shown)?;
+        put(&seen, node(&mut nodes, function.numa_node), function, shown)?;
     }
     for pages in node_facts::without_node(seen.inventory) {
         node(&mut nodes, None).hugepages.push(pages);
@@ -67,52 +65,42 @@ fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
     &mut nodes[at]
 }
 
-struct Tree<'s> {
-    host: &'s Host,
-    inventory: &'s Inventory,
+fn link(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
+    let directory = Path::new(DEVICES).join(address.to_string());
+    let link = link::read(host, &directory, "current")?;
+    Ok(link.map(|link| link.to_string()))
 }
 
-impl<'s> Tree<'s> {
-    fn of(host: &'s Host, inventory: &'s Inventory) -> Tree<'s> {
-        Tree { host, inventory }
+/// Puts a function to its place below the roots of its node.
+fn put(
+    seen: &Seen<'_>,
+    node: &mut NumaNode,
+    function: &PciFunction,
+    shown: Function,
+) -> Result<(), HostError> {
+    let functions = &seen.inventory.functions;
+    let root = functions.root(function.address).unwrap_or("PCI");
+    let at = node.roots.iter().position(|known| known.name == root);
+    let at = at.unwrap_or(node.roots.len());
+    if at == node.roots.len() {
+        node.roots.push(Root {
+            name: root.to_owned(),
+            ..Root::default()
+        });
     }
-
-    fn link(&self, address: PciAddress) -> Result<Option<String>, HostError> {
-        let directory = Path::new(DEVICES).join(address.to_string());
-        let link = link::read(self.host, &directory, "current")?;
-        Ok(link.map(|link| link.to_string()))
-    }
-
-    fn put(
-        &self,
-        node: &mut NumaNode,
-        function: &PciFunction,
-        shown: Function,
-    ) -> Result<(), HostError> {
-        let root = self.inventory.functions.root(function.address);
-        let root = root.unwrap_or("PCI");
-        let at = node.roots.iter().position(|known| known.name == root);
-        let at = at.unwrap_or(node.roots.len());
-        if at == node.roots.len() {
-            node.roots.push(Root {
-                name: root.to_owned(),
-                ..Root::default()
+    let mut bus = &mut node.roots[at].bus;
+    for &bridge in functions.bridges(function.address) {
+        let at = bus.bridges.iter().position(|known| known.address == bridge);
+        let at = at.unwrap_or(bus.bridges.len());
+        if at == bus.bridges.len() {
+            bus.bridges.push(Bridge {
+                address: bridge,
+                link: link(seen.host, bridge)?,
+                bus: Bus::default(),
             });
         }
-        let mut bus = &mut node.roots[at].bus;
-        for &bridge in self.inventory.functions.bridges(function.address) {
-            let at = bus.bridges.iter().position(|known| known.address == bridge);
-            let at = at.unwrap_or(bus.bridges.len());
-            if at == bus.bridges.len() {
-                bus.bridges.push(Bridge {
-                    address: bridge,
-                    link: self.link(bridge)?,
-                    bus: Bus::default(),
-                });
-            }
-            bus = &mut bus.bridges[at].bus;
-        }
-        bus.functions.push(shown);
-        Ok(())
+        bus = &mut bus.bridges[at].bus;
     }
+    bus.functions.push(shown);
+    Ok(())
 }

@@ -58,7 +58,6 @@ fn drawn(item: &Item) -> Group {
     let (rounded, class) = look(&item.shape);
     let group = match &item.shape {
         Shape::Text(style, text) => Group::new().add(line(rect, *style, text, class)),
-        Shape::Label(_, text) => Group::new().add(line(rect, Style::Chip, text, class)),
         _ => Group::new().add(rectangle(rect, rounded).set("class", class)),
     };
     match &item.note {
@@ -83,8 +82,8 @@ fn look(shape: &Shape) -> (i32, String) {
         Shape::Text(Style::Title, _) => (0, "title"),
         Shape::Text(Style::Heading, _) => (0, "heading"),
         Shape::Text(Style::Name, _) => (0, "name"),
-        Shape::Text(Style::Detail | Style::Chip, _) => (0, "detail"),
-        Shape::Label(paint, _) => return (0, format!("label {}", painted(paint))),
+        Shape::Text(Style::Detail, _) => (0, "detail"),
+        Shape::Text(Style::Chip(paint), _) => return (0, format!("label {}", painted(paint))),
     };
     (rounded, class.to_owned())
 }
