@@ -2,6 +2,7 @@
 //! the plugin, everybody else's runtimes with it. Format version 2 is what containerd 1.3 and later read; 2.x reads it
 //! too and has 3 and 4 of its own, which name the plugin differently and have CDI on.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -85,17 +86,14 @@ impl Layout {
 }
 
 pub(crate) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
     let Some(now) = now else {
-        let drop_ins = directory.join(DROP_INS);
+        let drop_ins = file.with_file_name(DROP_INS);
         return Ok(vec![Beside::Directories(
             vec![drop_ins],
             "*.toml".to_owned(),
         )]);
     };
-    let document = parse(now)?;
-    let imports = texts(document.get("imports"));
-    Ok(imports.map(|pattern| import(directory, pattern)).collect())
+    Ok(imports(file, &parse(now)?))
 }
 
 /// containerd-config.toml(5); gives the files that it imports.
@@ -118,9 +116,7 @@ pub(crate) fn hear(
             hear_plugin(settings, file, &document, plugin);
         }
     }
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    let imports = texts(document.get("imports"));
-    Ok(imports.map(|pattern| import(directory, pattern)).collect())
+    Ok(imports(file, &document))
 }
 
 fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plugin: &'static str) {
@@ -130,10 +126,9 @@ fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plu
     let section = format!("[plugins.\"{plugin}\"]");
     settings.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(section));
     let runtimes = at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
-    let names = runtimes.map(|runtimes| runtimes.iter().map(|(name, _)| name.to_owned()).collect());
-    let names = names.map(|mut names: Vec<String>| {
-        names.sort();
-        names
+    let names = runtimes.map(|runtimes| {
+        let names: BTreeSet<&str> = runtimes.iter().map(|(name, _)| name).collect();
+        names.into_iter().map(str::to_owned).collect()
     });
     settings.has_runtime |= runtimes.is_some_and(|runtimes| runtimes.contains_key(RUNTIME_NAME));
     let default = at(&["containerd", DEFAULT]).and_then(Item::as_str);
@@ -143,6 +138,12 @@ fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plu
         names,
         default: default.map(str::to_owned),
     });
+}
+
+fn imports(file: &Path, document: &DocumentMut) -> Vec<Beside> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let patterns = texts(document.get("imports"));
+    patterns.map(|pattern| import(directory, pattern)).collect()
 }
 
 /// An import may be relative to the importing file, and its last part a pattern.

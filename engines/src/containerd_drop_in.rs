@@ -107,8 +107,14 @@ pub(crate) fn wanted(
     let layout = layout_of(&importing.text, file).with_context(|| importing.beside_it())?;
     let documents = others.iter().map(|other| Ok((other, parse_other(other)?)));
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
-    refuse_decided(&layout, &documents)?;
-    let mut document = parse(old.unwrap_or_default())?;
+    // Two files with a runtime of one name are merged into one that is neither.
+    for (other, document) in &documents {
+        if get(document, &layout.runtime(RUNTIME_NAME)).is_some() {
+            return Err(other.registers_ours());
+        }
+    }
+    let old = old.unwrap_or(HEADER);
+    let mut document = parse(old)?;
     if document.is_empty() {
         document.insert("version", toml_edit::value(layout.version));
     }
@@ -132,19 +138,8 @@ pub(crate) fn wanted(
     }
     let others = documents.iter().map(|(_, other)| other);
     refuse_without_default(&document, &layout, others)?;
-    let header = if old.is_none() { HEADER } else { "" };
-    let text = render(&document, old.unwrap_or_default());
-    Ok(Wanted {
-        text: Some(format!("{header}{text}")),
-        warnings,
-    })
-}
-
-/// Two files with a runtime of one name are merged into one that is neither.
-fn refuse_decided(layout: &Layout, documents: &[(&Other, DocumentMut)]) -> anyhow::Result<()> {
-    let mut documents = documents.iter();
-    let decided = documents.find(|(_, d)| get(d, &layout.runtime(RUNTIME_NAME)).is_some());
-    decided.map_or(Ok(()), |(other, _)| Err(other.registers_ours()))
+    let text = Some(render(&document, old));
+    Ok(Wanted { text, warnings })
 }
 
 /// On unless a file says otherwise.

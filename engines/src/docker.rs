@@ -138,7 +138,7 @@ fn is_our_runtime(runtime: &Value) -> bool {
 /// dockerd refuses keys that it does not know, and these it would know in the spelling of ours: a
 /// second one beside it would not be told from it.
 fn refuse_spelling(json: &JsonText) -> anyhow::Result<()> {
-    for key in json.keys(&[])? {
+    for key in json.keys()? {
         let variant = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
         let known = [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT];
         if let Some(known) = known.iter().find(|known| variant(known)) {

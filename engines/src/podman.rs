@@ -146,7 +146,8 @@ pub(crate) fn wanted(
     set_default: bool,
 ) -> anyhow::Result<Wanted> {
     let mut said = said(file, others)?;
-    let mut document = parse(old.unwrap_or_default())?;
+    let old = old.unwrap_or(HEADER);
+    let mut document = parse(old)?;
     if let Some(found) = get(&document, &RUNTIME)
         && !is_our_runtime(found)
     {
@@ -170,12 +171,8 @@ pub(crate) fn wanted(
         let path: Array = [RUNTIME_PATH].into_iter().collect();
         runtimes.insert(RUNTIME_NAME, toml_edit::value(path));
     }
-    let header = if old.is_none() { HEADER } else { "" };
     Ok(Wanted {
-        text: Some(format!(
-            "{header}{}",
-            render(&document, old.unwrap_or_default())
-        )),
+        text: Some(render(&document, old)),
         warnings: said.warnings,
     })
 }
