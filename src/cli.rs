@@ -45,36 +45,28 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line and the environment of this process. The error may be a request for help.
     pub fn read() -> Result<Cli, clap::Error> {
-        let words: Vec<OsString> = std::env::args_os().collect();
         let mut command = Cli::command().color(match early_color() {
             Color::Always => ColorChoice::Always,
             Color::Never => ColorChoice::Never,
             Color::Auto => ColorChoice::Auto,
         });
-        let matches = command.try_get_matches_from_mut(words)?;
-        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        settled(cli, &matches).map_err(|error| match generate_of(&mut command) {
-            Some(generate) => error.format(generate),
-            None => error,
-        })
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let mut cli =
+            Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let Some(Command::Cdi(Cdi::Generate(generate))) = &mut cli.command
+            && let Some(matches) = matches.subcommand_matches("cdi")
+            && let Some(matches) = matches.subcommand_matches("generate")
+        {
+            generate.settle_output(matches).map_err(|error| {
+                let cdi = command.find_subcommand_mut("cdi");
+                match cdi.and_then(|cdi| cdi.find_subcommand_mut("generate")) {
+                    Some(generate) => error.format(generate),
+                    None => error,
+                }
+            })?;
+        }
+        Ok(cli)
     }
-}
-
-/// The definition of `cdi generate`, whose usage goes with its errors.
-fn generate_of(command: &mut clap::Command) -> Option<&mut clap::Command> {
-    command
-        .find_subcommand_mut("cdi")?
-        .find_subcommand_mut("generate")
-}
-
-/// Decides what needs to know whether a value was typed or comes from a variable.
-fn settled(mut cli: Cli, matches: &ArgMatches) -> Result<Cli, clap::Error> {
-    if let Some(Command::Cdi(Cdi::Generate(generate))) = &mut cli.command {
-        let below = matches.subcommand_matches("cdi");
-        let below = below.and_then(|matches| matches.subcommand_matches("generate"));
-        below.map_or(Ok(()), |matches| generate.settle_output(matches))?;
-    }
-    Ok(cli)
 }
 
 /// What the variables of the flags of every command begin with.
