@@ -2,6 +2,7 @@
 //! either is written.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -28,6 +29,8 @@ use crate::config_file::{self, ConfigDir, ConfigFile};
 use crate::exit::Answer;
 use crate::printer::{Printer, harmless};
 
+/// Where [`CONFIG_PATH`] is.
+const CONFIG_DIR: &str = "/etc/onload-ctk";
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
 struct Work {
@@ -293,8 +296,7 @@ fn decide(
 
 struct PolicyFile {
     shown: PathBuf,
-    /// None where it was named on the command line.
-    on_host: Option<&'static Path>,
+    /// None where the host has none yet; the one of a file that was named has to be there.
     directory: Option<ConfigDir>,
     file: Option<ConfigFile>,
 }
@@ -304,20 +306,20 @@ impl PolicyFile {
         if args.allow.is_empty() {
             return Ok(None);
         }
-        let on_host = Path::new(CONFIG_PATH);
-        let mut policy = match &global.config {
-            Some(path) => PolicyFile {
-                shown: path.clone(),
-                on_host: None,
-                directory: Some(open_given(path)?),
-                file: None,
-            },
-            None => PolicyFile {
-                shown: host.outside_path(on_host),
-                on_host: Some(on_host),
-                directory: open_directory(host, on_host)?,
-                file: None,
-            },
+        let (shown, directory) = match &global.config {
+            Some(path) => (path.clone(), Some(open_given(path)?)),
+            None => {
+                let open = host.directory(Path::new(CONFIG_DIR))?;
+                (
+                    host.outside_path(Path::new(CONFIG_PATH)),
+                    open.map(|open| on_host(host, open)),
+                )
+            }
+        };
+        let mut policy = PolicyFile {
+            shown,
+            directory,
+            file: None,
         };
         if let Some(directory) = &policy.directory {
             policy.file = directory.read(policy.name())?;
@@ -351,23 +353,18 @@ impl PolicyFile {
     }
 
     fn write(&mut self, host: &Host, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
-        if let (None, Some(path)) = (&self.directory, self.on_host) {
-            let parent = path.parent().unwrap_or(Path::new("/"));
-            let open = host.create_directory(parent)?;
-            self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
-        }
-        if let Some(directory) = &self.directory {
-            directory.write(self.name(), text, self.file.as_ref())?;
-            printer.note(format_args!("wrote {}", self.shown.display()));
-        }
+        let directory = match self.directory.take() {
+            Some(directory) => directory,
+            None => on_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
+        };
+        directory.write(self.name(), text, self.file.as_ref())?;
+        printer.note(format_args!("wrote {}", self.shown.display()));
         Ok(())
     }
 }
 
-fn open_directory(host: &Host, path: &Path) -> anyhow::Result<Option<ConfigDir>> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    let open = host.directory(parent)?;
-    Ok(open.map(|open| ConfigDir::new(host.outside_path(parent), open)))
+fn on_host(host: &Host, open: OwnedFd) -> ConfigDir {
+    ConfigDir::new(host.outside_path(Path::new(CONFIG_DIR)), open)
 }
 
 fn open_given(path: &Path) -> anyhow::Result<ConfigDir> {
