@@ -6,6 +6,7 @@ use onload_core::drain::Drain;
 use onload_core::lease::{ClaimUid, Facts, Holder, Lease, Listed, Moved};
 use onload_core::ticket::beginning;
 use onload_host::{drain, leases};
+use onload_sys::processes::{Cgroup, Process};
 use serde_json::{Value, json};
 
 use super::shown;
@@ -120,31 +121,26 @@ fn row(listed: &Listed, drain: &Drain) -> [String; 7] {
     if is_drained(listed, drain) {
         state.push_str(", drained");
     }
-    let Ok(lease) = &listed.lease else {
-        return [
-            device,
-            state,
-            "-".into(),
-            "-".into(),
-            "-".into(),
-            "-".into(),
-            "-".into(),
-        ];
-    };
-    let (process, cgroup) = match &lease.holder {
-        Holder::Init { process, cgroup } => (Some(process.pid), cgroup.as_ref()),
+    let lease = listed.lease.as_ref().ok();
+    let (process, cgroup) = lease.map_or((None, None), living);
+    let cells = [
+        lease.map(|lease| lease.container.to_string()),
+        lease.map(|lease| age(lease.since)),
+        process.map(|process| process.pid.to_string()),
+        cgroup.map(|cgroup| harmless(cgroup.path.to_string_lossy())),
+        lease.and_then(ticket).map(str::to_owned),
+    ];
+    let [container, since, process, cgroup, ticket] =
+        cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+    [device, state, container, since, process, cgroup, ticket]
+}
+
+/// The process that holds it, with its cgroup.
+fn living(lease: &Lease) -> (Option<&Process>, Option<&Cgroup>) {
+    match &lease.holder {
+        Holder::Init { process, cgroup } => (Some(process), cgroup.as_ref()),
         Holder::Reservation { .. } => (None, None),
-    };
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    [
-        device,
-        state,
-        lease.container.to_string(),
-        age(lease.since),
-        or_none(process.map(|pid| pid.to_string())),
-        or_none(cgroup.map(|cgroup| harmless(cgroup.path.to_string_lossy()))),
-        or_none(ticket(lease).map(str::to_owned)),
-    ]
+    }
 }
 
 /// The beginning of the ticket that the container was started with: who knows all of it could start another one.
@@ -180,10 +176,7 @@ fn object(listed: &Listed, drain: &Drain) -> Value {
     }
     match &listed.lease {
         Ok(lease) => {
-            let (process, cgroup) = match &lease.holder {
-                Holder::Init { process, cgroup } => (Some(process), cgroup.as_ref()),
-                Holder::Reservation { .. } => (None, None),
-            };
+            let (process, cgroup) = living(lease);
             object["container"] = json!(lease.container.as_str());
             object["bundle"] = json!(lease.bundle);
             object["pid"] = json!(process.map(|process| process.pid));
