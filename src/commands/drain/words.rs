@@ -50,9 +50,8 @@ pub(super) fn targets(
 pub(in crate::commands) fn drained(
     words: &[String],
     drain: &Drain,
-    look: impl FnOnce() -> (Inventory, Pools),
+    mut look: impl FnMut() -> (Inventory, Pools),
 ) -> anyhow::Result<Vec<Target>> {
-    let mut look = Some(look);
     let mut host = None;
     let mut targets = BTreeSet::new();
     for word in words {
@@ -71,12 +70,7 @@ pub(in crate::commands) fn drained(
             targets.insert(known.target.clone());
             continue;
         }
-        if let Some(look) = look.take() {
-            host = Some(look());
-        }
-        let Some((inventory, pools)) = &host else {
-            continue;
-        };
+        let (inventory, pools) = host.get_or_insert_with(&mut look);
         for target in meant(word, inventory, pools)? {
             not_by_class(drain, word, &target)?;
             if drain.get(&target).is_some() {
