@@ -244,19 +244,13 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
 /// becomes relative, and none goes above the root.
 fn relative_to(directory: &Path, target: &Path) -> PathBuf {
     let depth = directory.components().count().saturating_sub(1);
-    if target.is_absolute() {
-        let up = std::iter::repeat_n(OsString::from(".."), depth);
-        let relative: PathBuf = up
-            .chain(parts(target).skip_while(|part| part == ".."))
-            .collect();
-        return if relative.as_os_str().is_empty() {
-            PathBuf::from(".")
-        } else {
-            relative
-        };
-    }
     let ups = parts(target).take_while(|part| part == "..").count();
-    let relative: PathBuf = parts(target).skip(ups.saturating_sub(depth)).collect();
+    let relative: PathBuf = if target.is_absolute() {
+        let up = std::iter::repeat_n(OsString::from(".."), depth);
+        up.chain(parts(target).skip(ups)).collect()
+    } else {
+        parts(target).skip(ups.saturating_sub(depth)).collect()
+    };
     if relative.as_os_str().is_empty() {
         PathBuf::from(".")
     } else {
