@@ -20,7 +20,7 @@ use onload_sys::fs::{atomic, regular};
 use onload_sys::text::Listed;
 
 use super::{
-    AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff,
+    AS_ROOT, OUTPUT_DIR, first_of, look, make_directory, nothing_to_change, open_host, print_diff,
     require_nic, unread_reasons, written_pools,
 };
 use crate::cli::{Generate, Global, SpecFormat};
@@ -29,6 +29,7 @@ use crate::printer::Printer;
 
 const WRITE: &str = "write ";
 const KEEP: &str = "keep  ";
+const FIELDS: usize = 3;
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
 pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::Result<Answer> {
@@ -118,7 +119,8 @@ fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
         let needed = minimum_version(spec);
         if needed.version > newest {
             let kind = name.class.kind();
-            let fields = shortened(&needed.fields);
+            // A few fields say what is in the way; a host has thousands alike.
+            let fields = first_of(&needed.fields, FIELDS);
             bail!(
                 "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; leave the kind out with --kind, or raise --max-cdi-version",
                 needed.version
@@ -126,21 +128,6 @@ fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A few fields say what is in the way; a host has thousands alike.
-fn shortened(fields: &[String]) -> String {
-    const SHOWN: usize = 3;
-    let shown = fields
-        .iter()
-        .take(SHOWN)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
-    match fields.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 fn to_stdout(specs: &Specs, format: Format, printer: &mut Printer) -> anyhow::Result<Answer> {

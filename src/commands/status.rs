@@ -16,7 +16,7 @@ use onload_sys::text::counted;
 use rustix::process::geteuid;
 use serde_json::json;
 
-use super::{open_host_of_incident, process};
+use super::{first_of, open_host_of_incident, process};
 use crate::cli::{self, Global, Listing};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
@@ -212,48 +212,28 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
     let processes: Vec<String> = processes
         .map(|(pid, name)| format!("{pid} {}", name.escape_debug()))
         .collect();
-    let nodes: Vec<&str> = container.nodes.iter().map(String::as_str).collect();
-    let leases: Vec<&str> = container.leases.iter().map(String::as_str).collect();
-    let devices: Vec<&str> = container
-        .devices
-        .iter()
-        .map(|grant| grant.device.as_str())
-        .collect();
-    let by_environment = container
-        .devices
-        .iter()
+    let devices = container.devices.iter();
+    let by_environment = devices
+        .clone()
         .any(|grant| grant.by == Evidence::Environment);
+    let devices: Vec<String> = devices.map(|grant| grant.device.clone()).collect();
     let devices_label = if by_environment {
         "devices, as its environment says:"
     } else {
         "devices"
     };
-    let processes: Vec<&str> = processes.iter().map(String::as_str).collect();
     for (label, names) in [
-        ("nodes", nodes),
-        ("leases", leases),
-        (devices_label, devices),
-        ("processes", processes),
+        ("nodes", &container.nodes),
+        ("leases", &container.leases),
+        (devices_label, &devices),
+        ("processes", &processes),
     ] {
         if !names.is_empty() {
-            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&first_of(&names)));
+            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&first_of(names, SHOWN)));
             printer.print(paragraph(INDENT, HANGING, &text, columns))?;
         }
     }
     Ok(())
-}
-
-fn first_of(names: &[&str]) -> String {
-    let shown = names
-        .iter()
-        .take(SHOWN)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 fn style(state: State) -> Style {
