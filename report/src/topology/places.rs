@@ -55,7 +55,8 @@ impl<'s> Places<'s> {
                 .for_each(|alias| places.put(Some(*alias), numa_node, device.clone()));
             places.put(offered.pci, numa_node, device);
         }
-        for (class, name, holders) in holders.left() {
+        // Devices that are held and were not asked for: their holders took them away.
+        for ((class, name), holders) in holders.by_device {
             let address = name.parse().ok();
             let device = Device {
                 state: State::Held,
@@ -197,7 +198,6 @@ fn device(class: Class, name: String) -> Device {
 /// The containers of leases that are not over, by device, and how many may have each.
 struct Holders<'s> {
     by_device: BTreeMap<(Class, String), Vec<String>>,
-    found: Vec<(Class, String)>,
     seen: Seen<'s>,
 }
 
@@ -211,19 +211,18 @@ impl<'s> Holders<'s> {
         }
         Holders {
             by_device,
-            found: Vec::new(),
             seen: *seen,
         }
     }
 
+    /// Takes its holders out.
     fn device(&mut self, of: &Offered) -> Device {
         let (class, name) = (of.class, of.name.to_string());
-        let key = (class, name.clone());
-        let holders = self.by_device.get(&key).cloned().unwrap_or_default();
+        let holders = self.by_device.remove(&(class, name.clone()));
+        let holders = holders.unwrap_or_default();
         let most = self.most(class, &name);
         let most = most.and_then(|most| usize::try_from(most).ok());
         let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
-        self.found.push(key);
         let reason = match &of.health {
             Health::Unhealthy(reason) if of.is_drained => Some(reason.clone()),
             _ => None,
@@ -255,16 +254,6 @@ impl<'s> Holders<'s> {
         let shares = named.map(|pool| pool.pool.share);
         let all = shares.chain(of_class).chain(is_alone.then_some(1));
         all.min()
-    }
-
-    /// The devices that are held and were not asked for: their holders took them away.
-    fn left(mut self) -> Vec<(Class, String, Vec<String>)> {
-        for key in &self.found {
-            self.by_device.remove(key);
-        }
-        let left = self.by_device.into_iter();
-        left.map(|((class, name), holders)| (class, name, holders))
-            .collect()
     }
 }
 
