@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_cdi::{DeviceName, Registry, Resolved};
+use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
 use onload_core::lease::{Device, Listed as ListedLease};
 use onload_core::near::Nearness;
@@ -10,7 +10,6 @@ use onload_core::pool::{Member, Pool, UNCOUNTED};
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
-use onload_sys::error::Result;
 use onload_sys::text::{Chain, Listed, counted};
 use serde_json::{Value, json};
 
@@ -60,9 +59,7 @@ impl Holders {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
-    pub(super) class: Class,
-    pub(super) name: &'a str,
-    pub(super) pool: &'a Pool,
+    pub(super) named: &'a NamedPool,
     pub(super) holders: &'a Holders,
     /// No specification has it.
     pub(super) is_left_out: bool,
@@ -71,16 +68,14 @@ pub(super) struct Shown<'a> {
 impl<'a> Shown<'a> {
     pub(super) fn new(named: &'a NamedPool, holders: &'a Holders) -> Shown<'a> {
         Shown {
-            class: named.class,
-            name: named.name.as_str(),
-            pool: &named.pool,
+            named,
             holders,
             is_left_out: false,
         }
     }
 
     fn holders(&self, member: &Member) -> Option<&'a [String]> {
-        self.holders.of_device(self.class, &member.name)
+        self.holders.of_device(self.named.class, &member.name)
     }
 
     /// `None` where that is not known.
@@ -88,8 +83,8 @@ impl<'a> Shown<'a> {
         if self.is_left_out {
             return Some(0);
         }
-        let most = usize::try_from(self.pool.share).unwrap_or(usize::MAX);
-        let members = self.pool.members.iter();
+        let most = usize::try_from(self.named.pool.share).unwrap_or(usize::MAX);
+        let members = self.named.pool.members.iter();
         let held = members.map(|member| Some(self.holders(member)?.len()));
         let is_free = held.map(|held| held.map(|held| usize::from(held < most)));
         is_free.sum()
@@ -97,8 +92,8 @@ impl<'a> Shown<'a> {
 
     pub(super) fn row(&self) -> [String; 4] {
         [
-            self.class.to_string(),
-            self.name.to_owned(),
+            self.named.class.to_string(),
+            self.named.name.to_string(),
             self.free_text(),
             self.members_text(),
         ]
@@ -114,13 +109,13 @@ impl<'a> Shown<'a> {
         }
         let free = self.free().map(|free| free.to_string());
         let free = free.unwrap_or_else(|| "?".to_owned());
-        format!("{free} of {}", self.pool.members.len())
+        format!("{free} of {}", self.named.pool.members.len())
     }
 
     fn members_text(&self) -> String {
-        let members = self.pool.members.iter();
+        let members = self.named.pool.members.iter();
         let members: Vec<String> = members.map(|member| self.member_text(member)).collect();
-        let share = match self.pool.share {
+        let share = match self.named.pool.share {
             1 => String::new(),
             UNCOUNTED => "; each for any number of containers".to_owned(),
             share => format!("; each for {share} containers"),
@@ -143,7 +138,7 @@ impl<'a> Shown<'a> {
     }
 
     pub(super) fn object(&self) -> Value {
-        let members = self.pool.members.iter().map(|member| {
+        let members = self.named.pool.members.iter().map(|member| {
             let holders = self.holders(member).filter(|holders| !holders.is_empty());
             json!({
                 "name": member.name.as_str(),
@@ -151,10 +146,10 @@ impl<'a> Shown<'a> {
                 "holder": holders.map(|holders| holders.join(", ")),
             })
         });
-        let share = Some(self.pool.share).filter(|share| *share != UNCOUNTED);
+        let share = Some(self.named.pool.share).filter(|share| *share != UNCOUNTED);
         json!({
-            "class": self.class.as_str(),
-            "name": self.name,
+            "class": self.named.class.as_str(),
+            "name": self.named.name.as_str(),
             "share": share,
             "free": self.free(),
             "members": members.collect::<Vec<_>>(),
@@ -178,26 +173,18 @@ pub(super) fn print_pools(
     Ok(())
 }
 
-/// `None` if it is none of ours.
-pub(super) fn of_device(device: &Resolved<'_>) -> Result<Option<(Class, Pool)>> {
-    let kind = device.name.kind();
-    let class = Class::ALL
-        .into_iter()
-        .find(|class| class.kind() == kind.as_str());
-    let pool = class.map(|class| {
-        let pool = Pool::of_annotations(&device.device.annotations)?;
-        Ok(pool.map(|pool| (class, pool)))
-    });
-    pool.transpose().map(Option::flatten)
-}
-
 /// The pools of some specifications, by class and name; what is no pool although it should be one is
 /// printed.
 pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for device in registry.devices() {
-        match of_device(&device) {
-            Ok(Some((class, pool))) => pools.push(NamedPool {
+        let kind = device.name.kind();
+        let mut classes = Class::ALL.into_iter();
+        let Some(class) = classes.find(|class| class.kind() == kind.as_str()) else {
+            continue;
+        };
+        match Pool::of_annotations(&device.device.annotations) {
+            Ok(Some(pool)) => pools.push(NamedPool {
                 class,
                 name: device.name.device().clone(),
                 pool,
