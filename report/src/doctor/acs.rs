@@ -142,7 +142,8 @@ impl Found {
         for (address, need) in needs {
             match config_space(examined, address)? {
                 Some(config) => {
-                    ports.extend(control(&config).map(|now| Port { address, need, now }));
+                    let now = control(&config, ACS);
+                    ports.extend(now.map(|now| Port { address, need, now }));
                 }
                 None => hidden.push(address),
             }
@@ -165,26 +166,22 @@ fn between(
     if above_both == 0 {
         return Vec::new();
     }
-    if end != nic {
-        let ports = [
+    let ports = if end != nic {
+        vec![
             (above_nic.first(), TO_FUNCTION),
             (above_gpu.first(), TO_GPU),
             (functions.bridges(gpu).first(), ROOT_PORT),
-        ];
-        let ports = ports.into_iter();
-        return ports
-            .filter_map(|(port, need)| Some((*port?, need)))
-            .collect();
-    }
-    if has_ats {
-        let port = above_nic.first();
-        return port
-            .map(|port| (*port, Need::Translated))
-            .into_iter()
-            .collect();
-    }
-    let ports = above_gpu.iter().chain(above_nic);
-    ports.map(|port| (*port, Need::NoRedirect)).collect()
+        ]
+    } else if has_ats {
+        vec![(above_nic.first(), Need::Translated)]
+    } else {
+        let ports = above_gpu.iter().chain(above_nic);
+        ports.map(|port| (Some(port), Need::NoRedirect)).collect()
+    };
+    let ports = ports.into_iter();
+    ports
+        .filter_map(|(port, need)| Some((*port?, need)))
+        .collect()
 }
 
 fn judge(examined: &Examined<'_>, ports: &[Port]) -> Findings {
@@ -308,13 +305,12 @@ pub(super) fn translates(examined: &Examined<'_>, nic: PciAddress) -> Result<boo
 }
 
 fn has_ats(config: &[u8]) -> bool {
-    let control = capability(config, ATS).and_then(|of| of.get(6..8)?.try_into().ok());
-    control.is_some_and(|control| u16::from_le_bytes(control) & ATS_ENABLE != 0)
+    control(config, ATS).is_some_and(|control| control & ATS_ENABLE != 0)
 }
 
-/// ACS control, 6 bytes into its capability.
-fn control(config: &[u8]) -> Option<u16> {
-    let bytes = capability(config, ACS)?.get(6..8)?;
+/// What controls ACS and ATS, 6 bytes into the capability of each.
+fn control(config: &[u8], id: u16) -> Option<u16> {
+    let bytes = capability(config, id)?.get(6..8)?;
     Some(u16::from_le_bytes(bytes.try_into().ok()?))
 }
 
@@ -364,9 +360,9 @@ mod tests {
             (0x148, ATS, 0x200, [0, 0x8000]),
             (0x200, ACS, 0, [0x5f, 0x1d]),
         ]);
-        assert_eq!(control(&config), Some(0x1d));
+        assert_eq!(control(&config, ACS), Some(0x1d));
         assert!(has_ats(&config));
-        assert_eq!(control(&space(&[(0x100, 0x01, 0, [0, 0])])), None);
+        assert_eq!(control(&space(&[(0x100, 0x01, 0, [0, 0])]), ACS), None);
     }
 
     #[test]
@@ -380,7 +376,7 @@ mod tests {
             space(&[(0x100, 0x01, 0xffc, [0, 0])]),
             space(&[(0x100, 0x01, 0x40, [0, 0])]),
         ] {
-            assert_eq!(control(&config), None);
+            assert_eq!(control(&config, ACS), None);
         }
     }
 

@@ -82,41 +82,34 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
         let name = &device.name;
         let known = [RdmaDevice::read(&sysfs, name)?];
         let judged = match &host {
-            Ok(host) => served(host, &known).map_err(|error| format!("{error:#}")),
+            Ok(host) => served(host, &known, &install).map_err(|error| format!("{error:#}")),
             Err(error) => Err(error.to_string()),
         };
-        let finding = match judged {
-            Ok(Served::All) => {
-                Finding::pass("images without provider libraries are given the host's")
-            }
-            Ok(Served::WithoutRdmacm) => Finding::warn(
-                format!(
-                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
-                ),
-                install(LIBRDMACM),
-            ),
-            Ok(Served::Not(why)) => Finding::warn(
-                format!("{why}: only images with provider libraries of their own can use it"),
-                install(LIBIBVERBS),
-            ),
-            Err(error) => Finding::unknown(error, install(LIBIBVERBS)),
-        };
+        let finding = judged.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
         Some(finding.of(name))
     });
     Ok(findings.collect())
 }
 
 /// Whether images can be given what they need for a device.
-enum Served {
-    All,
-    WithoutRdmacm,
-    Not(String),
-}
-
-fn served(host: &Trusted, device: &[RdmaDevice]) -> onload_sys::error::Result<Served> {
-    Ok(match misfit(host, "the host", None, device)? {
-        Some(why) => Served::Not(why),
-        None if lacks_rdmacm(host, None)? => Served::WithoutRdmacm,
-        None => Served::All,
+fn served(
+    host: &Trusted,
+    device: &[RdmaDevice],
+    install: &dyn Fn(&str) -> Remedy,
+) -> onload_sys::error::Result<Finding> {
+    Ok(if let Some(why) = misfit(host, "the host", None, device)? {
+        Finding::warn(
+            format!("{why}: only images with provider libraries of their own can use it"),
+            install(LIBIBVERBS),
+        )
+    } else if lacks_rdmacm(host, None)? {
+        Finding::warn(
+            format!(
+                "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+            ),
+            install(LIBRDMACM),
+        )
+    } else {
+        Finding::pass("images without provider libraries are given the host's")
     })
 }

@@ -59,30 +59,25 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
 }
 
 fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
-    let (place, remedy) = match error {
-        TrustError::Owner { path: place, .. } => (
-            place,
-            Remedy::run(format!("chown root:root {}", shell_word(place))),
-        ),
-        TrustError::Writable { path: place, .. } => (
-            place,
-            Remedy::run(format!("chmod go-w {}", shell_word(place))),
-        ),
+    let text = Chain(error).to_string();
+    let fails = |command: &str, place: &Path| {
+        let run = Remedy::run(format!("{command} {}", shell_word(place)));
+        Finding::fail(text.clone(), run)
+    };
+    let (place, finding) = match error {
+        TrustError::Owner { path: place, .. } => (place, fails("chown root:root", place)),
+        TrustError::Writable { path: place, .. } => (place, fails("chmod go-w", place)),
         TrustError::Open {
             path: place,
             source,
         } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             let again = Remedy::run("sudo onload-ctk doctor");
-            let why = Finding::unknown(Chain(error).to_string(), again);
-            return wrong
-                .insert(place.clone())
-                .then(|| why.at(path).of(place.display().to_string()));
+            (place, Finding::unknown(text, again))
         }
         _ => return None,
     };
-    let new = wrong.insert(place.clone());
-    let finding = Finding::fail(Chain(error).to_string(), remedy).at(path);
-    new.then(|| finding.of(place.display().to_string()))
+    let is_new = wrong.insert(place.clone());
+    is_new.then(|| finding.at(path).of(place.display().to_string()))
 }
 
 fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use onload_core::host_settings::HostSettings;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
@@ -22,11 +23,8 @@ pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
     if !examined.has_package()? {
         return Ok(Vec::new());
     }
-    let is_configured = !examined.config.sriov.is_empty()
-        || !examined.config.host.hugepages.is_empty()
-        || !examined.config.host.af_xdp.is_empty()
-        || examined.config.host.af_xdp_flow_filters.is_some()
-        || examined.config.host.rdma_netns.is_some();
+    let config = examined.config;
+    let is_configured = !config.sriov.is_empty() || config.host != HostSettings::default();
     let host_unit = is_configured.then_some(HOST_UNIT);
     let mut findings = Vec::new();
     for (unit, target) in UNITS.into_iter().chain(host_unit) {
