@@ -12,14 +12,10 @@ use clap_complete::CompletionCandidate;
 use clap_complete::engine::complete;
 use clap_complete::env::EnvCompleter;
 
-use super::paths::{self, Paths};
+use super::paths::{self, ANY, DIRECTORIES};
 
 pub(super) const NAME: &str = "bash";
 const BREAKS: &str = "ONLOAD_CTK_COMPLETE_WORDBREAKS";
-
-/// The answers that leave names of files to bash: no candidate is one of them.
-const ANY: &str = "/";
-const DIRECTORIES: &str = "//";
 
 const SCRIPT: &str = r#"_onload_ctk() {
     local said
@@ -85,10 +81,8 @@ impl EnvCompleter for Bash {
         let (head, _) = word.split_at(piece);
         let words = words.into_iter().map(OsString::from_vec).collect();
         let candidates = complete(command, words, last, directory)?;
-        match paths::wanted(&candidates) {
-            Some(Paths::Any) => return writeln!(answer, "{ANY}"),
-            Some(Paths::Directories) => return writeln!(answer, "{DIRECTORIES}"),
-            None => {}
+        if let Some(wanted) = paths::wanted(&candidates) {
+            return writeln!(answer, "{wanted}");
         }
         for candidate in without_options(&candidates, &word) {
             let value = candidate.get_value().as_bytes();

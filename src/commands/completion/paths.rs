@@ -7,51 +7,35 @@ use clap::{Arg, Command, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::ArgValueCompleter;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Paths {
-    Any,
-    Directories,
-}
+/// The answers that leave names of files to bash: no candidate is one of them.
+pub(super) const ANY: &str = "/";
+pub(super) const DIRECTORIES: &str = "//";
 
-impl Paths {
-    const ALL: [Paths; 2] = [Paths::Any, Paths::Directories];
-
-    fn mark(self) -> &'static str {
-        match self {
-            Paths::Any => "paths",
-            Paths::Directories => "directories",
-        }
-    }
-
-    fn of(argument: &Arg) -> Option<Paths> {
-        match argument.get_value_hint() {
-            ValueHint::AnyPath | ValueHint::FilePath => Some(Paths::Any),
-            ValueHint::DirPath => Some(Paths::Directories),
-            _ => None,
-        }
+fn answer(argument: &Arg) -> Option<&'static str> {
+    match argument.get_value_hint() {
+        ValueHint::AnyPath | ValueHint::FilePath => Some(ANY),
+        ValueHint::DirPath => Some(DIRECTORIES),
+        _ => None,
     }
 }
 
+/// Marks candidates for such an argument by the answer.
 pub(super) fn leave_to_shell(command: Command) -> Command {
-    let marked = |argument: Arg| match Paths::of(&argument) {
-        Some(paths) => {
-            argument.add(ArgValueCompleter::new(move |word: &OsStr| {
-                // What looks like an option is one.
-                let is_option = word.as_encoded_bytes().starts_with(b"-");
-                let mark = CompletionCandidate::new("").tag(Some(paths.mark().into()));
-                if is_option { Vec::new() } else { vec![mark] }
-            }))
-        }
+    let marked = |argument: Arg| match answer(&argument) {
+        Some(answer) => argument.add(ArgValueCompleter::new(move |word: &OsStr| {
+            // What looks like an option is one.
+            let is_option = word.as_encoded_bytes().starts_with(b"-");
+            let mark = CompletionCandidate::new("").tag(Some(answer.into()));
+            if is_option { Vec::new() } else { vec![mark] }
+        })),
         None => argument,
     };
     command.mut_args(marked).mut_subcommands(leave_to_shell)
 }
 
-/// What the shell is to complete, where a mark is among the candidates.
-pub(super) fn wanted(candidates: &[CompletionCandidate]) -> Option<Paths> {
-    let marks = |paths: &Paths| {
-        let tags = candidates.iter().filter_map(CompletionCandidate::get_tag);
-        tags.into_iter().any(|tag| tag.to_string() == paths.mark())
-    };
-    Paths::ALL.into_iter().find(marks)
+/// The answer, where a mark is among the candidates.
+pub(super) fn wanted(candidates: &[CompletionCandidate]) -> Option<&'static str> {
+    let tags = || candidates.iter().filter_map(CompletionCandidate::get_tag);
+    let marks = |answer: &&str| tags().any(|tag| tag.to_string() == *answer);
+    [ANY, DIRECTORIES].into_iter().find(marks)
 }
