@@ -562,8 +562,8 @@ pub struct Generate {
     )]
     pub kind: Vec<String>,
     /// Format of the files
-    #[arg(long, value_name = "FORMAT", default_value = "json")]
-    pub format: SpecFormat,
+    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = spec_format())]
+    pub format: Format,
     /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
     /// refused, except pools, which need 0.6.0 and are left out
     #[arg(long, value_name = "VERSION")]
@@ -794,20 +794,14 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
     })
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SpecFormat {
-    /// JSON, which every CDI reader accepts.
-    #[default]
-    Json,
-    /// YAML, which container engines accept.
-    Yaml,
-}
-
-impl From<SpecFormat> for Format {
-    fn from(format: SpecFormat) -> Format {
-        match format {
-            SpecFormat::Json => Format::Json,
-            SpecFormat::Yaml => Format::Yaml,
-        }
-    }
+fn spec_format() -> impl TypedValueParser<Value = Format> {
+    let words = [
+        ("json", "JSON, which every CDI reader accepts"),
+        ("yaml", "YAML, which container engines accept"),
+    ];
+    let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
+    PossibleValuesParser::new(words).map(|word| match word.as_str() {
+        "yaml" => Format::Yaml,
+        _ => Format::Json,
+    })
 }

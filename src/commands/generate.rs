@@ -23,7 +23,7 @@ use super::{
     AS_ROOT, OUTPUT_DIR, first_of, look, make_directory, nothing_to_change, open_host, print_diff,
     require_nic, unread_reasons, written_pools,
 };
-use crate::cli::{Generate, Global, SpecFormat};
+use crate::cli::{Generate, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
@@ -81,10 +81,10 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     if let Some(newest) = newest {
         refuse_newer(&specs, newest)?;
     }
-    if args.format == SpecFormat::Yaml {
+    if args.format == Format::Yaml {
         printer.warning("onload-hook and onload-container-runtime read JSON only: YAML specifications work by --device, not by annotation");
     }
-    let format = args.format.into();
+    let format = args.format;
     match args.output.as_deref() {
         Some(path) if path == Path::new("-") => return to_stdout(&specs, format, printer),
         Some(path) => return to_file(path, &specs, args, printer),
@@ -166,7 +166,7 @@ fn to_file(
     if let Some((_, pools)) = of_part(Part::Pools) {
         printer.warning(pools_left_out(path, *class, pools));
     }
-    let content = render(spec, args.format.into());
+    let content = render(spec, args.format);
     let reading = || format!("reading {}", path.display());
     let old = if path.exists() {
         Some(regular::read(path, FILE_LIMIT).with_context(reading)?)
