@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use crate::file::{Beside, Other, Wanted};
-use crate::hcl::{Token, block, list_holds, tokens};
+use crate::hcl::{block, list_holds, tokens};
 use crate::ours::{CHANGED, RUNTIME_NAME, WRITTEN};
 
 pub(crate) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
@@ -74,12 +74,13 @@ pub(crate) fn allows(file: &Path, text: &str) -> Result<Option<bool>, serde_json
     if file.extension().is_some_and(|end| end == "json") {
         return allows_json(text);
     }
-    let tokens = tokens(text);
-    Ok(plugin(&tokens).map(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME)))
+    Ok(allows_hcl(text))
 }
 
-fn plugin<'t, 'a>(tokens: &'t [Token<'a>]) -> Option<&'t [Token<'a>]> {
-    block(tokens, "plugin", PLUGIN)
+fn allows_hcl(text: &str) -> Option<bool> {
+    let tokens = tokens(text);
+    let inside = block(&tokens, "plugin", PLUGIN)?;
+    Some(list_holds(inside, ALLOWED, RUNTIME_NAME))
 }
 
 /// `"plugin": {"docker": {"config": …}}`, each object also as a list of objects.
@@ -105,8 +106,7 @@ fn members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
 }
 
 pub(crate) fn is_ours(text: &str) -> bool {
-    let tokens = tokens(text);
-    plugin(&tokens).is_some_and(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME))
+    allows_hcl(text) == Some(true)
 }
 
 pub(crate) fn is_theirs(text: &str) -> bool {
