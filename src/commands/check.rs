@@ -106,16 +106,10 @@ fn difference(format: Format, old: &[u8], new: &[u8]) -> String {
 }
 
 fn change(node: &Renumbered) -> String {
-    let number = |numbers: Option<_>| {
-        numbers.map_or_else(
-            || "without a number".to_owned(),
-            |numbers: Numbers| numbers.to_string(),
-        )
+    let number = |numbers: Option<Numbers>| match numbers {
+        Some(numbers) => numbers.to_string(),
+        None => "without a number".to_owned(),
     };
-    format!(
-        "{} was {} and is {}",
-        node.node,
-        number(node.before),
-        number(node.now)
-    )
+    let (before, now) = (number(node.before), number(node.now));
+    format!("{} was {before} and is {now}", node.node)
 }

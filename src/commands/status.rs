@@ -95,11 +95,9 @@ pub(super) fn look(
 
 /// The container that a word means: one of that name before those whose id begins so.
 fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Container> {
-    if containers
-        .iter()
-        .any(|one| one.name.as_deref() == Some(word) || one.id == word)
-    {
-        containers.retain(|one| one.name.as_deref() == Some(word) || one.id == word);
+    let is_it = |one: &Container| one.name.as_deref() == Some(word) || one.id == word;
+    if containers.iter().any(is_it) {
+        containers.retain(is_it);
     } else {
         containers.retain(|one| !word.is_empty() && one.is_called(word));
     }
