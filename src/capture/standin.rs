@@ -89,26 +89,18 @@ fn header(machine: u16, program_headers: usize) -> Vec<u8> {
     const SHARED_OBJECT: u16 = 3;
     let mut header = b"\x7fELF\x02\x01\x01".to_vec();
     header.resize(16, 0);
-    header.extend(SHARED_OBJECT.to_le_bytes());
-    header.extend(machine.to_le_bytes());
+    header.extend([SHARED_OBJECT, machine].map(u16::to_le_bytes).concat());
     header.extend(1_u32.to_le_bytes());
-    header.extend(0_u64.to_le_bytes());
-    header.extend((HEADER_BYTES as u64).to_le_bytes());
-    header.extend(0_u64.to_le_bytes());
+    let places = [0, HEADER_BYTES as u64, 0];
+    header.extend(places.map(u64::to_le_bytes).concat());
     header.extend(0_u32.to_le_bytes());
-    let counts = [
-        HEADER_BYTES,
-        PROGRAM_HEADER_BYTES,
-        program_headers,
-        64,
-        0,
-        0,
-    ];
+    let of_program = [HEADER_BYTES, PROGRAM_HEADER_BYTES, program_headers];
     header.extend(
-        counts
-            .iter()
-            .flat_map(|count| (*count as u16).to_le_bytes()),
+        of_program
+            .map(|count| (count as u16).to_le_bytes())
+            .concat(),
     );
+    header.extend([64, 0, 0].map(u16::to_le_bytes).concat());
     header
 }
 
@@ -135,13 +127,13 @@ impl Body {
     }
 
     fn dynamic(&mut self, summary: &Summary) -> (usize, usize) {
-        let mut strings = Strings { bytes: vec![0] };
+        let mut strings = vec![0];
         let mut entries: Vec<(u64, u64)> = Vec::new();
         for name in &summary.needed {
-            entries.push((TAG_NEEDED, strings.add(name).into()));
+            entries.push((TAG_NEEDED, add(&mut strings, name).into()));
         }
         if let Some(name) = &summary.soname {
-            entries.push((TAG_SONAME, strings.add(name).into()));
+            entries.push((TAG_SONAME, add(&mut strings, name).into()));
         }
         if !summary.version_needs.is_empty() {
             let (table, count) = version_needs(summary, &mut strings);
@@ -149,7 +141,7 @@ impl Body {
             entries.push((TAG_VERSION_NEEDS, start as u64));
             entries.push((TAG_VERSION_NEEDS_COUNT, count as u64));
         }
-        let (start, length) = self.place(&strings.bytes);
+        let (start, length) = self.place(&strings);
         entries.push((TAG_STRINGS, start as u64));
         entries.push((TAG_STRINGS_SIZE, length as u64));
         entries.push((0, 0));
@@ -159,22 +151,17 @@ impl Body {
     }
 }
 
-struct Strings {
-    bytes: Vec<u8>,
-}
-
-impl Strings {
-    fn add(&mut self, text: &str) -> u32 {
-        let at = self.bytes.len();
-        self.bytes.extend(text.as_bytes());
-        self.bytes.push(0);
-        // The summary limits the names to a few thousand of four KiB each.
-        u32::try_from(at).unwrap_or_default()
-    }
+/// Gives the place of a text in the table of strings.
+fn add(strings: &mut Vec<u8>, text: &str) -> u32 {
+    let at = strings.len();
+    strings.extend(text.as_bytes());
+    strings.push(0);
+    // The summary limits the names to a few thousand of four KiB each.
+    u32::try_from(at).unwrap_or_default()
 }
 
 /// `Elf64_Verneed` with its `Elf64_Vernaux`, library by library, and the number of libraries.
-fn version_needs(summary: &Summary, strings: &mut Strings) -> (Vec<u8>, usize) {
+fn version_needs(summary: &Summary, strings: &mut Vec<u8>) -> (Vec<u8>, usize) {
     const BYTES: u32 = 16;
     let mut libraries: BTreeMap<&str, Vec<&VersionNeed>> = BTreeMap::new();
     for need in &summary.version_needs {
@@ -186,14 +173,14 @@ fn version_needs(summary: &Summary, strings: &mut Strings) -> (Vec<u8>, usize) {
         let length = BYTES * (1 + needs.len() as u32);
         let next = if index + 1 < count { length } else { 0 };
         table.extend([1, needs.len() as u16].map(u16::to_le_bytes).concat());
-        let fields = [strings.add(library), BYTES, next];
+        let fields = [add(strings, library), BYTES, next];
         table.extend(fields.map(u32::to_le_bytes).concat());
         for (index, need) in needs.iter().enumerate() {
             let next = if index + 1 < needs.len() { BYTES } else { 0 };
             let flags = if need.weak { WEAK } else { 0 };
             table.extend(0_u32.to_le_bytes());
             table.extend([flags, 0].map(u16::to_le_bytes).concat());
-            let fields = [strings.add(&need.version), next];
+            let fields = [add(strings, &need.version), next];
             table.extend(fields.map(u32::to_le_bytes).concat());
         }
     }
