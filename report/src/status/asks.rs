@@ -57,7 +57,6 @@ pub(super) fn unanswered(
     }
     let nothing =
         |reason: String, remedy: &str| Some(Verdict::bad(State::NothingGiven, reason, remedy));
-    let is_ours = |key: &&String| *key == DOMAIN || key.starts_with(PREFIX);
     let variables = || {
         config
             .process
@@ -66,7 +65,7 @@ pub(super) fn unanswered(
             .filter_map(|variable| variable.split_once('='))
     };
     let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
-    let annotation = config.annotations.keys().find(is_ours);
+    let annotation = config.annotations.keys().find(|key| is_ours(key));
     // One that is for another container of its pod asks for nothing here.
     let asks = annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
     let asks = match (asks, variable) {
@@ -122,13 +121,17 @@ fn is_variable(name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
+fn is_ours(key: &str) -> bool {
+    key == DOMAIN || key.starts_with(PREFIX)
+}
+
 /// Whether a key that is not ours resembles one: `onlaod.dev/nic`, `onload/nic`, `onload-dev.nic`, `Onload.dev/nic`.
 fn is_near(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     let begin = |most: usize| domain.chars().take(most).collect::<String>().to_lowercase();
     let own = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
-    let is_ours = key == DOMAIN || key.starts_with(PREFIX);
-    !is_ours && (begin(COMPARED) == "onload" || own(&begin(COMPARED)) || own(&begin(DOMAIN.len())))
+    !is_ours(key)
+        && (begin(COMPARED) == "onload" || own(&begin(COMPARED)) || own(&begin(DOMAIN.len())))
 }
 
 fn is_near_variable(name: &str) -> bool {

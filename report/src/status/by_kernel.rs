@@ -148,26 +148,21 @@ fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
     if value("EF_DONT_ACCELERATE").is_some_and(|value| value != b"0") {
         return Some(Cause::Forbidden);
     }
-    let names = |text: &[u8]| -> Vec<String> {
-        let text = String::from_utf8_lossy(text).into_owned();
-        text.split_whitespace().map(str::to_owned).collect()
-    };
-    let shown = |text: &[u8]| String::from_utf8_lossy(text).chars().take(SHOWN).collect();
-    let is_listed = |listed: &[String], name: &String| listed.contains(name);
-    if let Some(text) = value("EF_INTERFACE_WHITELIST") {
-        let listed = names(text);
-        if !accelerated.iter().any(|name| is_listed(&listed, name)) {
-            return Some(Cause::Interfaces {
-                variable: "EF_INTERFACE_WHITELIST",
-                value: shown(text),
-            });
+    // Whether those that are listed are left.
+    for (variable, is_left) in [
+        ("EF_INTERFACE_WHITELIST", true),
+        ("EF_INTERFACE_BLACKLIST", false),
+    ] {
+        let Some(text) = value(variable) else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(text);
+        let listed: Vec<&str> = text.split_whitespace().collect();
+        let mut names = accelerated.iter();
+        if !names.any(|name| listed.contains(&name.as_str()) == is_left) {
+            let value = text.chars().take(SHOWN).collect();
+            return Some(Cause::Interfaces { variable, value });
         }
     }
-    let text = value("EF_INTERFACE_BLACKLIST")?;
-    let listed = names(text);
-    let is_every = accelerated.iter().all(|name| is_listed(&listed, name));
-    is_every.then(|| Cause::Interfaces {
-        variable: "EF_INTERFACE_BLACKLIST",
-        value: shown(text),
-    })
+    None
 }
