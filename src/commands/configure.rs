@@ -64,12 +64,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     let work = files.into_iter();
     let work = work.map(|file| decide(&host, args, file, printer));
     let mut work = work.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut policy = PolicyFile::open(&host, global, args)?;
-    if let Some(policy) = policy.as_ref().filter(|policy| policy.file.is_some()) {
-        printer.has_read(&policy.shown);
-    }
-    let edited = policy.as_ref().map(|policy| policy.decide(args));
-    let edited = edited.transpose()?.flatten();
+    let policy = PolicyFile::open(&host, global, args, printer)?;
     for warning in work.iter().flat_map(|work| &work.decision.warnings) {
         printer.warning(warning);
     }
@@ -90,10 +85,10 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         ));
     }
     if args.dry_run {
-        show(&work, policy.as_ref(), edited.as_deref(), printer)?;
+        show(&work, policy.as_ref(), printer)?;
     } else {
-        if let (Some(policy), Some(text)) = (&mut policy, &edited) {
-            policy.write(&host, text, printer)?;
+        if let Some(policy) = policy {
+            policy.write(&host, printer)?;
         }
         // One that knows no CDI has none to turn on.
         let is_settled = cdi.is_on || cdi.too_old.is_some();
@@ -105,17 +100,12 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     Ok(answer(&work))
 }
 
-fn show(
-    work: &[Work],
-    policy: Option<&PolicyFile>,
-    edited: Option<&str>,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+fn show(work: &[Work], policy: Option<&PolicyFile>, printer: &mut Printer) -> anyhow::Result<()> {
     for work in work {
         work.file.show(&work.decision, printer)?;
     }
     if let Some(policy) = policy {
-        policy.show(edited, printer)?;
+        policy.show(printer)?;
     }
     for work in work.iter().filter(|work| work.held.is_held()) {
         printer.warning(work.file.what_stays(&work.held));
@@ -299,10 +289,17 @@ struct PolicyFile {
     /// None where the host has none yet; the one of a file that was named has to be there.
     directory: Option<ConfigDir>,
     file: Option<ConfigFile>,
+    /// None where it stays.
+    edited: Option<String>,
 }
 
 impl PolicyFile {
-    fn open(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<Option<Self>> {
+    fn open(
+        host: &Host,
+        global: &Global,
+        args: &Configure,
+        printer: &mut Printer,
+    ) -> anyhow::Result<Option<Self>> {
         if args.allow.is_empty() {
             return Ok(None);
         }
@@ -320,10 +317,20 @@ impl PolicyFile {
             shown,
             directory,
             file: None,
+            edited: None,
         };
         if let Some(directory) = &policy.directory {
             policy.file = directory.read(policy.name())?;
         }
+        if policy.file.is_some() {
+            printer.has_read(&policy.shown);
+        }
+        let old = policy.text().unwrap_or_default();
+        let new = policy::allow(old, &args.allow).with_context(|| {
+            let path = policy.shown.display();
+            format!("allowing classes in {path}, which is left as it is")
+        })?;
+        policy.edited = (new != old).then_some(new);
         Ok(Some(policy))
     }
 
@@ -335,24 +342,18 @@ impl PolicyFile {
         self.file.as_ref().map(|file| file.text.as_str())
     }
 
-    /// None where it stays.
-    fn decide(&self, args: &Configure) -> anyhow::Result<Option<String>> {
-        let old = self.text().unwrap_or_default();
-        let path = self.shown.display();
-        let new = policy::allow(old, &args.allow)
-            .with_context(|| format!("allowing classes in {path}, which is left as it is"))?;
-        Ok((new != old).then_some(new))
-    }
-
-    fn show(&self, edited: Option<&str>, printer: &mut Printer) -> anyhow::Result<()> {
-        match edited {
-            Some(_) => print_diff(&self.shown, self.text(), edited, printer)?,
+    fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
+        match self.edited.as_deref() {
+            Some(new) => print_diff(&self.shown, self.text(), Some(new), printer)?,
             None => printer.note(nothing_to_change(&self.shown)),
         }
         Ok(())
     }
 
-    fn write(&mut self, host: &Host, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
+    fn write(mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<()> {
+        let Some(text) = &self.edited else {
+            return Ok(());
+        };
         let directory = match self.directory.take() {
             Some(directory) => directory,
             None => on_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
