@@ -118,14 +118,15 @@ impl fmt::Display for Remedy {
             Remedy::Run { run } => write!(f, "run: {run}"),
             Remedy::Write {
                 file,
-                section: None,
+                section,
                 line,
-            } => write!(f, "write to {}: {line}", file.display()),
-            Remedy::Write {
-                file,
-                section: Some(section),
-                line,
-            } => write!(f, "write to {} under {section}: {line}", file.display()),
+            } => {
+                write!(f, "write to {}", file.display())?;
+                if let Some(section) = section {
+                    write!(f, " under {section}")?;
+                }
+                write!(f, ": {line}")
+            }
             Remedy::Install { install, from } => write!(f, "install {install} from {from}"),
         }
     }

@@ -348,11 +348,7 @@ impl Facts {
         let first = self.processes.first();
         let pinning = self.processes.iter().filter(pins);
         let limit = |process: &Process| process.memlock;
-        let smallest = pinning.filter_map(limit).min_by_key(|limit| match limit {
-            Limit::Bytes(bytes) => *bytes,
-            Limit::Unlimited => u64::MAX,
-        });
-        smallest.or(first.and_then(limit))
+        pinning.filter_map(limit).min().or(first.and_then(limit))
     }
 
     pub(super) fn is_cut(&self) -> bool {

@@ -65,10 +65,10 @@ pub(super) enum Preload {
 }
 
 /// In bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Limit {
-    Unlimited,
     Bytes(u64),
+    Unlimited,
 }
 
 pub(super) fn directory(pid: u32) -> PathBuf {
