@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Resolved, Spec, to_json};
+use onload_cdi::{
+    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Resolved, Spec, to_json,
+};
 
 use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, Listing, Show};
@@ -55,40 +57,18 @@ type Line = (String, String);
 /// The edits as headings with their lines. An edit that several devices bring is shown once, as a container
 /// has it once.
 fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
+    let alone = |text: String| (text, String::new());
+    let nodes = edits.device_nodes.iter().map(node).collect();
+    let variables = edits.env.iter().cloned().map(alone).collect();
+    let interfaces = edits.net_devices.iter().map(interface).collect();
+    let groups = edits.additional_gids.iter().map(ToString::to_string);
     let mut sections: Vec<(&'static str, Vec<Line>)> = vec![
-        (
-            "device nodes",
-            edits.device_nodes.iter().map(node).collect(),
-        ),
+        ("device nodes", nodes),
         ("mounts", edits.mounts.iter().map(mount).collect()),
-        (
-            "variables",
-            edits
-                .env
-                .iter()
-                .map(|e| (e.clone(), String::new()))
-                .collect(),
-        ),
+        ("variables", variables),
         ("hooks", edits.hooks.iter().map(hook).collect()),
-        (
-            "network interfaces",
-            edits
-                .net_devices
-                .iter()
-                .map(|device| {
-                    let host = format!("{} of the host", device.host_interface_name);
-                    (device.name.clone(), host)
-                })
-                .collect(),
-        ),
-        (
-            "groups",
-            edits
-                .additional_gids
-                .iter()
-                .map(|gid| (gid.to_string(), String::new()))
-                .collect(),
-        ),
+        ("network interfaces", interfaces),
+        ("groups", groups.map(alone).collect()),
         (
             "cache and memory bandwidth",
             edits.intel_rdt.iter().map(rdt).collect(),
@@ -124,6 +104,11 @@ fn hook(hook: &Hook) -> Line {
     let words = hook.args.get(1..).unwrap_or_default().join(" ");
     let stage = format!("stage {}", hook.hook_name);
     (format!("{} {words}", hook.path), stage)
+}
+
+fn interface(device: &NetDevice) -> Line {
+    let host = format!("{} of the host", device.host_interface_name);
+    (device.name.clone(), host)
 }
 
 fn rdt(class: &IntelRdt) -> Line {
