@@ -15,17 +15,13 @@ use crate::commands::interrupt::Interrupt;
 const LOADING: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(50);
 
-fn command(line: &[String]) -> Command {
-    let mut command = Command::new(line.first().map_or("", String::as_str));
+fn spawn(line: &[String]) -> anyhow::Result<Child> {
+    let program = line.first().map_or("", String::as_str);
+    let mut command = Command::new(program);
     command.args(line.iter().skip(1)).process_group(0);
     command.stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn spawn(line: &[String]) -> anyhow::Result<Child> {
-    let program = line.first().map_or("", String::as_str);
-    let child = command(line).spawn();
+    let child = command.spawn();
     child.with_context(|| format!("running {program}"))
 }
 
