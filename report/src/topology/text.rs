@@ -88,19 +88,17 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
     for function in &bus.functions {
         let (first, rest) = branch();
         lines.push(line(Kind::Part, &first, &rest, function_text(function)));
-        let details = format!("{rest}  ");
-        for text in function.gpu.iter().flat_map(Gpu::details) {
-            lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
-        }
-        for device in function.telling() {
-            let text = device_text(device);
-            lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
-        }
-        for group in fold(&function.virtual_functions) {
+        let gpu = function.gpu.iter().flat_map(Gpu::details);
+        let devices = function.telling().map(device_text);
+        let groups = fold(&function.virtual_functions).into_iter();
+        let groups = groups.map(|group| {
             let held = held_by(&group.holders).map(|held| format!(", {held}"));
             let (name, what) = (group.name(), group.what());
-            let text = format!("{name}: {what}{}", held.unwrap_or_default());
-            lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
+            format!("{name}: {what}{}", held.unwrap_or_default())
+        });
+        let (first, rest) = (format!("{rest}  "), format!("{rest}    "));
+        for text in gpu.chain(devices).chain(groups) {
+            lines.push(line(Kind::Detail, &first, &rest, text));
         }
     }
 }
