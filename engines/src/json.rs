@@ -35,8 +35,8 @@ struct Member {
 #[derive(Clone, Debug)]
 struct Style {
     /// The line ending and the indentation of one level; `None` for a text on one line.
-    lines: Option<(String, String)>,
-    colon: String,
+    lines: Option<(&'static str, String)>,
+    colon: &'static str,
 }
 
 impl JsonText {
@@ -132,33 +132,22 @@ impl JsonText {
 
     fn style(&self) -> anyhow::Result<Style> {
         let root = self.root()?;
-        let default_lines = Some(("\n".to_owned(), DEFAULT_INDENT.to_owned()));
         let Some(first) = root.members.first() else {
             return Ok(Style {
-                lines: default_lines,
-                colon: ": ".to_owned(),
+                lines: Some(("\n", DEFAULT_INDENT.to_owned())),
+                colon: ": ",
             });
         };
         let before = self.text.get(root.span.start + 1..first.start);
         let before = before.unwrap_or_default();
-        let lines = before.rfind('\n').map(|end| {
-            let indent = before.get(end + 1..).unwrap_or_default();
-            let line_end = if before.contains("\r\n") {
-                "\r\n"
-            } else {
-                "\n"
-            };
-            (line_end.to_owned(), indent.to_owned())
-        });
+        let is_dos = before.contains("\r\n");
+        let line_end = if is_dos { "\r\n" } else { "\n" };
+        let indent = before.rsplit_once('\n').map(|(_, indent)| indent);
         let spaced = self.text.get(..first.value.start);
-        let colon = if spaced.is_some_and(|text| text.ends_with(':')) {
-            ":"
-        } else {
-            ": "
-        };
+        let is_tight = spaced.is_some_and(|text| text.ends_with(':'));
         Ok(Style {
-            lines,
-            colon: colon.to_owned(),
+            lines: indent.map(|indent| (line_end, indent.to_owned())),
+            colon: if is_tight { ":" } else { ": " },
         })
     }
 
