@@ -2,9 +2,9 @@
 
 use onload_core::class::Class;
 use onload_core::config::Config;
-use toml_edit::{Array, Item, Value};
+use toml_edit::{Array, Value};
 
-use crate::toml::{array, parse, render, section};
+use crate::toml::{array, get, parse, render, section};
 
 const SECTION: &str = "annotations";
 const KEY: &str = "allow";
@@ -44,22 +44,18 @@ fn added(text: &str, classes: &[Class]) -> anyhow::Result<String> {
 
 /// Puts the setting where the packaged file shows its default, below its explanation.
 fn uncommented(text: &str, classes: &[Class]) -> Option<String> {
-    let document = parse(text).ok()?;
-    let has_key = document.get(SECTION).and_then(|section| section.get(KEY));
+    if get(&*parse(text).ok()?, &[SECTION, KEY]).is_some() {
+        return None;
+    }
     let header = text.find(&format!("\n[{SECTION}]\n"))? + 1;
     let inside = text.get(header + 1..)?;
     let end = inside.find("\n[").unwrap_or(inside.len());
     let line = inside.get(..end)?.find(&format!("\n{SHOWN}\n"))?;
-    if has_key.is_some() {
-        return None;
-    }
     let start = header + 1 + line + 1;
     let list: Array = classes.iter().map(|class| class.as_str()).collect();
     let mut edited = text.to_owned();
-    let setting = format!(
-        "{KEY} = {}",
-        Item::Value(Value::Array(list)).to_string().trim()
-    );
+    let list = Value::Array(list).to_string();
+    let setting = format!("{KEY} = {}", list.trim());
     edited.replace_range(start..start + SHOWN.len(), &setting);
     Some(edited)
 }

@@ -15,17 +15,10 @@ pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
 /// It is an error if serialising it would change it (toml_edit writes only line feeds).
 pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     let error = |error: toml_edit::TomlError| {
-        let line = error.span().map_or(0, |span| span.start);
-        let line = text
-            .get(..line)
-            .map_or(0, |text| text.matches('\n').count())
-            + 1;
-        let message = error
-            .message()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let start = error.span().map_or(0, |span| span.start);
+        let above = text.get(..start).unwrap_or_default();
+        let line = above.matches('\n').count() + 1;
+        let message = error.message().lines().next().unwrap_or_default();
         anyhow!("line {line}: {message}")
     };
     let document = text.parse::<DocumentMut>().map_err(error)?;
