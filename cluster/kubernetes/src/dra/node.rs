@@ -19,7 +19,7 @@ use super::driver::Driver;
 use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
 use super::kubelet::KubeletFiles;
 use super::names::NodeName;
-use super::publish::{Published, Publisher, WRITE_INTERVAL};
+use super::publish::{Publisher, WRITE_INTERVAL};
 use crate::observe::metrics::Metrics;
 
 /// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the
@@ -72,7 +72,6 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) {
     let (registered_sender, registered) = watch::channel(Registered::default());
-    let (published, _kept) = watch::channel(Published::default());
     let (dra, classes) = watch::channel(BTreeSet::new());
     let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
     let (device_classes, of_device_classes) = watch::channel(Told::default());
@@ -120,7 +119,7 @@ pub async fn run(
     let counting = tokio::spawn(amounts.run(none));
     join!(
         driver.run(registered_sender, of_device_classes, stop),
-        publisher.run(published)
+        publisher.run()
     );
     deciding.abort();
     counting.abort();

@@ -49,12 +49,7 @@ async fn asked_exactly(server: &ApiServer, wanted: &[(&str, usize)]) {
 
 async fn all_published(drivers: &[Driver]) {
     for driver in drivers {
-        let mut published = driver.published.clone();
-        let wait = published.wait_for(|published| published.pools.len() == 2);
-        tokio::time::timeout(crate::support::PATIENCE, wait)
-            .await
-            .unwrap()
-            .unwrap();
+        driver.published_is(&[Class::Nic, Class::Vfio]).await;
     }
 }
 

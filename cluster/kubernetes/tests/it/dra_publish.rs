@@ -13,7 +13,7 @@ use crate::support::offers::{offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
 use onload_host::offers::Offer;
-use onload_kubernetes::dra::slices::{Features, UNHEALTHY};
+use onload_kubernetes::dra::slices::UNHEALTHY;
 use serde_json::{Value, json};
 
 const NIC: &str = "n1-onload-dev-nic-0";
@@ -97,12 +97,9 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_four_things_then()
     ];
     let wanted = wanted.map(|(what, times)| (what.to_owned(), times));
     assert_eq!(server.counts(), BTreeMap::from(wanted));
-    let mut published = driver.published.clone();
-    let told = published
-        .wait_for(|published| published.pools.len() == 2)
-        .await
-        .unwrap();
-    assert_eq!(told.pools[&Class::Nic].features, Features::ALL);
+    driver.published_is(&[Class::Nic, Class::Vfio]).await;
+    let nic = &slices[NIC].spec.devices.as_ref().unwrap()[0];
+    assert_eq!(nic.allow_multiple_allocations, Some(true));
 }
 
 #[tokio::test]
@@ -115,11 +112,7 @@ async fn a_driver_that_finds_its_slices_writes_nothing() {
     assert_eq!(server.slices().len(), 2);
     server.forget_asked();
     let second = Driver::start(&server, "n1", offers());
-    let mut published = second.published.clone();
-    published
-        .wait_for(|published| published.pools.len() == 2)
-        .await
-        .unwrap();
+    second.published_is(&[Class::Nic, Class::Vfio]).await;
     assert_eq!(writes(&server), 0);
 }
 
@@ -243,13 +236,7 @@ async fn slots_stay_devices_while_a_claim_holds_one() {
     server.put_claim("default", "c", claim("n1/nic", "ens1-slot-3"));
     server.forget_asked();
     let driver = Driver::start(&server, "n1", vec![nic()]);
-    let mut published = driver.published.clone();
-    let told = published
-        .wait_for(|published| !published.pools.is_empty())
-        .await
-        .unwrap()
-        .clone();
-    assert!(!told.pools[&Class::Nic].features.sharing);
+    driver.published_is(&[Class::Nic]).await;
     assert_eq!(devices(&server.slices()).len(), 10);
     assert_eq!(server.counts()["list resourceclaims"], 1);
     driver.stop().await;
@@ -268,9 +255,7 @@ async fn what_kubelet_deletes_comes_back_while_names_wait_for_a_claim() {
     server.put_claim("default", "c", claim("n1/nic", "ens1-slot-3"));
     // The claim is looked at again in minutes: longer than a test waits.
     let driver = Driver::start(&server, "n1", vec![nic()]);
-    let mut published = driver.published.clone();
-    let told = published.wait_for(|published| !published.pools.is_empty());
-    told.await.unwrap();
+    driver.published_is(&[Class::Nic]).await;
     server.delete_slices_of("n1");
     server.until(|slices| devices(slices).len() == 10).await;
 }
@@ -535,12 +520,13 @@ async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
     let server = ApiServer::start(Gates::ON).await;
     let mut offers = vfs(4096);
     let driver = Driver::start(&server, "n1", offers.clone());
-    let mut published = driver.published.clone();
     for (slices, generation) in [(32, 1), (64, 2)] {
-        let told = published
-            .wait_for(|published| published.pools.values().any(|pool| pool.slices == slices))
-            .await;
-        assert_eq!(told.unwrap().pools[&Class::Vfio].devices, 4096);
+        let told = [
+            format!("onload_kubernetes_slices {slices}\n"),
+            "onload_kubernetes_published_devices{class=\"vfio\"} 4096\n".to_owned(),
+        ];
+        let is_told = |text: &str| told.iter().all(|line| text.contains(line));
+        driver.until_measured(is_told).await;
         let there = server.slices();
         assert_eq!((there.len(), devices(&there).len()), (slices, 4096));
         assert!(is_whole(&there, "n1/vfio"));

@@ -4,9 +4,8 @@
 //! says that it has forgotten. kubelet deletes all slices of its node when it starts, and ours half a minute
 //! after we are gone; each deletion is such a change, and what is missing is written again.
 
-mod publisher;
 mod run;
 mod server;
 mod session;
 
-pub use publisher::{Published, PublishedPool, Publisher, WRITE_INTERVAL};
+pub use session::{Publisher, WRITE_INTERVAL};

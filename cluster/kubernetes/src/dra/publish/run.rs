@@ -1,7 +1,7 @@
 //! One session after the other.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
@@ -9,28 +9,30 @@ use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::publisher::{Published, Publisher};
-use super::session::Session;
+use super::session::{Publisher, Session};
 use crate::dra::api::ApiError;
 use crate::dra::classes::Told;
 
+/// A session that lasted so long was a good one.
+const GOOD: Duration = Duration::from_secs(30);
+
 impl Publisher {
     /// Until the program ends.
-    pub async fn run(mut self, published: watch::Sender<Published>) {
+    pub async fn run(mut self) {
         let (mut stop, mut registered) = (self.stop.clone(), self.registered.clone());
         let mut backoff = Backoff::default();
         let mut said = Said::default();
         while self.is_registered().await && self.has_work().await {
-            let mut session = Session::new(&mut self, &published);
+            let begun = Instant::now();
             let ended = tokio::select! {
-                ended = session.run() => ended,
+                ended = Session::new(&mut self).run() => ended,
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = registered.wait_for(|registered| !registered.now) => {
                     tracing::info!("kubelet does not know the driver; its ResourceSlices are left to it");
                     continue;
                 }
             };
-            if session.was_good() {
+            if begun.elapsed() > GOOD {
                 backoff = Backoff::default();
                 said.clear();
             }

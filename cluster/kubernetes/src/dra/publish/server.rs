@@ -22,11 +22,6 @@ struct Slice {
 }
 
 impl Server {
-    /// Forgets the slices, and not the generations: they are listed anew.
-    pub(super) fn clear(&mut self) {
-        self.slices.clear();
-    }
-
     /// A slice as the server has it.
     pub(super) fn note(&mut self, name: String, listed: Listed) {
         let generation = self.generations.entry(listed.pool.clone()).or_default();

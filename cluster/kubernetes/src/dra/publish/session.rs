@@ -14,13 +14,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, sleep_until};
 
-use super::publisher::{Published, PublishedPool, Publisher};
 use super::server::Server;
+use crate::dra::Registered;
 use crate::dra::api::{Api, ApiError, Run, Watch};
-use crate::dra::classes::send;
-use crate::dra::names::DraNames;
+use crate::dra::classes::Told;
+use crate::dra::names::{DraNames, NodeName};
 use crate::dra::slices::{Features, Fingerprint, Listed, Pool, Wanted, lost, probe};
 use crate::host_state::Snapshot;
+use crate::observe::metrics::Metrics;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
 const AT_ONCE: usize = 4;
@@ -31,15 +32,34 @@ const HELD: Duration = Duration::from_secs(300);
 const QUIET: Duration = Duration::from_secs(120);
 /// How often a watch is begun where it has ended, before all is listed.
 const TRIES: usize = 5;
-/// A session that lasted so long was a good one.
-const GOOD: Duration = Duration::from_secs(30);
+
+/// How often the slices of a pool are written at most: each write is an event for each scheduler.
+pub const WRITE_INTERVAL: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub struct Publisher {
+    pub api: Api,
+    pub node: NodeName,
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub registered: watch::Receiver<Registered>,
+    pub classes: watch::Receiver<BTreeSet<Class>>,
+    /// The classes of which that is not known yet: their slices are left as they are.
+    pub undecided: watch::Receiver<BTreeSet<Class>>,
+    /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
+    pub device_classes: watch::Receiver<Told>,
+    pub metrics: Arc<Metrics>,
+    /// [`WRITE_INTERVAL`].
+    pub write_interval: Duration,
+    /// Whether the program ends. The slices stay then: a successor may be there already, and if none comes,
+    /// kubelet deletes them.
+    pub stop: watch::Receiver<bool>,
+}
 
 /// What the watch tells of a slice.
 type Head = PartialObjectMeta<ResourceSlice>;
 
 pub(super) struct Session<'p> {
     publisher: &'p mut Publisher,
-    published: &'p watch::Sender<Published>,
     api: Api,
     uid: String,
     server: Server,
@@ -59,7 +79,6 @@ pub(super) struct Session<'p> {
     left_alone: Option<Instant>,
     left_out: BTreeSet<String>,
     said: Said,
-    begun: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,14 +102,10 @@ struct Written {
 }
 
 impl<'p> Session<'p> {
-    pub(super) fn new(
-        publisher: &'p mut Publisher,
-        published: &'p watch::Sender<Published>,
-    ) -> Session<'p> {
+    pub(super) fn new(publisher: &'p mut Publisher) -> Session<'p> {
         Session {
             api: publisher.api.clone(),
             publisher,
-            published,
             uid: String::new(),
             server: Server::default(),
             features: Features::NONE,
@@ -104,17 +119,11 @@ impl<'p> Session<'p> {
             left_alone: None,
             left_out: BTreeSet::new(),
             said: Said::default(),
-            begun: Instant::now(),
         }
     }
 
-    /// Whether it went well for a while.
-    pub(super) fn was_good(&self) -> bool {
-        self.begun.elapsed() > GOOD
-    }
-
     /// Until nobody looks at the host any more.
-    pub(super) async fn run(&mut self) -> Result<(), ApiError> {
+    pub(super) async fn run(mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
         let uid = self.api.node_uid(&node).await?;
         self.uid = uid.with_context(|| {
@@ -124,7 +133,6 @@ impl<'p> Session<'p> {
         })?;
         self.probe().await?;
         let server = &mut self.server;
-        server.clear();
         let each = |slice: ResourceSlice| server.note(name_of(&slice), Listed::of(&slice));
         let version = self.api.slices(&node, each).await?;
         let mut watch = self.api.watch_slices(&node, &version).await?;
@@ -272,7 +280,8 @@ impl<'p> Session<'p> {
             offers: &snapshot.offers,
             settings: &snapshot.settings,
         };
-        let mut published = Published::default();
+        // A class whose turn to be written is later keeps its number.
+        let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
         for class in classes {
@@ -289,8 +298,7 @@ impl<'p> Session<'p> {
             if let Some(generation) = self.server.generation(pool.name(), &slices) {
                 if let Some(wait) = self.writes_in(class) {
                     self.due_in(wait);
-                    let before = self.published.borrow().pools.get(&class).cloned();
-                    published.pools.extend(before.map(|pool| (class, pool)));
+                    published.remove(&class);
                     continue;
                 }
                 match self.write(&pool, generation).await? {
@@ -298,14 +306,7 @@ impl<'p> Session<'p> {
                     other => return Ok(other),
                 };
             }
-            if pool.devices() > 0 {
-                let pool = PublishedPool {
-                    devices: pool.devices(),
-                    slices: pool.slices(),
-                    features,
-                };
-                published.pools.insert(class, pool);
-            }
+            published.insert(class, pool.devices());
         }
         let undecided = self.publisher.undecided.borrow_and_update().clone();
         let is_left = |pool: Option<&str>| match pool {
@@ -319,7 +320,12 @@ impl<'p> Session<'p> {
             self.server.forget(&stray);
             tracing::info!(slice = stray, "ResourceSlice deleted");
         }
-        self.tell(published, left_out);
+        for reason in left_out.difference(&self.left_out) {
+            tracing::warn!(%reason, "left out");
+        }
+        self.left_out = left_out;
+        let metrics = &self.publisher.metrics;
+        metrics.published(self.server.len(), &published);
         Ok(Round::Done)
     }
 
@@ -332,7 +338,13 @@ impl<'p> Session<'p> {
 
     fn classes(&mut self, snapshot: &Snapshot) -> Vec<Class> {
         let offered = self.publisher.classes.borrow_and_update();
-        let classes = snapshot.settings.classes.as_slice().iter().copied();
+        let classes = snapshot
+            .config
+            .kubernetes
+            .classes
+            .as_slice()
+            .iter()
+            .copied();
         classes.filter(|class| offered.contains(class)).collect()
     }
 
@@ -416,20 +428,6 @@ impl<'p> Session<'p> {
         tracing::warn!(%lost, "the API server no longer keeps all of a ResourceSlice; it is written without");
         self.features = self.features.without(lost);
         Ok(Round::Changed)
-    }
-
-    fn tell(&mut self, published: Published, left_out: BTreeSet<String>) {
-        for reason in left_out.difference(&self.left_out) {
-            tracing::warn!(%reason, "left out");
-        }
-        self.left_out = left_out;
-        let counts = Class::ALL.into_iter().map(|class| {
-            let pool = published.pools.get(&class);
-            (class, pool.map_or(0, |pool| pool.devices))
-        });
-        let counts: BTreeMap<Class, usize> = counts.collect();
-        self.publisher.metrics.published(self.server.len(), &counts);
-        send(self.published, published);
     }
 }
 

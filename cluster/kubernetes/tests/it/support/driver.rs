@@ -12,7 +12,7 @@ use onload_kubernetes::dra::amounts::Amounts;
 use onload_kubernetes::dra::api::{Access, Api};
 use onload_kubernetes::dra::classes::Told;
 use onload_kubernetes::dra::engine::{Engine, Offered, REFUSED, SETTLE};
-use onload_kubernetes::dra::publish::{Published, Publisher, WRITE_INTERVAL};
+use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::observe::metrics::Metrics;
 use tokio::sync::watch;
@@ -30,7 +30,6 @@ pub(crate) struct Driver {
     undecided: watch::Sender<BTreeSet<Class>>,
     device_classes: watch::Sender<Told>,
     stop: watch::Sender<bool>,
-    pub(crate) published: watch::Receiver<Published>,
     pub(crate) metrics: Arc<Metrics>,
     task: JoinHandle<()>,
     kubelet: Option<ListeningKubelet>,
@@ -120,7 +119,6 @@ impl Driver {
         let (classes, of_classes) = watch::channel(BTreeSet::new());
         let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
         let (stop, stopped) = watch::channel(false);
-        let (sender, published) = watch::channel(Published::default());
         let (device_classes, _) = watch::channel(Told::default());
         let metrics = Arc::new(Metrics::default());
         let publisher = Publisher {
@@ -142,9 +140,8 @@ impl Driver {
             undecided,
             device_classes,
             stop,
-            published,
             metrics,
-            task: tokio::spawn(publisher.run(sender)),
+            task: tokio::spawn(publisher.run()),
             kubelet: None,
         }
     }
@@ -178,10 +175,23 @@ impl Driver {
 
     /// Waits until the server has the slices of exactly these classes from this driver.
     pub(crate) async fn published_is(&self, classes: &[Class]) {
-        let mut published = self.published.clone();
-        let is = |now: &Published| now.pools.keys().eq(classes);
-        let is = tokio::time::timeout(PATIENCE, published.wait_for(is)).await;
-        is.unwrap().unwrap();
+        let is_right = |text: &str, class: Class| {
+            let start = format!("onload_kubernetes_published_devices{{class=\"{class}\"}} ");
+            let number = text.lines().find_map(|line| line.strip_prefix(&start));
+            number.is_some_and(|number| (number != "0") == classes.contains(&class))
+        };
+        let is = |text: &str| Class::ALL.into_iter().all(|class| is_right(text, class));
+        self.until_measured(is).await;
+    }
+
+    /// Waits until the metrics of this driver are so.
+    pub(crate) async fn until_measured(&self, is_so: impl Fn(&str) -> bool) {
+        let wait = async {
+            while !is_so(&self.metrics.text()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap();
     }
 
     pub(crate) async fn stop(self) {
