@@ -1,21 +1,19 @@
 //! Serves at a socket. A process that has no file descriptor left goes on when it has one again.
 
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::mem;
 use std::time::Duration;
 
 use onload_sys::text::Chain;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Sleep, sleep, timeout};
-use tokio_stream::Stream;
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Router;
 
-/// The error would come again at once.
+/// An error would come again at once.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Calls that have begun are completed within this time after the end was asked for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -26,7 +24,7 @@ pub(crate) async fn stopped(stop: &watch::Receiver<bool>) {
 }
 
 pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::Receiver<bool>) {
-    let connections = Accept::new(UnixListenerStream::new(listener));
+    let connections = connections(UnixListenerStream::new(listener));
     let served = router.serve_with_incoming_shutdown(connections, stopped(&stop));
     if let Err(error) = served.await {
         tracing::error!(error = %Chain(&error), "serving ended");
@@ -39,48 +37,22 @@ pub(crate) async fn end(stop: watch::Sender<bool>, servers: JoinSet<()>) {
     let _ = timeout(GRACE, servers.join_all()).await;
 }
 
-#[derive(Debug)]
-pub(crate) struct Accept<L> {
-    listener: L,
-    pause: Option<Pin<Box<Sleep>>>,
-    failed: bool,
-}
-
-impl<L> Accept<L> {
-    pub(crate) fn new(listener: L) -> Self {
-        Accept {
-            listener,
-            pause: None,
-            failed: false,
-        }
-    }
-}
-
-impl<S, L: Stream<Item = io::Result<S>> + Unpin> Stream for Accept<L> {
-    type Item = io::Result<S>;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(pause) = &mut this.pause {
-                if pause.as_mut().poll(context).is_pending() {
-                    return Poll::Pending;
+/// The connections that a listener takes. After an error it rests.
+pub(crate) fn connections<S>(
+    listener: impl Stream<Item = io::Result<S>>,
+) -> impl Stream<Item = io::Result<S>> {
+    let mut is_failing = false;
+    let rest = move |taken: io::Result<S>| {
+        let was_failing = mem::replace(&mut is_failing, taken.is_err());
+        async move {
+            if let Err(error) = &taken {
+                if !was_failing {
+                    tracing::error!(%error, "taking a connection failed; trying on");
                 }
-                this.pause = None;
+                sleep(PAUSE).await;
             }
-            match Pin::new(&mut this.listener).poll_next(context) {
-                Poll::Ready(Some(Err(error))) => {
-                    if !this.failed {
-                        tracing::error!(%error, "taking a connection failed; trying on");
-                    }
-                    this.failed = true;
-                    this.pause = Some(Box::pin(sleep(PAUSE)));
-                }
-                ready_or_not => {
-                    this.failed &= ready_or_not.is_pending();
-                    return ready_or_not;
-                }
-            }
+            taken
         }
-    }
+    };
+    listener.then(rest).filter(Result::is_ok)
 }

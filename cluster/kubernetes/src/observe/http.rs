@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use tokio_stream::{Stream, StreamExt};
 
 use super::health::Offered;
 use super::metrics::Metrics;
-use crate::serve::Accept;
+use crate::serve::connections;
 use crate::socket;
 
 /// Connections at a time; the kernel keeps some more waiting.
@@ -75,12 +76,12 @@ async fn listen_at((listen, by): &(Listen, &'static str), pages: &Pages) -> Resu
     Ok(())
 }
 
-async fn take<S>(listener: impl Stream<Item = io::Result<S>> + Unpin, pages: &Pages)
+async fn take<S>(listener: impl Stream<Item = io::Result<S>>, pages: &Pages)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = Accept::new(listener);
+    let mut connections = pin!(connections(listener));
     // The places are never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         let Some(Ok(stream)) = connections.next().await else {
