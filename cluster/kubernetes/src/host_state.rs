@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,9 +12,8 @@ use onload_cdi::{DeviceName, Hook, Registry};
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
+use onload_core::kubernetes_settings::Interface;
 use onload_core::lease::Device as LeasedDevice;
-use onload_core::netdev::address::InterfaceAddress;
 use onload_core::vf::VfConfig;
 use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Offer, Survey};
@@ -37,15 +35,14 @@ pub struct Snapshot {
     pub plan: Plan,
     /// What the host offers, sorted by class and name.
     pub offers: Vec<Offer>,
-    pub settings: KubernetesSettings,
+    pub config: Config,
+    /// Who writes the specifications, as far as is known.
+    pub written_by: WrittenBy,
     /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
     /// arguments is for another device is to be replaced. A class that is not leased has none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
     /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
-    pub cni_pools: BTreeSet<String>,
-    /// The addresses that interfaces have in a container, by the names of their devices.
-    pub netdev_addresses: BTreeMap<String, Vec<InterfaceAddress>>,
     /// What virtual functions are set up to be while a container has them.
     pub vf: BTreeMap<LeasedDevice, VfConfig>,
     /// What is not offered, by name: the class and the reason.
@@ -55,7 +52,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
-    pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config) -> Self {
+    pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config, written_by: WrittenBy) -> Self {
         let mut not_offered: BTreeMap<String, Vec<(Class, String)>> = BTreeMap::new();
         for refused in &survey.inventory.not_offered {
             if let Subject::Device(class) = refused.kind {
@@ -74,14 +71,20 @@ impl Snapshot {
             plan: plan(&offers, &specs, config),
             nodes: nodes_of(&offers, &specs, config),
             offers,
-            settings: config.kubernetes.clone(),
+            config: config.clone(),
+            written_by,
             lease_hooks: lease_hooks(&specs),
-            cni_pools: cni_pools(config),
-            netdev_addresses: netdev_addresses(config),
             vf: functions(&specs),
             not_offered,
             taken: Instant::now(),
         }
+    }
+
+    /// Whether a CNI plugin moves an interface into its container.
+    pub fn is_moved_by_cni(&self, offer: &Offer) -> bool {
+        let pools = offer.pools.iter();
+        let mut pools = pools.filter_map(|pool| self.config.pools.get(pool));
+        pools.any(|pool| pool.mover == Mover::Cni)
     }
 
     /// Why a resource has no device with that id, where discovery knows.
@@ -108,18 +111,6 @@ fn nodes_of(
         .filter(|offer| by(offer) != Interface::DevicePlugin);
     let nodes = offers.map(|offer| ((offer.class, offer.name.clone()), nodes(offer, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
-}
-
-fn cni_pools(config: &Config) -> BTreeSet<String> {
-    let pools = config.pools.iter();
-    let by_cni = pools.filter(|(_, pool)| pool.mover == Mover::Cni);
-    by_cni.map(|(name, _)| name.clone()).collect()
-}
-
-fn netdev_addresses(config: &Config) -> BTreeMap<String, Vec<InterfaceAddress>> {
-    let netdevs = config.netdev.iter();
-    let addresses = netdevs.map(|(name, settings)| (name.clone(), settings.addresses.clone()));
-    addresses.collect()
 }
 
 fn functions(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
@@ -163,7 +154,6 @@ fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
 #[derive(Debug)]
 pub struct SpecNames {
     dirs: Vec<PathBuf>,
-    by_daemon: AtomicBool,
     read: Mutex<(Stamp, Arc<BTreeSet<String>>)>,
 }
 
@@ -177,27 +167,12 @@ impl SpecNames {
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         SpecNames {
             dirs,
-            by_daemon: AtomicBool::new(false),
             read: Mutex::new((None, Arc::default())),
         }
     }
 
     pub fn dirs(&self) -> &[PathBuf] {
         &self.dirs
-    }
-
-    /// Who writes them, as far as is known.
-    pub fn written_by(&self) -> WrittenBy {
-        if self.by_daemon.load(Ordering::Relaxed) {
-            WrittenBy::Daemon
-        } else {
-            WrittenBy::Operator
-        }
-    }
-
-    pub fn set_written_by(&self, by: WrittenBy) {
-        self.by_daemon
-            .store(by == WrittenBy::Daemon, Ordering::Relaxed);
     }
 
     pub fn now(&self) -> Arc<BTreeSet<String>> {

@@ -79,14 +79,15 @@ impl Surveyor {
     /// What the host has now. Its specifications are written first, where that is the daemon's work.
     pub fn look(&mut self) -> Result<Snapshot> {
         let mut survey = self.survey()?;
-        if self.keep_specs(&survey) {
+        let (written_by, has_changed) = self.keep_specs(&survey);
+        if has_changed {
             survey.specs = Registry::scan(self.specs.dirs());
         }
         // No request has to wait for them to be read.
         let _ = self.specs.now();
         let offers = survey.offers();
         self.measure(&survey, &offers);
-        Ok(Snapshot::of(survey, offers, &self.config))
+        Ok(Snapshot::of(survey, offers, &self.config, written_by))
     }
 
     /// Takes the numbers of the host for those who collect them: an answer to them reads no file.
@@ -118,10 +119,10 @@ impl Surveyor {
         survey
     }
 
-    /// Brings the specifications up to date; whether one has changed.
-    fn keep_specs(&mut self, survey: &Survey) -> bool {
+    /// Brings the specifications up to date; who writes them, and whether one has changed.
+    fn keep_specs(&mut self, survey: &Survey) -> (WrittenBy, bool) {
         let Some(keeper) = &mut self.keeper else {
-            return false;
+            return (WrittenBy::Operator, false);
         };
         let (host, config) = (&self.host, &self.config);
         let kept = keeper.keep(host, config, &survey.inventory, &survey.pools);
@@ -130,20 +131,19 @@ impl Surveyor {
             // Where it could not, its log says why.
             Ok(Kept::Here { .. } | Kept::ByAnother) | Err(_) => WrittenBy::Daemon,
         };
-        self.specs.set_written_by(by);
         let kept = match kept {
             Ok(kept) => kept,
             Err(error) => {
                 let message = "the specifications are not brought up to date; what is there stays";
                 self.say(SPECIFICATIONS, error, message);
-                return false;
+                return (by, false);
             }
         };
         let said = kept.to_string();
         if self.said[SPECIFICATIONS].is_news(&said) {
             tracing::info!("{said}");
         }
-        kept.changes_files()
+        (by, kept.changes_files())
     }
 
     /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and

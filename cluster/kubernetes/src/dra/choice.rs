@@ -119,7 +119,8 @@ pub(super) fn say(
     for (Why { reason, apply }, classes) in
         why.iter().filter(|(why, of)| said.get(*why) != Some(of))
     {
-        let is_dra = |class: &Class| snapshot.settings.offer.interface(*class) == Interface::Dra;
+        let is_dra =
+            |class: &Class| snapshot.config.kubernetes.offer.interface(*class) == Interface::Dra;
         let (is_lost, apply) = (classes.iter().all(is_dra), apply.as_deref());
         let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
         let classes = names.join(", ");
@@ -142,7 +143,7 @@ pub(super) fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
     if let Some(resource) = snapshot.plan.resources.get(&own) {
         return resource.devices.iter().map(|device| device.class).collect();
     }
-    let named = snapshot.settings.resources.get(&own);
+    let named = snapshot.config.kubernetes.resources.get(&own);
     match named.and_then(ResourceSettings::source) {
         Some(Source::Class(class)) => BTreeSet::from([class]),
         // Its pool may have had devices of any class.

@@ -232,7 +232,7 @@ impl Engine {
         let mut why: BTreeMap<Why, Vec<Class>> = BTreeMap::new();
         for class in classes(&snapshot) {
             let now = way_of(states, class);
-            let way = match snapshot.settings.offer.interface(class) {
+            let way = match snapshot.config.kubernetes.offer.interface(class) {
                 Interface::DevicePlugin => Way::Plugin,
                 Interface::Dra => {
                     if let Some(missing) = missing(&snapshot, told, class) {
@@ -364,7 +364,7 @@ impl Engine {
 /// they are of before the device plugin offers them.
 fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_claims: bool) {
     for class in classes(snapshot) {
-        let way = match snapshot.settings.offer.interface(class) {
+        let way = match snapshot.config.kubernetes.offer.interface(class) {
             Interface::DevicePlugin if !has_claims => Way::Plugin,
             Interface::Dra => Way::Dra,
             Interface::DevicePlugin | Interface::Auto => continue,
@@ -377,7 +377,7 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_c
 fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
     let classes = classes(snapshot).into_iter();
     classes
-        .map(|class| snapshot.settings.offer.interface(class))
+        .map(|class| snapshot.config.kubernetes.offer.interface(class))
         .collect()
 }
 
@@ -385,9 +385,15 @@ fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
 fn classes(snapshot: &Snapshot) -> Vec<Class> {
     let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
     let there: BTreeSet<Class> = offers.map(|offer| offer.class).collect();
-    let pools = snapshot.settings.resources.values();
+    let pools = snapshot.config.kubernetes.resources.values();
     let named = pools.filter_map(|resource| resource.class);
-    let classes = snapshot.settings.classes.as_slice().iter().copied();
+    let classes = snapshot
+        .config
+        .kubernetes
+        .classes
+        .as_slice()
+        .iter()
+        .copied();
     let classes: BTreeSet<Class> = classes
         .chain(named)
         .filter(|class| there.contains(class))

@@ -57,7 +57,7 @@ pub(super) fn listing(snapshot: &Snapshot, names: &DraNames) -> NodeWatchResourc
 fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
     match offer.sharing {
         Sharing::Exclusive => 0,
-        Sharing::Shared => offer.slots.unwrap_or(snapshot.settings.slots.get()),
+        Sharing::Shared => offer.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::host_state::Snapshot;
 pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName, Option<String>> {
     let offers = snapshot.offers.iter().filter(|offer| offer.class == class);
     let pools: Vec<&String> = offers.flat_map(|offer| &offer.pools).collect();
-    let settings = &snapshot.settings.resources;
+    let settings = &snapshot.config.kubernetes.resources;
     let named = settings
         .iter()
         .filter_map(|(name, resource)| match resource.source()? {

@@ -1,14 +1,15 @@
 //! Offers for the tests of this directory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use onload_core::class::Class;
+use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attributes, Offer};
 
 use crate::host_state::Snapshot;
-use crate::resources::Plan;
+use crate::resources::{Plan, WrittenBy};
 
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
     Offer {
@@ -22,11 +23,13 @@ pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snap
     Snapshot {
         plan: Plan::default(),
         offers,
-        settings,
+        config: Config {
+            kubernetes: settings,
+            ..Config::default()
+        },
+        written_by: WrittenBy::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
-        cni_pools: BTreeSet::new(),
-        netdev_addresses: BTreeMap::new(),
         vf: BTreeMap::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),

@@ -132,11 +132,11 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Instant;
 
-    use onload_core::kubernetes_settings::KubernetesSettings;
+    use onload_core::config::Config;
 
     use super::*;
-    use crate::resources::Plan;
     use crate::resources::test_devices::exclusive;
+    use crate::resources::{Plan, WrittenBy};
 
     fn host(names: &[&str]) -> Snapshot {
         let resource = |name: &&str| {
@@ -149,11 +149,10 @@ mod tests {
                 ..Plan::default()
             },
             offers: Vec::new(),
-            settings: KubernetesSettings::default(),
+            config: Config::default(),
+            written_by: WrittenBy::Operator,
             lease_hooks: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            cni_pools: BTreeSet::new(),
-            netdev_addresses: BTreeMap::new(),
             vf: BTreeMap::new(),
             not_offered: BTreeMap::new(),
             taken: Instant::now(),

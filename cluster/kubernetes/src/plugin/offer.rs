@@ -220,11 +220,10 @@ mod tests {
         let snapshot = Snapshot {
             plan: crate::resources::Plan::default(),
             offers: Vec::new(),
-            settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
+            config: onload_core::config::Config::default(),
+            written_by: crate::resources::WrittenBy::Operator,
             lease_hooks: std::collections::BTreeMap::new(),
             nodes: std::collections::BTreeMap::new(),
-            cni_pools: std::collections::BTreeSet::new(),
-            netdev_addresses: std::collections::BTreeMap::new(),
             vf: std::collections::BTreeMap::new(),
             not_offered: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),

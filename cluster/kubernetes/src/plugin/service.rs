@@ -125,7 +125,7 @@ impl Service {
         let snapshot = Arc::clone(&self.node.host.borrow());
         let surroundings = Surroundings {
             specs: &self.node.specs.now(),
-            written_by: self.node.specs.written_by(),
+            written_by: snapshot.written_by,
             why_not_offered: &|resource, id| snapshot.why_not_offered(resource, id),
         };
         let ids = request.container_requests.iter();

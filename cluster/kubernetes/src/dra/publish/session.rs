@@ -278,7 +278,7 @@ impl<'p> Session<'p> {
             uid: &uid,
             names: &names,
             offers: &snapshot.offers,
-            settings: &snapshot.settings,
+            settings: &snapshot.config.kubernetes,
         };
         // A class whose turn to be written is later keeps its number.
         let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));

@@ -11,7 +11,7 @@ use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
 use onload_kubernetes::host_state::Snapshot;
-use onload_kubernetes::resources::Plan;
+use onload_kubernetes::resources::{Plan, WrittenBy};
 use onload_sys::processes::{Cgroup, Process};
 use onload_test_tree::Tree;
 
@@ -118,11 +118,10 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
     Arc::new(Snapshot {
         plan: Plan::default(),
         offers,
-        settings: Config::parse(config).unwrap().kubernetes,
+        config: Config::parse(config).unwrap(),
+        written_by: WrittenBy::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
-        cni_pools: std::collections::BTreeSet::new(),
-        netdev_addresses: BTreeMap::new(),
         vf: BTreeMap::new(),
         not_offered: BTreeMap::new(),
         taken: Instant::now(),

@@ -19,7 +19,7 @@ const MOST_ADDRESSES: usize = 16;
 
 impl Surroundings<'_> {
     pub(super) fn describe(&self, allocated: &Allocated, offer: &Offer) -> Described {
-        let resource = resource_of(offer, &self.snapshot.settings);
+        let resource = resource_of(offer, &self.snapshot.config.kubernetes);
         let form = slot_of(&allocated.device).map_or(Form::One, Form::Slot);
         Described {
             request: allocated.request.clone(),
@@ -36,14 +36,17 @@ impl Surroundings<'_> {
 
     /// What an interface will be in the pod, as far as that is known here. A CNI plugin does as it likes.
     fn network(&self, allocated: &Allocated, offer: &Offer) -> Option<NetworkDeviceData> {
-        let by_cni = |pool: &String| self.snapshot.cni_pools.contains(pool);
-        if offer.class != Class::Netdev || allocated.is_admin || offer.pools.iter().any(by_cni) {
+        if offer.class != Class::Netdev
+            || allocated.is_admin
+            || self.snapshot.is_moved_by_cni(offer)
+        {
             return None;
         }
         let moved = interface::moved(offer)?.name;
         let said = &allocated.parameters;
         let name = said.name.as_ref().map(|name| name.value.to_string());
-        let configured = self.snapshot.netdev_addresses.get(offer.name.as_str());
+        let configured = self.snapshot.config.netdev.get(offer.name.as_str());
+        let configured = configured.map(|configured| &configured.addresses);
         let addresses = said.address.as_ref().map(|said| &said.value);
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);

@@ -42,13 +42,12 @@ pub(super) fn in_pod(
         return Ok(None);
     }
     let device = &offer.name;
-    let cni_pools = &snapshot.cni_pools;
-    if offer.pools.iter().any(|pool| cni_pools.contains(pool)) {
+    if snapshot.is_moved_by_cni(offer) {
         bail!(
             "parameter {parameter}: a CNI plugin moves {device}, and sets what it is there; set that in the plugin's configuration"
         );
     }
-    check(&snapshot.settings, allocated)?;
+    check(&snapshot.config.kubernetes, allocated)?;
     let moved = moved(offer).with_context(|| {
         format!(
             "parameter {parameter}: which interface {device} is, is not known; run `onload-ctk discover` on the node"

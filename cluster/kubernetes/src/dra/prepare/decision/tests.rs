@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use onload_cdi::Hook;
-use onload_core::kubernetes_settings::KubernetesSettings;
+use onload_core::config::Config;
 use onload_core::vf::VfConfig;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
@@ -11,7 +11,7 @@ use super::super::own_spec::PodInterface;
 use super::super::parameters::{Author, Parameters};
 use super::*;
 use crate::dra::test_offers::offer;
-use crate::resources::Plan;
+use crate::resources::{Plan, WrittenBy};
 
 const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
@@ -36,11 +36,10 @@ fn node() -> Snapshot {
             offer(Class::Rdma, "mlx5_0"),
             vfio,
         ],
-        settings: KubernetesSettings::default(),
+        config: Config::default(),
+        written_by: WrittenBy::Operator,
         lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
         nodes: BTreeMap::new(),
-        cni_pools: BTreeSet::new(),
-        netdev_addresses: BTreeMap::new(),
         vf: BTreeMap::new(),
         not_offered: BTreeMap::from([(
             "0000:81:10.7".to_owned(),
@@ -335,11 +334,12 @@ fn node_with_interfaces() -> Snapshot {
         .sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     node.lease_hooks
         .insert(Class::Netdev, vec![Hook::default()]);
-    node.cni_pools.insert("sriov".to_owned());
-    node.settings.addresses = ["192.0.2.0/24", "2001:db8::/64"]
+    let of_cni = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
+    node.config = Config::parse(of_cni).unwrap();
+    node.config.kubernetes.addresses = ["192.0.2.0/24", "2001:db8::/64"]
         .map(|network| network.parse().unwrap())
         .to_vec();
-    node.settings.routes = vec!["198.51.100.0/24".parse().unwrap()];
+    node.config.kubernetes.routes = vec!["198.51.100.0/24".parse().unwrap()];
     node
 }
 
@@ -386,8 +386,8 @@ fn the_hook_of_a_claim_moves_an_interface_as_the_claim_wants_it() {
 fn an_interface_is_described_as_it_will_be_in_the_pod() {
     let mut node = node_with_interfaces();
     let configured = ["198.51.100.7/24", "2001:db8::7/64"].map(|address| address.parse().unwrap());
-    node.netdev_addresses
-        .insert("ens1v0".to_owned(), configured.to_vec());
+    let settings = node.config.netdev.entry("ens1v0".to_owned());
+    settings.or_default().addresses = configured.to_vec();
     let of_function = VfConfig {
         mac: Some("02:00:00:00:77:01".parse().unwrap()),
         ..VfConfig::default()
@@ -462,11 +462,11 @@ fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
         decided_on(&node, vec![foreign]).unwrap();
     }
     let mut wide = node_with_interfaces();
-    wide.settings.mtu = "9000".parse().unwrap();
+    wide.config.kubernetes.mtu = "9000".parse().unwrap();
     let large = |mtu: u32| decided_on(&wide, vec![moved("fast", "ens1v0", &json!({"mtu": mtu}))]);
     large(9000).unwrap();
     assert!(large(9001).unwrap_err().contains("at most 9000"));
-    wide.settings.addresses.clear();
+    wide.config.kubernetes.addresses.clear();
     let refused = decided_on(&wide, vec![addressed("fast", "ens1v0", "192.0.2.10/24")]);
     assert!(refused.unwrap_err().contains("allows to claims (none)"));
 }
