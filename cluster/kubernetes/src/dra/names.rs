@@ -197,10 +197,6 @@ fn hash(text: &str, digits: usize) -> String {
     hex
 }
 
-pub(super) fn is_slot(label: &str) -> bool {
-    split_slot(label).is_some()
-}
-
 /// The slot that a device is.
 pub(super) fn slot_of(label: &str) -> Option<u32> {
     split_slot(label).map(|(_, slot)| slot)

@@ -12,7 +12,7 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Offer, Sharing};
 use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{
-    DRAINED, Features, Fingerprint, HELD, Pool, UNHEALTHY, Wanted, lost, probe,
+    DRAINED, Features, HELD, Pool, UNHEALTHY, Wanted, fingerprint, lost, probe,
 };
 use proptest::prelude::*;
 
@@ -391,18 +391,18 @@ fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
 fn the_generation_and_the_time_of_a_taint_are_no_content() {
     let offers = [unhealthy(offer(Class::Nic, "ens1"))];
     let mut slice = slices(&offers, Class::Nic, Features::ALL).remove(0);
-    let fingerprint = Fingerprint::of(&slice);
+    let first = fingerprint(&slice);
     slice.spec.pool.generation = 99;
     slice.metadata.resource_version = Some("5".to_owned());
     let time = serde_json::from_str("\"2026-11-22T09:00:00Z\"").unwrap();
     let device = &mut slice.spec.devices.as_mut().unwrap()[0];
     device.taints.as_mut().unwrap()[0].time_added = Some(time);
-    assert_eq!(Fingerprint::of(&slice), fingerprint);
+    assert_eq!(fingerprint(&slice), first);
     slice.spec.devices.as_mut().unwrap()[0].taints = None;
-    assert_ne!(Fingerprint::of(&slice), fingerprint);
+    assert_ne!(fingerprint(&slice), first);
     let mut of_other_node = slices(&offers, Class::Nic, Features::ALL).remove(0);
     of_other_node.metadata.owner_references.as_mut().unwrap()[0].uid = "u-2".to_owned();
-    assert_ne!(Fingerprint::of(&of_other_node), fingerprint);
+    assert_ne!(fingerprint(&of_other_node), first);
 }
 
 #[test]

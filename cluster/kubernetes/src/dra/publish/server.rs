@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::{PartialObjectMeta, WatchEvent};
 
-use crate::dra::slices::{Fingerprint, Listed};
+use crate::dra::slices::Listed;
 
 #[derive(Debug, Default)]
 pub(super) struct Server {
@@ -75,11 +75,11 @@ impl Server {
     /// The generation in which all slices of a pool have to be written; none if they are as they are to be. All slices
     /// of a generation count together, so a pool of several gets a new one with each change; a slice alone is changed as
     /// it is.
-    pub(super) fn generation(&self, pool: &str, wanted: &[(String, Fingerprint)]) -> Option<i64> {
+    pub(super) fn generation(&self, pool: &str, wanted: &[(String, String)]) -> Option<i64> {
         let have: BTreeMap<&String, &Listed> = self.of_pool(pool).collect();
         let count = i64::try_from(wanted.len()).unwrap_or(i64::MAX);
         let generations: BTreeSet<i64> = have.values().map(|listed| listed.generation).collect();
-        let is_right = |(name, fingerprint): &(String, Fingerprint)| {
+        let is_right = |(name, fingerprint): &(String, String)| {
             let is_so =
                 |listed: &&Listed| listed.fingerprint == *fingerprint && listed.count == count;
             have.get(name).is_some_and(is_so)
@@ -132,6 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::dra::slices::fingerprint;
 
     fn head(name: &str, version: &str) -> PartialObjectMeta<ResourceSlice> {
         let version = version.parse().unwrap();
@@ -152,9 +153,9 @@ mod tests {
         slice
     }
 
-    fn wanted(names: &[&str]) -> Vec<(String, Fingerprint)> {
+    fn wanted(names: &[&str]) -> Vec<(String, String)> {
         let wanted = names.iter().map(|name| {
-            let fingerprint = Fingerprint::of(&slice(name, 0, 0, 0));
+            let fingerprint = fingerprint(&slice(name, 0, 0, 0));
             ((*name).to_owned(), fingerprint)
         });
         wanted.collect()

@@ -19,7 +19,7 @@ use crate::dra::Registered;
 use crate::dra::api::{Api, ApiError, Run, Watch};
 use crate::dra::classes::Told;
 use crate::dra::names::{DraNames, NodeName};
-use crate::dra::slices::{Features, Fingerprint, Listed, Pool, Wanted, lost, probe};
+use crate::dra::slices::{Features, Listed, Pool, Wanted, fingerprint, lost, probe};
 use crate::host_state::Snapshot;
 use crate::observe::metrics::Metrics;
 
@@ -432,10 +432,10 @@ impl<'p> Session<'p> {
 }
 
 /// The names and contents of a pool's slices. Each is made and given back, and kubelet is answered between two.
-async fn slices(pool: &Pool<'_>) -> Vec<(String, Fingerprint)> {
+async fn slices(pool: &Pool<'_>) -> Vec<(String, String)> {
     let mut slices = Vec::new();
     for at in 0..pool.slices() {
-        let fingerprint = Fingerprint::of(&pool.slice(at, 0));
+        let fingerprint = fingerprint(&pool.slice(at, 0));
         slices.push((pool.slice_name(at), fingerprint));
         yield_now().await;
     }

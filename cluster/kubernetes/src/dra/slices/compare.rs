@@ -1,35 +1,26 @@
 //! What the server has, held against what it was told.
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
-use sha2::{Digest, Sha256};
+use onload_host::specdir::sha256;
 
 use super::features::Features;
+use crate::dra::names::slot_of;
 
 /// What tells one content of a slice from another, whatever its generation: of thousands of devices only this is
 /// kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    pub fn of(slice: &ResourceSlice) -> Fingerprint {
-        let mut spec = slice.spec.clone();
-        spec.pool.generation = 0;
-        spec.pool.resource_slice_count = 0;
-        without_times(&mut spec);
-        let owners = slice.metadata.owner_references.iter().flatten();
-        let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
-        // What is made of texts, numbers and lists is always JSON.
-        let bytes = serde_json::to_vec(&(owners, &spec)).unwrap_or_default();
-        Fingerprint(Sha256::digest(&bytes).into())
-    }
-}
-
-/// The server adds the time to a taint.
-fn without_times(spec: &mut ResourceSliceSpec) {
+pub fn fingerprint(slice: &ResourceSlice) -> String {
+    let mut spec = slice.spec.clone();
+    spec.pool.generation = 0;
+    spec.pool.resource_slice_count = 0;
     let devices = spec.devices.iter_mut().flatten();
     for taint in devices.flat_map(|device| device.taints.iter_mut().flatten()) {
+        // The server adds it.
         taint.time_added = None;
     }
+    let owners = slice.metadata.owner_references.iter().flatten();
+    let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+    // What is made of texts, numbers and lists is always JSON.
+    sha256(&serde_json::to_vec(&(owners, &spec)).unwrap_or_default())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +29,7 @@ pub struct Listed {
     pub pool: String,
     pub generation: i64,
     pub count: i64,
-    pub fingerprint: Fingerprint,
+    pub fingerprint: String,
     /// Whether slots of a device are devices in it; none if it has no shared device.
     pub is_numbered: Option<bool>,
 }
@@ -51,7 +42,7 @@ impl Listed {
             pool: pool.name.clone(),
             generation: pool.generation,
             count: pool.resource_slice_count,
-            fingerprint: Fingerprint::of(slice),
+            fingerprint: fingerprint(slice),
             is_numbered: is_numbered(slice),
         }
     }
@@ -61,7 +52,7 @@ fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
     let mut devices = slice.spec.devices.iter().flatten();
     devices.find_map(|device| {
         let is_shared = device.allow_multiple_allocations == Some(true);
-        let is_slot = crate::dra::names::is_slot(&device.name);
+        let is_slot = slot_of(&device.name).is_some();
         (is_shared || is_slot).then_some(is_slot)
     })
 }

@@ -9,7 +9,7 @@ mod features;
 mod pool;
 mod probe;
 
-pub use compare::{Fingerprint, Listed, lost};
+pub use compare::{Listed, fingerprint, lost};
 pub use device::{DRAINED, HELD, Trouble, UNHEALTHY, trouble};
 pub(crate) use device::{Form, attributes, is_of_a_claim};
 pub use features::Features;
