@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_host::offers::{Health, Offer, Sharing};
 
-use super::names::{DraNames, is_device};
+use super::names::{DraNames, cut, is_device};
 use crate::host_state::Snapshot;
 use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
@@ -57,7 +57,9 @@ pub(super) fn listing(snapshot: &Snapshot, names: &DraNames) -> NodeWatchResourc
 fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
     match offer.sharing {
         Sharing::Exclusive => 0,
-        Sharing::Shared => offer.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
+        Sharing::Shared => offer
+            .slots
+            .unwrap_or(snapshot.config.kubernetes.slots.get()),
     }
 }
 
@@ -71,15 +73,6 @@ fn health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
         Health::Healthy => (HealthStatus::Healthy, String::new()),
         Health::Unhealthy(reason) => (HealthStatus::Unhealthy, reason),
     }
-}
-
-/// The first bytes of a text that are whole characters.
-pub(super) fn cut(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default()
 }
 
 pub(super) fn is_same(

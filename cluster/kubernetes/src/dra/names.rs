@@ -77,7 +77,7 @@ impl DraNames {
     pub fn of(node: &str, offers: &[Offer]) -> DraNames {
         let pools = Class::ALL
             .into_iter()
-            .map(|class| (class, pool(node, class)));
+            .map(|class| (class, behind_node(node, &format!("/{class}"))));
         let mut names = DraNames {
             pools: pools.collect(),
             ..DraNames::default()
@@ -133,10 +133,14 @@ impl DraNames {
         let name = find(device).or_else(|| find(split_slot(device)?.0))?;
         Some((class, name))
     }
-}
 
-fn pool(node: &str, class: Class) -> String {
-    behind_node(node, &format!("/{class}"))
+    /// The same among these offers, which are sorted by class and name.
+    pub fn offer<'o>(&self, offers: &'o [Offer], pool: &str, device: &str) -> Option<&'o Offer> {
+        let found = self.find(pool, device)?;
+        let key = |offer: &Offer| (offer.class, offer.name.clone());
+        let at = offers.binary_search_by_key(&found, key).ok()?;
+        offers.get(at)
+    }
 }
 
 /// A name that begins with that of a node. A node with a very long one is told by its hash.
@@ -207,6 +211,15 @@ fn split_slot(label: &str) -> Option<(&str, u32)> {
     let (base, slot) = label.rsplit_once(SLOT)?;
     let number: u32 = slot.parse().ok()?;
     (number.to_string() == slot).then_some((base, number))
+}
+
+/// The first bytes of a text that are whole characters.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
 }
 
 /// Whether it is a DNS label (RFC 1123).

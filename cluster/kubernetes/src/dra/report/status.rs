@@ -7,8 +7,7 @@ use onload_core::lease::{ClaimUid, Facts, Lease};
 use onload_host::offers::{Health, Offer};
 
 use crate::dra::DRIVER;
-use crate::dra::health::cut;
-use crate::dra::names::DraNames;
+use crate::dra::names::{DraNames, cut};
 use crate::dra::prepare::{Owner, PreparedDevice};
 use crate::dra::slices::is_of_a_claim;
 use crate::host_state::Snapshot;
@@ -28,7 +27,7 @@ pub(super) fn devices(
     before: &[AllocatedDeviceStatus],
 ) -> Vec<AllocatedDeviceStatus> {
     let one = |device: &PreparedDevice| {
-        let offer = find(device, snapshot, names);
+        let offer = names.offer(&snapshot.offers, &device.pool, &device.device);
         let (status, reason, message) = ready(offer);
         let before = before.iter().find(|other| is_same(device, other));
         AllocatedDeviceStatus {
@@ -70,17 +69,6 @@ pub(super) fn gone_bad<'n>(
     bad.filter(|(_, condition)| condition.status == NO)
         .map(|(device, condition)| (device, condition.message.as_str()))
         .collect()
-}
-
-fn find<'s>(
-    device: &PreparedDevice,
-    snapshot: &'s Snapshot,
-    names: &DraNames,
-) -> Option<&'s Offer> {
-    let found = names.find(&device.pool, &device.device)?;
-    let key = |offer: &Offer| (offer.class, offer.name.clone());
-    let at = snapshot.offers.binary_search_by_key(&found, key).ok()?;
-    snapshot.offers.get(at)
 }
 
 fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {

@@ -11,6 +11,8 @@ use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, Offer};
 
+use crate::dra::names::cut;
+
 /// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";
 /// The taint of a device that a container has without a claim: one outside of this cluster, or a pod's by annotation.
@@ -152,12 +154,8 @@ fn int(value: i64) -> DeviceAttribute {
 
 /// A text, cut where the server would refuse it.
 fn text(value: &str) -> DeviceAttribute {
-    let mut end = value.len().min(MOST_TEXT);
-    while !value.is_char_boundary(end) {
-        end -= 1;
-    }
     DeviceAttribute {
-        string: Some(value.get(..end).unwrap_or_default().to_owned()),
+        string: Some(cut(value, MOST_TEXT).to_owned()),
         ..DeviceAttribute::default()
     }
 }

@@ -138,12 +138,7 @@ impl Surroundings<'_> {
 
     fn offer(&self, allocated: &Allocated) -> Result<&Offer> {
         let (pool, device) = (&allocated.pool, &allocated.device);
-        let offers = &self.snapshot.offers;
-        let found = self.names.find(pool, device).and_then(|found| {
-            let key = |offer: &Offer| (offer.class, offer.name.clone());
-            let at = offers.binary_search_by_key(&found, key);
-            offers.get(at.ok()?)
-        });
+        let found = self.names.offer(&self.snapshot.offers, pool, device);
         found.ok_or_else(|| {
             let quoted = Quoted(device);
             match self.why_not_offered(pool, device) {
