@@ -15,7 +15,7 @@ use super::Registered;
 use super::api::Api;
 use super::classes::Told;
 use super::names::NodeName;
-use super::prepare::{HostLeases, MetadataFiles, Node, OwnSpecs, Preparer, Report, sweep};
+use super::prepare::{MetadataFiles, Node, OwnSpecs, Preparer, Report, sweep};
 use super::registration::Registrar;
 use super::report::Reporter;
 use super::service::Service;
@@ -114,7 +114,6 @@ impl Driver {
             host: self.host.clone(),
             specs: Arc::clone(&self.specs),
             own: OwnSpecs::new(self.spec_dir()),
-            leases: HostLeases::below(&self.host_root),
             metadata: MetadataFiles::of_driver(&own_dir(&self.kubelet_dir)),
             host_root: self.host_root.clone(),
             reports,

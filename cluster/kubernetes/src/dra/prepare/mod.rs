@@ -17,7 +17,6 @@ mod turns;
 
 use std::path::Path;
 
-pub(super) use leases::HostLeases;
 pub(super) use metadata::MetadataFiles;
 pub(super) use own_spec::{OwnSpecs, Owner, PreparedDevice};
 pub(super) use preparer::{Node, Preparer};

@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::allocation::allocated;
-use super::decision::{Decision, Surroundings, decide};
-use super::leases::HostLeases;
+use super::decision::{Surroundings, decide};
+use super::leases::refuse_held;
 use super::metadata::{Described, MetadataFiles, hardware_address};
 use super::own_spec::{Own, OwnSpecs, Owner};
 use super::report::Report;
@@ -37,7 +37,6 @@ pub(crate) struct Node {
     pub(crate) host: watch::Receiver<Arc<Snapshot>>,
     pub(crate) specs: Arc<SpecNames>,
     pub(crate) own: OwnSpecs,
-    pub(crate) leases: HostLeases,
     pub(crate) metadata: MetadataFiles,
     pub(crate) host_root: PathBuf,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
@@ -155,7 +154,10 @@ impl Preparer {
             specs: &self.node.specs.now(),
         };
         let mut decision = decide(allocated, uid, around)?;
-        self.refuse_held(&decision, uid)?;
+        for leased in decision.leased.iter().chain(&decision.beside) {
+            let refused = refuse_held(&self.node.host_root, leased, uid);
+            refused.with_context(|| format!("request {}", Quoted(&leased.request)))?;
+        }
         self.complete(&mut decision.described);
         let devices = decision.described.iter();
         let owner = Owner {
@@ -191,14 +193,6 @@ impl Preparer {
                 network.hardware_address = hardware_address(&self.node.host_root, name);
             }
         }
-    }
-
-    fn refuse_held(&self, decision: &Decision, uid: &ClaimUid) -> Result<()> {
-        for leased in decision.leased.iter().chain(&decision.beside) {
-            let refused = self.node.leases.refuse_held(leased, uid);
-            refused.with_context(|| format!("request {}", Quoted(&leased.request)))?;
-        }
-        Ok(())
     }
 
     pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {

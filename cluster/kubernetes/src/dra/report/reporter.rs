@@ -428,7 +428,7 @@ mod tests {
 
     use super::*;
     use crate::dra::api::Access;
-    use crate::dra::prepare::{HostLeases, MetadataFiles, Node, OwnSpecs};
+    use crate::dra::prepare::{MetadataFiles, Node, OwnSpecs};
     use crate::dra::service::Service;
     use crate::dra::test_offers::snapshot;
     use crate::host_state::SpecNames;
@@ -476,7 +476,6 @@ mod tests {
             host,
             specs: Arc::new(SpecNames::new(Vec::new())),
             own: OwnSpecs::new(dir.path().to_owned()),
-            leases: HostLeases::below(dir.path()),
             metadata: MetadataFiles::of_driver(dir.path()),
             host_root: dir.path().to_owned(),
             reports: sender,
