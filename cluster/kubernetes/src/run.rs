@@ -19,7 +19,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::changes;
 use crate::cli::{Global, Run};
-use crate::dra::api::Api;
 use crate::dra::driver::Driver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
@@ -73,17 +72,15 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
     let within = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
     let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
-    let dra = node::find(settings, node, kubeconfig, has_claims, &metrics)?.map(|(node, api)| {
-        let driver = Driver {
-            node,
-            kubelet_dir: args.kubelet_dir.clone(),
-            host_root: global.host_root.clone(),
-            api: api.clone(),
-            host: snapshots.clone(),
-            specs: Arc::clone(&specs),
-            metrics: Arc::clone(&metrics),
-        };
-        (driver, api)
+    let found = node::find(settings, node, kubeconfig, has_claims, &metrics)?;
+    let dra = found.map(|(node, api)| Driver {
+        node,
+        kubelet_dir: args.kubelet_dir.clone(),
+        host_root: global.host_root.clone(),
+        api,
+        host: snapshots.clone(),
+        specs: Arc::clone(&specs),
+        metrics: Arc::clone(&metrics),
     });
     let host = Host::open(&global.host_root)?;
     let alone = claim_offering(&host)?;
@@ -97,9 +94,11 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         dra,
         listen,
         health_socket: args.health_socket.clone(),
-        snapshots,
-        specs,
-        metrics,
+        node: Arc::new(Node {
+            host: snapshots,
+            specs,
+            metrics,
+        }),
     };
     runtime.block_on(async {
         surveyor.start(sender)?;
@@ -111,13 +110,11 @@ struct Daemon {
     directory: PathBuf,
     /// The lock of the instance that offers by the device plugin, and the host that has it.
     alone: (Host, Option<Lock>),
-    dra: Option<(Driver, Api)>,
+    dra: Option<Driver>,
     /// Where metrics are served, and what sets that.
     listen: (Listen, &'static str),
     health_socket: Option<PathBuf>,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
-    specs: Arc<SpecNames>,
-    metrics: Arc<Metrics>,
+    node: Arc<Node>,
 }
 
 impl Daemon {
@@ -126,44 +123,42 @@ impl Daemon {
         let mut interrupt = signal(SignalKind::interrupt()).context(STARTING)?;
         let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
         let (stop, stopped) = watch::channel(false);
-        let mut snapshots = self.snapshots.clone();
+        let mut snapshots = self.node.host.clone();
         // Without a DRA driver all classes are the device plugin's.
         let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
         let (none_sender, mut none) = watch::channel(BTreeSet::new());
         let offered = Offered {
-            host: self.snapshots.clone(),
+            host: snapshots.clone(),
             plugin: classes.clone(),
         };
-        let metrics = Arc::clone(&self.metrics);
-        tokio::spawn(http::serve(self.listen, metrics, offered.clone()));
+        let metrics = &self.node.metrics;
+        tokio::spawn(http::serve(
+            self.listen,
+            Arc::clone(metrics),
+            offered.clone(),
+        ));
         if let Some(path) = self.health_socket {
-            tokio::spawn(health::serve(path, Arc::clone(&self.metrics), offered));
+            tokio::spawn(health::serve(path, Arc::clone(metrics), offered));
         }
-        let node = Node {
-            host: self.snapshots,
-            specs: self.specs,
-            metrics: Arc::clone(&self.metrics),
-        };
         let mut resources = Resources {
             offering: Offering {
                 directory: self.directory.clone(),
-                node: Arc::new(node),
+                node: self.node,
                 kubelet,
                 stop: stopped,
             },
-            metrics: self.metrics,
             senders: BTreeMap::new(),
             left_out: BTreeSet::new(),
             tasks: JoinSet::new(),
         };
         let device_plugins = self.directory.clone();
         let mut directory = tokio::spawn(watch_alone(self.directory, kubelet_sender, self.alone));
-        if let Some((driver, api)) = self.dra {
+        if let Some(driver) = self.dra {
             plugin.send_replace(BTreeSet::new());
             let (told, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
             resources
                 .tasks
-                .spawn(node::run(driver, api, device_plugins, told, stopped));
+                .spawn(node::run(driver, device_plugins, told, stopped));
         }
         let ended = loop {
             let snapshot = Arc::clone(&snapshots.borrow_and_update());
@@ -214,7 +209,6 @@ async fn watch_alone(
 /// the device plugin has, DRA serves no pod.
 struct Resources {
     offering: Offering,
-    metrics: Arc<Metrics>,
     senders: BTreeMap<ResourceName, Sender>,
     left_out: BTreeSet<String>,
     tasks: JoinSet<()>,
@@ -260,7 +254,7 @@ impl Resources {
             .values()
             .filter(|resource| !is_elsewhere(resource));
         for resource in gone.iter().chain(here) {
-            self.metrics.resource(resource);
+            self.offering.node.metrics.resource(resource);
             match self.senders.get(&resource.name) {
                 Some(sender) => {
                     let sender = &sender.resource;

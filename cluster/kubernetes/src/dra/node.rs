@@ -63,7 +63,6 @@ pub fn find(
 /// plugin, which has that directory, and `none` of which resources it is to have no device.
 pub async fn run(
     driver: Driver,
-    api: Api,
     device_plugins: PathBuf,
     (plugin, none): (
         watch::Sender<BTreeSet<Class>>,
@@ -76,7 +75,7 @@ pub async fn run(
     let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
     let (device_classes, of_device_classes) = watch::channel(Told::default());
     let engine = Engine {
-        api: api.clone(),
+        api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
@@ -92,7 +91,7 @@ pub async fn run(
         has_offered: false,
     };
     let amounts = Amounts {
-        api: api.clone(),
+        api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
@@ -100,7 +99,7 @@ pub async fn run(
         looks: LOOKS,
     };
     let publisher = Publisher {
-        api,
+        api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered,
