@@ -39,7 +39,6 @@ pub struct Metrics {
     published: Gauges,
     /// The ids of each resource that were given since the start.
     given: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
-    taken: Mutex<BTreeSet<ResourceName>>,
     /// When the host was looked at last, and whether it could be read.
     looked: Mutex<(Instant, bool)>,
     /// What was measured of the host then, without the end of the text.
@@ -115,7 +114,6 @@ impl Default for Metrics {
                 "Devices in ResourceSlices, by class",
             ),
             given: Mutex::default(),
-            taken: Mutex::default(),
             looked: Mutex::new((Instant::now(), false)),
             host: Mutex::default(),
             registry,
@@ -206,18 +204,12 @@ impl Metrics {
         self.registered
             .get_or_create(&labels)
             .set(i64::from(is_registered));
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_registered {
-            taken.insert(name.clone());
-        } else {
-            taken.remove(name);
-        }
     }
 
     /// Whether kubelet has a resource.
     pub fn is_registered(&self, name: &ResourceName) -> bool {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.contains(name)
+        let registered = self.registered.get(&vec![of(name)]);
+        registered.is_some_and(|registered| registered.get() == 1)
     }
 
     /// When the host was looked at last, and whether it could be read.
