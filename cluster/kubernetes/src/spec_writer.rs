@@ -15,6 +15,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{Specs, Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::pools::Pools;
+use onload_host::spec_name::SpecName;
 use onload_host::specdir::{
     Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, WRITER_LOCK, Wanted, package_writes,
     plan,
@@ -201,11 +202,21 @@ pub fn write(
     undecided: BTreeSet<Class>,
 ) -> Result<Plan> {
     let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
+    let files = files.map(|(name, spec)| (*name, to_json(spec).into_bytes()));
+    let path = host.outside_path(Path::new(SPEC_DIR));
+    let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
+    carry_out(&directory, files.collect(), kinds, undecided)
+}
+
+fn carry_out(
+    directory: &SpecDir,
+    files: BTreeMap<SpecName, Vec<u8>>,
+    kinds: &[Class],
+    undecided: BTreeSet<Class>,
+) -> Result<Plan> {
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
-        files: files
-            .map(|(name, spec)| (*name, to_json(spec).into_bytes()))
-            .collect(),
+        files,
         format: Format::Json,
         undecided,
         asked: Manifest {
@@ -214,16 +225,10 @@ pub fn write(
         },
         force: false,
     };
-    let path = host.outside_path(Path::new(SPEC_DIR));
-    let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
-    carry_out(&directory, &wanted)
-}
-
-fn carry_out(directory: &SpecDir, wanted: &Wanted) -> Result<Plan> {
     let _lock = directory.lock()?;
     // A manifest that is not understood makes every file somebody else's, which stays.
     let manifest = directory.manifest()?.unwrap_or_default();
-    let plan = plan(wanted, &directory.existing()?, manifest.as_ref());
+    let plan = plan(&wanted, &directory.existing()?, manifest.as_ref());
     directory.carry_out(&plan)?;
     Ok(plan)
 }
@@ -236,15 +241,7 @@ pub fn remove(host: &Host) -> Result<Option<Plan>> {
         return Ok(None);
     };
     let directory = SpecDir::new(path.clone(), open);
-    let wanted = Wanted {
-        scope: Class::ALL.to_vec(),
-        files: BTreeMap::new(),
-        format: Format::Json,
-        undecided: BTreeSet::new(),
-        asked: Manifest::default(),
-        force: false,
-    };
-    let plan = carry_out(&directory, &wanted)?;
+    let plan = carry_out(&directory, BTreeMap::new(), &[], BTreeSet::new())?;
     for name in [MANIFEST_NAME, LOCK_NAME] {
         atomic::remove(directory.descriptor(), OsStr::new(name))
             .map_err(|failed| failed.source)
@@ -257,7 +254,6 @@ pub fn remove(host: &Host) -> Result<Option<Plan>> {
 mod tests {
     use super::*;
     use onload_cdi::{ContainerEdits, Spec};
-    use onload_host::spec_name::SpecName;
     use onload_host::specdir::{Action, LAST_RUN};
     use onload_test_tree::Tree;
     use std::fs;
