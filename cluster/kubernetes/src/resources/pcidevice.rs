@@ -1,7 +1,7 @@
 //! The variables by which the SR-IOV network device plugin tells a container which functions it got. Programs
 //! on DPDK read `PCIDEVICE_<RESOURCE>`, and others the JSON of `PCIDEVICE_<RESOURCE>_INFO`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
@@ -39,26 +39,21 @@ pub(crate) fn variables<'a>(
     name: &ResourceName,
     devices: impl Iterator<Item = Function<'a>>,
 ) -> BTreeMap<String, String> {
-    let mut functions: BTreeMap<PciAddress, Info> = BTreeMap::new();
+    let mut functions: BTreeMap<String, Info> = BTreeMap::new();
     for device in devices {
         let Some(address) = device.pci else { continue };
         functions
-            .entry(address)
+            .entry(address.to_string())
             .or_default()
             .extend(info(device, address));
     }
     if functions.is_empty() {
         return BTreeMap::new();
     }
-    let addresses: BTreeSet<String> = functions.keys().map(ToString::to_string).collect();
-    let addresses: Vec<String> = addresses.into_iter().collect();
-    let info: BTreeMap<String, Info> = functions
-        .into_iter()
-        .map(|(address, info)| (address.to_string(), info))
-        .collect();
+    let addresses: Vec<&str> = functions.keys().map(String::as_str).collect();
     let variable = variable(name);
     // A map of maps of texts is JSON in any case.
-    let json = serde_json::to_string(&info).unwrap_or_default();
+    let json = serde_json::to_string(&functions).unwrap_or_default();
     BTreeMap::from([
         (format!("{variable}_INFO"), json),
         (variable, addresses.join(",")),
