@@ -8,31 +8,20 @@ use std::time::Duration;
 use onload_host::watch::Watcher;
 
 /// What waits for changes between two looks. It is made anew after it failed.
-#[derive(Debug)]
-pub struct Watch<W = Watcher> {
-    watcher: Option<W>,
-    /// One that nobody was told of.
-    failure: Option<io::Error>,
+pub struct Watch {
+    watcher: Option<Watcher>,
+    /// Whether `untold` has said so, and nothing was told since.
     is_failing: bool,
+    untold: fn(&io::Error),
 }
 
-impl<W> Default for Watch<W> {
-    fn default() -> Self {
-        Watch {
-            watcher: None,
-            failure: None,
-            is_failing: false,
-        }
-    }
-}
-
-impl<W> Watch<W> {
+impl Watch {
     /// Begins to wait, before the look itself, so that what changes meanwhile is not lost.
-    pub fn begin(&mut self, make: impl FnOnce() -> io::Result<W>) {
+    pub fn begin(&mut self, make: impl FnOnce() -> io::Result<Watcher>) {
         if self.watcher.is_none() {
             match make() {
                 Ok(watcher) => self.watcher = Some(watcher),
-                Err(error) => self.failed(error),
+                Err(error) => self.failed(&error),
             }
         }
     }
@@ -42,23 +31,26 @@ impl<W> Watch<W> {
         self.watcher = None;
     }
 
-    /// Waits for a change; whether that could be done.
-    fn wait<T>(&mut self, wait: impl FnOnce(&mut W) -> io::Result<T>) -> bool {
-        let waited = self.watcher.as_mut().map(wait);
-        match waited {
-            Some(Ok(_)) => self.is_failing = false,
-            Some(Err(error)) => {
-                self.discard();
-                self.failed(error);
+    /// Waits for a change, or sleeps where that cannot be done.
+    fn wait(&mut self, pause: Duration) {
+        if let Some(watcher) = &mut self.watcher {
+            match watcher.wait(None) {
+                Ok(_) => {
+                    self.is_failing = false;
+                    return;
+                }
+                Err(error) => {
+                    self.discard();
+                    self.failed(&error);
+                }
             }
-            None => {}
         }
-        self.watcher.is_some()
+        thread::sleep(pause);
     }
 
-    fn failed(&mut self, error: io::Error) {
+    fn failed(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.is_failing, true) {
-            self.failure = Some(error);
+            (self.untold)(error);
         }
     }
 }
@@ -70,65 +62,15 @@ pub fn start(
     untold: fn(&io::Error),
 ) -> io::Result<()> {
     let run = move || {
-        let mut watch = Watch::default();
+        let mut watch = Watch {
+            watcher: None,
+            is_failing: false,
+            untold,
+        };
         while let Some(pause) = look(&mut watch) {
-            let has_waited = watch.wait(|watcher| watcher.wait(None));
-            if let Some(error) = watch.failure.take() {
-                untold(&error);
-            }
-            if !has_waited {
-                thread::sleep(pause);
-            }
+            watch.wait(pause);
         }
     };
     let thread = thread::Builder::new().name("surveyor".to_owned());
     thread.spawn(run).map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fails<T>() -> io::Result<T> {
-        Err(io::Error::other("no"))
-    }
-
-    #[test]
-    fn a_watcher_that_failed_is_made_anew() {
-        let mut watch = Watch::default();
-        watch.begin(|| Ok(1));
-        watch.begin(|| Ok(2));
-        let mut seen = 0;
-        assert!(watch.wait(|watcher| {
-            seen = *watcher;
-            Ok(())
-        }));
-        assert_eq!(seen, 1);
-        assert!(!watch.wait(|_| fails::<u8>()));
-        assert!(!watch.wait(|_| Ok(())), "there is none");
-        watch.begin(|| Ok(3));
-        let mut seen = 0;
-        assert!(watch.wait(|watcher| {
-            seen = *watcher;
-            Ok(())
-        }));
-        assert_eq!(seen, 3);
-    }
-
-    #[test]
-    fn a_failure_is_new_once_until_changes_are_told_again() {
-        let mut watch = Watch::default();
-        for _ in 0..2 {
-            watch.begin(|| Ok(()));
-            assert!(!watch.wait(|()| fails::<()>()));
-            assert!(watch.failure.take().is_some());
-            watch.begin(|| Ok(()));
-            assert!(!watch.wait(|()| fails::<()>()));
-            assert!(watch.failure.is_none());
-            watch.begin(fails);
-            assert!(watch.failure.is_none());
-            watch.begin(|| Ok(()));
-            assert!(watch.wait(|()| Ok(())));
-        }
-    }
 }
