@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::QualifiedName;
@@ -31,14 +30,10 @@ const NOT_GIVEN: &str = "ONLOAD_CTK_NOT_GIVEN";
 pub struct Snapshot {
     pub plan: Plan,
     pub warnings: BTreeSet<String>,
-    /// How long a reservation waits for a device that a task of this client holds.
-    pub reserve_wait: Duration,
+    pub settings: Settings,
     by_id: BTreeMap<String, Place>,
     tasks: OwnTasks,
     books: Books,
-    has_runtime: bool,
-    library_dir: Option<PathBuf>,
-    without_nodes: bool,
 }
 
 impl Snapshot {
@@ -65,17 +60,13 @@ impl Snapshot {
         let before = earlier.map(|earlier| &earlier.plan);
         let mut plan = plan(&look.offers, settings, before, |lease| tasks.hold(lease));
         plan.left_out.extend(look.not_offered);
-        let paths = &settings.paths;
         Ok(Snapshot {
             by_id: group::by_id(&plan.groups),
             plan,
             warnings: look.warnings,
-            reserve_wait: settings.reserve_wait,
+            settings: settings.clone(),
             tasks,
             books: look.books,
-            has_runtime: settings.has_runtime,
-            library_dir: paths.onload_lib.task.named().cloned(),
-            without_nodes: paths.device.is_closed(),
         })
     }
 
@@ -145,7 +136,7 @@ impl Snapshot {
     }
 
     fn is_by_ticket(&self, class: Class) -> bool {
-        self.has_runtime && !self.books.is_own(class)
+        self.settings.has_runtime && !self.books.is_own(class)
     }
 
     /// The devices of some ids, each once, with the first of its ids.
@@ -207,9 +198,10 @@ impl Snapshot {
             Class::Pps,
         ]
         .contains(&class);
+        let paths = &self.settings.paths;
         Manner {
-            library_dir: self.library_dir.clone(),
-            without_nodes: has_place && self.without_nodes,
+            library_dir: paths.onload_lib.task.named().cloned(),
+            without_nodes: has_place && paths.device.is_closed(),
         }
     }
 }

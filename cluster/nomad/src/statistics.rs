@@ -70,12 +70,7 @@ fn of(host: &Host, counted: &Counted) -> Option<(StatValue, StatObject)> {
             &Path::new(NET).join(interface).join("statistics"),
             unit_of,
         );
-        summaries.extend(traffic(
-            &values,
-            "rx_bytes",
-            "tx_bytes",
-            "received and sent",
-        ));
+        summaries.extend(traffic(&values, "rx_bytes", "tx_bytes"));
         let object = StatObject {
             attributes: values,
             ..StatObject::default()
@@ -135,16 +130,12 @@ fn unit_of_port(name: &str) -> &'static str {
     }
 }
 
-fn traffic(
-    values: &BTreeMap<String, StatValue>,
-    received: &str,
-    sent: &str,
-    desc: &str,
-) -> Option<StatValue> {
+fn traffic(values: &BTreeMap<String, StatValue>, received: &str, sent: &str) -> Option<StatValue> {
     let value = |name: &str| values.get(name)?.int_numerator_val;
     let sum = value(received)?.saturating_add(value(sent)?);
     let unit = values.get(received)?.unit.as_str();
-    Some(count(u64::try_from(sum).unwrap_or(0), unit, desc))
+    let sum = u64::try_from(sum).unwrap_or(0);
+    Some(count(sum, unit, "received and sent"))
 }
 
 fn rdma_ports(host: &Host, device: &str) -> (Option<StatValue>, BTreeMap<String, StatObject>) {
@@ -169,14 +160,8 @@ fn rdma_ports(host: &Host, device: &str) -> (Option<StatValue>, BTreeMap<String,
         }
     }
     let first = ports.values().next();
-    let summary = first.and_then(|port| {
-        traffic(
-            &port.attributes,
-            "port_rcv_data",
-            "port_xmit_data",
-            "received and sent",
-        )
-    });
+    let summary =
+        first.and_then(|port| traffic(&port.attributes, "port_rcv_data", "port_xmit_data"));
     (summary, ports)
 }
 

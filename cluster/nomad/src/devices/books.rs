@@ -11,7 +11,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
-use onload_host::generate::{Specs, Surroundings, generate};
+use onload_host::generate::{Surroundings, generate};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Health, Offer, Survey, offers};
 use onload_host::pools;
@@ -142,8 +142,9 @@ fn ignored_in_vain(host: &Host, settings: &Settings, offers: &[Offer]) -> BTreeS
 
 /// The specifications of another configuration, which stand in no file.
 fn own_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
-    let specs = specifications(host, config, inventory)
-        .context("writing what tasks get by the paths of the plugin's configuration")?;
+    let writing = "writing what tasks get by the paths of the plugin's configuration";
+    let surroundings = Surroundings::of(host, config).context(writing)?;
+    let specs = generate(inventory, &[], config, surroundings).context(writing)?;
     let sources = specs.into_values().map(|spec| SpecSource {
         path: Path::new(OWN_SOURCE).to_owned(),
         priority: 0,
@@ -167,9 +168,4 @@ fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
     });
     let entries = entries.map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));
     obstacle.into_iter().chain(entries).collect()
-}
-
-fn specifications(host: &Host, config: &Config, inventory: &Inventory) -> Result<Specs> {
-    let surroundings = Surroundings::of(host, config)?;
-    generate(inventory, &[], config, surroundings)
 }

@@ -116,7 +116,8 @@ async fn after_own_tasks(
             asked.own_holder(&host, &wanted).ok()?
         });
         let holder = holder.await.ok().flatten();
-        let Some(holder) = holder.filter(|_| begin.elapsed() < snapshot.reserve_wait) else {
+        let Some(holder) = holder.filter(|_| begin.elapsed() < snapshot.settings.reserve_wait)
+        else {
             return Ok(snapshot);
         };
         if !told {
