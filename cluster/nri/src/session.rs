@@ -1,6 +1,6 @@
 //! One connection to a runtime, from the registration to its end.
 
-use std::io::{Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -52,21 +52,9 @@ pub struct Identity {
     pub index: String,
 }
 
-pub trait Stream: Read + Write {
-    /// Bounds each read; none: for ever.
-    fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()>;
-}
-
-impl Stream for UnixStream {
-    fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()> {
-        self.set_write_timeout(Some(PATIENCE))?;
-        self.set_read_timeout(patience)
-    }
-}
-
 #[derive(Debug)]
-pub struct Session<'a, S, D> {
-    mux: Mux<S>,
+pub struct Session<'a, D> {
+    mux: Mux<UnixStream>,
     identity: &'a Identity,
     decider: &'a D,
     journal: Journal,
@@ -76,8 +64,13 @@ pub struct Session<'a, S, D> {
     is_synchronized: bool,
 }
 
-impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
-    pub fn new(stream: S, identity: &'a Identity, decider: &'a D, journal: Journal) -> Self {
+impl<'a, D: Decider> Session<'a, D> {
+    pub fn new(
+        stream: UnixStream,
+        identity: &'a Identity,
+        decider: &'a D,
+        journal: Journal,
+    ) -> Self {
         Session {
             mux: Mux::new(stream),
             identity,
@@ -108,9 +101,7 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
     }
 
     fn register(&mut self) -> Result<()> {
-        self.mux
-            .stream()
-            .set_patience(Some(PATIENCE))
+        self.set_patience(Some(PATIENCE))
             .context("setting up the connection")?;
         let plugin = RegisterPluginRequest {
             plugin_name: self.identity.name.clone(),
@@ -129,6 +120,13 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
             body: call.encode_to_vec(),
         };
         self.mux.send(RUNTIME, &message)
+    }
+
+    /// Bounds each read; none: for ever.
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        let stream = self.mux.stream();
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(patience)
     }
 
     /// The runtime may call us before it answers the registration.
@@ -208,7 +206,7 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
         };
         if !request.more {
             self.is_synchronized = true;
-            if let Err(error) = self.mux.stream().set_patience(None) {
+            if let Err(error) = self.set_patience(None) {
                 self.journal.say(
                     Severity::Warning,
                     &format!("setting up the connection: {error}"),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{Plugin, Runtime, SERVICE, container, creation, next, nothin
 use onload_nri::create::{Created, Failure};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::Runtime as Told;
-use onload_nri::session::{Decider, Identity, PATIENCE, Session, Stream};
+use onload_nri::session::{Decider, Identity, PATIENCE, Session};
 use onload_nri::wire::messages::{
     Container, CreateContainerRequest, SynchronizeRequest, SynchronizeResponse,
 };
@@ -353,47 +353,26 @@ fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() 
     assert_eq!(decider.given_back.get(), 2);
 }
 
-/// A runtime that takes the registration and never says a word.
-struct Silent {
-    patience: Cell<Option<Duration>>,
-}
-
-impl Read for Silent {
-    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        match self.patience.get() {
-            Some(_) => Err(io::ErrorKind::WouldBlock.into()),
-            None => panic!("this would wait for ever"),
-        }
-    }
-}
-
-impl Write for Silent {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Stream for Silent {
-    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.patience.set(patience);
-        Ok(())
-    }
-}
-
 #[test]
 fn a_runtime_that_does_not_answer_the_registration_is_left() {
-    let silent = Silent {
-        patience: Cell::new(None),
-    };
+    let (ours, mut silent) = UnixStream::pair().unwrap();
+    let shared = ours.try_clone().unwrap();
     let decider = Answering::after(|| {});
     let identity = identity();
-    let mut session = Session::new(silent, &identity, &decider, QUIET);
-    assert_eq!(session.run().to_string(), "reading from the runtime");
-    assert!(!session.is_synchronized());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // It waits for an answer once this has come.
+            silent.read_exact(&mut [0]).unwrap();
+            assert_eq!(shared.read_timeout().unwrap(), Some(PATIENCE));
+            // Its next wait is as long as this, and it has one for the rest of the header.
+            let soon = Some(Duration::from_millis(1));
+            shared.set_read_timeout(soon).unwrap();
+            silent.write_all(&[0]).unwrap();
+        });
+        let mut session = Session::new(ours, &identity, &decider, QUIET);
+        assert_eq!(session.run().to_string(), "reading from the runtime");
+        assert!(!session.is_synchronized());
+    });
     assert!(
         PATIENCE > Duration::from_secs(5),
         "the runtime gives up first"
