@@ -15,8 +15,7 @@ use k8s_openapi::api::resource::v1::DeviceAttribute;
 use onload_cdi::Mount;
 use onload_core::lease::ClaimUid;
 use onload_sys::text::Quoted;
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::own_spec::{Owner, PreparedDevice};
 use crate::dra::DRIVER;
@@ -43,43 +42,6 @@ pub(crate) struct Described {
     pub(crate) chosen: String,
     pub(crate) prepared: PreparedDevice,
     pub(crate) attributes: BTreeMap<String, DeviceAttribute>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DeviceMetadata<'a> {
-    api_version: &'a str,
-    kind: &'a str,
-    metadata: Metadata<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod_claim_name: Option<&'a str>,
-    requests: [Request<'a>; 1],
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct Metadata<'a> {
-    name: &'a str,
-    namespace: &'a str,
-    uid: &'a str,
-    /// Rises with each change of the file.
-    generation: i64,
-}
-
-#[derive(Serialize)]
-struct Request<'a> {
-    name: &'a str,
-    devices: Vec<Device<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Device<'a> {
-    driver: &'a str,
-    pool: &'a str,
-    name: &'a str,
-    attributes: &'a BTreeMap<String, DeviceAttribute>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    network_data: Option<&'a k8s_openapi::api::resource::v1::NetworkDeviceData>,
 }
 
 /// The files of a driver that has its own directory below that of kubelet.
@@ -143,43 +105,37 @@ impl MetadataFiles {
     }
 }
 
-fn text(
-    uid: &ClaimUid,
-    owner: &Owner,
-    devices: &[&Described],
-    generation: i64,
-) -> serde_json::Result<String> {
-    let mut text = String::new();
-    for api_version in VERSIONS {
-        let of_devices = devices.iter().map(|device| Device {
-            driver: DRIVER,
-            pool: &device.prepared.pool,
-            name: &device.prepared.device,
-            attributes: &device.attributes,
-            network_data: device.prepared.network.as_ref(),
-        });
-        text += &serde_json::to_string(&DeviceMetadata {
-            api_version,
-            kind: "DeviceMetadata",
-            metadata: Metadata {
-                name: &owner.name,
-                namespace: &owner.namespace,
-                uid: uid.as_str(),
-                generation,
-            },
-            pod_claim_name: owner.pod_claim.as_deref(),
-            requests: [Request {
-                name: devices.first().map_or("", |device| &device.chosen),
-                devices: of_devices.collect(),
-            }],
-        })?;
-        text.push('\n');
+fn text(uid: &ClaimUid, owner: &Owner, devices: &[&Described], generation: i64) -> String {
+    let of_devices = devices.iter().map(|device| {
+        let prepared = &device.prepared;
+        let mut of_device = json!({"driver": DRIVER, "pool": prepared.pool, "name": prepared.device,
+            "attributes": device.attributes});
+        if let Some(network) = &prepared.network {
+            of_device["networkData"] = json!(network);
+        }
+        of_device
+    });
+    let of_devices: Vec<Value> = of_devices.collect();
+    let mut metadata = json!({
+        "kind": "DeviceMetadata",
+        "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": uid.as_str(),
+            "generation": generation},
+        "requests": [{"name": devices.first().map_or("", |device| &device.chosen),
+            "devices": of_devices}],
+    });
+    if let Some(name) = &owner.pod_claim {
+        metadata["podClaimName"] = json!(name);
     }
-    Ok(text)
+    let mut text = String::new();
+    for version in VERSIONS {
+        metadata["apiVersion"] = json!(version);
+        text += &format!("{metadata}\n");
+    }
+    text
 }
 
 /// Writes a file that is not there, or differs by more than its generation.
-fn write_one(path: &Path, text: impl Fn(i64) -> serde_json::Result<String>) -> Result<()> {
+fn write_one(path: &Path, text: impl Fn(i64) -> String) -> Result<()> {
     let Some(before) = read(path)? else {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir)?;
@@ -187,13 +143,13 @@ fn write_one(path: &Path, text: impl Fn(i64) -> serde_json::Result<String>) -> R
         // It need not reach the disk: a claim is prepared again after a reboot.
         let mut file = File::create(path)?;
         file.set_permissions(Permissions::from_mode(READABLE))?;
-        return Ok(file.write_all(text(1)?.as_bytes())?);
+        return Ok(file.write_all(text(1).as_bytes())?);
     };
     let generation = generation(&before);
-    if text(generation)?.trim_end() == before.trim_end() {
+    if text(generation).trim_end() == before.trim_end() {
         return Ok(());
     }
-    let mut now = text(generation + 1)?;
+    let mut now = text(generation + 1);
     // It never gets shorter, and is written by one call: who reads meanwhile finds no end in the midst of it.
     let rest = before.len().saturating_sub(now.len());
     now.extend(std::iter::repeat_n('\n', rest));
