@@ -11,7 +11,6 @@ mod metadata;
 mod own_spec;
 mod parameters;
 mod preparer;
-mod report;
 mod sweep;
 mod turns;
 
@@ -19,8 +18,7 @@ use std::path::Path;
 
 pub(super) use metadata::MetadataFiles;
 pub(super) use own_spec::{OwnSpecs, Owner, PreparedDevice};
-pub(super) use preparer::{Node, Preparer};
-pub(super) use report::Report;
+pub(super) use preparer::{Node, Preparer, Report};
 pub(super) use sweep::sweep;
 
 /// Whether a claim is prepared, by what stands of it in the directory of specifications.

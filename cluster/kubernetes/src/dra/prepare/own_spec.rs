@@ -30,6 +30,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::host_state::{CLAIM_FILES, CLAIM_KIND};
+use crate::wire::dra::Claim;
 
 /// Engines of any user may read specifications.
 const READABLE: u32 = 0o644;
@@ -93,6 +94,17 @@ pub(crate) struct Owner {
     pub(crate) pod_claim: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) devices: Vec<PreparedDevice>,
+}
+
+impl Owner {
+    /// The claim, as kubelet names it.
+    pub(crate) fn claim(&self, uid: &ClaimUid) -> Claim {
+        Claim {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: uid.to_string(),
+        }
+    }
 }
 
 /// A device of a claim, as the API server knows it.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use onload_core::lease::ClaimUid;
 use onload_sys::text::{Chain, Quoted, one_line};
 use tokio::sync::{mpsc, watch};
@@ -16,7 +16,6 @@ use super::decision::{Surroundings, decide};
 use super::leases::refuse_held;
 use super::metadata::{Described, MetadataFiles, hardware_address};
 use super::own_spec::{Own, OwnSpecs, Owner};
-use super::report::Report;
 use super::turns::Turns;
 use crate::dra::api::Api;
 use crate::dra::classes::Told;
@@ -40,6 +39,16 @@ pub(crate) struct Node {
     pub(crate) metadata: MetadataFiles,
     pub(crate) host_root: PathBuf,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
+}
+
+/// What became of a claim, for those who tell the API server.
+#[derive(Debug)]
+pub(crate) enum Report {
+    Prepared(ClaimUid, Owner),
+    /// It was prepared before this start. The devices in its status are those that the API server has.
+    Found(ClaimUid, Owner, Vec<AllocatedDeviceStatus>),
+    Unprepared(ClaimUid, Owner),
+    Refused(Claim, String),
 }
 
 impl Node {

@@ -11,9 +11,7 @@ use onload_core::lease::ClaimUid;
 use tokio::time::sleep;
 
 use super::own_spec::Owner;
-use super::preparer::Preparer;
-use super::report::Report;
-use crate::wire::dra::Claim;
+use super::preparer::{Preparer, Report};
 
 /// How long to wait for an API server that does not answer.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -91,12 +89,7 @@ async fn one(
 
 /// Whether the API server has the claim of that uid with an allocation.
 async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<bool> {
-    let claim = Claim {
-        namespace: owner.namespace.clone(),
-        name: owner.name.clone(),
-        uid: uid.to_string(),
-    };
-    let found = preparer.find(&claim).await?;
+    let found = preparer.find(&owner.claim(uid)).await?;
     let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
     let status = found.filter(is_it).and_then(|found| found.status);
     let Some(status) = status.filter(|status| status.allocation.is_some()) else {

@@ -292,11 +292,7 @@ impl Reporter {
         let notes: Vec<String> = notes
             .map(|(device, why)| format!("device {} of pool {}: {why}", device.device, device.pool))
             .collect();
-        let claim = of_claim(&Claim {
-            namespace: claim.owner.namespace.clone(),
-            name: claim.owner.name.clone(),
-            uid: uid.to_string(),
-        });
+        let claim = of_claim(&claim.owner.claim(uid));
         let pods = pods_of(found);
         for note in notes {
             for pod in &pods {
