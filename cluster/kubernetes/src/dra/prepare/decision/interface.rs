@@ -106,18 +106,15 @@ fn first_said(class: Class, allocated: &Allocated) -> Option<(&'static str, bool
     // A function that is no interface has a VLAN too.
     let is_bare = class != Class::Netdev && Class::OF_FUNCTIONS.contains(&class);
     let vlan = said.vlan.as_ref().filter(|_| !is_bare);
+    fn of_request<T>(said: Option<&Said<T>>) -> Option<bool> {
+        said.map(|said| said.is_of_request)
+    }
     let all = [
-        ("name", said.name.as_ref().map(|said| said.is_of_request)),
-        ("mtu", said.mtu.as_ref().map(|said| said.is_of_request)),
-        ("vlan", vlan.map(|said| said.is_of_request)),
-        (
-            "address",
-            said.address.as_ref().map(|said| said.is_of_request),
-        ),
-        (
-            "routes",
-            said.routes.as_ref().map(|said| said.is_of_request),
-        ),
+        ("name", of_request(said.name.as_ref())),
+        ("mtu", of_request(said.mtu.as_ref())),
+        ("vlan", of_request(vlan)),
+        ("address", of_request(said.address.as_ref())),
+        ("routes", of_request(said.routes.as_ref())),
     ];
     let said = all.into_iter();
     said.filter_map(|(parameter, is_of_request)| Some((parameter, is_of_request?)))

@@ -56,16 +56,8 @@ pub(crate) fn decide(
         ..Decision::default()
     };
     for allocated in all {
-        let request = allocated.request.clone();
-        let given = around.give(&allocated, uid).and_then(|given| {
-            interface::refuse_twice(&decision.leased, &given.leased)?;
-            Ok(given)
-        });
-        let given = given.with_context(|| of_request(&request))?;
-        decision.leased.extend(given.leased);
-        decision.beside.extend(given.beside);
-        decision.described.push(given.described);
-        let mut cdi_device_ids = given.ids;
+        let given = around.give(&allocated, uid, &mut decision);
+        let mut cdi_device_ids = given.with_context(|| of_request(&allocated.request))?;
         cdi_device_ids.push(request_name(uid, &allocated.request));
         decision.devices.push(Device {
             request_names: vec![allocated.request],
@@ -82,28 +74,23 @@ fn of_request(request: &str) -> String {
     format!("request {}", Quoted(request))
 }
 
-#[derive(Default)]
-struct Given {
-    ids: Vec<String>,
-    leased: Vec<Leased>,
-    beside: Vec<Leased>,
-    described: Described,
-}
-
 impl Surroundings<'_> {
-    fn give(&self, allocated: &Allocated, uid: &ClaimUid) -> Result<Given> {
+    /// Notes what is to be done for a device; the CDI devices that give it.
+    fn give(
+        &self,
+        allocated: &Allocated,
+        uid: &ClaimUid,
+        decision: &mut Decision,
+    ) -> Result<Vec<String>> {
         let offer = self.offer(allocated)?;
         let class = class(offer, allocated)?;
         let profile = profile(offer, allocated)?;
         let in_pod = interface::in_pod(self.snapshot, offer, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
-        let mut given = Given {
-            described: self.describe(allocated, offer),
-            ..Given::default()
-        };
+        decision.described.push(self.describe(allocated, offer));
         if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
             // Who only watches takes a device away from nobody, also where no hook leases it.
-            return Ok(given);
+            return Ok(Vec::new());
         }
         let own = self.cdi_devices(offer, class)?;
         let leased = |name| leased(&allocated.request, offer, class, name);
@@ -117,23 +104,24 @@ impl Surroundings<'_> {
             leased.vf = vf.filter(|_| is_said);
         }
         let is_set_up = leased.iter().any(|leased| leased.vf.is_some());
+        let profile = self.profile(profile)?;
+        let mut ids = Vec::new();
         if is_leased {
-            given.leased = leased;
-            given.beside = self.family(&allocated.request, offer);
+            interface::refuse_twice(&decision.leased, &leased)?;
+            // The hook of the claim has to come before the device's own, which then finds that the container has the
+            // device already.
+            ids.extend(leased.iter().map(|leased| own_name(uid, &leased.device)));
+            decision.leased.extend(leased);
+            let family = self.family(&allocated.request, offer);
+            decision.beside.extend(family);
         }
-        // The hook of the claim has to come before the device's own, which then finds that the container has the
-        // device already.
-        let of_claim = given.leased.iter();
-        given.ids = of_claim
-            .map(|leased| own_name(uid, &leased.device))
-            .collect();
         // An interface has nothing but its hook, which would want the function as the operator alone says. That of a vfio
         // function leaves to the claim's what that has set up, and brings nodes.
         if !(is_set_up && class == Class::Netdev) {
-            given.ids.extend(own.iter().map(|name| cdi(class, name)));
+            ids.extend(own.iter().map(|name| cdi(class, name)));
         }
-        given.ids.extend(self.profile(profile)?);
-        Ok(given)
+        ids.extend(profile);
+        Ok(ids)
     }
 
     fn offer(&self, allocated: &Allocated) -> Result<&Offer> {
@@ -218,14 +206,11 @@ impl Surroundings<'_> {
         if names.is_empty() {
             names.push(offer.name.clone());
         }
-        match names.iter().find(|name| !self.has(class, name)) {
+        let has = |name: &&DeviceName| self.specs.contains(&cdi(class, name));
+        match names.iter().find(|name| !has(name)) {
             None => Ok(names),
             Some(name) => bail!(missing_spec(offer, class, name)),
         }
-    }
-
-    fn has(&self, class: Class, name: &DeviceName) -> bool {
-        self.specs.contains(&cdi(class, name))
     }
 
     fn profile(&self, profile: Option<&DeviceName>) -> Result<Option<String>> {
