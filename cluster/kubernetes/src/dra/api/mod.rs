@@ -99,21 +99,16 @@ impl Api {
         unless_absent(asked, name)
     }
 
-    /// The claims of all namespaces that a device of ours in one of these pools is allocated to. The server
-    /// lists all that there are, so this is for rare occasions.
-    pub async fn claims_of_pools(
-        &self,
-        is_ours: impl Fn(&str) -> bool,
-    ) -> Result<Vec<ResourceClaim>, ApiError> {
-        let mut found = Vec::new();
-        let keep = |claim: ResourceClaim| {
-            if pools_of(&claim).any(&is_ours) {
-                found.push(claim);
-            }
+    /// How many claims of all namespaces have a device of ours in a pool. The server lists all that there are, so this is
+    /// for rare occasions.
+    pub async fn claims_of_pool(&self, pool: &str) -> Result<usize, ApiError> {
+        let mut number = 0;
+        let count = |claim: ResourceClaim| {
+            number += usize::from(pools_of(&claim).any(|of| of == pool));
         };
         let params = ListParams::default().limit(CLAIMS);
-        self.list(params, "listing ResourceClaims", keep).await?;
-        Ok(found)
+        self.list(params, "listing ResourceClaims", count).await?;
+        Ok(number)
     }
 
     /// The pods of a node, one after the other.

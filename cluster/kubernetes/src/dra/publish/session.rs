@@ -369,12 +369,12 @@ impl<'p> Session<'p> {
             return Ok(Some(features));
         }
         if waiting.is_none_or(|waiting| waiting.until <= now) {
-            let held = self.api.claims_of_pools(|other| other == pool).await?;
-            if held.is_empty() {
+            let claims = self.api.claims_of_pool(pool).await?;
+            if claims == 0 {
                 self.waiting.remove(&class);
                 return Ok(Some(features));
             }
-            tracing::info!(%class, claims = held.len(), "devices keep their names until no claim holds one");
+            tracing::info!(%class, claims, "devices keep their names until no claim holds one");
             let until = now + HELD;
             self.waiting.insert(class, Waiting { is_numbered, until });
         }
