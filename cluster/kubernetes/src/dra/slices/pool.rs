@@ -78,10 +78,9 @@ impl<'a> Pool<'a> {
             left_out: Vec::new(),
         };
         for offer in offers {
-            let takes = match families.place(offer, features) {
-                Place::Alone => None,
-                Place::Guarded(takes) => Some(takes),
-                Place::Out(why) => {
+            let takes = match families.takes(offer, features) {
+                Ok(takes) => takes,
+                Err(why) => {
                     pool.left_out.push(why);
                     continue;
                 }
@@ -138,10 +137,6 @@ impl<'a> Pool<'a> {
         }
         let slots = (0..slots.min(most_slots)).map(|slot| entry(Form::Slot(slot)));
         self.devices.extend(slots);
-    }
-
-    pub fn class(&self) -> Class {
-        self.class
     }
 
     pub fn name(&self) -> &str {
@@ -281,14 +276,6 @@ struct Families {
     shared: BTreeSet<PciAddress>,
 }
 
-enum Place {
-    Alone,
-    /// It is counted: so many of that set.
-    Guarded((PciAddress, u32)),
-    /// It is not offered, and why.
-    Out(String),
-}
-
 impl Families {
     fn of(class: Class, offers: &[&Offer]) -> Families {
         let mut families = Families::default();
@@ -330,30 +317,35 @@ impl Families {
         has(&self.foreign_members, offer.pci) || has(&self.foreign, pf_of(offer))
     }
 
-    fn place(&self, offer: &Offer, features: Features) -> Place {
+    /// How many of which set it takes, if it is counted; why it is not offered.
+    fn takes(
+        &self,
+        offer: &Offer,
+        features: Features,
+    ) -> Result<Option<(PciAddress, u32)>, String> {
         let of_family = |pci: &PciAddress| self.members.contains_key(pci);
         let own = offer.pci.filter(of_family);
         let parent = pf_of(offer).filter(of_family);
         let Some(pf) = own.or(parent) else {
-            return Place::Alone;
+            return Ok(None);
         };
         let number = match own {
             Some(pf) => self.members.get(&pf).copied().unwrap_or(0),
             None => 1,
         };
         if features.counters && !self.shared.contains(&pf) {
-            return Place::Guarded((pf, number));
+            return Ok(Some((pf, number)));
         }
         match own {
-            Some(_) => Place::Out(format!(
+            Some(_) => Err(format!(
                 "vfio {} is not offered beside its virtual functions: nothing in this cluster keeps two pods from having both; take those away, or offer them to nobody by [discover] offer-pf-with-vfs = false",
                 offer.name
             )),
-            None if self.taken.contains(&pf) => Place::Out(format!(
+            None if self.taken.contains(&pf) => Err(format!(
                 "vfio {} is not offered while somebody has its physical function {pf}",
                 offer.name
             )),
-            None => Place::Alone,
+            None => Ok(None),
         }
     }
 }
