@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::Server;
 
 use super::directory::Kubelet;
-use super::service::{Node, Service, Streams, register};
+use super::service::{Node, Service, register};
 use crate::resources::Resource;
 use crate::serve::{end, serve, stopped};
 use crate::socket::{self, Place};
@@ -146,7 +146,7 @@ async fn serve_and_register(
 struct Running {
     place: Place,
     stop: watch::Sender<bool>,
-    streams: watch::Receiver<Streams>,
+    streams: watch::Receiver<Option<usize>>,
     server: JoinSet<()>,
 }
 
@@ -158,7 +158,7 @@ impl Running {
     ) -> Result<Self> {
         let (listener, place) = socket::bind(&offering.directory.join(socket))?;
         let (stop, stopped) = watch::channel(false);
-        let (streams_sender, streams) = watch::channel(Streams::default());
+        let (streams_sender, streams) = watch::channel(None);
         let service = Service {
             node: Arc::clone(&offering.node),
             resource: resource.clone(),
@@ -193,8 +193,8 @@ impl Running {
             if !self.place.is_there() && now.socket.is_some() {
                 return Some("its socket was removed");
             }
-            let streams = *self.streams.borrow_and_update();
-            if streams.any && streams.open == 0 && now.socket.is_some() {
+            let open = *self.streams.borrow_and_update();
+            if open == Some(0) && now.socket.is_some() {
                 return Some("kubelet no longer reads its devices");
             }
             tokio::select! {

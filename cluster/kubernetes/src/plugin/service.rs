@@ -64,14 +64,8 @@ pub(crate) struct Service {
     pub(crate) node: Arc<Node>,
     pub(crate) resource: watch::Receiver<Arc<Resource>>,
     pub(crate) stop: watch::Receiver<bool>,
-    pub(crate) streams: watch::Sender<Streams>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Streams {
-    /// Whether there was one: it may end before anybody looks.
-    pub(crate) any: bool,
-    pub(crate) open: usize,
+    /// How many of them are open. None before the first, which may end before anybody looks.
+    pub(crate) streams: watch::Sender<Option<usize>>,
 }
 
 fn listing(resource: &Resource) -> ListAndWatchResponse {
@@ -238,12 +232,9 @@ impl DevicePlugin for Service {
             let service = self.clone();
             tokio::spawn(async move {
                 let streams = service.streams.clone();
-                streams.send_modify(|streams| {
-                    streams.any = true;
-                    streams.open += 1;
-                });
+                streams.send_modify(|open| *open.get_or_insert_default() += 1);
                 service.send(sender).await;
-                streams.send_modify(|streams| streams.open -= 1);
+                streams.send_modify(|open| *open.get_or_insert_default() -= 1);
             });
             Ok(ReceiverStream::new(receiver))
         })
