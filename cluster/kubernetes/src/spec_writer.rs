@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -108,32 +107,27 @@ impl Kept {
     pub fn changes_files(&self) -> bool {
         matches!(self, Kept::Here { plan, .. } if plan.changes_files())
     }
-}
 
-impl fmt::Display for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Who writes them, for the log.
+    pub fn said(&self) -> String {
         match self {
             Kept::Here { plan, hook } => {
-                let hook = hook.display();
-                write!(
-                    f,
-                    "this daemon writes the specifications, with the hook {hook}"
-                )?;
                 let left: Vec<&str> = plan.left().collect();
-                match left.as_slice() {
-                    [] => Ok(()),
-                    left => write!(
-                        f,
+                let but = match left.as_slice() {
+                    [] => String::new(),
+                    left => format!(
                         ", but {}, which somebody else wrote or changed",
                         left.join(", ")
                     ),
-                }
+                };
+                let hook = hook.display();
+                format!("this daemon writes the specifications, with the hook {hook}{but}")
             }
             Kept::ByPackage => {
-                f.write_str("the package writes the specifications, by onload-cdi.service")
+                "the package writes the specifications, by onload-cdi.service".to_owned()
             }
             Kept::ByAnother => {
-                f.write_str("another daemon of this node writes the specifications until it ends")
+                "another daemon of this node writes the specifications until it ends".to_owned()
             }
         }
     }

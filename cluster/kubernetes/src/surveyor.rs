@@ -139,7 +139,7 @@ impl Surveyor {
                 return (by, false);
             }
         };
-        let said = kept.to_string();
+        let said = kept.said();
         if self.said[SPECIFICATIONS].is_news(&said) {
             tracing::info!("{said}");
         }
