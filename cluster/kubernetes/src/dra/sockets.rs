@@ -149,11 +149,9 @@ async fn sweep(directory: &Path, (begin, end): (&str, &str)) -> bool {
 /// Tells this instance from every other.
 fn instance() -> io::Result<String> {
     let mut bytes = [0; 4];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    if filled != bytes.len() {
-        return Err(io::Error::other("the kernel gave too few random bytes"));
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    // So few are given whole (getrandom(2)).
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Metrics, in the text format of OpenMetrics 1.0.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +23,7 @@ const END: &str = "# EOF\n";
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge>;
 
+#[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     devices: Gauges,
@@ -43,12 +43,6 @@ pub struct Metrics {
     looked: Mutex<(Instant, bool)>,
     /// What was measured of the host then, without the end of the text.
     host: Mutex<String>,
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
-    }
 }
 
 fn of(resource: &ResourceName) -> (&'static str, String) {

@@ -150,14 +150,11 @@ fn events(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
     inotify::add_watch(&events, path, wanted)?;
-    registered(events)
-}
-
-/// tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
-/// of an [`OwnedFd`] cannot.
-#[allow(deprecated)]
-fn registered(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::new(events)
+    // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That of an
+    // `OwnedFd` cannot.
+    #[allow(deprecated)]
+    let events = AsyncFd::new(events);
+    events
 }
 
 fn read(events: &OwnedFd) -> Result<bool, Errno> {

@@ -6,10 +6,10 @@ mod checkpoint;
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use onload_host::host::Host;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -49,7 +49,8 @@ impl KubeletFiles {
             Err(error) if is_absent(&error) => return Ok(Findings::Absent),
             pid => pid.context("asking which process kubelet is")?,
         };
-        let policy = topology_policy(&self.host_root, pid);
+        let host = Host::open(&self.host_root).map_err(Error::new);
+        let policy = host.and_then(|host| arguments::topology_policy(&host, pid));
         let policy = policy.context("kubelet's topology policy is not known")?;
         if policy != arguments::NO_POLICY {
             return Ok(Findings::Against(format!(
@@ -73,8 +74,4 @@ impl KubeletFiles {
 
 fn is_absent(error: &io::Error) -> bool {
     [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind())
-}
-
-fn topology_policy(host_root: &Path, pid: u32) -> Result<String> {
-    arguments::topology_policy(&Host::open(host_root)?, pid)
 }

@@ -105,13 +105,12 @@ fn since(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time {
     let before = before.and_then(condition);
     match before.filter(|before| before.status == status) {
         Some(before) => before.last_transition_time.clone(),
-        None => Time(seconds(Timestamp::now())),
+        None => {
+            let now = Timestamp::now();
+            // The server keeps no fraction of a second.
+            Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+        }
     }
-}
-
-/// The server keeps no fraction of a second.
-fn seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 fn condition(device: &AllocatedDeviceStatus) -> Option<&Condition> {
