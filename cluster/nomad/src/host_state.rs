@@ -76,7 +76,7 @@ impl Snapshot {
 
     pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
         let mut reservation = Reservation::default();
-        let mut by_ticket = ByTicket::default();
+        let (mut by_ticket, mut exclusive) = (BTreeSet::new(), Vec::new());
         let mut not_given = BTreeSet::new();
         let mut on_disk = None;
         for (id, group, device) in self.devices(ids)? {
@@ -86,7 +86,8 @@ impl Snapshot {
                 // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
                 // merges what several blocks share.
                 if self.is_by_ticket(*class) {
-                    by_ticket.add(*class, names);
+                    by_ticket.extend(names.iter().map(|name| (*class, name.clone())));
+                    exclusive.extend(leased(*class, names).filter(|_| group.is_exclusive));
                     continue;
                 }
                 let needs = needs(&edits);
@@ -94,15 +95,14 @@ impl Snapshot {
                 not_given.extend(needs);
                 reservation.add(&edits, &self.manner(*class));
             }
-            by_ticket.note(group, device);
         }
         if !not_given.is_empty() {
             let words: Vec<&str> = not_given.into_iter().map(Need::as_str).collect();
             reservation.set(NOT_GIVEN, words.join(","));
         }
-        if !by_ticket.devices.is_empty() {
+        if !by_ticket.is_empty() {
             let ids = ids.join(", ");
-            let ticket = tickets::write(host, &by_ticket.devices, &by_ticket.exclusive, &ids)
+            let ticket = tickets::write(host, &by_ticket, &exclusive, &ids)
                 .with_context(|| format!("reserving {ids}"))?;
             let (name, value) = variable(&ticket);
             reservation.set(&name, value);
@@ -121,7 +121,9 @@ impl Snapshot {
                 .filter(|group| group.is_exclusive)?;
             group.devices.get(*index)
         });
-        let asked: BTreeSet<Leased> = groups.flat_map(leased).collect();
+        let members = groups.flat_map(|device| &device.members);
+        let asked = members.flat_map(|(class, names)| leased(*class, names));
+        let asked: BTreeSet<Leased> = asked.collect();
         if asked.is_empty() {
             return Ok(None);
         }
@@ -232,36 +234,7 @@ fn distinct(group: &Group, index: usize, is_taken: impl Fn(usize) -> bool) -> us
         .map_or(index, |(other, _)| other)
 }
 
-fn leased(device: &Device) -> impl Iterator<Item = Leased> + '_ {
-    let members = device.members.iter();
-    members.flat_map(|(class, names)| {
-        names.iter().map(|name| Leased {
-            class: *class,
-            name: name.device().clone(),
-        })
-    })
-}
-
-/// What is left to our runtime.
-#[derive(Debug, Default)]
-struct ByTicket {
-    devices: BTreeSet<(Class, QualifiedName)>,
-    exclusive: Vec<Leased>,
-}
-
-impl ByTicket {
-    fn add(&mut self, class: Class, names: &[QualifiedName]) {
-        let names = names.iter().map(|name| (class, name.clone()));
-        self.devices.extend(names);
-    }
-
-    /// Notes which of a group's devices one task has for itself.
-    fn note(&mut self, group: &Group, device: &Device) {
-        let is_asked = |leased: &Leased| {
-            let mut asked = self.devices.iter();
-            asked.any(|(class, name)| *class == leased.class && *name.device() == leased.name)
-        };
-        let noted = leased(device).filter(|leased| group.is_exclusive && is_asked(leased));
-        self.exclusive.extend(noted);
-    }
+fn leased(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = Leased> {
+    let names = names.iter().map(|name| name.device().clone());
+    names.map(move |name| Leased { class, name })
 }

@@ -98,15 +98,13 @@ fn distinct(name: &str, value: Value) -> Value {
         (CLOCK_NAME, Value::StringVal(name)) if is_address(&name) => {
             Value::StringVal(with_colons(&name))
         }
-        (ONLOAD | FIRMWARE, Value::StringVal(version)) if version.starts_with(is_digit) => {
+        (ONLOAD | FIRMWARE, Value::StringVal(version))
+            if version.starts_with(|c: char| c.is_ascii_digit()) =>
+        {
             Value::StringVal(format!("v{version}"))
         }
         (_, value) => value,
     }
-}
-
-fn is_digit(c: char) -> bool {
-    c.is_ascii_digit()
 }
 
 /// Some drivers call a clock by the hardware address of its interface (drivers/net/ethernet/intel/igb/igb_ptp.c).
@@ -115,14 +113,8 @@ fn is_address(name: &str) -> bool {
 }
 
 fn with_colons(address: &str) -> String {
-    let mut text = String::new();
-    for (index, digit) in address.chars().enumerate() {
-        if index > 0 && index % 2 == 0 {
-            text.push(':');
-        }
-        text.push(digit);
-    }
-    text
+    let bytes = address.as_bytes().chunks(2).map(String::from_utf8_lossy);
+    bytes.collect::<Vec<_>>().join(":")
 }
 
 pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {

@@ -1,7 +1,6 @@
 //! The process that started the plugin.
 
 use std::future::pending;
-use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
@@ -17,9 +16,11 @@ impl Agent {
     /// The parent of this process. Where it cannot be watched, the plugin stays until it is told to end.
     pub fn of_this_process() -> Agent {
         let process = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
-        Agent {
-            process: process.and_then(|process| registered(process).ok()),
-        }
+        // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
+        // of an `OwnedFd` cannot.
+        #[allow(deprecated)]
+        let process = process.and_then(|process| AsyncFd::new(process).ok());
+        Agent { process }
     }
 
     /// Ends when the agent has ended and leaves behind a plugin that no other agent will look for: Nomad finds the one
@@ -35,11 +36,4 @@ impl Agent {
         // Where nobody can configure it any more, that is so too.
         let _ = is_configured.wait_for(|is| !is).await;
     }
-}
-
-/// tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
-/// of an [`OwnedFd`] cannot.
-#[allow(deprecated)]
-fn registered(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::new(process)
 }
