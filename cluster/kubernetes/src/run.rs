@@ -23,7 +23,6 @@ use crate::dra::driver::Driver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
 use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::health::Offered;
 use crate::observe::metrics::Metrics;
 use crate::observe::{health, http, log};
 use crate::plugin::{Kubelet, Node, Offering, offer, watch as watch_directory};
@@ -127,18 +126,14 @@ impl Daemon {
         // Without a DRA driver all classes are the device plugin's.
         let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
         let (none_sender, mut none) = watch::channel(BTreeSet::new());
-        let offered = Offered {
+        let asked = health::Daemon {
+            metrics: Arc::clone(&self.node.metrics),
             host: snapshots.clone(),
             plugin: classes.clone(),
         };
-        let metrics = &self.node.metrics;
-        tokio::spawn(http::serve(
-            self.listen,
-            Arc::clone(metrics),
-            offered.clone(),
-        ));
+        tokio::spawn(http::serve(self.listen, asked.clone()));
         if let Some(path) = self.health_socket {
-            tokio::spawn(health::serve(path, Arc::clone(metrics), offered));
+            tokio::spawn(health::serve(path, asked));
         }
         let mut resources = Resources {
             offering: Offering {

@@ -14,7 +14,6 @@ use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
-use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -69,26 +68,34 @@ impl State {
 }
 
 #[derive(Clone, Debug)]
-pub struct Offered {
+pub struct Daemon {
+    pub metrics: Arc<Metrics>,
     pub host: watch::Receiver<Arc<Snapshot>>,
+    /// The classes that it offers by the device plugin.
     pub plugin: watch::Receiver<BTreeSet<Class>>,
 }
 
-impl Offered {
-    pub(crate) fn state(&self, metrics: &Metrics) -> State {
-        State::of(metrics, &self.host.borrow(), &self.plugin.borrow())
+impl Daemon {
+    pub(crate) fn state(&self) -> State {
+        State::of(&self.metrics, &self.host.borrow(), &self.plugin.borrow())
     }
 }
 
 /// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
 /// again: devices are offered meanwhile.
-pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
+pub async fn serve(path: PathBuf, daemon: Daemon) {
     let mut said = Said::default();
     loop {
         match socket::bind(&path) {
             Ok((listener, _place)) => {
                 tracing::info!(path = %path.display(), "answering health checks");
-                answer_all(&listener, &metrics, &offered).await;
+                // Until a connection cannot be taken.
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    // Two texts are JSON in any case.
+                    let text = serde_json::to_vec(&daemon.state()).unwrap_or_default();
+                    // Who does not read is not waited for long, and gets nothing.
+                    let _ = timeout(PATIENCE, stream.write_all(&text)).await;
+                }
             }
             Err(error) => {
                 let text = format!("{error:#}");
@@ -98,17 +105,6 @@ pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
             }
         }
         sleep(AGAIN).await;
-    }
-}
-
-/// Until a connection cannot be taken.
-async fn answer_all(listener: &UnixListener, metrics: &Metrics, offered: &Offered) {
-    while let Ok((mut stream, _)) = listener.accept().await {
-        let state = offered.state(metrics);
-        // Two texts are JSON in any case.
-        let text = serde_json::to_vec(&state).unwrap_or_default();
-        // Who does not read is not waited for long, and gets nothing.
-        let _ = timeout(PATIENCE, stream.write_all(&text)).await;
     }
 }
 

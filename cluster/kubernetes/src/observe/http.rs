@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt};
 
-use super::health::Offered;
+use super::health::Daemon;
 use super::metrics::Metrics;
 use crate::serve::connections;
 use crate::socket;
@@ -41,10 +41,9 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
-pub async fn serve(listen: (Listen, &'static str), metrics: Arc<Metrics>, offered: Offered) {
-    let pages = Pages { metrics, offered };
+pub async fn serve(listen: (Listen, &'static str), daemon: Daemon) {
     let mut said = Said::default();
-    while let Err(error) = listen_at(&listen, &pages).await {
+    while let Err(error) = listen_at(&listen, &daemon).await {
         let text = format!("{error:#}");
         if said.is_news(&text) {
             tracing::error!(error = %text, "metrics are not served; trying again");
@@ -53,7 +52,7 @@ pub async fn serve(listen: (Listen, &'static str), metrics: Arc<Metrics>, offere
     }
 }
 
-async fn listen_at((listen, by): &(Listen, &'static str), pages: &Pages) -> Result<()> {
+async fn listen_at((listen, by): &(Listen, &'static str), daemon: &Daemon) -> Result<()> {
     // The remedy has to follow the cause.
     let failed = |error: io::Error| {
         anyhow!("listening at {listen} for /metrics ({error}); set another {by}")
@@ -64,19 +63,19 @@ async fn listen_at((listen, by): &(Listen, &'static str), pages: &Pages) -> Resu
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let at = listener.local_addr().map_err(failed)?;
             tracing::info!(address = %at, "serving /metrics, /healthz and /readyz");
-            take(TcpListenerStream::new(listener), pages).await;
+            take(TcpListenerStream::new(listener), daemon).await;
         }
         Listen::Unix(path) => {
             let (listener, place) = socket::bind(path)?;
             place.leave();
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
-            take(UnixListenerStream::new(listener), pages).await;
+            take(UnixListenerStream::new(listener), daemon).await;
         }
     }
     Ok(())
 }
 
-async fn take<S>(listener: impl Stream<Item = io::Result<S>>, pages: &Pages)
+async fn take<S>(listener: impl Stream<Item = io::Result<S>>, daemon: &Daemon)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -87,9 +86,14 @@ where
         let Some(Ok(stream)) = connections.next().await else {
             return;
         };
-        let pages = pages.clone();
+        let daemon = daemon.clone();
         let answer = move |request: Request<_>| {
-            let answer = pages.answer(request.method(), request.uri().path(), request.headers());
+            let answer = answer(
+                &daemon,
+                request.method(),
+                request.uri().path(),
+                request.headers(),
+            );
             async { Ok::<_, Infallible>(answer) }
         };
         let connection = http1::Builder::new()
@@ -103,53 +107,45 @@ where
     }
 }
 
-#[derive(Clone, Debug)]
-struct Pages {
-    metrics: Arc<Metrics>,
-    offered: Offered,
+fn answer(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) -> Response<String> {
+    if !["/metrics", "/healthz", "/readyz"].contains(&path) {
+        return response(StatusCode::NOT_FOUND, String::new());
+    }
+    if method != Method::GET && method != Method::HEAD {
+        let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, String::new());
+        let allowed = HeaderValue::from_static("GET,HEAD");
+        refused.headers_mut().insert(ALLOW, allowed);
+        return refused;
+    }
+    if path == "/metrics" {
+        return metrics(&daemon.metrics, headers);
+    }
+    let state = daemon.state();
+    let reason = if path == "/healthz" {
+        state.stuck
+    } else {
+        state.not_ready
+    };
+    match reason {
+        None => text(StatusCode::OK, "ok\n".to_owned(), PLAIN),
+        Some(reason) => text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{reason}\n"),
+            PLAIN,
+        ),
+    }
 }
 
-impl Pages {
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<String> {
-        if !["/metrics", "/healthz", "/readyz"].contains(&path) {
-            return response(StatusCode::NOT_FOUND, String::new());
-        }
-        if method != Method::GET && method != Method::HEAD {
-            let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, String::new());
-            let allowed = HeaderValue::from_static("GET,HEAD");
-            refused.headers_mut().insert(ALLOW, allowed);
-            return refused;
-        }
-        if path == "/metrics" {
-            return self.metrics(headers);
-        }
-        let state = self.offered.state(&self.metrics);
-        let reason = if path == "/healthz" {
-            state.stuck
-        } else {
-            state.not_ready
-        };
-        match reason {
-            None => text(StatusCode::OK, "ok\n".to_owned(), PLAIN),
-            Some(reason) => text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("{reason}\n"),
-                PLAIN,
-            ),
-        }
-    }
-
-    /// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
-    fn metrics(&self, headers: &HeaderMap) -> Response<String> {
-        let mut accepts = headers
-            .get_all(ACCEPT)
-            .iter()
-            .filter_map(|value| value.to_str().ok());
-        if accepts.any(|value| value.contains("application/openmetrics-text")) {
-            text(StatusCode::OK, self.metrics.text(), OPEN_METRICS)
-        } else {
-            text(StatusCode::OK, self.metrics.older_text(), OLDER)
-        }
+/// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
+fn metrics(metrics: &Metrics, headers: &HeaderMap) -> Response<String> {
+    let mut accepts = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    if accepts.any(|value| value.contains("application/openmetrics-text")) {
+        text(StatusCode::OK, metrics.text(), OPEN_METRICS)
+    } else {
+        text(StatusCode::OK, metrics.older_text(), OLDER)
     }
 }
 
