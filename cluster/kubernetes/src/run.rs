@@ -27,7 +27,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::{health, http, log};
 use crate::plugin::{Kubelet, Node, Offering, offer, watch as watch_directory};
 use crate::resources::Resource;
-use crate::spec_writer::{Keeper, claim_offering};
+use crate::spec_writer::{Keeper, OFFER_LOCK, claim};
 use crate::surveyor::Surveyor;
 
 /// How long the resources may take to be withdrawn at the end.
@@ -82,7 +82,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         metrics: Arc::clone(&metrics),
     });
     let host = Host::open(&global.host_root)?;
-    let alone = claim_offering(&host)?;
+    let alone = claim(&host, OFFER_LOCK)?;
     if alone.is_none() && dra.is_none() {
         bail!(SECOND);
     }
@@ -194,7 +194,7 @@ async fn watch_alone(
     }
     while alone.is_none() {
         sleep(OTHER).await;
-        alone = claim_offering(&host)?;
+        alone = claim(&host, OFFER_LOCK)?;
     }
     watch_directory(path, kubelet).await
 }

@@ -34,19 +34,11 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
 /// the pods of other device plugins can open, and so lock.
-const OFFER_LOCK: &str = "device-plugin";
-/// Takes the place of the daemon that writes, if it is free; it stays taken until the result is dropped.
-/// During an update two instances may run: the second one reads until the first has gone.
-pub fn claim(host: &Host) -> Result<Option<Lock>> {
-    lock_if_free(host, WRITER_LOCK)
-}
+pub const OFFER_LOCK: &str = "device-plugin";
 
-/// Takes the place of the daemon that offers devices, as [`claim`] does that of the writer.
-pub fn claim_offering(host: &Host) -> Result<Option<Lock>> {
-    lock_if_free(host, OFFER_LOCK)
-}
-
-fn lock_if_free(host: &Host, name: &str) -> Result<Option<Lock>> {
+/// Takes the place of the daemon that writes or that offers devices, if it is free; it stays taken until the result is
+/// dropped. During an update two instances may run: the second one reads until the first has gone.
+pub fn claim(host: &Host, name: &str) -> Result<Option<Lock>> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
     let locks = path.join(LOCKS);
@@ -163,7 +155,7 @@ impl Keeper {
         // Somebody who removed the lock's file let another daemon in.
         if !self.claim.as_ref().is_some_and(Lock::has_a_name) {
             self.claim = None;
-            self.claim = claim(host)?;
+            self.claim = claim(host, WRITER_LOCK)?;
         }
         if self.claim.is_none() {
             return Ok(Kept::ByAnother);
@@ -352,28 +344,28 @@ mod tests {
     #[test]
     fn one_daemon_at_a_time_writes() {
         let node = Node::new();
-        let first = claim(&node.host()).unwrap();
+        let first = claim(&node.host(), WRITER_LOCK).unwrap();
         assert!(first.is_some());
-        assert!(claim(&node.host()).unwrap().is_none());
+        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_none());
         drop(first);
-        assert!(claim(&node.host()).unwrap().is_some());
+        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_some());
     }
 
     #[test]
     fn one_daemon_at_a_time_offers_whoever_writes() {
         let node = Node::new();
-        let first = claim_offering(&node.host()).unwrap();
+        let first = claim(&node.host(), OFFER_LOCK).unwrap();
         assert!(first.is_some());
-        assert!(claim_offering(&node.host()).unwrap().is_none());
-        assert!(claim(&node.host()).unwrap().is_some());
+        assert!(claim(&node.host(), OFFER_LOCK).unwrap().is_none());
+        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_some());
         drop(first);
-        assert!(claim_offering(&node.host()).unwrap().is_some());
+        assert!(claim(&node.host(), OFFER_LOCK).unwrap().is_some());
     }
 
     #[test]
     fn the_place_of_the_writer_is_taken_where_only_root_can_enter() {
         let node = Node::new();
-        let _claim = claim(&node.host()).unwrap();
+        let _claim = claim(&node.host(), WRITER_LOCK).unwrap();
         let mode = |path| fs::metadata(node.path(path)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(
             (mode("run/onload-ctk"), mode("run/onload-ctk/@locks")),
@@ -487,7 +479,10 @@ mod tests {
         let locks = node.path("run/onload-ctk/@locks");
         fs::remove_dir_all(&locks).unwrap();
         assert!(matches!(keep(&mut first), Kept::Here { .. }));
-        assert!(claim(&node.host()).unwrap().is_none(), "it is taken again");
+        assert!(
+            claim(&node.host(), WRITER_LOCK).unwrap().is_none(),
+            "it is taken again"
+        );
         fs::remove_dir_all(&locks).unwrap();
         let mut second = node.keeper();
         assert!(matches!(keep(&mut second), Kept::Here { .. }));

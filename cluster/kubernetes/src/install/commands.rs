@@ -122,7 +122,7 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
     let tree = Tree::of(place.host, place.owners.clone())?;
     // What cannot be read is an error before anything is changed.
     tree.content(place.directory)?;
-    let Some(claim) = spec_writer::claim(place.host)? else {
+    let Some(claim) = spec_writer::claim(place.host, WRITER_LOCK)? else {
         bail!(
             "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
         );

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_host::host::Host;
+use onload_host::specdir::WRITER_LOCK;
 use onload_kubernetes::install::{Place, Report, What, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
 use onload_sys::fs::trust::Owners;
@@ -553,7 +554,7 @@ fn an_uninstall_removes_everything_that_was_installed() {
     node.file("etc/onload-ctk/drain.json", "{\"version\":1}");
     {
         let host = Host::open(node.tree.root()).unwrap();
-        let _claim = spec_writer::claim(&host).unwrap();
+        let _claim = spec_writer::claim(&host, WRITER_LOCK).unwrap();
     }
     let report = node.uninstall();
     assert_eq!(
@@ -713,7 +714,7 @@ fn an_uninstall_is_refused_while_the_daemon_runs() {
     let node = Node::new();
     node.install();
     let host = Host::open(node.tree.root()).unwrap();
-    let claim = spec_writer::claim(&host).unwrap();
+    let claim = spec_writer::claim(&host, WRITER_LOCK).unwrap();
     let error = node.with(uninstall).unwrap_err();
     assert!(
         error
