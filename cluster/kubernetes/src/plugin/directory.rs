@@ -32,8 +32,6 @@ pub struct Kubelet {
     pub socket: Option<Identity>,
     /// How many sockets of its were seen; a new one may have the numbers of the old.
     pub starts: u64,
-    /// How often the directory changed. A socket of ours may be gone.
-    pub changes: u64,
 }
 
 /// A directory that is watched.
@@ -44,7 +42,8 @@ struct Watched {
     directory: OwnedFd,
 }
 
-/// Tells of kubelet's coming and going, for ever. A directory that is not there is waited for.
+/// Tells of kubelet's coming and going, for ever, and of each change of the directory: a socket of ours may be gone. A
+/// directory that is not there is waited for.
 pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible> {
     let mut is_told = false;
     loop {
@@ -72,7 +71,6 @@ async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Re
                 kubelet.starts += 1;
             }
             kubelet.socket = socket;
-            kubelet.changes += 1;
         });
         changed = time;
         // inotify tells of the end of a directory when nobody has it open any more, and we have.
@@ -84,10 +82,7 @@ async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Re
             Err(_) => watched.events.is_none(),
         };
         if !watched.is_at(path) {
-            kubelet.send_modify(|kubelet| {
-                kubelet.socket = None;
-                kubelet.changes += 1;
-            });
+            kubelet.send_modify(|kubelet| kubelet.socket = None);
             return Ok(());
         }
     }
@@ -194,7 +189,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (sender, mut kubelet) = channel(Kubelet::default());
         tokio::spawn(watch(dir.path().to_owned(), sender));
-        until(&mut kubelet, |kubelet| kubelet.changes == 1).await;
+        kubelet.changed().await.unwrap();
         let path = dir.path().join(KUBELET_SOCKET);
         for start in 1..=3 {
             fs::write(&path, "").unwrap();
