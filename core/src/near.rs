@@ -1,7 +1,7 @@
 //! Which members of a pool are nearest to which GPU, as annotations of the pool's device in a specification say it.
 //! The generator knows the PCIe tree and writes them; hook and wrapper know the container's GPUs, and look them up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::pci::PciAddress;
@@ -97,11 +97,9 @@ impl Nearness {
         }
         // Of equal ranks the first GPU's own order stays.
         nics.sort_by_key(|(rank, _)| *rank);
-        let mut order = self.no_order();
-        for (_, nic) in nics {
-            self.members(nic).for_each(|member| order.add(member));
-        }
-        order.members
+        let members = nics.into_iter().flat_map(|(_, nic)| self.members(nic));
+        let mut seen = BTreeSet::new();
+        members.filter(|member| seen.insert(*member)).collect()
     }
 
     fn in_turn(&self, of_gpus: &[&[Near]]) -> Vec<usize> {
@@ -111,50 +109,23 @@ impl Nearness {
         };
         let lists = of_gpus.iter().map(|nics| nics.iter().flat_map(of_nic));
         let mut lists: Vec<_> = lists.collect();
-        let mut order = self.no_order();
+        let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         loop {
             let next = lists
                 .iter_mut()
-                .filter_map(|list| list.find(|(_, member)| !order.has(*member)));
+                .filter_map(|list| list.find(|(_, member)| !seen.contains(member)));
             let mut turn: Vec<(u32, usize)> = next.collect();
             if turn.is_empty() {
-                return order.members;
+                return order;
             }
             turn.sort_by_key(|(rank, _)| *rank);
-            turn.into_iter().for_each(|(_, member)| order.add(member));
-        }
-    }
-
-    fn no_order(&self) -> Order {
-        let last = self.nics.iter().flatten().max();
-        Order {
-            members: Vec::new(),
-            is_in: vec![false; last.map_or(0, |last| last + 1)],
+            let members = turn.into_iter().map(|(_, member)| member);
+            order.extend(members.filter(|member| seen.insert(*member)));
         }
     }
 
     fn members(&self, nic: usize) -> impl Iterator<Item = usize> {
         self.nics.get(nic).into_iter().flatten().copied()
-    }
-}
-
-/// Members, each once.
-struct Order {
-    members: Vec<usize>,
-    is_in: Vec<bool>,
-}
-
-impl Order {
-    fn has(&self, member: usize) -> bool {
-        self.is_in.get(member).is_some_and(|is_in| *is_in)
-    }
-
-    fn add(&mut self, member: usize) {
-        if let Some(is_in) = self.is_in.get_mut(member)
-            && !std::mem::replace(is_in, true)
-        {
-            self.members.push(member);
-        }
     }
 }
 
