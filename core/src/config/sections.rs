@@ -230,9 +230,7 @@ pub struct Leases {
 impl Leases {
     /// How many containers may have one device of that class at once; `None` where nobody counts them.
     pub fn share(&self, class: Class) -> Option<u32> {
-        // The kernel gives an IOMMU group to one process.
-        // An interface is in one network namespace.
-        let usual = matches!(class, Class::Vfio | Class::Netdev).then_some(1);
+        let usual = class.is_exclusive().then_some(1);
         self.share.get(&class).map(|share| share.get()).or(usual)
     }
 }
