@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
 use onload_sys::fs::list::each_name;
-use onload_sys::fs::lock::{Lock, LockError, LockMode, take_while};
+use onload_sys::fs::lock::{Lock, LockError, LockMode};
 
 /// The directory for containers' files while they live, with one subdirectory each.
 pub const RUN_DIR: &str = "/run/onload-ctk";
@@ -82,16 +82,6 @@ impl RunDir {
     pub fn lock_if_free(&self) -> Option<Lock> {
         let (locks, path) = self.locks().ok()?;
         Lock::if_free(locks, &path, CONTAINERS).ok()?
-    }
-
-    /// Takes it, calling `wait` between attempts, which says whether to go on: tests act while another waits.
-    pub fn lock_while(
-        &self,
-        kind: LockMode,
-        wait: &mut dyn FnMut() -> bool,
-    ) -> Result<Lock, LockError> {
-        let (locks, path) = self.locks()?;
-        take_while(locks, &path, CONTAINERS, kind, Duration::ZERO, wait)
     }
 
     fn locks(&self) -> Result<(OwnedFd, PathBuf), LockError> {

@@ -195,6 +195,9 @@ fn remove_empty(run: &RunDir, id: &ContainerId) {
 
 #[cfg(test)]
 mod tests {
+    use onload_core::run_dir::{LOCKS, open_private};
+    use onload_sys::fs::lock::take_while;
+
     use super::*;
     use crate::record::files::TargetType;
     use crate::record::init::Init;
@@ -210,11 +213,20 @@ mod tests {
         std::fs::create_dir(dir.path().join("c1")).unwrap();
         std::fs::write(dir.path().join("c1/record.json"), "{}").unwrap();
         let mut sweeper = run().lock_if_free();
-        let lock = run().lock_while(LockMode::Shared, &mut || {
-            sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
-            assert!(!dir.path().join("c1").exists());
-            true
-        });
+        let locks = open_private(run(), LOCKS).unwrap();
+        let (path, shared) = (dir.path().join(LOCKS), LockMode::Shared);
+        let lock = take_while(
+            locks,
+            &path,
+            "containers",
+            shared,
+            Duration::ZERO,
+            &mut || {
+                sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
+                assert!(!dir.path().join("c1").exists());
+                true
+            },
+        );
         let own = OwnDir::make(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x").unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());
@@ -286,7 +298,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let stranger = run().lock_if_free();
-        let lock = run().lock_while(LockMode::Shared, &mut || false);
+        let lock = run().lock(LockMode::Shared, Duration::ZERO);
         let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
         let line = own.warning.clone().unwrap();
         assert!(own.lock.is_none() && line.contains("holds it"), "{line}");
