@@ -611,31 +611,27 @@ fn choose<'a>(
         .iter()
         .find_map(|key| annotations.value(key))
         .filter(|name| !name.is_empty());
-    let mut chosen: BTreeMap<&str, (bool, &OnloadAnnotation)> = BTreeMap::new();
+    let mut chosen: BTreeMap<&str, &OnloadAnnotation> = BTreeMap::new();
     for annotation in ours {
         let key = &annotation.0;
         let rest = key.strip_prefix(PREFIX).unwrap_or_default();
-        let (word, own) = match (rest.split_once('.'), &name) {
-            (None, _) => (rest, false),
-            (Some((word, of)), Some(name)) if of == name => (word, true),
-            (Some(_), Some(_)) => continue,
-            (Some((_, of)), None) => {
-                bail!(
-                    "{} is for one container of a pod, but this container has no name in a pod; remove {}",
-                    Origin::Annotation(key.clone()),
-                    Quoted(&format!(".{of}"))
-                );
+        // No key is there twice.
+        match (rest.split_once('.'), &name) {
+            (None, _) => {
+                chosen.entry(rest).or_insert(annotation);
             }
-        };
-        let slot = chosen.entry(word).or_insert((own, annotation));
-        if own && !slot.0 {
-            *slot = (own, annotation);
+            (Some((word, of)), Some(name)) if of == name => {
+                chosen.insert(word, annotation);
+            }
+            (Some(_), Some(_)) => {}
+            (Some((_, of)), None) => bail!(
+                "{} is for one container of a pod, but this container has no name in a pod; remove {}",
+                Origin::Annotation(key.clone()),
+                Quoted(&format!(".{of}"))
+            ),
         }
     }
-    let chosen = chosen.into_iter();
-    Ok(chosen
-        .map(|(word, (_, annotation))| (word, annotation))
-        .collect())
+    Ok(chosen)
 }
 
 fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>> {
