@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use onload_cdi::oci::HugepageLimit;
+
 use crate::bundle::{Bundle, Cpus, Mems};
 use crate::class::{self, Class};
 use crate::config::Preload;
@@ -118,7 +120,7 @@ pub struct Request {
     /// How libonload.so gets into its processes.
     pub preload: Option<Requested<Preload>>,
     pub ipc_lock: Option<Requested<()>>,
-    pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
+    pub hugepages_limit: Option<Requested<Vec<HugepageLimit>>>,
     /// The NUMA node of what pools give.
     pub numa: Option<Requested<Numa>>,
     /// Whether what pools give is nearest to the GPUs of the container.
@@ -262,26 +264,6 @@ pub struct Requested<T> {
     /// The annotation, or the word of a text.
     pub origin: Origin,
     pub value: T,
-}
-
-/// A limit on the huge pages of one size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HugepagesLimit {
-    pub page_bytes: u64,
-    pub limit_bytes: u64,
-}
-
-impl HugepagesLimit {
-    /// The page size in the notation of the hugetlb controller
-    /// (Documentation/admin-guide/cgroup-v1/hugetlb.rst): `64KB`, `2MB`, `1GB`.
-    pub fn page_size(&self) -> String {
-        let kib = self.page_bytes / 1024;
-        match kib {
-            _ if kib.is_multiple_of(1024 * 1024) => format!("{}GB", kib / (1024 * 1024)),
-            _ if kib.is_multiple_of(1024) => format!("{}MB", kib / 1024),
-            _ => format!("{kib}KB"),
-        }
-    }
 }
 
 impl Request {
@@ -730,7 +712,7 @@ fn each_for<T: FromStr<Err = Error>>(
     Ok(all)
 }
 
-fn hugepages_limits(value: &str) -> Option<Vec<HugepagesLimit>> {
+fn hugepages_limits(value: &str) -> Option<Vec<HugepageLimit>> {
     let mut limits = BTreeMap::new();
     for entry in value.split(',') {
         let (page, limit) = entry.split_once('=')?;
@@ -742,11 +724,22 @@ fn hugepages_limits(value: &str) -> Option<Vec<HugepagesLimit>> {
         }
     }
     let limits = limits.into_iter();
-    let limits = limits.map(|(page_bytes, limit_bytes)| HugepagesLimit {
-        page_bytes,
-        limit_bytes,
+    let limits = limits.map(|(page_bytes, limit)| HugepageLimit {
+        page_size: page_size(page_bytes),
+        limit,
     });
     Some(limits.collect())
+}
+
+/// The page size in the notation of the hugetlb controller
+/// (Documentation/admin-guide/cgroup-v1/hugetlb.rst): `64KB`, `2MB`, `1GB`.
+fn page_size(bytes: u64) -> String {
+    let kib = bytes / 1024;
+    match kib {
+        _ if kib.is_multiple_of(1024 * 1024) => format!("{}GB", kib / (1024 * 1024)),
+        _ if kib.is_multiple_of(1024) => format!("{}MB", kib / 1024),
+        _ => format!("{kib}KB"),
+    }
 }
 
 /// A size with a binary unit, in bytes; 0 needs none.
@@ -944,17 +937,12 @@ mod tests {
         assert_eq!(request.preload.unwrap().value, Preload::File);
         assert!(request.ipc_lock.is_some());
         let limits = request.hugepages_limit.unwrap().value;
-        assert_eq!(limits[0].page_size(), "2MB");
-        assert_eq!(limits[0].limit_bytes, 128 << 20);
-        assert_eq!(limits[1].page_size(), "1GB");
-        assert_eq!(
-            HugepagesLimit {
-                page_bytes: 65536,
-                limit_bytes: 0
-            }
-            .page_size(),
-            "64KB"
-        );
+        let limits: Vec<(&str, u64)> = limits
+            .iter()
+            .map(|one| (&*one.page_size, one.limit))
+            .collect();
+        assert_eq!(limits, [("2MB", 128 << 20), ("1GB", 2 << 30)]);
+        assert_eq!(page_size(65536), "64KB");
     }
 
     #[test]
@@ -979,7 +967,7 @@ mod tests {
                 .hugepages_limit
                 .unwrap()
                 .value[0]
-                .limit_bytes,
+                .limit,
             0
         );
     }

@@ -42,8 +42,7 @@ fuzz_target!(|text: &str| {
                 assert!(request.devices.contains_key(&Class::Netdev));
             }
             for limit in request.hugepages_limit.into_iter().flat_map(|asked| asked.value) {
-                assert!(limit.limit_bytes.is_multiple_of(limit.page_bytes));
-                assert!(limit.page_size().ends_with('B'));
+                assert!(limit.page_size.ends_with('B'));
             }
         }
         Err(error) => {

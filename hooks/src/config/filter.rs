@@ -403,14 +403,12 @@ impl Filter<'_> {
         let Some(asked) = &self.request.hugepages_limit else {
             return Ok(());
         };
-        let mut limits = Vec::new();
-        for wanted in &asked.value {
-            let (page_size, limit) = (wanted.page_size(), wanted.limit_bytes);
+        let mut limits = asked.value.clone();
+        for HugepageLimit { page_size, limit } in &limits {
             self.outcome.report.reasons.push(format!(
                 "{}: at most {limit} bytes in huge pages of {page_size}",
                 reason(&asked.origin)
             ));
-            limits.push(HugepageLimit { page_size, limit });
         }
         config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
         if !limits.is_empty() {

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, OciConfigError, OciHook};
+use onload_cdi::oci::{CapabilitySet, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
@@ -341,13 +341,7 @@ impl Planner<'_> {
         }
         if let Some(asked) = &self.request.hugepages_limit {
             let held = self.config.hugepage_limits().context(CONFIG_JSON)?;
-            let is_held = asked.value.iter().all(|wanted| {
-                held.contains(&HugepageLimit {
-                    page_size: wanted.page_size(),
-                    limit: wanted.limit_bytes,
-                })
-            });
-            if !is_held {
+            if !asked.value.iter().all(|wanted| held.contains(wanted)) {
                 return self.cannot(&asked.origin, "limits on huge pages", None);
             }
         }
