@@ -15,7 +15,6 @@ use onload_core::run_dir::{LEASES, RunDir};
 use onload_sys::processes::Processes;
 
 const ROUNDS: usize = 300;
-const PATIENCE: Duration = Duration::from_secs(1);
 /// A pool of as many members as a host with many virtual functions has.
 const MEMBERS: u32 = 4096;
 
@@ -64,7 +63,7 @@ impl Bench {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        self.leases.claim(&claim, &|_| None, PATIENCE)
+        self.leases.claim(&claim, &|_| None)
     }
 
     /// The first members of a pool are held by a process that lives: this one.
@@ -112,7 +111,7 @@ fn one_is_free(leases: u32) -> (Duration, Duration) {
         let holder = Holder::reserved_by(token.clone(), None);
         let (took, taken) = time(|| bench.take(holder, &one));
         let taken = taken.unwrap();
-        bench.leases.give_back(&taken, &token, PATIENCE).unwrap();
+        bench.leases.give_back(&taken, &token).unwrap();
         took
     })
 }

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use onload_cdi::DeviceName;
 
@@ -53,15 +52,10 @@ impl Leases {
     /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
     /// lock, since the answer may take its time, and not before the device is this container's: it may open the device,
     /// which another holder would notice. A member that is in use is given back, and another taken.
-    pub fn claim(
-        &self,
-        claim: &Claim<'_>,
-        user: User<'_>,
-        patience: Duration,
-    ) -> Result<Vec<Device>, LeaseError> {
+    pub fn claim(&self, claim: &Claim<'_>, user: User<'_>) -> Result<Vec<Device>, LeaseError> {
         let mut used = Used::new();
         loop {
-            let lock = self.lock(patience)?;
+            let lock = self.lock()?;
             let holders = Holders::read(self, claim.wishes)?;
             let grants = holders.grants(claim, &used)?;
             holders.sweep();
@@ -70,7 +64,7 @@ impl Leases {
             let Some((grant, by)) = first_used(&grants, user) else {
                 return Ok(devices(grants));
             };
-            let _lock = self.lock(patience)?;
+            let _lock = self.lock()?;
             self.undo(&grants);
             grant.pass_over(by, &mut used)?;
         }
@@ -512,7 +506,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::super::file::{Holder, Token};
-    use super::super::test_host::{Host, PATIENCE, bundle, claimed, vfio};
+    use super::super::test_host::{Host, bundle, claimed, vfio};
     use super::*;
     use crate::class::Class;
     use crate::pool::{Member, Pool};
@@ -534,7 +528,7 @@ mod tests {
                 entry_point: "createRuntime",
             };
             let user = |_: &Device| user.map(str::to_owned);
-            let claimed = host.leases.claim(&claim, &user, PATIENCE);
+            let claimed = host.leases.claim(&claim, &user);
             claimed.map_err(|error| format!("{error:#}"))?;
         }
         Ok(())
@@ -629,7 +623,7 @@ mod tests {
                 asked.set(asked.get() + 1);
                 None
             };
-            let claimed = host.leases.claim(&claim, &user, PATIENCE).is_ok();
+            let claimed = host.leases.claim(&claim, &user).is_ok();
             (claimed, asked.get())
         };
         let free = || claimed("vfio:0000:81:10.2".parse().unwrap());
@@ -728,7 +722,7 @@ mod tests {
             entry_point: "onload-container-runtime",
         };
         let would = host.leases.would_claim(&claim, user);
-        let taken = host.leases.claim(&claim, user, PATIENCE);
+        let taken = host.leases.claim(&claim, user);
         let text = |result: Result<Vec<Device>>| {
             let names = |devices: Vec<Device>| devices.iter().map(ToString::to_string).collect();
             result.map(names).map_err(|error| format!("{error:#}"))
@@ -1042,10 +1036,10 @@ mod tests {
             entry_point: "createRuntime",
         };
         let busy = |_: &Device| Some("process 7".to_owned());
-        assert!(host.leases.claim(&claim, &busy, PATIENCE).is_err());
+        assert!(host.leases.claim(&claim, &busy).is_err());
         let kept = host.leases.list().unwrap().remove(0).lease.unwrap();
         assert_eq!(kept.holder, reservation);
-        host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+        host.leases.claim(&claim, &|_| None).unwrap();
     }
 
     #[test]
@@ -1053,7 +1047,7 @@ mod tests {
         let host = Host::new();
         let user = |device: &Device| {
             // As if the first had been stopped until its reservation expired.
-            host.leases.release_all(device, PATIENCE).unwrap();
+            host.leases.release_all(device).unwrap();
             host.claim("two", &host.start(2, 20)).unwrap();
             Some("process 7".to_owned())
         };
@@ -1082,13 +1076,10 @@ mod tests {
         assert_eq!(host.files(), [""; 0]);
         take_once(&host, "two", &asked, &|_| None).unwrap();
         assert_eq!(host.files(), ["vfio=a#0"]);
-        let late = host.leases.claim(&of(&chosen), &|_| None, PATIENCE);
+        let late = host.leases.claim(&of(&chosen), &|_| None);
         assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
         let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
-        let given = host
-            .leases
-            .claim(&of(&chosen), &|_| None, PATIENCE)
-            .unwrap();
+        let given = host.leases.claim(&of(&chosen), &|_| None).unwrap();
         assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 
@@ -1104,7 +1095,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let taken = host.leases.claim(&claim, user, PATIENCE);
+        let taken = host.leases.claim(&claim, user);
         taken.map(drop).map_err(|error| format!("{error:#}"))
     }
 
@@ -1129,7 +1120,7 @@ mod tests {
                         claim: None,
                         entry_point: "onload-container-runtime",
                     };
-                    host.leases.claim(&claim, &|_| None, PATIENCE)
+                    host.leases.claim(&claim, &|_| None)
                 })
             });
             let tries: Vec<_> = tries.collect();

@@ -13,6 +13,9 @@ use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
 
+/// How long a container's start or end waits for somebody else who moves the same device.
+const MOVING_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is done with a slot of a container; the others of the device are told beside.
 type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<()> + 'a;
 
@@ -30,15 +33,15 @@ pub enum Left<F = InterfaceFacts> {
 impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
-    pub fn lock_moving(&self, device: &Device, patience: Duration) -> Result<Lock> {
+    pub fn lock_moving(&self, device: &Device) -> Result<Lock> {
         let name = format!(".moving-{}={}", device.class, device.name);
-        self.lock_named(&name, patience)
+        self.lock_named(&name, MOVING_PATIENCE)
     }
 
     /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
     /// this after that of the device.
-    pub fn lock_function(&self, pci: PciAddress, patience: Duration) -> Result<Lock> {
-        self.lock_named(&format!(".moving-{pci}"), patience)
+    pub fn lock_function(&self, pci: PciAddress) -> Result<Lock> {
+        self.lock_named(&format!(".moving-{pci}"), MOVING_PATIENCE)
     }
 
     /// Ends what a container that is gone has of a device. The last container of a network namespace leaves the
@@ -49,9 +52,8 @@ impl Leases {
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
-        patience: Duration,
     ) -> Result<Left<F>> {
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock()?;
         let found = self.slots(device)?;
         let is_its = |slot: &&Slot| self.is_left_by(slot, container, bundle, token);
         let (own, others): (Vec<&Slot>, Vec<&Slot>) = found.iter().partition(is_its);
@@ -97,14 +99,8 @@ impl Leases {
 
     /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
     /// no other container of the namespace has, stays: it says what the device was. Its init may live.
-    pub fn abandon(
-        &self,
-        device: &Device,
-        container: &ContainerId,
-        bundle: &Path,
-        patience: Duration,
-    ) -> Result<()> {
-        self.each_own(device, container, bundle, patience, &|own, others| {
+    pub fn abandon(&self, device: &Device, container: &ContainerId, bundle: &Path) -> Result<()> {
+        self.each_own(device, container, bundle, &|own, others| {
             let moved = own.lease().and_then(Lease::away);
             if moved.is_some_and(|moved| !is_with(others, moved.namespace)) {
                 return Ok(());
@@ -114,14 +110,8 @@ impl Leases {
     }
 
     /// Says that a device is to come back that could not be given to a container. Its init may live.
-    pub fn call_back(
-        &self,
-        device: &Device,
-        container: &ContainerId,
-        bundle: &Path,
-        patience: Duration,
-    ) -> Result<()> {
-        self.each_own(device, container, bundle, patience, &|own, _| {
+    pub fn call_back(&self, device: &Device, container: &ContainerId, bundle: &Path) -> Result<()> {
+        self.each_own(device, container, bundle, &|own, _| {
             let lease = own.lease().map(returning);
             lease.map_or(Ok(()), |lease| {
                 self.publish(device, Choice::Kept(own.number), &lease)
@@ -134,10 +124,9 @@ impl Leases {
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
-        patience: Duration,
         act: &ActOnOwn<'_>,
     ) -> Result<()> {
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock()?;
         let found = self.slots(device)?;
         let is_own = |slot: &&Slot| {
             let lease = slot.lease();
@@ -148,13 +137,8 @@ impl Leases {
     }
 
     /// Changes what the leases of a device that is away say of it.
-    pub fn amend(
-        &self,
-        device: &Device,
-        patience: Duration,
-        change: &dyn Fn(&mut Moved<Facts>),
-    ) -> Result<()> {
-        let _lock = self.lock(patience)?;
+    pub fn amend(&self, device: &Device, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
+        let _lock = self.lock()?;
         for slot in self.slots(device)? {
             let Some(lease) = slot.lease().filter(|lease| lease.moved.is_some()) else {
                 continue;
@@ -167,12 +151,8 @@ impl Leases {
     }
 
     /// What is to come back: left by containers that have ended, while no other container has the device.
-    pub fn returning<F: TryFrom<Facts>>(
-        &self,
-        device: &Device,
-        patience: Duration,
-    ) -> Result<Option<Moved<F>>> {
-        let _lock = self.lock(patience)?;
+    pub fn returning<F: TryFrom<Facts>>(&self, device: &Device) -> Result<Option<Moved<F>>> {
+        let _lock = self.lock()?;
         let found = self.slots(device)?;
         let moved = found.iter().find_map(moved_of_returning);
         // Of what stays on the host, a new holder knows nothing before this is back.
@@ -193,9 +173,8 @@ impl Leases {
         &self,
         device: &Device,
         namespace: u64,
-        patience: Duration,
     ) -> Result<Option<Moved<F>>> {
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock()?;
         let found = self.slots(device)?;
         let moved = found.iter().find_map(|slot| slot.moved_to(namespace));
         Ok(moved.and_then(Moved::of))
@@ -207,9 +186,8 @@ impl Leases {
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
-        patience: Duration,
     ) -> Result<bool> {
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock()?;
         let found = self.slots(device)?;
         let set_up = found.iter().filter(|slot| slot.given().is_some());
         let mut leases = set_up.filter_map(Slot::lease);
@@ -218,8 +196,8 @@ impl Leases {
 
     /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
     /// its lock first ([`Leases::lock_moving`]).
-    pub fn is_away(&self, device: &Device, patience: Duration) -> Result<bool> {
-        let _lock = self.lock(patience)?;
+    pub fn is_away(&self, device: &Device) -> Result<bool> {
+        let _lock = self.lock()?;
         let found = self.slots(device)?;
         let mut leases = found.iter().filter_map(Slot::lease);
         Ok(leases.any(|lease| lease.moved.is_some()))
@@ -237,13 +215,8 @@ impl Leases {
 
     /// Why a container does not get a device: who holds it. What is kept for the container itself, by this token, is not
     /// somebody else's.
-    pub fn holders(
-        &self,
-        device: &Device,
-        token: Option<&Token>,
-        patience: Duration,
-    ) -> Result<Option<Error>> {
-        let _lock = self.lock(patience)?;
+    pub fn holders(&self, device: &Device, token: Option<&Token>) -> Result<Option<Error>> {
+        let _lock = self.lock()?;
         let mut found = self.slots(device)?;
         found.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
             Some(Holder::Reservation { token: own, .. }) => Some(own) != token,
@@ -258,8 +231,8 @@ impl Leases {
     }
 
     /// Ends the leases of a device that is back and as it was.
-    pub fn returned(&self, device: &Device, patience: Duration) -> Result<()> {
-        let _lock = self.lock(patience)?;
+    pub fn returned(&self, device: &Device) -> Result<()> {
+        let _lock = self.lock()?;
         for slot in self.slots(device)? {
             if moved_of_returning(&slot).is_some() {
                 self.remove(device, slot.number)?;
@@ -297,7 +270,7 @@ fn returning(lease: &Lease) -> Lease {
 mod tests {
     use super::super::moved::{FunctionFacts, RdmaFacts, VfFacts};
     use super::*;
-    use crate::lease::test_host::{Host, PATIENCE, bundle, claimed, vfio};
+    use crate::lease::test_host::{Host, bundle, claimed, vfio};
     use crate::lease::{Claim, Listed, Numa, Wish};
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
@@ -345,14 +318,12 @@ mod tests {
 
     fn leave(host: &Host, id: &str) -> Left {
         let container = id.parse().unwrap();
-        let left = host
-            .leases
-            .leave(&vf(), &container, &bundle(id), None, PATIENCE);
+        let left = host.leases.leave(&vf(), &container, &bundle(id), None);
         left.unwrap()
     }
 
     fn returning(host: &Host) -> Option<Moved> {
-        host.leases.returning(&vf(), PATIENCE).unwrap()
+        host.leases.returning(&vf()).unwrap()
     }
 
     fn listed(host: &Host) -> Vec<(bool, bool)> {
@@ -380,7 +351,7 @@ mod tests {
             ..moved(NAMESPACE)
         };
         assert_eq!(returning(&host), Some(back));
-        host.leases.returned(&vf(), PATIENCE).unwrap();
+        host.leases.returned(&vf()).unwrap();
         assert_eq!((returning(&host), host.files().len()), (None, 0));
         take(&host, "three", 3, 8).unwrap();
     }
@@ -391,7 +362,7 @@ mod tests {
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "two", 2, NAMESPACE).unwrap();
         let say = |moved: &mut Moved<Facts>| moved.left = Some("its MTU".to_owned());
-        host.leases.amend(&vf(), PATIENCE, &say).unwrap();
+        host.leases.amend(&vf(), &say).unwrap();
         let said = || -> Vec<_> {
             let leases = host.leases.list().unwrap().into_iter();
             let moved = leases.map(|one| one.lease.unwrap().moved.unwrap());
@@ -406,7 +377,7 @@ mod tests {
         assert_eq!(returning(&host).unwrap().left.as_deref(), Some("its MTU"));
         // Of one that did not move there is nothing to say.
         let other = "netdev:other".parse().unwrap();
-        host.leases.amend(&other, PATIENCE, &say).unwrap();
+        host.leases.amend(&other, &say).unwrap();
     }
 
     #[test]
@@ -435,7 +406,7 @@ mod tests {
         let released = |host: &Host| {
             let id = "one".parse().unwrap();
             host.leases
-                .release(&vf(), &id, &bundle("one"), None, PATIENCE)
+                .release(&vf(), &id, &bundle("one"), None)
                 .unwrap()
         };
         assert!(!released(&host));
@@ -447,7 +418,7 @@ mod tests {
         std::fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
         assert!(!released(&host));
         assert_eq!(host.files().len(), 1);
-        assert_eq!(host.leases.release_all(&vf(), PATIENCE).unwrap(), 1);
+        assert_eq!(host.leases.release_all(&vf()).unwrap(), 1);
     }
 
     #[test]
@@ -459,7 +430,7 @@ mod tests {
         assert_eq!(as_what("0000:03:02.4"), []);
         host.end(1);
         assert_eq!(as_what("0000:03:02.3"), [vf()], "it is not back yet");
-        host.leases.returned(&vf(), PATIENCE).unwrap();
+        host.leases.returned(&vf()).unwrap();
         assert_eq!(as_what("0000:03:02.3"), []);
     }
 
@@ -468,9 +439,7 @@ mod tests {
         let host = Host::new();
         let abandon = |id: &str| {
             let container = id.parse().unwrap();
-            let given_up = host
-                .leases
-                .abandon(&vf(), &container, &bundle(id), PATIENCE);
+            let given_up = host.leases.abandon(&vf(), &container, &bundle(id));
             given_up.unwrap();
         };
         take(&host, "one", 1, NAMESPACE).unwrap();
@@ -494,7 +463,7 @@ mod tests {
             host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device))
                 .unwrap();
             let container = id.parse().unwrap();
-            let given_up = host.leases.abandon(&of, &container, &bundle(id), PATIENCE);
+            let given_up = host.leases.abandon(&of, &container, &bundle(id));
             given_up.unwrap();
             assert!(host.files().is_empty(), "{:?}", host.files());
         };
@@ -548,7 +517,7 @@ mod tests {
             .unwrap();
         host.claim_all("one", one, None, &[with(9000)]).unwrap();
         let found = |namespace| -> Option<Moved> {
-            let found = host.leases.moved_to(&vf(), namespace, PATIENCE);
+            let found = host.leases.moved_to(&vf(), namespace);
             found.unwrap()
         };
         assert_eq!(found(NAMESPACE).unwrap().facts.mtu, 1500);
@@ -568,7 +537,7 @@ mod tests {
             }
         };
         let found = |namespace| -> Option<Moved> {
-            let found = host.leases.moved_to(&vf(), namespace, PATIENCE);
+            let found = host.leases.moved_to(&vf(), namespace);
             found.unwrap()
         };
         let start = |pid, devices: &[Wish]| {
@@ -629,17 +598,14 @@ mod tests {
             let holder = host.start(pid, 10);
             host.claim_all(id, holder, None, &[wish(moved)]).unwrap();
         };
-        let returning = || -> Option<Moved<FunctionFacts>> {
-            host.leases.returning(&vfio(), PATIENCE).unwrap()
-        };
+        let returning =
+            || -> Option<Moved<FunctionFacts>> { host.leases.returning(&vfio()).unwrap() };
         take("one", 1, Some(function(100, 7)));
         take("two", 2, Some(function(100, 7)));
         host.end(1);
         assert_eq!(returning(), None, "the other has it still");
         let one = "one".parse().unwrap();
-        let leave = host
-            .leases
-            .leave(&vfio(), &one, &bundle("one"), None, PATIENCE);
+        let leave = host.leases.leave(&vfio(), &one, &bundle("one"), None);
         assert_eq!(leave.unwrap(), Left::<FunctionFacts>::Others);
         host.end(2);
         take("three", 3, None);
@@ -669,7 +635,7 @@ mod tests {
         let given = with_trust(second.given, true);
         let before = with_trust(second.before, false);
         take(2, VfFacts { given, before });
-        let had: Option<Moved> = host.leases.moved_to(&vf(), 2, PATIENCE).unwrap();
+        let had: Option<Moved> = host.leases.moved_to(&vf(), 2).unwrap();
         let before = with_trust(first.before, false);
         let had = had.unwrap().facts.vf.unwrap();
         assert_eq!(*had, VfFacts { given, before });
@@ -680,9 +646,7 @@ mod tests {
         let host = Host::new();
         let is_for_claim = |id: &str| {
             let container = id.parse().unwrap();
-            let found = host
-                .leases
-                .is_for_claim(&vfio(), &container, &bundle(id), PATIENCE);
+            let found = host.leases.is_for_claim(&vfio(), &container, &bundle(id));
             found.unwrap()
         };
         let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved<FunctionFacts>>| {
@@ -701,7 +665,7 @@ mod tests {
                 claim: of.as_ref(),
                 entry_point: "createRuntime",
             };
-            host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+            host.leases.claim(&claim, &|_| None).unwrap();
         };
         claim("one", 1, Some("u1"), None);
         assert!(!is_for_claim("one"), "it is not set up yet");
@@ -743,9 +707,7 @@ mod tests {
 
     fn leave_rdma(host: &Host, id: &str) -> Left<RdmaFacts> {
         let container = id.parse().unwrap();
-        let left = host
-            .leases
-            .leave(&ibdev(), &container, &bundle(id), None, PATIENCE);
+        let left = host.leases.leave(&ibdev(), &container, &bundle(id), None);
         left.unwrap()
     }
 
@@ -757,9 +719,9 @@ mod tests {
         assert!(take_rdma(&host, "two", 2, false).is_err());
         assert!(matches!(leave_rdma(&host, "one"), Left::Last(moved) if moved.facts.index == 3));
         // Whoever moves interfaces does not take it for one.
-        let interface: Option<Moved> = host.leases.returning(&ibdev(), PATIENCE).unwrap();
+        let interface: Option<Moved> = host.leases.returning(&ibdev()).unwrap();
         assert_eq!(interface, None);
-        host.leases.returned(&ibdev(), PATIENCE).unwrap();
+        host.leases.returned(&ibdev()).unwrap();
         take_rdma(&host, "two", 2, false).unwrap();
     }
 
@@ -773,7 +735,7 @@ mod tests {
         assert_eq!(host.files().len(), 1);
         // Nobody's poststop came for this one.
         host.end(2);
-        let back: Option<Moved<RdmaFacts>> = host.leases.returning(&ibdev(), PATIENCE).unwrap();
+        let back: Option<Moved<RdmaFacts>> = host.leases.returning(&ibdev()).unwrap();
         assert_eq!(back, None);
         assert!(!host.leases.list().unwrap()[0].is_returning);
         take_rdma(&host, "three", 3, false).unwrap();
@@ -826,15 +788,11 @@ mod tests {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
         let id = "one".parse().unwrap();
-        host.leases
-            .call_back(&vf(), &id, &bundle("one"), PATIENCE)
-            .unwrap();
+        host.leases.call_back(&vf(), &id, &bundle("one")).unwrap();
         assert!(returning(&host).unwrap().returning);
-        host.leases.returned(&vf(), PATIENCE).unwrap();
+        host.leases.returned(&vf()).unwrap();
         take(&host, "two", 2, 8).unwrap();
-        host.leases
-            .abandon(&vf(), &id, &bundle("one"), PATIENCE)
-            .unwrap();
+        host.leases.abandon(&vf(), &id, &bundle("one")).unwrap();
         assert_eq!(host.holder().as_deref(), Some("two"));
     }
 
@@ -847,10 +805,7 @@ mod tests {
         host.end_process(1);
         let elsewhere = Path::new("/elsewhere/one");
         let id = "one".parse().unwrap();
-        let left: Left = host
-            .leases
-            .leave(&vf(), &id, elsewhere, None, PATIENCE)
-            .unwrap();
+        let left: Left = host.leases.leave(&vf(), &id, elsewhere, None).unwrap();
         assert_eq!(left, Left::Nothing);
         assert_eq!(listed(&host), [(false, false)]);
     }

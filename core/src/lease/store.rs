@@ -17,7 +17,7 @@ use crate::run_dir::{LEASES, RunDir, open_private, text_names};
 use crate::timestamp::since_boot_ms;
 use onload_sys::error::{Context as _, Error, Result, Typed, bail, error};
 use onload_sys::fs::atomic::{self, TempFile};
-use onload_sys::fs::lock::{Lock, LockMode};
+use onload_sys::fs::lock::{Lock, LockMode, START_PATIENCE};
 use onload_sys::processes::{Cgroup, Process, Processes};
 
 /// The lock of all leases.
@@ -64,6 +64,8 @@ pub struct Leases {
     pub(super) dir: OwnedFd,
     pub(super) path: PathBuf,
     pub(super) processes: Processes,
+    /// How long the lock of all leases is waited for; as a container's start waits, unless it is set.
+    pub patience: Duration,
 }
 
 impl Token {
@@ -99,6 +101,7 @@ impl Leases {
             dir,
             path,
             processes,
+            patience: START_PATIENCE,
         })
     }
 
@@ -116,6 +119,7 @@ impl Leases {
             dir: dir.map_err(of_kind)?,
             path,
             processes,
+            patience: START_PATIENCE,
         }))
     }
 
@@ -129,9 +133,8 @@ impl Leases {
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
-        patience: Duration,
     ) -> Result<bool> {
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock()?;
         let mut was_held = false;
         for slot in self.slots(device)? {
             let is_its = match &slot.state {
@@ -158,8 +161,8 @@ impl Leases {
     }
 
     /// Ends the reservations of a token: the container that they were made for is not created.
-    pub fn give_back(&self, devices: &[Device], token: &Token, patience: Duration) -> Result<()> {
-        let _lock = self.lock(patience)?;
+    pub fn give_back(&self, devices: &[Device], token: &Token) -> Result<()> {
+        let _lock = self.lock()?;
         for device in devices {
             for slot in self.slots(device)? {
                 let holder = slot.lease().map(|lease| &lease.holder);
@@ -173,8 +176,8 @@ impl Leases {
 
     /// Ends every lease of a device at the operator's word; how many there were. Where a container has it that still
     /// runs, nothing is ended ([`LeaseError::InUse`]).
-    pub fn release_all(&self, device: &Device, patience: Duration) -> Result<usize, LeaseError> {
-        let _lock = self.lock(patience)?;
+    pub fn release_all(&self, device: &Device) -> Result<usize, LeaseError> {
+        let _lock = self.lock()?;
         let slots = self.slots(device)?;
         if let Some(holder) = slots.iter().find_map(|slot| self.running(slot)) {
             return Err(LeaseError::InUse(error!(
@@ -227,8 +230,8 @@ impl Leases {
     }
 
     /// Keeps everybody from leasing until it is dropped.
-    pub fn lock(&self, patience: Duration) -> Result<Lock> {
-        self.lock_named(LOCK, patience)
+    pub fn lock(&self) -> Result<Lock> {
+        self.lock_named(LOCK, self.patience)
     }
 
     pub(super) fn lock_named(&self, name: &str, patience: Duration) -> Result<Lock> {
@@ -376,7 +379,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::test_host::{Host, PATIENCE, bundle, claimed, vfio};
+    use crate::lease::test_host::{Host, bundle, claimed, vfio};
     use crate::lease::{Claim, Numa, Wish};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -554,14 +557,10 @@ mod tests {
                 .unwrap()
                 .replacen("\"version\":1", "\"version\":9", 1);
         fs::write(&path, newer).unwrap();
-        let error = host
-            .leases
-            .release_all(&vfio(), PATIENCE)
-            .unwrap_err()
-            .to_string();
+        let error = host.leases.release_all(&vfio()).unwrap_err().to_string();
         assert!(error.contains("a container of another version"), "{error}");
         host.end(1);
-        assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 1);
+        assert_eq!(host.leases.release_all(&vfio()).unwrap(), 1);
     }
 
     #[test]
@@ -627,7 +626,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+        host.leases.claim(&claim, &|_| None).unwrap();
         let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
         assert_eq!(noted(), Some(ticket.clone()));
         host.claim_by("one", host.start(1, 10), Some(&token))
@@ -654,7 +653,7 @@ mod tests {
                 claim: None,
                 entry_point: "onload-nri",
             };
-            host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+            host.leases.claim(&claim, &|_| None).unwrap();
         };
         reserve();
         let init = || host.start(1, 10);
@@ -692,7 +691,7 @@ mod tests {
         let token = Token::new().unwrap();
         let reservation = Holder::reserved_by(token.clone(), None);
         host.claim_by("one", reservation, None).unwrap();
-        let give_back = |token: &Token| host.leases.give_back(&[vfio()], token, PATIENCE);
+        let give_back = |token: &Token| host.leases.give_back(&[vfio()], token);
         give_back(&[7; 16].into()).unwrap();
         assert_eq!(host.files().len(), 1);
         give_back(&token).unwrap();
@@ -727,9 +726,7 @@ mod tests {
         assert!(!host.release("two"));
         let one = "one".parse().unwrap();
         let elsewhere = Path::new("/elsewhere/one");
-        let released = host
-            .leases
-            .release(&vfio(), &one, elsewhere, None, PATIENCE);
+        let released = host.leases.release(&vfio(), &one, elsewhere, None);
         assert!(
             !released.unwrap(),
             "another engine's container of that name"
@@ -768,7 +765,7 @@ mod tests {
                 claim: None,
                 entry_point: "createRuntime",
             };
-            let claimed = host.leases.claim(&claim, user, PATIENCE);
+            let claimed = host.leases.claim(&claim, user);
             claimed.map_err(|error| format!("{error:#}"))
         };
         let busy = |_: &Device| Some("process 7 (\"qemu\")".to_owned());
@@ -798,7 +795,7 @@ mod tests {
             let line = host.claim("one", &host.start(1, 10)).unwrap_err();
             assert!(line.contains("an unknown container"), "{line}");
             assert!(host.leases.list().unwrap()[0].lease.is_err());
-            assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 1);
+            assert_eq!(host.leases.release_all(&vfio()).unwrap(), 1);
             host.claim("one", &host.start(1, 10)).unwrap();
         }
     }
@@ -807,13 +804,13 @@ mod tests {
     fn the_operator_cannot_take_a_device_from_a_container_that_runs() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        let error = host.leases.release_all(&vfio(), PATIENCE).unwrap_err();
+        let error = host.leases.release_all(&vfio()).unwrap_err();
         let line = error.to_string();
         assert!(line.contains("in use by container one"), "{line}");
         assert!(line.ends_with("stop that container first"), "{line}");
         host.end(1);
-        assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 1);
-        assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 0);
+        assert_eq!(host.leases.release_all(&vfio()).unwrap(), 1);
+        assert_eq!(host.leases.release_all(&vfio()).unwrap(), 0);
     }
 
     #[test]
@@ -879,7 +876,7 @@ mod tests {
                         claim: None,
                         entry_point: "createRuntime",
                     };
-                    match leases.claim(&claim, &|_| None, PATIENCE) {
+                    match leases.claim(&claim, &|_| None) {
                         Ok(_) => 1,
                         Err(error) if format!("{error:#}").contains("it is held by") => 0,
                         Err(error) => panic!("{error:#}"),

@@ -14,7 +14,7 @@ use super::wish::{Claim, Numa, Wish};
 use crate::run_dir::RunDir;
 use onload_sys::processes::{Cgroup, Processes};
 
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A host with files of /proc and /sys/fs/cgroup, and its leases.
 pub(super) struct Host {
@@ -36,7 +36,8 @@ impl Host {
         tree.boot("this boot").file("proc/self/ns/pid", "");
         tree.file("sys/fs/cgroup/cgroup.procs", "").directory("run");
         let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
-        let leases = Leases::open(&run, Processes::at(tree.root())).unwrap();
+        let mut leases = Leases::open(&run, Processes::at(tree.root())).unwrap();
+        leases.patience = PATIENCE;
         Host { tree, leases }
     }
 
@@ -104,7 +105,7 @@ impl Host {
             claim: None,
             entry_point: "createRuntime",
         };
-        let claimed = self.leases.claim(&claim, &|_| None, PATIENCE);
+        let claimed = self.leases.claim(&claim, &|_| None);
         claimed.map(drop).map_err(|error| format!("{error:#}"))
     }
 
@@ -119,9 +120,7 @@ impl Host {
     pub(super) fn release_by(&self, id: &str, token: Option<&Token>) -> bool {
         let container = id.parse().unwrap();
         let bundle = bundle(id);
-        let released = self
-            .leases
-            .release(&vfio(), &container, &bundle, token, PATIENCE);
+        let released = self.leases.release(&vfio(), &container, &bundle, token);
         released.unwrap()
     }
 

@@ -27,7 +27,7 @@ use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::NetdevSettings;
 use onload_core::vf::VfConfig;
 use onload_sys::error::{Context as _, Error, Result};
-use onload_sys::fs::lock::{Lock, START_PATIENCE};
+use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::{bail, error};
@@ -38,9 +38,8 @@ use crate::decide::host::ThisHost;
 use crate::record::lease::{self, Container};
 use crate::record::own_dir::open_run;
 
-/// How long a container's start or end waits for somebody else who moves the same device.
-pub(super) const MOVING_PATIENCE: Duration = Duration::from_secs(5);
-/// How long it waits for a device whose namespace has ended: the kernel takes its time to give it back.
+/// How long a container's start or end waits for a device whose namespace has ended: the kernel takes its time to give it
+/// back.
 pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at a namespace that ends.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
@@ -218,9 +217,7 @@ impl<'a, K: Kind> Way<'a, K> {
             return Ok(false);
         }
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        let found = self
-            .leases
-            .is_for_claim(device, id, &bundle, START_PATIENCE)?;
+        let found = self.leases.is_for_claim(device, id, &bundle)?;
         Ok(found)
     }
 
@@ -239,9 +236,9 @@ impl<'a, K: Kind> Way<'a, K> {
     /// Brings back a device that was to stay in the container.
     fn bring_back(&self, device: &Device, facts: K::Facts) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
+        self.leases.call_back(device, id, &bundle)?;
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
-        let kept = self.leases.returning(device, START_PATIENCE)?;
+        let kept = self.leases.returning(device)?;
         let moved = kept.unwrap_or_else(|| self.moved(facts, Vec::new()));
         if let Some(seen) = self.home.kind.find(&self.to, &moved.facts)? {
             let kind = self.home.kind;
@@ -278,7 +275,7 @@ impl<'a> Request<'a> {
     /// Next: [`Grant`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
     fn grant<K: Kind>(self, way: &Way<'_, K>) -> Result<Grant<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
-        let mut locks = vec![leases.lock_moving(self.device, MOVING_PATIENCE)?];
+        let mut locks = vec![leases.lock_moving(self.device)?];
         settle(leases, self.device, kind, DYING_PATIENCE)?;
         locks.extend(kind.reserve(leases, &self)?);
         let Some(seen) = kind.look(&way.home.netns, &self)? else {
@@ -291,7 +288,7 @@ impl<'a> Request<'a> {
         };
         if !K::MOVES {
             let device = candidate.request.device;
-            if let Some(moved) = leases.moved_to::<K::Facts>(device, STAYS, START_PATIENCE)? {
+            if let Some(moved) = leases.moved_to::<K::Facts>(device, STAYS)? {
                 if let Err(otherwise) = candidate.request.check_same::<K>(&moved)
                     && !way.is_set_up_by_claim(device)?
                 {
@@ -324,10 +321,10 @@ impl<'a> Request<'a> {
     fn join_others<K: Kind>(self, way: &Way<'_, K>, locks: Vec<Lock>) -> Result<Grant<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
         let Some(seen) = kind.look(&way.to, &self)? else {
-            let held = leases.holders(self.device, way.claim.token, START_PATIENCE)?;
+            let held = leases.holders(self.device, way.claim.token)?;
             return Err(held.unwrap_or_else(|| way.home.away(self.pci, &self.name)));
         };
-        let moved = leases.moved_to::<K::Facts>(self.device, way.to.cookie(), START_PATIENCE)?;
+        let moved = leases.moved_to::<K::Facts>(self.device, way.to.cookie())?;
         let (facts, addresses) = match moved {
             Some(moved) => {
                 self.check_same::<K>(&moved)?;
@@ -421,7 +418,7 @@ impl<K: Kind> Grant<'_, K> {
             return way.bring_back(device, facts);
         }
         let (id, bundle) = (way.container.id, lease::canonical(way.container.bundle)?);
-        way.leases.abandon(device, id, &bundle, START_PATIENCE)
+        way.leases.abandon(device, id, &bundle)
     }
 }
 
@@ -505,7 +502,7 @@ pub(super) struct Return<'a, K: Kind> {
 
 impl<'a, K: Kind> Return<'a, K> {
     pub(super) fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
-        self.leases.amend(self.device, START_PATIENCE, change)
+        self.leases.amend(self.device, change)
     }
 
     fn bring(self, kind: &K, gone: Option<&Gone<'_>>, patience: Duration) -> Result<()> {
@@ -583,12 +580,12 @@ impl<K: Kind> Arrival<'_, K> {
     fn end(self, home: &Home<'_, K>) -> Result<()> {
         let Return { leases, device, .. } = self.back;
         match home.kind.restore(self, home) {
-            Ok(()) => leases.returned(device, START_PATIENCE),
+            Ok(()) => leases.returned(device),
             Err(NotBack { error, differs }) => {
                 if differs.is_some() {
                     let say = |moved: &mut Moved<Facts>| moved.left.clone_from(&differs);
                     // The error says it too.
-                    let _ = leases.amend(device, START_PATIENCE, &say);
+                    let _ = leases.amend(device, &say);
                 }
                 Err(error)
             }
@@ -620,7 +617,7 @@ pub(super) fn settle<K: Kind>(
     kind: &K,
     patience: Duration,
 ) -> Result<bool> {
-    let Some(moved) = leases.returning(device, START_PATIENCE)? else {
+    let Some(moved) = leases.returning(device)? else {
         return Ok(false);
     };
     let back = Return {
@@ -662,12 +659,12 @@ pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -
     let bundle = lease::was_canonical(gone.bundle);
     let take_one = |device: &Device| {
         // Most devices do not move, and a lock leaves a file.
-        let _moving = if leases.is_away(device, START_PATIENCE)? {
-            Some(leases.lock_moving(device, MOVING_PATIENCE)?)
+        let _moving = if leases.is_away(device)? {
+            Some(leases.lock_moving(device)?)
         } else {
             None
         };
-        let left = leases.leave(device, gone.container, &bundle, gone.token, START_PATIENCE)?;
+        let left = leases.leave(device, gone.container, &bundle, gone.token)?;
         let Left::Last(moved) = left else {
             return Ok(());
         };
@@ -721,7 +718,7 @@ pub(super) fn restore<K: Kind>(
     devices.rotate_left(beginning);
     let mut restored = Vec::new();
     for device in devices {
-        let moving = leases.lock_moving(&device, MOVING_PATIENCE);
+        let moving = leases.lock_moving(&device);
         let settled = moving.and_then(|_moving| settle(leases, &device, kind, patience));
         if !matches!(settled, Ok(false)) {
             let result = settled.map(drop);

@@ -18,14 +18,13 @@ use onload_core::netdev::settings::NetdevSettings;
 use onload_core::vf::{GivenVf, VfConfig};
 use onload_sys::bail;
 use onload_sys::error::{Error, Result};
-use onload_sys::fs::lock::START_PATIENCE;
 use onload_sys::pci::PciAddress;
 
 pub use function::Functions;
 pub use interface::Identity;
 pub(crate) use journey::Gone;
 pub use journey::Restored;
-use journey::{DYING_PATIENCE, Grants, Kind as _, MOVING_PATIENCE, Request};
+use journey::{DYING_PATIENCE, Grants, Kind as _, Request};
 pub(crate) use rdma::Node;
 pub use rdma::{Devices, StandIn};
 
@@ -341,7 +340,7 @@ fn settle_all(devices: &[Device], host: &ThisHost, identity: &Identity) -> Resul
         return Ok(());
     };
     for device in moving {
-        let _moving = leases.lock_moving(device, MOVING_PATIENCE)?;
+        let _moving = leases.lock_moving(device)?;
         journey::settle(&leases, device, identity, DYING_PATIENCE)?;
     }
     Ok(())
@@ -358,8 +357,8 @@ fn settle_functions(devices: &[Device], host: &ThisHost, by: &Functions) -> Resu
         return Ok(settled);
     };
     for device in devices.iter().filter(|one| one.class == Functions::CLASS) {
-        if leases.is_away(device, START_PATIENCE)? {
-            let _moving = leases.lock_moving(device, MOVING_PATIENCE)?;
+        if leases.is_away(device)? {
+            let _moving = leases.lock_moving(device)?;
             settled |= journey::settle(&leases, device, by, Duration::ZERO)?;
         }
     }

@@ -143,7 +143,7 @@ impl<'a> Keeper<'a> {
             Some(by)
         };
         let claim = chosen.claim(maker, self.entry_point);
-        match chosen.leases.claim(&claim, &user, START_PATIENCE) {
+        match chosen.leases.claim(&claim, &user) {
             Err(LeaseError::NoneFree(_)) => Ok(false),
             kept => Ok(kept.map(|_| true)?),
         }
@@ -277,7 +277,7 @@ pub(crate) fn give_back(reserved: &Reserved) {
 
 fn give_back_in(run: &RunDir, reserved: &Reserved) {
     if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
-        let _ = leases.give_back(&reserved.devices, &reserved.token, START_PATIENCE);
+        let _ = leases.give_back(&reserved.devices, &reserved.token);
     }
 }
 
@@ -439,7 +439,7 @@ fn claim_for(
     };
     let until = Instant::now() + OPENERS;
     let user = |device: &Device| user(device, wanted.expect, &processes, until);
-    leases.claim(&claim, &user, START_PATIENCE)?;
+    leases.claim(&claim, &user)?;
     Ok(None)
 }
 
@@ -448,7 +448,7 @@ pub(crate) fn abandon(devices: &[Device], container: Container<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
         for device in devices {
             // Where that fails, the lease ends with the init.
-            let _ = leases.abandon(device, container.id, &bundle, START_PATIENCE);
+            let _ = leases.abandon(device, container.id, &bundle);
         }
     }
 }
@@ -503,7 +503,7 @@ pub(crate) fn release(
     };
     let bundle = was_canonical(bundle);
     for device in devices {
-        leases.release(device, container, &bundle, token, START_PATIENCE)?;
+        leases.release(device, container, &bundle, token)?;
     }
     Ok(())
 }

@@ -103,8 +103,9 @@ fn add(drain: &mut Drain, entries: Vec<Drained>) {
 
 /// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
 pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Result<Drain> {
-    let leases = leases::make(host)?;
-    let lock = leases.lock(COMMAND_PATIENCE);
+    let mut leases = leases::make(host)?;
+    leases.patience = COMMAND_PATIENCE;
+    let lock = leases.lock();
     let _lock = lock.context("keeping containers from leasing meanwhile")?;
     let mut now = drain::read(host)?;
     change(&mut now);

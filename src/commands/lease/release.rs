@@ -20,7 +20,7 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
     let leases = leases::open(&host)?;
     let listed = leases.as_ref().map(Leases::list).transpose()?;
     let is_leased = listed.is_some_and(|listed| listed.iter().any(|lease| lease.device == device));
-    let Some(leases) = leases.filter(|_| is_leased) else {
+    let Some(mut leases) = leases.filter(|_| is_leased) else {
         printer.note(format_args!(
             "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"
         ));
@@ -29,7 +29,8 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
     if !args.force {
         bail!("releasing {name}: the lease ends with its container; use --force to release it now");
     }
-    match leases.release_all(&device, COMMAND_PATIENCE) {
+    leases.patience = COMMAND_PATIENCE;
+    match leases.release_all(&device) {
         Err(error @ LeaseError::InUse(_)) => {
             printer.error(error);
             Ok(Answer::No)

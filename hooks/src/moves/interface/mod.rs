@@ -18,7 +18,7 @@ use std::path::Path;
 use onload_core::class::Class;
 use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved, VfFacts};
 use onload_sys::error::{Context as _, Error, Result};
-use onload_sys::fs::lock::{Lock, START_PATIENCE};
+use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
@@ -27,7 +27,7 @@ use onload_sys::{bail, error};
 pub use identity::Identity;
 use rebind::Function;
 
-use super::journey::{Arrival, Departure, Home, Kind, MOVING_PATIENCE, NotBack, Request, Way};
+use super::journey::{Arrival, Departure, Home, Kind, NotBack, Request, Way};
 use super::netns::{Depth, Netns};
 
 /// What engines call the interface that they give a container themselves.
@@ -62,7 +62,7 @@ impl Kind for Identity {
     /// may have renamed the interface, which came back under that name, and is not as it was before its own lease ends.
     fn reserve(&self, leases: &Leases, request: &Request<'_>) -> Result<Option<Lock>> {
         let Request { name, pci, .. } = request;
-        let lock = leases.lock_function(*pci, MOVING_PATIENCE)?;
+        let lock = leases.lock_function(*pci)?;
         let leased = leases.moved_as(*pci)?;
         if let Some(other) = leased.iter().find(|other| *other != request.device) {
             bail!(
@@ -233,5 +233,5 @@ fn register(facts: &InterfaceFacts, device: &Device, way: &Way<'_, Identity>) ->
             facts.onload = registration;
         }
     };
-    way.leases.amend(device, START_PATIENCE, &say)
+    way.leases.amend(device, &say)
 }

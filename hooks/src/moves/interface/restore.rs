@@ -218,7 +218,6 @@ mod tests {
     use onload_core::lease::{Claim, Device, Holder, Leases, Moved, Numa, Token, Wish};
     use onload_core::run_dir::RunDir;
     use onload_sys::error::Error;
-    use onload_sys::fs::lock::START_PATIENCE;
     use onload_sys::pci::PciAddress;
     use onload_sys::processes::Processes;
     use onload_test_tree::network::{self, Child};
@@ -463,7 +462,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases.claim(&claim, &|_| None, START_PATIENCE).unwrap();
+        leases.claim(&claim, &|_| None).unwrap();
         leases
     }
 
