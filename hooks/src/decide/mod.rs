@@ -35,7 +35,7 @@ use onload_sys::text::{Listed, Quoted};
 use device::Device;
 use host::{HostView, Settings};
 use placement::Placement;
-use pools::{Chosen, Pools, Reserved};
+use pools::{Pools, Reserved};
 use preload_choice::PreloadChoice;
 use specs::Specs;
 use subject::CONFIG_JSON;
@@ -99,24 +99,31 @@ pub(crate) fn provide(
     } else {
         host.specs(&wanted)?
     };
-    let chosen = pools::choose(subject, &specs, settings, &host.sysfs(), pools)?;
-    let mut decision = assemble(subject, &chosen, &specs, settings, host)?;
-    decision.reserved = chosen.reserved;
-    Ok(decision)
-}
-
-fn assemble(
-    subject: Subject<'_>,
-    chosen: &Chosen,
-    specs: &Specs,
-    settings: &Settings,
-    host: &dyn HostView,
-) -> Result<Decision> {
+    let sysfs = host.sysfs();
+    let chosen = pools::choose(subject, &specs, settings, &sysfs, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
-    let found = look_up(request, specs, host)?;
+    let entries = specs.resolve(request);
+    let entries = entries.map_err(|error| drained(error, request, &specs, host))?;
+    let nodes = nodes::check(&entries, &specs, host, &sysfs)?;
+    // Whether nothing is left out of what the specifications say.
+    let mut is_as_written = true;
+    let mut by_class = Vec::new();
+    let mut edits = ContainerEdits::default();
+    // The entries are ordered by class, as the request is, and each file is of one class.
+    for entries in entries.chunk_by(|one, other| one.class == other.class) {
+        let mut own = specs.edits(entries);
+        is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
+        edits.append(&own);
+        by_class.push((entries[0].class, own));
+    }
+    // `nodes` has an entry for every node: all of them were checked.
+    let device = |node: onload_cdi::DeviceNode| {
+        let found = *nodes.get(node.source())?;
+        Some(Device { node, found })
+    };
+    let own = present::unique(std::mem::take(&mut edits.device_nodes));
+    let mut devices = own.into_iter().filter_map(device).collect();
     let keys = keys(request);
-    let mut edits = found.edits;
-    let mut devices = found.devices;
     chosen.name_tokens(&mut edits);
     addresses::set(&mut edits, request)?;
     vlans::set(&mut edits, request, &settings.file)?;
@@ -126,20 +133,21 @@ fn assemble(
     let is_held = is_held.context(CONFIG_JSON)?;
     // What a word chooses for a device, its specification does not say.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
-    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
+    let is_whole = is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
+    let names = entries.iter().map(|entry| entry.found.name.to_string());
     let memlock = settings.config.cdi.memlock;
     Ok(Decision {
         keys,
         edits,
-        rdma: rdma_devices(&found.by_class, &host.sysfs()),
-        by_class: found.by_class,
+        rdma: rdma_devices(&by_class, &sysfs),
+        by_class,
         devices,
-        names: is_whole.then_some(found.names),
+        names: is_whole.then(|| names.collect()),
         preload,
         memlock: request.wants(&MEMLOCK).then_some(memlock),
-        placements: placement::placements(request, &chosen.given, specs, &host.sysfs()),
+        placements: placement::placements(request, &chosen.given, &specs, &sysfs),
         given: report::asked(request),
-        reserved: None,
+        reserved: chosen.reserved,
         warnings: Vec::new(),
     })
 }
@@ -209,45 +217,4 @@ fn drained(error: Error, request: &Request, specs: &Specs, host: &dyn HostView) 
         }
     }
     error
-}
-
-struct LookedUp {
-    edits: ContainerEdits,
-    by_class: Vec<(Class, ContainerEdits)>,
-    devices: Vec<Device>,
-    names: Vec<String>,
-    /// Nothing was left out of what the specifications say.
-    is_as_written: bool,
-}
-
-fn look_up(request: &Request, specs: &Specs, host: &dyn HostView) -> Result<LookedUp> {
-    let entries = specs.resolve(request);
-    let entries = entries.map_err(|error| drained(error, request, specs, host))?;
-    let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
-    // The entries are ordered by class, as the request is, and each file is of one class.
-    let mut is_as_written = true;
-    let mut by_class = Vec::new();
-    let mut edits = ContainerEdits::default();
-    for entries in entries.chunk_by(|one, other| one.class == other.class) {
-        let mut own = specs.edits(entries);
-        is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
-        edits.append(&own);
-        by_class.push((entries[0].class, own));
-    }
-    // `nodes` has an entry for every node: all of them were checked.
-    let device = |node: onload_cdi::DeviceNode| {
-        let found = *nodes.get(node.source())?;
-        Some(Device { node, found })
-    };
-    let own = present::unique(std::mem::take(&mut edits.device_nodes));
-    Ok(LookedUp {
-        edits,
-        by_class,
-        devices: own.into_iter().filter_map(device).collect(),
-        names: entries
-            .iter()
-            .map(|entry| entry.found.name.to_string())
-            .collect(),
-        is_as_written,
-    })
 }
