@@ -37,19 +37,12 @@ const GIVE_ONE: &str =
 pub(super) struct Gpus {
     /// Those of nodes in the configuration.
     listed: BTreeSet<PciAddress>,
-    visible: Visible,
+    /// What the variable holds.
+    visible: String,
     /// Those of NVIDIA's driver, by address.
     driver: Vec<Nvidia>,
     /// The minors of GPUs that are divided into slices.
     divided: BTreeSet<u32>,
-}
-
-/// What the variable holds.
-#[derive(Debug)]
-enum Visible {
-    Nothing,
-    Long,
-    Value(String),
 }
 
 /// What the driver says of a GPU.
@@ -75,11 +68,11 @@ impl Gpus {
                 minors.insert(device.minor);
             }
         })?;
-        let mut visible = Visible::Nothing;
+        let mut visible = String::new();
         config.each_env(|entry| {
             if let Some((VARIABLE, value)) = entry.split_once('=') {
                 // The last one counts, as to NVIDIA.
-                visible = Visible::of(value);
+                visible = value.trim_matches(' ').to_owned();
             }
         })?;
         let driver = driver(sysfs);
@@ -133,21 +126,22 @@ impl Gpus {
         if !listed.is_empty() {
             return Ok(listed);
         }
-        let value = match &self.visible {
-            Visible::Value(value) => value,
-            Visible::Long => {
-                bail!("{VARIABLE} of the container has more than {MAX_VALUE_BYTES} bytes")
-            }
-            Visible::Nothing if self.listed.is_empty() => {
+        let value = match self.visible.as_str() {
+            // These mean no GPU; "none" still mounts the driver's libraries.
+            "" | "void" | "none" if self.listed.is_empty() => {
                 bail!("the container has no GPU; {GIVE_ONE}")
             }
-            Visible::Nothing => {
+            "" | "void" | "none" => {
                 let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
                 bail!(
                     "the container has no GPU but nodes of {}, which no specification knows as a GPU; {GIVE_ONE}, and where that is a GPU run `onload-ctk cdi generate`",
                     Listed(&others)
                 )
             }
+            value if value.len() > MAX_VALUE_BYTES => {
+                bail!("{VARIABLE} of the container has more than {MAX_VALUE_BYTES} bytes")
+            }
+            value => value,
         };
         let gpus = self.named(value, near);
         let gpus = gpus.with_context(|| format!("{VARIABLE} of the container"))?;
@@ -237,17 +231,6 @@ impl Gpus {
 
     fn numbered(&self) -> impl Iterator<Item = &Nvidia> {
         self.driver.iter().filter(|gpu| !gpu.is_excluded)
-    }
-}
-
-impl Visible {
-    fn of(value: &str) -> Visible {
-        match value.trim_matches(' ') {
-            // Both mean no GPU; "none" still mounts the driver's libraries.
-            "" | "void" | "none" => Visible::Nothing,
-            value if value.len() > MAX_VALUE_BYTES => Visible::Long,
-            value => Visible::Value(value.to_owned()),
-        }
     }
 }
 
