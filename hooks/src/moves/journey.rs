@@ -201,13 +201,10 @@ impl<'a, K: Kind> Way<'a, K> {
         let wanted = lease::Wanted {
             devices: slice::from_ref(device),
             moved,
+            alone: K::MOVES,
             ..self.claim
         };
-        if K::MOVES {
-            lease::claim_alone(wanted, self.container, self.host).map(drop)
-        } else {
-            lease::claim(wanted, self.container, self.host).map(drop)
-        }
+        lease::claim(wanted, self.container, self.host).map(drop)
     }
 
     /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which

@@ -215,6 +215,7 @@ fn wanted<'a>(
         claim: arguments.claim.as_ref(),
         entry_point,
         moved: None,
+        alone: false,
     }
 }
 

@@ -370,6 +370,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) entry_point: &'a str,
     /// What the only device was, if it moves to the container.
     pub(crate) moved: Option<&'a Moved<Facts>>,
+    /// Whether one container has them at a time, whatever the configuration says of their class.
+    pub(crate) alone: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -385,24 +387,6 @@ pub(crate) fn claim(
     wanted: Wanted<'_>,
     container: Container<'_>,
     host: &ThisHost,
-) -> Result<Option<String>> {
-    claim_for(wanted, container, host, None)
-}
-
-/// As [`claim`], of devices that one container has at a time, whatever the configuration says of their class.
-pub(crate) fn claim_alone(
-    wanted: Wanted<'_>,
-    container: Container<'_>,
-    host: &ThisHost,
-) -> Result<Option<String>> {
-    claim_for(wanted, container, host, Some(1))
-}
-
-fn claim_for(
-    wanted: Wanted<'_>,
-    container: Container<'_>,
-    host: &ThisHost,
-    most: Option<u32>,
 ) -> Result<Option<String>> {
     if !host.is_initial_namespace() {
         let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
@@ -425,7 +409,9 @@ fn claim_for(
         wish.facts
             .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
         wish.moved = wanted.moved.cloned();
-        wish.pool.share = most.unwrap_or(wish.pool.share);
+        if wanted.alone {
+            wish.pool.share = 1;
+        }
     }
     let claim = Claim {
         wishes: &wishes,
