@@ -51,9 +51,9 @@ pub(crate) fn edit(
     let Some(input) = request(file)? else {
         return Ok(Outcome::default());
     };
-    let keeper = Keeper::creating(host, "onload-container-runtime")
-        .below(entry_point.root)
-        .fetching(moves::fetch);
+    let mut keeper = Keeper::creating(host, "onload-container-runtime");
+    keeper.root = entry_point.root;
+    keeper.fetch = Some(moves::fetch);
     let mut outcome = keeper.keep_what(|| filter::give(&input, container, host, &keeper))?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     write_host_file(&mut outcome, entry_point, host)?;
@@ -146,7 +146,8 @@ pub(crate) fn stream(
     let text = input::text(scanned.kept)?;
     let mut outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
         Some(input) => {
-            let keeper = Keeper::before(&host, "onload-hook precreate").fetching(moves::fetch);
+            let mut keeper = Keeper::before(&host, "onload-hook precreate");
+            keeper.fetch = Some(moves::fetch);
             keeper.keep_what(|| filter::give(&input, container, &host, &keeper))?
         }
         None => Outcome::default(),

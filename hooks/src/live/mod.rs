@@ -109,7 +109,8 @@ fn give(
     if asker.is_served(before.as_ref()) {
         return Ok(Report::of_warnings(warnings, host.log()));
     }
-    let keeper = Keeper::creating(host, "onload-hook").fetching(moves::fetch);
+    let mut keeper = Keeper::creating(host, "onload-hook");
+    keeper.fetch = Some(moves::fetch);
     let decide = || plan::decide(subject, asker, &state.id, host, &keeper);
     let mut plan = keeper.keep_what(decide)?;
     warnings.append(&mut plan.warnings);

@@ -48,9 +48,9 @@ pub struct Keeper<'a> {
     /// Whether this process is still there when the container's hooks run.
     stays: bool,
     /// Where the runtime that this process becomes keeps its containers (`--root`).
-    root: Option<&'a Path>,
+    pub(crate) root: Option<&'a Path>,
     /// None where this process has no right to bring back members that ended containers have left.
-    fetch: Option<Fetch>,
+    pub(crate) fetch: Option<Fetch>,
     processes: Processes,
     chosen: RefCell<Option<Chosen>>,
     /// Who was found to use members without a lease.
@@ -95,19 +95,6 @@ impl<'a> Keeper<'a> {
             processes: Processes::default(),
             chosen: RefCell::default(),
             used: RefCell::default(),
-        }
-    }
-
-    /// The same for a runtime that keeps its containers in this directory.
-    pub(crate) fn below(self, root: Option<&'a Path>) -> Self {
-        Keeper { root, ..self }
-    }
-
-    /// The same where members that ended containers have left can be brought back first.
-    pub(crate) fn fetching(self, fetch: Fetch) -> Self {
-        Keeper {
-            fetch: Some(fetch),
-            ..self
         }
     }
 
@@ -173,20 +160,14 @@ impl Chosen {
 }
 
 /// The members of pools and the devices that tickets name; `shares` says how many containers may have one of a class.
-fn all_wishes(
-    wanted: PoolRequest<'_>,
-    shares: &dyn Fn() -> Result<onload_core::config::Leases>,
-) -> Result<Vec<Wish>> {
+fn all_wishes(wanted: PoolRequest<'_>, shares: &onload_core::config::Leases) -> Vec<Wish> {
     let mut wishes = wanted.wishes.to_vec();
-    if !wanted.named.is_empty() {
-        let shares = shares()?;
-        let named = wanted.named.iter();
-        wishes.extend(named.map(|(device, ticket)| Wish {
-            ticket: Some(ticket.clone()),
-            ..wish(device, &shares)
-        }));
-    }
-    Ok(wishes)
+    let named = wanted.named.iter();
+    wishes.extend(named.map(|(device, ticket)| Wish {
+        ticket: Some(ticket.clone()),
+        ..wish(device, shares)
+    }));
+    wishes
 }
 
 /// A device by its name.
@@ -214,7 +195,7 @@ impl Pools for Keeper<'_> {
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
             token: token.clone(),
-            wishes: all_wishes(wanted, &|| Ok(self.host.settings()?.config.leases))?,
+            wishes: all_wishes(wanted, &self.host.settings()?.config.leases),
             numa: wanted.numa,
             id: wanted.id.clone(),
             bundle: canonical(wanted.bundle)?,
@@ -321,7 +302,7 @@ impl Pools for Viewer {
             return Ok(Reserved { token, devices });
         };
         let claim = Claim {
-            wishes: &all_wishes(wanted, &|| Ok(self.shares.clone()))?,
+            wishes: &all_wishes(wanted, &self.shares),
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
