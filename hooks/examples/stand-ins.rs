@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use onload_core::lease::Leases;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_hooks::entry::hook;
-use onload_hooks::moves::{self, Devices, Functions, Identity, Restored, StandIn, StandIns};
+use onload_hooks::moves::{self, Restored, StandIn, StandIns};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Chain;
@@ -29,21 +29,15 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let list = list.to_str().ok_or("stand-ins are text")?.split(',');
     let (functions, list): (Vec<&str>, Vec<&str>) = list.partition(|one| one.starts_with("vf="));
     let directory = functions.first().and_then(|one| one.strip_prefix("vf="));
-    let functions = directory.map(|directory| Functions::with_stand_ins(directory.into()));
-    let mut stand_ins = StandIns {
-        functions: functions.unwrap_or_default(),
-        ..StandIns::default()
-    };
+    let mut stand_ins = StandIns::default();
+    stand_ins.interfaces.functions.stand_ins = directory.map(Into::into);
     let list = list.into_iter();
     match kind.to_str() {
         Some("netdev") => {
-            let all = list.map(interface).collect::<Result<_, _>>()?;
-            let interfaces = Identity::with_stand_ins(all);
-            stand_ins.interfaces = interfaces.with_functions(stand_ins.functions.clone());
+            stand_ins.interfaces.stand_ins = list.map(interface).collect::<Result<_, _>>()?;
         }
         Some("rdma") => {
-            let all = list.map(rdma_device).collect::<Result<_, _>>()?;
-            stand_ins.rdma = Devices::with_stand_ins(all);
+            stand_ins.rdma.stand_ins = list.map(rdma_device).collect::<Result<_, _>>()?;
         }
         Some("vfio") => {}
         _ => return Err(USAGE.into()),
@@ -83,7 +77,10 @@ fn restore(kind: Option<&str>, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn
     };
     Ok(match kind {
         Some("netdev") => told(moves::restore_interfaces(&leases, &stand_ins.interfaces)?),
-        Some("vfio") => told(moves::restore_functions(&leases, &stand_ins.functions)?),
+        Some("vfio") => told(moves::restore_functions(
+            &leases,
+            &stand_ins.interfaces.functions,
+        )?),
         _ => told(moves::restore_rdma(&leases, &stand_ins.rdma)?),
     })
 }

@@ -36,7 +36,6 @@ use crate::record::lease::{self, Container};
 pub struct StandIns {
     pub interfaces: Identity,
     pub rdma: Devices,
-    pub functions: Functions,
 }
 
 /// A hook's arguments as two: what else there is to do, and the RDMA devices that move, with their leases.
@@ -251,11 +250,8 @@ impl<'a> Claimed<'a> {
         host: &'a ThisHost,
         stand_ins: &'a StandIns,
     ) -> Result<()> {
-        let StandIns {
-            interfaces: identity,
-            functions: by_function,
-            ..
-        } = stand_ins;
+        let identity = &stand_ins.interfaces;
+        let by_function = &identity.functions;
         let (moving, set_up) = (interfaces(arguments, host)?, functions(arguments)?);
         let is_moving = |device: &&Device| {
             let mut all = moving.iter().chain(&set_up);
@@ -375,7 +371,7 @@ pub(crate) fn take_back(
     stand_ins: &StandIns,
 ) -> Result<()> {
     let devices = journey::take_back(rdma, gone, &stand_ins.rdma);
-    let functions = journey::take_back(others, gone, &stand_ins.functions);
+    let functions = journey::take_back(others, gone, &stand_ins.interfaces.functions);
     journey::take_back(others, gone, &stand_ins.interfaces)?;
     devices.and(functions)
 }

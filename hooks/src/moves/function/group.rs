@@ -58,20 +58,19 @@ impl Functions {
         let (processes, until) = (Processes::default(), Instant::now() + OPENERS);
         let group = std::fs::read_link(own.join("iommu_group")).ok();
         let group = group.as_deref().and_then(Path::file_name);
-        let of_group = |group: &std::ffi::OsStr| {
+        let mut groups = Vec::new();
+        if let Some(group) = group {
             let mut unsafe_one = std::ffi::OsString::from("noiommu-");
             unsafe_one.push(group);
             let nodes = self.nodes(GROUPS);
-            [nodes.join(group), nodes.join(unsafe_one)]
-        };
-        let groups = group.map(of_group);
-        let groups = groups.as_ref().map_or(&[][..], |groups| groups);
+            groups = vec![nodes.join(group), nodes.join(unsafe_one)];
+        }
         // Who has the node of the function alone has not opened the group, and may begin with it later.
         let names = std::fs::read_dir(own.join("vfio-dev"))
             .into_iter()
             .flatten();
         let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
-        group_user(groups, &processes, until).or_else(|| {
+        group_user(&groups, &processes, until).or_else(|| {
             names.find_map(|name| opener(&self.nodes(FUNCTIONS).join(name), &processes, until))
         })
     }
@@ -105,7 +104,8 @@ mod tests {
         let sys = tree.path().join("sys");
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let functions = Functions::with_stand_ins(tree.path().to_owned());
+            let stand_ins = Some(tree.path().to_owned());
+            let functions = Functions { stand_ins };
             functions
                 .check_alone(pci)
                 .map_err(|error| error.to_string())

@@ -22,7 +22,9 @@ pub(super) const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 /// How virtual functions are found and told.
 #[derive(Clone, Debug, Default)]
 pub struct Functions {
-    pub(super) stand_ins: Option<PathBuf>,
+    /// A directory of files that stand in for virtual functions, one each: for tests on machines without any. The programs
+    /// know none.
+    pub stand_ins: Option<PathBuf>,
 }
 
 /// A virtual function with a physical one that can be told of it.
@@ -42,14 +44,6 @@ enum Pf<'a> {
 }
 
 impl Functions {
-    /// Files in a directory stand in for virtual functions, one each: for tests on machines without any; the programs
-    /// know none.
-    #[must_use]
-    pub fn with_stand_ins(directory: PathBuf) -> Self {
-        let stand_ins = Some(directory);
-        Functions { stand_ins }
-    }
-
     /// None where a function is no virtual one, or is not there.
     fn find<'a>(&self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
         if let Some(directory) = &self.stand_ins {

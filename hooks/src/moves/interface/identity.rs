@@ -16,28 +16,14 @@ pub(super) type Home<'a> = journey::Home<'a, Identity>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    stand_ins: BTreeMap<u32, PciAddress>,
+    /// Virtual pairs (veth(4)) that stand in for functions, by the index of the other end, which stays where it is: for
+    /// tests on machines without virtual functions. The programs know none.
+    pub stand_ins: BTreeMap<u32, PciAddress>,
     /// How their virtual functions are set up.
-    pub(super) functions: Functions,
+    pub functions: Functions,
 }
 
 impl Identity {
-    /// As [`Identity::default`], and virtual pairs (veth(4)) stand in for functions: by the index of the other end,
-    /// which stays where it is. For tests on machines without virtual functions; the programs know none.
-    #[must_use]
-    pub fn with_stand_ins(stand_ins: BTreeMap<u32, PciAddress>) -> Self {
-        Identity {
-            stand_ins,
-            ..Identity::default()
-        }
-    }
-
-    /// The same with others for how virtual functions are set up.
-    #[must_use]
-    pub fn with_functions(self, functions: Functions) -> Self {
-        Identity { functions, ..self }
-    }
-
     fn function(&self, link: &Link) -> Option<PciAddress> {
         let stand_in = || {
             let end = link.lower.filter(|_| link.kind == b"veth")?;

@@ -238,7 +238,10 @@ mod tests {
         fn new() -> Option<Self> {
             network::can_be("moving interfaces").then(|| Host {
                 child: Child::of_root(),
-                identity: Identity::with_stand_ins([(51, pci())].into()),
+                identity: Identity {
+                    stand_ins: [(51, pci())].into(),
+                    ..Identity::default()
+                },
             })
         }
 

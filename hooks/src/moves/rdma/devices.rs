@@ -27,7 +27,8 @@ const CONNECTION_MANAGER: &str = "rdma_cm";
 
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
-    stand_ins: Vec<StandIn>,
+    /// Where there are any, they are instead of the kernel's devices.
+    pub stand_ins: Vec<StandIn>,
 }
 
 /// A virtual pair (veth(4)) that stands in for an RDMA device: one of its ends has the device's name and moves, and the
@@ -68,12 +69,6 @@ impl From<Character> for Node {
 }
 
 impl Devices {
-    /// As [`Devices::default`], with stand-ins instead of the kernel's devices.
-    #[must_use]
-    pub fn with_stand_ins(stand_ins: Vec<StandIn>) -> Self {
-        Devices { stand_ins }
-    }
-
     /// Whether namespaces share the devices; none where the kernel knows none.
     pub(super) fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>> {
         if self.stand_ins.is_empty() {
