@@ -76,7 +76,9 @@ impl<'a> Process<'a> {
     /// them.
     pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised> {
         self.while_it_lives("raising RLIMIT_MEMLOCK", || {
-            raise(&mut |new| self.prlimit_memlock(new), want)
+            let old = self.current("Max locked memory")?;
+            let mut set = |new| prlimit(Some(self.pid), Resource::Memlock, new).map(drop);
+            raise(old, &mut set, want)
         })
     }
 
@@ -120,13 +122,6 @@ impl<'a> Process<'a> {
         };
         let mut asked = [PollFd::new(fd, PollFlags::IN)];
         poll(&mut asked, Some(&Timespec::default())) == Ok(0)
-    }
-
-    fn prlimit_memlock(&self, new: Option<Rlimit>) -> Result<Rlimit, Errno> {
-        let Some(new) = new else {
-            return self.current("Max locked memory");
-        };
-        prlimit(Some(self.pid), Resource::Memlock, new)
     }
 
     /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
@@ -182,10 +177,10 @@ fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
 }
 
 fn raise(
-    set: &mut dyn FnMut(Option<Rlimit>) -> Result<Rlimit, Errno>,
+    old: Rlimit,
+    set: &mut dyn FnMut(Rlimit) -> Result<(), Errno>,
     want: Memlock,
 ) -> Result<Raised, Errno> {
-    let old = set(None)?;
     let want = match want {
         Memlock::Unlimited => None,
         Memlock::Bytes(bytes) => Some(bytes),
@@ -197,8 +192,8 @@ fn raise(
     if new == old {
         return Ok(Raised::Fully);
     }
-    match set(Some(new)) {
-        Ok(_) => return Ok(Raised::Fully),
+    match set(new) {
+        Ok(()) => return Ok(Raised::Fully),
         Err(Errno::PERM | Errno::ACCESS) => {}
         Err(error) => return Err(error),
     }
@@ -207,8 +202,8 @@ fn raise(
         current: hard,
         maximum: hard,
     };
-    match set(Some(soft_only)) {
-        Ok(_) => Ok(Raised::ToHardLimit(hard)),
+    match set(soft_only) {
+        Ok(()) => Ok(Raised::ToHardLimit(hard)),
         Err(Errno::PERM | Errno::ACCESS) => Ok(Raised::NotAtAll),
         Err(error) => Err(error),
     }
@@ -241,17 +236,16 @@ mod tests {
         }
 
         fn raise(&mut self, want: Memlock) -> Raised {
-            let mut set = |new: Option<Rlimit>| {
-                let old = self.limit;
-                let Some(new) = new else { return Ok(old) };
+            let old = self.limit;
+            let mut set = |new: Rlimit| {
                 let raises = higher(new.maximum, old.maximum) != old.maximum;
                 if !self.is_ours || raises && !self.may_raise_hard {
                     return Err(Errno::PERM);
                 }
                 self.limit = new;
-                Ok(old)
+                Ok(())
             };
-            raise(&mut set, want).unwrap()
+            raise(old, &mut set, want).unwrap()
         }
 
         fn limits(&self) -> (Option<u64>, Option<u64>) {
