@@ -58,22 +58,17 @@ pub(crate) fn check(
     library: Option<&Summary>,
     covered: &dyn Fn(&Path) -> bool,
 ) -> Verdict {
-    let check = LibcCheck {
-        root,
-        library,
-        covered,
-    };
     let files = ProgramFiles { root, covered };
-    match files.program(program) {
+    let check = LibcCheck { files, library };
+    match check.files.program(program) {
         Ok((path, summary)) => check.elf(&path, &summary),
         Err(reason) => check.root_file_system(&reason),
     }
 }
 
 struct LibcCheck<'a> {
-    root: &'a ContainerRoot,
+    files: ProgramFiles<'a>,
     library: Option<&'a Summary>,
-    covered: &'a dyn Fn(&Path) -> bool,
 }
 
 /// Where a container's program is looked for.
@@ -203,10 +198,10 @@ impl LibcCheck<'_> {
         let usual = LIBRARY_DIRS.iter().map(PathBuf::from);
         for dir in beside.chain(usual) {
             let path = dir.join("libc.so.6");
-            if (self.covered)(&path) {
+            if (self.files.covered)(&path) {
                 return Err(format!("{path:?} is under a mount"));
             }
-            let Ok((file, size)) = self.root.open_file(&path) else {
+            let Ok((file, size)) = self.files.root.open_file(&path) else {
                 continue;
             };
             match elf::summarize_file(&file, size) {
@@ -226,8 +221,9 @@ impl LibcCheck<'_> {
 
     /// Decides from what is installed, if the program could not be examined.
     fn root_file_system(&self, reason: &str) -> Verdict {
-        let is_there =
-            |loader: &&Path| !(self.covered)(loader) && self.root.open_file(loader).is_ok();
+        let is_there = |loader: &&Path| {
+            !(self.files.covered)(loader) && self.files.root.open_file(loader).is_ok()
+        };
         let Some(loader) = LOADERS.iter().map(Path::new).find(is_there) else {
             return Verdict::Unknown(reason.to_owned());
         };
