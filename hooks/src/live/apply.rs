@@ -19,6 +19,7 @@ use super::identity::FileSystemUser;
 use super::inspect::Inspection;
 use super::limits;
 use super::plan::{Asker, Bind, VARIABLES};
+use super::systemd::SOCKET;
 use super::target::Targets;
 use super::undo::Done;
 use crate::decide::host::ThisHost;
@@ -66,7 +67,7 @@ impl Inspection<'_> {
         let trees = self.prepare(own, &live)?;
         self.limits()?;
         if let Some(device_cgroup) = &self.device_cgroup {
-            done.changes = devices::allow(device_cgroup, self.id, &live.rules)?;
+            done.changes = devices::allow(device_cgroup, self.id, &live.rules, Path::new(SOCKET))?;
         }
         self.enter(&trees, done)?;
         let made = done.made.iter().map(|fresh| fresh.made.clone());

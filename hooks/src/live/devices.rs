@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
-use super::systemd::{self, Systemd};
+use super::systemd::Systemd;
 use crate::decide::device::Rule;
 
 /// What was changed, so that it can be undone.
@@ -55,13 +55,8 @@ impl Changes {
     }
 }
 
-/// Opens devices to a container, all or none.
-pub(crate) fn allow(cgroup: &DeviceCgroup, id: &ContainerId, rules: &[Rule]) -> Result<Changes> {
-    allow_through(cgroup, id, rules, Path::new(systemd::SOCKET))
-}
-
-/// As [`allow`], with another path for systemd's socket.
-pub fn allow_through(
+/// Opens devices to a container, all or none; `socket` is systemd's.
+pub fn allow(
     cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],

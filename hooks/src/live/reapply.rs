@@ -11,6 +11,7 @@ use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices;
 use super::inspect::own_device_cgroup;
+use super::systemd::SOCKET;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::sysfs::Numbers;
 use crate::record::files;
@@ -52,7 +53,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
         check_node(node, rule.numbers())?;
     }
     match own_device_cgroup(&init)? {
-        Some(device_cgroup) => Ok(devices::allow(&device_cgroup, id, &live.rules)?.warnings),
+        Some(own) => Ok(devices::allow(&own, id, &live.rules, Path::new(SOCKET))?.warnings),
         None => Ok(Vec::new()),
     }
 }

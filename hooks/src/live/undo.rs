@@ -25,7 +25,7 @@ impl Done {
         self.changes.undo();
         let lock = own.lock_alone();
         // What another container with the same root has found is handed to it by `clear`.
-        if lock.is_some() && !sweep::has_neighbour(&own.run, id, root) {
+        if lock.is_some() && sweep::neighbour(&own.run, id, root).is_none() {
             self.made.iter().rev().for_each(Fresh::remove);
         }
         let _ = sweep::clear(&own.run, id, lock.as_ref());

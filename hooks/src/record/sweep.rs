@@ -228,8 +228,8 @@ fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
     files::write(&dir, &record).is_ok()
 }
 
-/// Another container with the same root: its directory, and its record.
-fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Record)> {
+/// Another container with the same root: its directory, and its record. Without the lock, one may be about to appear.
+pub(crate) fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Record)> {
     let others = listed(run).into_iter().filter(|name| name != id.as_str());
     let mut records = others.filter_map(|name| {
         let dir = run.open(&name).ok()?;
@@ -240,12 +240,6 @@ fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Re
         let theirs = record.created.as_ref();
         theirs.is_some_and(|theirs| theirs.root == root)
     })
-}
-
-/// Whether there is another container with the same root. Without the lock, one may be about to appear.
-#[must_use]
-pub(crate) fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
-    neighbour(run, id, root).is_some()
 }
 
 /// Removes what a killed process left of a file that it was writing.

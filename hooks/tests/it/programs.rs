@@ -104,7 +104,7 @@ impl Cgroups {
 
     fn allow(&self, path: &str, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
         let nobody = Path::new("/nonexistent/systemd");
-        devices::allow_through(&self.place(path), &ID.parse().unwrap(), rules, nobody)
+        devices::allow(&self.place(path), &ID.parse().unwrap(), rules, nobody)
     }
 
     /// Whether a process in a cgroup can write to a device.
@@ -376,7 +376,7 @@ impl Lists {
             path: self.path.clone(),
         });
         let nobody = Path::new("/nonexistent/systemd");
-        devices::allow_through(&place, &ID.parse().unwrap(), rules, nobody)
+        devices::allow(&place, &ID.parse().unwrap(), rules, nobody)
     }
 }
 
