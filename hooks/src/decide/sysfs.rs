@@ -16,6 +16,7 @@ use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 pub use onload_sys::numbers::Numbers;
 use onload_sys::pci::PciAddress;
+use rustix::fs::{FileType, Stat, major, minor};
 
 /// Bytes of an attribute that are read; the ones read here hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;
@@ -308,6 +309,15 @@ fn numbers(path: &Path) -> Result<Option<Numbers>> {
         None => Ok(None),
         Some(text) => Ok(Some(text.parse().with_context(|| reading(path))?)),
     }
+}
+
+/// The numbers of a character device; none of another file.
+pub(crate) fn numbers_of(stat: &Stat) -> Option<Numbers> {
+    let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    is_character.then(|| Numbers {
+        major: major(stat.st_rdev),
+        minor: minor(stat.st_rdev),
+    })
 }
 
 fn is_number(text: &str) -> bool {

@@ -17,13 +17,13 @@ use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use onload_sys::numbers::Numbers;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use serde_json::Deserializer;
 
 use crate::config::devices::ListedNodes;
 use crate::config::state::State;
 use crate::decide::host::ThisHost;
-use crate::decide::sysfs::{Remedies, Sysfs};
+use crate::decide::sysfs::{self, Remedies, Sysfs};
 use crate::live::{self, limits};
 use crate::moves::{self, StandIns};
 use crate::record::init;
@@ -149,13 +149,7 @@ fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) 
 /// file system, so the numbers are read now.
 fn numbers_of(source: &Path) -> io::Result<Numbers> {
     let stat = rustix::fs::stat(source)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
-        return Err(io::Error::other("not a character device"));
-    }
-    Ok(Numbers {
-        major: rustix::fs::major(stat.st_rdev),
-        minor: rustix::fs::minor(stat.st_rdev),
-    })
+    sysfs::numbers_of(&stat).ok_or_else(|| io::Error::other("not a character device"))
 }
 
 #[cfg(test)]

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::mount_api;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, major, minor, mknodat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, mknodat};
 use rustix::io::Errno;
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -24,7 +22,7 @@ use super::target::Targets;
 use super::undo::Done;
 use crate::decide::host::ThisHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
-use crate::decide::sysfs::Numbers;
+use crate::decide::sysfs::{Numbers, numbers_of};
 use crate::record::files::{self, Live};
 use crate::record::maker::{EntryPoint, Stage};
 use crate::record::own_dir::OwnDir;
@@ -148,12 +146,7 @@ impl Inspection<'_> {
         let path = &bind.source;
         let stat =
             fstat(&tree).map_err(self.failed(|| format!("looking at {path:?} of the host")))?;
-        let found = Numbers {
-            major: major(stat.st_rdev),
-            minor: minor(stat.st_rdev),
-        };
-        let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-        if !is_character || found != wanted {
+        if numbers_of(&stat) != Some(wanted) {
             bail!(
                 "{}: device node {path:?} is no longer character device {wanted}",
                 self.plan.keys

@@ -7,13 +7,13 @@ use onload_core::container_id::ContainerId;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::Result;
-use rustix::fs::{FileType, major, minor, stat};
+use rustix::fs::stat;
 
 use super::devices;
 use super::inspect::own_device_cgroup;
 use super::systemd::SOCKET;
 use crate::decide::host::{HostView, ThisHost};
-use crate::decide::sysfs::Numbers;
+use crate::decide::sysfs::{Numbers, numbers_of};
 use crate::record::files;
 use crate::record::init::Init;
 
@@ -61,11 +61,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
 /// Checks that a node of this host still has its numbers. A reloaded driver gets others, and the
 /// old ones may be assigned to another device.
 fn check_node(node: &Path, was: Numbers) -> Result<()> {
-    let is_same = stat(node).is_ok_and(|stat| {
-        let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-        is_character && (major(stat.st_rdev), minor(stat.st_rdev)) == (was.major, was.minor)
-    });
-    if !is_same {
+    if !stat(node).is_ok_and(|stat| numbers_of(&stat) == Some(was)) {
         bail!(
             "device node {node:?} is no longer character device {was}, so the node in the container is not that device; start the container again"
         );
