@@ -16,14 +16,14 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::request;
 use onload_sys::error::{Context, Result};
 
-use super::filter::{APPLYING, Filter, Outcome, variable};
+use super::filter::{APPLYING, Filter, Outcome};
 use super::input::DecisionInput;
 use super::scan::Places;
 use crate::decide::device::Device;
 use crate::decide::host::{HostView, Privilege};
 use crate::decide::pools::{Pools, Reserved};
 use crate::decide::subject::{CONFIG_JSON, Container};
-use crate::decide::{self, Decision, cpuset};
+use crate::decide::{self, Decision, cpuset, name_of};
 
 /// The variable by which the dynamic loader preloads libraries (ld.so(8)).
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -163,11 +163,11 @@ fn names(
     }
     let mut given = BTreeSet::new();
     for (_, edits) in &decision.by_class {
-        let names = edits.env.iter().map(|entry| variable(entry));
+        let names = edits.env.iter().map(|entry| name_of(entry));
         given.extend(names.filter(|name| *name == LD_PRELOAD || decide::is_setting(name)));
     }
     let mut is_free = true;
-    config.each_env(|entry| is_free &= !given.contains(variable(entry)))?;
+    config.each_env(|entry| is_free &= !given.contains(name_of(entry)))?;
     Ok(names.filter(|_| is_free))
 }
 

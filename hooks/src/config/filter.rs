@@ -34,7 +34,7 @@ use crate::decide::report::Report;
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::{Container, Subject, TicketUse};
 use crate::decide::variable;
-use crate::decide::{self, Decision};
+use crate::decide::{self, Decision, name_of};
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
 use crate::image::rdma_libraries;
@@ -468,16 +468,16 @@ fn leave_own_settings(
     edits: &mut ContainerEdits,
     config: &OciConfig,
 ) -> Result<(), OciConfigError> {
-    let settings = edits.env.iter().map(|entry| variable(entry));
+    let settings = edits.env.iter().map(|entry| name_of(entry));
     let settings: BTreeSet<String> = settings
         .filter(|name| decide::is_setting(name))
         .map(str::to_owned)
         .collect();
     let mut held = BTreeSet::new();
-    config.each_env(|entry| held.extend(settings.get(variable(entry))))?;
+    config.each_env(|entry| held.extend(settings.get(name_of(entry))))?;
     edits
         .env
-        .retain(|entry| !held.iter().any(|held| *held == variable(entry)));
+        .retain(|entry| !held.iter().any(|held| *held == name_of(entry)));
     Ok(())
 }
 
@@ -515,10 +515,6 @@ fn reason(origin: &Origin) -> String {
         Origin::Annotation(key) => key.clone(),
         _ => origin.to_string(),
     }
-}
-
-pub(super) fn variable(entry: &str) -> &str {
-    entry.split('=').next().unwrap_or_default()
 }
 
 struct CheckedNodes<'a>(&'a [Device]);

@@ -172,6 +172,11 @@ fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<Stri
     present::unique(names)
 }
 
+/// The name of the variable in an entry of an environment.
+pub(crate) fn name_of(entry: &str) -> &str {
+    entry.split('=').next().unwrap_or_default()
+}
+
 /// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.
 pub(crate) fn is_setting(name: &str) -> bool {
     name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES

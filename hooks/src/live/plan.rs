@@ -28,7 +28,7 @@ use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::Subject;
 use crate::decide::sysfs::Numbers;
-use crate::decide::{self, Decision};
+use crate::decide::{self, Decision, name_of};
 use crate::image::preload::ListProblem;
 use crate::moves::{self, Node};
 use crate::record::files::Live;
@@ -618,10 +618,6 @@ fn too_late(key: impl Display, what: &str, alternatives: &str) -> Error {
     error!(
         "{key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
     )
-}
-
-fn name_of(entry: &str) -> &str {
-    entry.split('=').next().unwrap_or_default()
 }
 
 /// Not a variable that only states what was given, or belongs to a preload that is done in another way.
