@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use onload_cdi::oci::{CapabilitySet, OciConfig, OciConfigError, OciHook};
+use onload_cdi::oci::{CapabilitySet, DeviceRule, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
@@ -20,7 +20,7 @@ use onload_sys::error::{Context, Error, Result};
 use onload_sys::mount_api::attr;
 
 use crate::decide::cpuset;
-use crate::decide::device::{Access, Device, Rule};
+use crate::decide::device::{Access, Rule};
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::placement::Placement;
 use crate::decide::pools::{Pools, Reserved};
@@ -213,13 +213,17 @@ impl InjectionPlan {
                 minor,
                 access: Access::READ_WRITE,
             };
-            if !rule.is_given(&given) && !self.rules.contains(&rule) {
-                self.rules.push(rule);
-            }
-            self.binds.push(of_node(&node.path, &node.path, rule));
+            self.add_node(of_node(&node.path, &node.path, rule), rule, &given);
         }
         self.binds.sort_by_cached_key(depth);
         Ok(())
+    }
+
+    fn add_node(&mut self, bind: Bind, rule: Rule, given: &[DeviceRule]) {
+        if !rule.is_given(given) && !self.rules.contains(&rule) {
+            self.rules.push(rule);
+        }
+        self.binds.push(bind);
     }
 }
 
@@ -243,12 +247,10 @@ pub(crate) fn decide(
         request: &request,
         ..subject
     };
-    let mut decision = match asker {
+    let decision = match asker {
         Asker::Annotations => decide::decide(subject, &settings, host, pools)?,
         _ => decide::provide(subject, &settings, host, pools)?,
     };
-    let reserved = decision.reserved.take();
-    let mut warnings = std::mem::take(&mut decision.warnings);
     let planner = Planner {
         config: subject.config,
         request: subject.request,
@@ -257,12 +259,9 @@ pub(crate) fn decide(
         decision: &decision,
     };
     let mut plan = planner.whole(asker, host.privilege())?;
-    warnings.append(&mut plan.warnings);
-    Ok(InjectionPlan {
-        warnings,
-        reserved,
-        ..plan
-    })
+    plan.reserved = decision.reserved;
+    plan.warnings.splice(0..0, decision.warnings);
+    Ok(plan)
 }
 
 /// The plan for RDMA devices that move. Their nodes are known after that, and what would be refused then is refused now.
@@ -446,59 +445,47 @@ impl Planner<'_> {
     }
 
     fn plan(&self) -> Result<InjectionPlan> {
-        let preload = self.preload(&self.decision.preload)?;
-        let mut binds: Vec<Bind> = self.decision.edits.mounts.iter().filter_map(bind).collect();
-        let (nodes, rules) = self.nodes(&self.decision.devices)?;
-        binds.extend(nodes);
-        binds.sort_by_cached_key(depth);
-        let (memlock, warnings) = self.memlock().context(CONFIG_JSON)?;
-        let (mut claims, mut moves) = (Vec::new(), Vec::new());
+        let mut plan = InjectionPlan {
+            keys: self.decision.keys.clone(),
+            binds: self.decision.edits.mounts.iter().filter_map(bind).collect(),
+            preload: self.preload(&self.decision.preload)?,
+            rdma: self.decision.rdma.clone(),
+            given: self.decision.given.clone(),
+            ..InjectionPlan::default()
+        };
+        self.add_nodes(&mut plan)?;
+        plan.binds.sort_by_cached_key(depth);
+        (plan.memlock, plan.warnings) = self.memlock().context(CONFIG_JSON)?;
         for hook in &self.decision.edits.hooks {
             if let Some(("createRuntime" | "prestart", asked)) =
                 HookArguments::of_command(&hook.args)
                 && !asked.lease.is_empty()
             {
                 let (claim, moving) = moves::split(&asked);
-                claims.push(claim);
-                moves.push(moving);
+                plan.claims.push(claim);
+                plan.moves.push(moving);
             }
         }
-        claims.retain(|claim| !claim.lease.is_empty());
-        moves.retain(|moving| !moving.rdma_netns.is_empty());
-        for moving in &moves {
+        plan.claims.retain(|claim| !claim.lease.is_empty());
+        plan.moves.retain(|moving| !moving.rdma_netns.is_empty());
+        for moving in &plan.moves {
             of_moves(moving, self.settings)?;
         }
-        Ok(InjectionPlan {
-            keys: self.decision.keys.clone(),
-            binds,
-            rules,
-            preload,
-            memlock,
-            claims,
-            rdma: self.decision.rdma.clone(),
-            moves,
-            given: self.decision.given.clone(),
-            warnings,
-            ..InjectionPlan::default()
-        })
+        Ok(plan)
     }
 
-    fn nodes(&self, devices: &[Device]) -> Result<(Vec<Bind>, Vec<Rule>)> {
+    fn add_nodes(&self, plan: &mut InjectionPlan) -> Result<()> {
+        let devices = &self.decision.devices;
         if !devices.is_empty() {
             refuse_closed(&self.decision.keys, self.settings, &self.alternatives(None))?;
         }
         let given = self.config.device_rules().context(CONFIG_JSON)?;
-        let mut binds = Vec::new();
-        let mut rules = Vec::new();
         for device in devices {
             let rule = device.rule();
             let rule = rule.with_context(|| format!("device node {}", device.path()))?;
-            if !rule.is_given(&given) && !rules.contains(&rule) {
-                rules.push(rule);
-            }
-            binds.push(of_node(device.source(), device.path(), rule));
+            plan.add_node(of_node(device.source(), device.path(), rule), rule, &given);
         }
-        Ok((binds, rules))
+        Ok(())
     }
 
     fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
