@@ -8,24 +8,26 @@ use onload_sys::error::{Error, Result, error};
 /// The reservation that a container was made with is gone.
 const EXPIRED: &str = "its reservation has expired, and the device may have been given to another container; let the engine create the container again, or make config.json anew where you start its bundle yourself";
 
-/// What stands in one slot of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How it stands with the holder of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// A lease whose holder has ended.
-    Over(Lease),
-    /// A lease whose holder has ended, while the interface that moved to it is not known to be back.
-    Returning(Lease),
-    /// A lease whose holder's first process has ended, while others of its cgroup live. It counts as
-    /// held, but not for the same container when that starts again.
-    Remains(Lease),
-    /// A lease whose holder lives, or may live.
-    Held(Lease),
-    /// A file that is not understood; it counts as held.
-    Unreadable {
-        why: String,
-        /// Whether as much of it is understood as to tell that its holder may live.
-        may_live: bool,
-    },
+    /// It has ended.
+    Over,
+    /// It has ended, while the interface that moved to it is not known to be back.
+    Returning,
+    /// Its first process has ended, while others of its cgroup live. It counts as held, but not for the same container
+    /// when that starts again.
+    Remains,
+    /// It lives, or may live.
+    Held,
+}
+
+/// Why a file is not understood; its slot counts as held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) why: String,
+    /// Whether as much of it is understood as to tell that its holder may live.
+    pub(crate) may_live: bool,
 }
 
 /// A slot of a device that has a file; a device that has one holder has slot 0 alone.
@@ -34,6 +36,8 @@ pub(crate) struct Slot {
     /// Its number, from 0.
     pub(crate) number: u32,
     pub(crate) state: State,
+    /// What stands in it.
+    pub(crate) read: Result<Lease, Unreadable>,
 }
 
 /// Where a lease is written.
@@ -56,20 +60,18 @@ impl Choice {
 impl Slot {
     /// Who has it, for people; none where nobody has.
     pub(crate) fn holder(&self) -> Option<String> {
-        match &self.state {
-            State::Over(_) => None,
-            State::Returning(lease) => Some(format!("{lease} (ended, not back yet)")),
-            State::Remains(lease) | State::Held(lease) => Some(lease.to_string()),
-            State::Unreadable { why, .. } => Some(format!("an unknown container ({why})")),
+        match (&self.read, self.state) {
+            (_, State::Over) => None,
+            (Ok(lease), State::Returning) => Some(format!("{lease} (ended, not back yet)")),
+            (Ok(lease), _) => Some(lease.to_string()),
+            (Err(Unreadable { why, .. }), _) => Some(format!("an unknown container ({why})")),
         }
     }
 
     /// Whether a container of this claim has it.
     pub(crate) fn is_held_for(&self, claim: &ClaimUid) -> bool {
-        match &self.state {
-            State::Over(_) | State::Returning(_) | State::Unreadable { .. } => false,
-            State::Remains(lease) | State::Held(lease) => lease.claim.as_ref() == Some(claim),
-        }
+        let living = self.living();
+        living.is_some_and(|lease| lease.claim.as_ref() == Some(claim))
     }
 
     /// What a living container of this network namespace has of it.
@@ -79,21 +81,18 @@ impl Slot {
 
     /// What a living container has of it.
     pub(crate) fn given(&self) -> Option<&Moved<Facts>> {
-        match &self.state {
-            State::Over(_) | State::Returning(_) | State::Unreadable { .. } => None,
-            State::Remains(lease) | State::Held(lease) => lease.moved.as_ref(),
-        }
+        self.living()?.moved.as_ref()
     }
 
     /// The lease in it, if it is understood.
     pub(crate) fn lease(&self) -> Option<&Lease> {
-        match &self.state {
-            State::Over(lease)
-            | State::Returning(lease)
-            | State::Remains(lease)
-            | State::Held(lease) => Some(lease),
-            State::Unreadable { .. } => None,
-        }
+        self.read.as_ref().ok()
+    }
+
+    /// The same of a holder that lives, or may live.
+    pub(crate) fn living(&self) -> Option<&Lease> {
+        let lives = matches!(self.state, State::Remains | State::Held);
+        self.lease().filter(|_| lives)
     }
 }
 
@@ -144,7 +143,7 @@ pub(crate) fn choose(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> Result<C
     if !joins(found, claim, wish) && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         return Err(held(&holders));
     }
-    let is_over = |slot: &&Slot| slot.number < most && matches!(slot.state, State::Over(_));
+    let is_over = |slot: &&Slot| slot.number < most && slot.state == State::Over;
     if let Some(over) = found.iter().find(is_over) {
         return Ok(Choice::Over(over.number));
     }
@@ -160,12 +159,14 @@ pub(crate) fn is_holder(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> bool 
 }
 
 fn own<'s>(found: &'s [Slot], claim: &Claim<'_>) -> Option<&'s Slot> {
-    found.iter().find(|slot| match &slot.state {
-        State::Over(lease) | State::Held(lease) => claim.holds(lease),
+    let is_own = |slot: &Slot, lease: &Lease| match slot.state {
+        State::Over | State::Held => claim.holds(lease),
         // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
-        State::Remains(lease) => claim.is_same_container(lease),
-        State::Returning(_) | State::Unreadable { .. } => false,
-    })
+        State::Remains => claim.is_same_container(lease),
+        State::Returning => false,
+    };
+    let mut found = found.iter();
+    found.find(|slot| slot.lease().is_some_and(|lease| is_own(slot, lease)))
 }
 
 /// Whether other containers of its claim or of its network namespace have a device.
@@ -185,7 +186,7 @@ fn namespace(wish: &Wish) -> Option<u64> {
 pub(crate) fn leftover(found: &[Slot], most: u32) -> Vec<u32> {
     let is_left = |slot: &&Slot| {
         let of_init = |lease: &Lease| matches!(lease.holder, Holder::Init { .. });
-        slot.number >= most && matches!(&slot.state, State::Over(lease) if of_init(lease))
+        slot.number >= most && slot.state == State::Over && slot.lease().is_some_and(of_init)
     };
     found
         .iter()
@@ -240,8 +241,22 @@ mod tests {
         }
     }
 
-    fn slot(number: u32, state: State) -> Slot {
-        Slot { number, state }
+    fn slot(number: u32, state: State, lease: Lease) -> Slot {
+        let read = Ok(lease);
+        Slot {
+            number,
+            state,
+            read,
+        }
+    }
+
+    fn unreadable(why: &str) -> Slot {
+        let (why, may_live) = (why.to_owned(), false);
+        Slot {
+            number: 0,
+            state: State::Held,
+            read: Err(Unreadable { why, may_live }),
+        }
     }
 
     fn chosen_of(
@@ -296,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_held_device_is_refused_with_its_holder() {
-        let found = [slot(0, State::Held(lease("b", init(2))))];
+        let found = [slot(0, State::Held, lease("b", init(2)))];
         let line = chosen(&found, "a", &init(1), None, 1)
             .unwrap_err()
             .to_string();
@@ -308,19 +323,13 @@ mod tests {
 
     #[test]
     fn a_device_whose_holder_has_ended_is_given() {
-        let found = [slot(0, State::Over(lease("b", init(2))))];
+        let found = [slot(0, State::Over, lease("b", init(2)))];
         assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Over(0)));
     }
 
     #[test]
     fn what_is_not_understood_counts_as_held() {
-        let found = [slot(
-            0,
-            State::Unreadable {
-                why: "it is of version 9".to_owned(),
-                may_live: false,
-            },
-        )];
+        let found = [unreadable("it is of version 9")];
         let line = chosen(&found, "a", &init(1), None, 1)
             .unwrap_err()
             .to_string();
@@ -332,13 +341,13 @@ mod tests {
 
     #[test]
     fn the_same_container_with_the_same_init_keeps_it() {
-        let found = [slot(0, State::Held(lease("a", init(1))))];
+        let found = [slot(0, State::Held, lease("a", init(1)))];
         assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
     }
 
     #[test]
     fn what_is_left_of_its_earlier_start_does_not_keep_a_container_from_its_device() {
-        let found = [slot(0, State::Remains(lease("a", init(2))))];
+        let found = [slot(0, State::Remains, lease("a", init(2)))];
         assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
         assert!(chosen(&found, "b", &init(1), None, 1).is_err());
     }
@@ -348,7 +357,7 @@ mod tests {
         let mut elsewhere = lease("a", init(1));
         elsewhere.bundle = "/elsewhere/a".into();
         for held in [lease("a", init(2)), elsewhere, lease("a", reserved("1"))] {
-            let found = [slot(0, State::Held(held))];
+            let found = [slot(0, State::Held, held)];
             let refused = chosen(&found, "a", &init(1), None, 1).unwrap_err();
             assert!(refused.to_string().starts_with("it is held by"));
         }
@@ -356,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_reservation_becomes_a_lease_by_its_token_alone() {
-        let found = [slot(3, State::Held(lease("a", reserved("1"))))];
+        let found = [slot(3, State::Held, lease("a", reserved("1")))];
         let by = |id: &str, digit: &str| chosen(&found, id, &init(1), Some(&token(digit)), 1);
         assert_eq!(by("a", "1"), Ok(Choice::Kept(3)));
         assert_eq!(by("a", "2"), Err(error!("{EXPIRED}")));
@@ -365,11 +374,11 @@ mod tests {
 
     #[test]
     fn a_reservation_that_expired_serves_until_another_takes_the_device() {
-        let found = [slot(0, State::Over(lease("a", reserved("1"))))];
+        let found = [slot(0, State::Over, lease("a", reserved("1")))];
         let by = |found: &[Slot]| chosen(found, "a", &init(1), Some(&token("1")), 1);
         assert_eq!(by(&found), Ok(Choice::Kept(0)));
         assert_eq!(
-            by(&[slot(0, State::Held(lease("b", init(2))))]),
+            by(&[slot(0, State::Held, lease("b", init(2)))]),
             Err(error!("{EXPIRED}"))
         );
         assert_eq!(by(&[]), Err(error!("{EXPIRED}")));
@@ -377,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_hook_that_runs_twice_finds_its_own_lease_the_second_time() {
-        let found = [slot(0, State::Held(lease("a", init(1))))];
+        let found = [slot(0, State::Held, lease("a", init(1)))];
         let again = chosen(&found, "a", &init(1), Some(&token("1")), 1);
         assert_eq!(again, Ok(Choice::Kept(0)));
     }
@@ -386,7 +395,7 @@ mod tests {
     fn a_shared_device_has_as_many_holders_as_it_may() {
         let held = |number: u32| {
             let id = format!("c{number}");
-            slot(number, State::Held(lease(&id, init(100 + number))))
+            slot(number, State::Held, lease(&id, init(100 + number)))
         };
         let found = [held(0), held(2)];
         assert_eq!(chosen(&found, "a", &init(1), None, 3), Ok(Choice::New(1)));
@@ -395,30 +404,26 @@ mod tests {
 
     #[test]
     fn containers_of_one_claim_share_what_one_may_have() {
-        let found = [slot(0, State::Held(lease_for("a", 1, "u1")))];
+        let found = [slot(0, State::Held, lease_for("a", 1, "u1"))];
         assert_eq!(chosen_for(&found, "b", "u1", 1), Ok(Choice::New(1)));
         assert!(chosen_for(&found, "b", "u2", 1).is_err());
         assert!(chosen(&found, "b", &init(2), None, 1).is_err());
-        let ended = [slot(0, State::Over(lease_for("a", 1, "u1")))];
+        let ended = [slot(0, State::Over, lease_for("a", 1, "u1"))];
         assert_eq!(chosen_for(&ended, "b", "u2", 1), Ok(Choice::Over(0)));
     }
 
     #[test]
     fn a_claim_does_not_join_a_container_without_one_nor_what_is_not_understood() {
-        let found = [slot(0, State::Held(lease("a", init(1))))];
+        let found = [slot(0, State::Held, lease("a", init(1)))];
         assert!(chosen_for(&found, "b", "u1", 1).is_err());
-        let unreadable = State::Unreadable {
-            why: "it is of version 9".to_owned(),
-            may_live: true,
-        };
-        assert!(chosen_for(&[slot(0, unreadable)], "b", "u1", 1).is_err());
+        assert!(chosen_for(&[unreadable("it is cut short")], "b", "u1", 1).is_err());
     }
 
     #[test]
     fn a_claim_counts_once_however_many_containers_it_has() {
         let of = |number, claim| {
             let lease = lease_for(&format!("c{number}"), number, claim);
-            slot(number, State::Held(lease))
+            slot(number, State::Held, lease)
         };
         let found = [of(0, "u1"), of(1, "u1"), of(2, "u1")];
         assert_eq!(chosen_for(&found, "b", "u2", 2), Ok(Choice::New(3)));
@@ -433,12 +438,12 @@ mod tests {
     #[test]
     fn what_is_above_the_last_slot_and_has_ended_is_left_over() {
         let found = [
-            slot(0, State::Over(lease("a", init(1)))),
-            slot(1, State::Over(lease("b", init(2)))),
-            slot(2, State::Over(lease("c", reserved("1")))),
-            slot(3, State::Held(lease("d", init(4)))),
-            slot(4, State::Remains(lease("e", init(5)))),
-            slot(5, State::Over(lease("f", init(6)))),
+            slot(0, State::Over, lease("a", init(1))),
+            slot(1, State::Over, lease("b", init(2))),
+            slot(2, State::Over, lease("c", reserved("1"))),
+            slot(3, State::Held, lease("d", init(4))),
+            slot(4, State::Remains, lease("e", init(5))),
+            slot(5, State::Over, lease("f", init(6))),
         ];
         assert_eq!(leftover(&found, 1), [1, 5]);
         assert_eq!(leftover(&found, 2), [5]);
@@ -448,8 +453,8 @@ mod tests {
     #[test]
     fn holders_from_when_more_were_allowed_count() {
         let found = [
-            slot(0, State::Over(lease("b", init(2)))),
-            slot(4, State::Held(lease("c", init(3)))),
+            slot(0, State::Over, lease("b", init(2))),
+            slot(4, State::Held, lease("c", init(3))),
         ];
         assert!(chosen(&found, "a", &init(1), None, 1).is_err());
         assert_eq!(chosen(&found, "a", &init(1), None, 2), Ok(Choice::Over(0)));

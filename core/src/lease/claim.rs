@@ -143,7 +143,7 @@ impl Leases {
         let found = self.slots_of(&|device| names.contains(device))?;
         let mut found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
         // The hook of the next container brings it back, or says why it does not come.
-        found.retain(|slot| !matches!(slot.state, State::Returning(_)));
+        found.retain(|slot| slot.state != State::Returning);
         if found.iter().any(|slot| slot.is_held_for(claim)) {
             return Ok(None);
         }
@@ -311,11 +311,7 @@ impl<'a> Holders<'a> {
         }
         let mut slots = Vec::new();
         for number in self.numbers(device) {
-            let state = self.leases.state(&device.file_name(*number), &self.boot);
-            slots.extend(state.map(|state| Slot {
-                number: *number,
-                state,
-            }));
+            slots.extend(self.leases.slot(device, *number, &self.boot));
         }
         slots.sort_unstable_by_key(|slot| slot.number);
         let slots: Rc<[Slot]> = slots.into();

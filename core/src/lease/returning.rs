@@ -84,17 +84,14 @@ impl Leases {
         bundle: &Path,
         token: Option<&Token>,
     ) -> bool {
-        match &slot.state {
-            State::Over(lease) | State::Returning(lease) => lease.container == *container,
-            State::Remains(lease) | State::Held(lease) => {
-                let is_its_start = match &lease.holder {
-                    Holder::Reservation { token: own, .. } => Some(own) == token,
-                    Holder::Init { process, .. } => !self.lives(*process),
-                };
-                lease.container == *container && lease.bundle == bundle && is_its_start
+        let is_its = |lease: &Lease| match slot.state {
+            State::Over | State::Returning => true,
+            State::Remains | State::Held => {
+                lease.bundle == bundle && self.is_its_start(lease, token)
             }
-            State::Unreadable { .. } => false,
-        }
+        };
+        let of_container = slot.lease().filter(|lease| lease.container == *container);
+        of_container.is_some_and(is_its)
     }
 
     /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
@@ -157,10 +154,12 @@ impl Leases {
         let moved = found.iter().find_map(moved_of_returning);
         // Of what stays on the host, a new holder knows nothing before this is back.
         let stays = moved.is_some_and(|moved| moved.namespace == STAYS);
-        let is_held = |slot: &Slot| match &slot.state {
-            State::Over(_) | State::Returning(_) => false,
-            State::Remains(lease) | State::Held(lease) => !stays || lease.moved.is_some(),
-            State::Unreadable { .. } => true,
+        let is_held = |slot: &Slot| match slot.state {
+            State::Over | State::Returning => false,
+            State::Remains | State::Held => {
+                let lease = slot.lease();
+                lease.is_none_or(|lease| !stays || lease.moved.is_some())
+            }
         };
         if found.iter().any(is_held) {
             return Ok(None);
@@ -249,10 +248,11 @@ fn is_with(others: &[&Slot], namespace: u64) -> bool {
 }
 
 fn moved_of_returning(slot: &Slot) -> Option<&Moved<Facts>> {
-    match &slot.state {
-        State::Returning(lease) => lease.moved.as_ref(),
-        _ => None,
-    }
+    let lease = slot.lease();
+    lease
+        .filter(|_| slot.state == State::Returning)?
+        .moved
+        .as_ref()
 }
 
 fn returning(lease: &Lease) -> Lease {

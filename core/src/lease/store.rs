@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::choice::{Choice, Slot, State};
+use super::choice::{Choice, Slot, State, Unreadable};
 use super::file::{Device, Holder, Lease, Token};
 use crate::container_id::ContainerId;
 use crate::run_dir::{LEASES, RunDir, open_private, text_names};
@@ -137,27 +137,31 @@ impl Leases {
         let _lock = self.lock()?;
         let mut was_held = false;
         for slot in self.slots(device)? {
-            let is_its = match &slot.state {
-                State::Over(lease) => lease.container == *container,
+            let Some(lease) = slot.lease() else { continue };
+            let is_its = match slot.state {
+                State::Over => lease.container == *container,
                 // It ends when the interface is back ([`Leases::leave`]).
-                State::Returning(_) => false,
-                State::Remains(lease) | State::Held(lease) if lease.away().is_some() => false,
-                State::Remains(lease) | State::Held(lease) => {
-                    let is_its_start = match &lease.holder {
-                        Holder::Reservation { token: own, .. } => Some(own) == token,
-                        // Where the number means another process, the runtime that calls poststop is
-                        // believed.
-                        Holder::Init { process, .. } => !self.lives(*process),
-                    };
-                    lease.is_for(container, bundle) && is_its_start
+                State::Returning => false,
+                State::Remains | State::Held => {
+                    lease.away().is_none()
+                        && lease.is_for(container, bundle)
+                        && self.is_its_start(lease, token)
                 }
-                State::Unreadable { .. } => false,
             };
             if is_its {
                 was_held |= self.remove(device, slot.number)?;
             }
         }
         Ok(was_held)
+    }
+
+    /// Whether a lease of a container is of the start that is over now, or that has this token. Where the number means
+    /// another process, the runtime that calls poststop is believed.
+    pub(super) fn is_its_start(&self, lease: &Lease, token: Option<&Token>) -> bool {
+        match &lease.holder {
+            Holder::Reservation { token: own, .. } => Some(own) == token,
+            Holder::Init { process, .. } => !self.lives(*process),
+        }
     }
 
     /// Ends the reservations of a token: the container that they were made for is not created.
@@ -192,13 +196,10 @@ impl Leases {
 
     /// The container that has a slot, if it may still run, for people.
     fn running(&self, slot: &Slot) -> Option<String> {
-        match &slot.state {
-            State::Over(_) | State::Returning(_) => None,
-            State::Remains(lease) | State::Held(lease) => match lease.holder {
-                Holder::Init { .. } => Some(lease.to_string()),
-                Holder::Reservation { .. } => None,
-            },
-            State::Unreadable { why, may_live } => {
+        let is_init = |lease: &&Lease| matches!(lease.holder, Holder::Init { .. });
+        match &slot.read {
+            Ok(_) => slot.living().filter(is_init).map(ToString::to_string),
+            Err(Unreadable { why, may_live }) => {
                 may_live.then(|| format!("a container of another version ({why})"))
             }
         }
@@ -207,22 +208,13 @@ impl Leases {
     /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
     pub fn list(&self) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
-        for (device, Slot { number, state }) in self.slots_of(&|_| true)? {
-            let is_over = matches!(state, State::Over(_));
-            let is_returning = matches!(state, State::Returning(_));
-            let lease = match state {
-                State::Over(lease)
-                | State::Returning(lease)
-                | State::Remains(lease)
-                | State::Held(lease) => Ok(lease),
-                State::Unreadable { why, .. } => Err(why),
-            };
+        for (device, slot) in self.slots_of(&|_| true)? {
             listed.push(Listed {
                 device,
-                slot: number,
-                lease,
-                is_over,
-                is_returning,
+                slot: slot.number,
+                lease: slot.read.map_err(|unreadable| unreadable.why),
+                is_over: slot.state == State::Over,
+                is_returning: slot.state == State::Returning,
             });
         }
         listed.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
@@ -259,44 +251,50 @@ impl Leases {
         for name in self.names()? {
             if let Some((device, number)) = Device::of_file_name(&name)
                 && is_one(&device)
-                && let Some(state) = self.state(&name, &boot)
+                && let Some(slot) = self.slot(&device, number, &boot)
             {
-                slots.push((device, Slot { number, state }));
+                slots.push((device, slot));
             }
         }
         Ok(slots)
     }
 
-    /// What stands in a file; none where it is gone.
-    pub(super) fn state(&self, name: &str, boot: &str) -> Option<State> {
-        let bytes = match self.read(name) {
+    /// A slot with what stands in its file; none where that is gone.
+    pub(super) fn slot(&self, device: &Device, number: u32, boot: &str) -> Option<Slot> {
+        let name = device.file_name(number);
+        let unreadable = |why, may_live| Slot {
+            number,
+            state: State::Held,
+            read: Err(Unreadable { why, may_live }),
+        };
+        let bytes = match self.read(&name) {
             Ok(bytes) => bytes?,
-            Err(error) => {
-                let why = format!("reading {name}: {error}");
-                let may_live = true;
-                return Some(State::Unreadable { why, may_live });
-            }
+            Err(error) => return Some(unreadable(format!("reading {name}: {error}"), true)),
         };
         Some(match Lease::parse(&bytes) {
-            Ok(lease) => self.judge(lease, boot),
-            Err(error) => State::Unreadable {
-                why: format!("{name}: {error:#}"),
-                may_live: Lease::parse_holder(&bytes)
-                    .is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot)),
+            Ok(lease) => Slot {
+                number,
+                state: self.judge(&lease, boot),
+                read: Ok(lease),
             },
+            Err(error) => {
+                let holder = Lease::parse_holder(&bytes);
+                let may_live = holder.is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot));
+                unreadable(format!("{name}: {error:#}"), may_live)
+            }
         })
     }
 
     /// How it stands with a lease. A boot brings every device home.
-    fn judge(&self, lease: Lease, boot: &str) -> State {
+    fn judge(&self, lease: &Lease, boot: &str) -> State {
         let is_over = self.is_over(&lease.boot, &lease.holder, boot);
         match (lease.away(), &lease.holder) {
             (Some(moved), _) if lease.boot == boot && (is_over || moved.returning) => {
-                State::Returning(lease)
+                State::Returning
             }
-            _ if is_over => State::Over(lease),
-            (_, Holder::Init { process, .. }) if self.has_ended(*process) => State::Remains(lease),
-            _ => State::Held(lease),
+            _ if is_over => State::Over,
+            (_, Holder::Init { process, .. }) if self.has_ended(*process) => State::Remains,
+            _ => State::Held,
         }
     }
 
