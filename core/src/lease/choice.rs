@@ -1,7 +1,7 @@
 //! Which of a device's slots a container gets. Nothing is read or written here.
 
 use super::file::{ClaimUid, Holder, Lease};
-use super::moved::{Facts, Moved, STAYS};
+use super::moved::{Moved, STAYS};
 use super::wish::{Claim, Wish};
 use onload_sys::error::{Error, Result, error};
 
@@ -75,12 +75,12 @@ impl Slot {
     }
 
     /// What a living container of this network namespace has of it.
-    pub(crate) fn moved_to(&self, namespace: u64) -> Option<&Moved<Facts>> {
+    pub(crate) fn moved_to(&self, namespace: u64) -> Option<&Moved> {
         self.given().filter(|moved| moved.namespace == namespace)
     }
 
     /// What a living container has of it.
-    pub(crate) fn given(&self) -> Option<&Moved<Facts>> {
+    pub(crate) fn given(&self) -> Option<&Moved> {
         self.living()?.moved.as_ref()
     }
 

@@ -9,7 +9,7 @@ use onload_cdi::DeviceName;
 
 use super::choice::{Choice, Slot, State, choose, held, holders_beside, is_holder, leftover};
 use super::file::{ClaimUid, Device, Lease};
-use super::moved::{Facts, Moved};
+use super::moved::Moved;
 use super::store::{LeaseError, Leases};
 use super::wish::{Candidate, Claim, Numa, Wish, none_free, pick, pools};
 use crate::drain::Drain;
@@ -340,7 +340,7 @@ impl<'a> Holders<'a> {
         let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
         // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
         // start left.
-        let namespace = |moved: &Moved<Facts>| moved.namespace;
+        let namespace = |moved: &Moved| moved.namespace;
         let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
         let moves = wish.moved.is_some() && wish.moved.as_ref().map(namespace) != had;
         let stands = |own: &Lease| own.holder == claim.holder && own.claim.as_ref() == of;
@@ -487,7 +487,7 @@ fn is_fellow(claim: &Claim<'_>, lease: &Lease) -> bool {
 
 /// Where a device is that an earlier start of the container may have had, which was not brought back: it was then what it
 /// has to be again, and is with the new start.
-fn moved(earlier: Option<&Moved<Facts>>, now: Option<&Moved<Facts>>) -> Option<Moved<Facts>> {
+fn moved(earlier: Option<&Moved>, now: Option<&Moved>) -> Option<Moved> {
     match (earlier, now) {
         (Some(earlier), Some(now)) if earlier.facts.comes_back() => Some(Moved {
             facts: earlier.facts.and_later(&now.facts),

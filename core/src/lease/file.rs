@@ -8,7 +8,7 @@ use std::str::FromStr;
 use onload_cdi::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::moved::{Facts, Moved};
+use super::moved::Moved;
 use crate::class::Class;
 use crate::container_id::ContainerId;
 use crate::timestamp::rfc3339;
@@ -205,7 +205,7 @@ pub struct Lease {
     pub ticket: Option<Token>,
     /// The device that moved to the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moved: Option<Moved<Facts>>,
+    pub moved: Option<Moved>,
 }
 
 impl Lease {
@@ -218,7 +218,7 @@ impl Lease {
     }
 
     /// The device that moved to the container and has to come back.
-    pub(crate) fn away(&self) -> Option<&Moved<Facts>> {
+    pub(crate) fn away(&self) -> Option<&Moved> {
         let moved = self.moved.as_ref();
         moved.filter(|moved| moved.facts.comes_back())
     }

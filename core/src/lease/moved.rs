@@ -16,10 +16,10 @@ pub const STAYS: u64 = 0;
 /// A device that is with a container, or on its way back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Moved<F = InterfaceFacts> {
+pub struct Moved {
     /// What it was on the host.
     #[serde(flatten)]
-    pub facts: F,
+    pub facts: Facts,
     /// The network namespace that it moved to (SO_NETNS_COOKIE, Linux 5.14). All containers of it are one holder.
     pub namespace: u64,
     /// The addresses that it has there. No other container gets one of them meanwhile.
@@ -224,70 +224,9 @@ impl From<RdmaFacts> for Facts {
     }
 }
 
-impl TryFrom<Facts> for InterfaceFacts {
-    type Error = ();
-
-    fn try_from(facts: Facts) -> Result<Self, ()> {
-        match facts {
-            Facts::Interface(facts) => Ok(facts),
-            Facts::Rdma(_) | Facts::Function(_) => Err(()),
-        }
-    }
-}
-
-impl TryFrom<Facts> for RdmaFacts {
-    type Error = ();
-
-    fn try_from(facts: Facts) -> Result<Self, ()> {
-        match facts {
-            Facts::Interface(_) | Facts::Function(_) => Err(()),
-            Facts::Rdma(facts) => Ok(facts),
-        }
-    }
-}
-
 impl From<FunctionFacts> for Facts {
     fn from(facts: FunctionFacts) -> Self {
         Facts::Function(facts)
-    }
-}
-
-impl TryFrom<Facts> for FunctionFacts {
-    type Error = ();
-
-    fn try_from(facts: Facts) -> Result<Self, ()> {
-        match facts {
-            Facts::Interface(_) | Facts::Rdma(_) => Err(()),
-            Facts::Function(facts) => Ok(facts),
-        }
-    }
-}
-
-impl Moved<Facts> {
-    /// The same of a device of one kind; none where it is of another.
-    pub(crate) fn of<F: TryFrom<Facts>>(&self) -> Option<Moved<F>> {
-        let facts = self.facts.clone().try_into().ok()?;
-        Some(self.clone().with(|_| facts))
-    }
-}
-
-impl<F: Into<Facts>> Moved<F> {
-    /// As a lease keeps it.
-    pub fn kept(self) -> Moved<Facts> {
-        self.with(Into::into)
-    }
-}
-
-impl<F> Moved<F> {
-    pub(super) fn with<G>(self, facts: impl FnOnce(F) -> G) -> Moved<G> {
-        Moved {
-            facts: facts(self.facts),
-            namespace: self.namespace,
-            addresses: self.addresses,
-            returning: self.returning,
-            left: self.left,
-            rebound: self.rebound,
-        }
     }
 }
 
@@ -331,18 +270,22 @@ mod pairs {
 mod tests {
     use super::*;
 
+    fn interface(moved: &Moved) -> Option<&InterfaceFacts> {
+        match &moved.facts {
+            Facts::Interface(facts) => Some(facts),
+            _ => None,
+        }
+    }
+
     #[test]
     fn numbers_of_attributes_are_read_as_they_were_written() {
         let json = r#"{"interface":{"name":"ens1f0v3","mac":"02:00:00:00:10:01","mtu":1500,"queueLength":1000,
             "flags":3,"words":[[27,0],[41,65535]],"pci":"0000:3b:02.3"},"namespace":7}"#;
-        let moved: Moved<Facts> = serde_json::from_str(json).unwrap();
+        let moved: Moved = serde_json::from_str(json).unwrap();
         let again = serde_json::to_string(&moved).unwrap();
-        assert_eq!(serde_json::from_str::<Moved<Facts>>(&again).unwrap(), moved);
-        let interface: Moved<InterfaceFacts> = moved.of().unwrap();
-        assert_eq!(
-            interface.facts.words,
-            BTreeMap::from([(27, 0), (41, 65535)])
-        );
+        assert_eq!(serde_json::from_str::<Moved>(&again).unwrap(), moved);
+        let interface = interface(&moved).unwrap();
+        assert_eq!(interface.words, BTreeMap::from([(27, 0), (41, 65535)]));
     }
 
     #[test]
@@ -352,10 +295,10 @@ mod tests {
                 r#"{{"interface":{{"name":"a","mac":"","mtu":1500,"queueLength":1000,"flags":3{more},"pci":"0000:3b:02.3"}},
                 "namespace":7}}"#
             );
-            let moved: Moved<Facts> = serde_json::from_str(&json).unwrap();
+            let moved: Moved = serde_json::from_str(&json).unwrap();
             let again = serde_json::to_string(&moved).unwrap();
-            assert_eq!(serde_json::from_str::<Moved<Facts>>(&again).unwrap(), moved);
-            moved.of::<InterfaceFacts>().unwrap().facts.queues
+            assert_eq!(serde_json::from_str::<Moved>(&again).unwrap(), moved);
+            interface(&moved).unwrap().queues.clone()
         };
         assert_eq!(queues(""), None);
         assert_eq!(queues(r#","queues":{"channels":4}"#), None);
@@ -377,35 +320,33 @@ mod tests {
             "given":{"vlan":{"id":100},"maxRate":1000},
             "before":{"vlan":{"id":7,"priority":3,"protocol":"802.1ad"},"mac":"00:00:00:00:00:00","minRate":0,"maxRate":0}}},
             "namespace":0,"returning":true}"#;
-        let moved: Moved<Facts> = serde_json::from_str(json).unwrap();
+        let moved: Moved = serde_json::from_str(json).unwrap();
         let vf = moved.facts.vf().unwrap();
         assert_eq!(vf.before.mac, Some([0; 6]));
         assert_eq!(vf.before.vlan.unwrap().priority, 3);
         assert_eq!(vf.given.max_rate, Some(1000));
         assert!(moved.facts.comes_back());
         let again = serde_json::to_string(&moved).unwrap();
-        assert_eq!(serde_json::from_str::<Moved<Facts>>(&again).unwrap(), moved);
-        let function: Moved<FunctionFacts> = moved.of().unwrap();
-        assert_eq!(function.kept(), moved);
+        assert_eq!(serde_json::from_str::<Moved>(&again).unwrap(), moved);
     }
 
     #[test]
     fn a_lease_says_of_what_kind_the_device_is() {
         let json = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7}"#;
-        let moved: Moved<Facts> = serde_json::from_str(json).unwrap();
-        let rdma: Moved<RdmaFacts> = moved.of().unwrap();
-        assert_eq!((rdma.facts.name.as_str(), rdma.facts.index), ("mlx5_3", 3));
-        assert_eq!(moved.of::<InterfaceFacts>(), None);
+        let moved: Moved = serde_json::from_str(json).unwrap();
+        let Facts::Rdma(rdma) = &moved.facts else {
+            panic!("{moved:?}");
+        };
+        assert_eq!((rdma.name.as_str(), rdma.index), ("mlx5_3", 3));
         assert!(moved.facts.comes_back());
         let again = serde_json::to_value(&moved).unwrap();
         assert_eq!(again["rdma"]["pci"], "0000:3b:00.3");
-        assert_eq!(rdma.kept(), moved);
         // A kind that this version does not know is no lease that it could end.
         for other in [
             r#"{"gpu":{"name":"x"},"namespace":7}"#,
             r#"{"namespace":7}"#,
         ] {
-            assert!(serde_json::from_str::<Moved<Facts>>(other).is_err());
+            assert!(serde_json::from_str::<Moved>(other).is_err());
         }
     }
 }

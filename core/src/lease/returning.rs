@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::choice::{Choice, Slot, State, held};
 use super::file::{Device, Holder, Lease, Token};
-use super::moved::{Facts, InterfaceFacts, Moved, STAYS};
+use super::moved::{Moved, STAYS};
 use super::store::Leases;
 use crate::class::Class;
 use crate::container_id::ContainerId;
@@ -21,13 +21,13 @@ type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<()> + 'a;
 
 /// What an ended container leaves of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left<F = InterfaceFacts> {
+pub enum Left {
     /// It did not have it, or nothing of it moved.
     Nothing,
     /// Other containers of the same network namespace have it.
     Others,
     /// It is to come back.
-    Last(Box<Moved<F>>),
+    Last(Box<Moved>),
 }
 
 impl Leases {
@@ -46,13 +46,13 @@ impl Leases {
 
     /// Ends what a container that is gone has of a device. The last container of a network namespace leaves the
     /// lease `returning`; [`Leases::returned`] ends it.
-    pub fn leave<F: TryFrom<Facts>>(
+    pub fn leave(
         &self,
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
-    ) -> Result<Left<F>> {
+    ) -> Result<Left> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
         let is_its = |slot: &&Slot| self.is_left_by(slot, container, bundle, token);
@@ -70,9 +70,7 @@ impl Leases {
                 continue;
             }
             self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
-            left = moved
-                .of()
-                .map_or(Left::Others, |moved| Left::Last(Box::new(moved)));
+            left = Left::Last(Box::new(moved.clone()));
         }
         Ok(left)
     }
@@ -134,7 +132,7 @@ impl Leases {
     }
 
     /// Changes what the leases of a device that is away say of it.
-    pub fn amend(&self, device: &Device, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
+    pub fn amend(&self, device: &Device, change: &dyn Fn(&mut Moved)) -> Result<()> {
         let _lock = self.lock()?;
         for slot in self.slots(device)? {
             let Some(lease) = slot.lease().filter(|lease| lease.moved.is_some()) else {
@@ -148,7 +146,7 @@ impl Leases {
     }
 
     /// What is to come back: left by containers that have ended, while no other container has the device.
-    pub fn returning<F: TryFrom<Facts>>(&self, device: &Device) -> Result<Option<Moved<F>>> {
+    pub fn returning(&self, device: &Device) -> Result<Option<Moved>> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
         let moved = found.iter().find_map(moved_of_returning);
@@ -164,19 +162,15 @@ impl Leases {
         if found.iter().any(is_held) {
             return Ok(None);
         }
-        Ok(moved.and_then(Moved::of))
+        Ok(moved.cloned())
     }
 
     /// What living containers of a network namespace have of a device.
-    pub fn moved_to<F: TryFrom<Facts>>(
-        &self,
-        device: &Device,
-        namespace: u64,
-    ) -> Result<Option<Moved<F>>> {
+    pub fn moved_to(&self, device: &Device, namespace: u64) -> Result<Option<Moved>> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
         let moved = found.iter().find_map(|slot| slot.moved_to(namespace));
-        Ok(moved.and_then(Moved::of))
+        Ok(moved.cloned())
     }
 
     /// Whether a container has a device for a claim, and has it set up.
@@ -247,7 +241,7 @@ fn is_with(others: &[&Slot], namespace: u64) -> bool {
     others.iter().any(has_it)
 }
 
-fn moved_of_returning(slot: &Slot) -> Option<&Moved<Facts>> {
+fn moved_of_returning(slot: &Slot) -> Option<&Moved> {
     let lease = slot.lease();
     lease
         .filter(|_| slot.state == State::Returning)?
@@ -268,7 +262,9 @@ fn returning(lease: &Lease) -> Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::super::moved::{FunctionFacts, RdmaFacts, VfFacts};
+    use std::net::IpAddr;
+
+    use super::super::moved::{Facts, FunctionFacts, InterfaceFacts, RdmaFacts, VfFacts};
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
     use crate::lease::{Claim, Listed, Numa, Wish};
@@ -282,7 +278,7 @@ mod tests {
 
     fn moved(namespace: u64) -> Moved {
         Moved {
-            facts: InterfaceFacts {
+            facts: Facts::Interface(InterfaceFacts {
                 name: "ens1f0v3".to_owned(),
                 alternative_names: vec!["enp3s2v3".to_owned()],
                 mac: "02:00:00:00:10:01".to_owned(),
@@ -298,7 +294,7 @@ mod tests {
                 onload: None,
                 vf: None,
                 pci: "0000:03:02.3".parse().unwrap(),
-            },
+            }),
             namespace,
             addresses: Vec::new(),
             returning: false,
@@ -307,10 +303,17 @@ mod tests {
         }
     }
 
+    fn interface(moved: &mut Moved) -> &mut InterfaceFacts {
+        match &mut moved.facts {
+            Facts::Interface(facts) => facts,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// A container takes the interface to a namespace.
     fn take(host: &Host, id: &str, pid: u32, namespace: u64) -> Result<(), String> {
         let device = Wish {
-            moved: Some(moved(namespace).kept()),
+            moved: Some(moved(namespace)),
             ..claimed(vf())
         };
         host.claim_all(id, host.start(pid, 10), None, &[device])
@@ -361,7 +364,7 @@ mod tests {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "two", 2, NAMESPACE).unwrap();
-        let say = |moved: &mut Moved<Facts>| moved.left = Some("its MTU".to_owned());
+        let say = |moved: &mut Moved| moved.left = Some("its MTU".to_owned());
         host.leases.amend(&vf(), &say).unwrap();
         let said = || -> Vec<_> {
             let leases = host.leases.list().unwrap().into_iter();
@@ -507,9 +510,9 @@ mod tests {
             .unwrap();
         let with = |mtu: u32| {
             let mut moved = moved(NAMESPACE);
-            moved.facts.mtu = mtu;
+            interface(&mut moved).mtu = mtu;
             Wish {
-                moved: Some(moved.kept()),
+                moved: Some(moved),
                 ..claimed(vf())
             }
         };
@@ -520,7 +523,8 @@ mod tests {
             let found = host.leases.moved_to(&vf(), namespace);
             found.unwrap()
         };
-        assert_eq!(found(NAMESPACE).unwrap().facts.mtu, 1500);
+        let mut now = found(NAMESPACE).unwrap();
+        assert_eq!(interface(&mut now).mtu, 1500);
         assert_eq!(found(8), None);
     }
 
@@ -529,10 +533,10 @@ mod tests {
         let host = Host::new();
         let with = |namespace: u64, mtu: u32, address: &str| {
             let mut moved = moved(namespace);
-            moved.facts.mtu = mtu;
+            interface(&mut moved).mtu = mtu;
             moved.addresses = vec![address.parse().unwrap()];
             Wish {
-                moved: Some(moved.kept()),
+                moved: Some(moved),
                 ..claimed(vf())
             }
         };
@@ -548,16 +552,15 @@ mod tests {
         host.end_process(1);
         start(2, &[with(2, 9000, "192.0.2.2")]);
         assert_eq!(found(1), None);
-        let now = found(2).unwrap();
-        assert_eq!(
-            (now.facts.mtu, now.addresses),
-            (1500, vec!["192.0.2.2".parse().unwrap()])
-        );
+        let mut now = found(2).unwrap();
+        assert_eq!(interface(&mut now).mtu, 1500);
+        assert_eq!(now.addresses, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
         // The hook of a claim comes first, and knows of no interface.
         host.end_process(2);
         start(3, &[claimed(vf())]);
         start(3, &[with(3, 9000, "192.0.2.3")]);
-        assert_eq!((found(2), found(3).unwrap().facts.mtu), (None, 1500));
+        assert_eq!(found(2), None);
+        assert_eq!(interface(&mut found(3).unwrap()).mtu, 1500);
     }
 
     #[test]
@@ -571,7 +574,7 @@ mod tests {
     }
 
     /// A virtual function of class vfio that is set up, with the VLANs that it has and had.
-    fn function(given: u16, before: u16) -> Moved<FunctionFacts> {
+    fn function(given: u16, before: u16) -> Moved {
         let vlan = |id| VfSettings {
             vlan: Some(VlanTag {
                 id,
@@ -584,29 +587,31 @@ mod tests {
             before: vlan(before),
         };
         let pci = "0000:81:10.0".parse().unwrap();
-        moved(STAYS).with(|_| FunctionFacts { pci, vf })
+        Moved {
+            facts: FunctionFacts { pci, vf }.into(),
+            ..moved(STAYS)
+        }
     }
 
     #[test]
     fn a_function_comes_back_before_one_that_is_to_share_it_has_it() {
         let host = Host::new();
-        let wish = |moved: Option<Moved<FunctionFacts>>| Wish {
-            moved: moved.map(Moved::kept),
+        let wish = |moved: Option<Moved>| Wish {
+            moved,
             ..Wish::of_device(vfio(), 2)
         };
         let take = |id: &str, pid, moved| {
             let holder = host.start(pid, 10);
             host.claim_all(id, holder, None, &[wish(moved)]).unwrap();
         };
-        let returning =
-            || -> Option<Moved<FunctionFacts>> { host.leases.returning(&vfio()).unwrap() };
+        let returning = || -> Option<Moved> { host.leases.returning(&vfio()).unwrap() };
         take("one", 1, Some(function(100, 7)));
         take("two", 2, Some(function(100, 7)));
         host.end(1);
         assert_eq!(returning(), None, "the other has it still");
         let one = "one".parse().unwrap();
         let leave = host.leases.leave(&vfio(), &one, &bundle("one"), None);
-        assert_eq!(leave.unwrap(), Left::<FunctionFacts>::Others);
+        assert_eq!(leave.unwrap(), Left::Others);
         host.end(2);
         take("three", 3, None);
         assert_eq!(returning(), Some(function(100, 7)));
@@ -617,16 +622,17 @@ mod tests {
         let host = Host::new();
         let take = |pid, vf: VfFacts| {
             let mut moved = moved(u64::from(pid));
-            moved.facts.vf = Some(Box::new(vf));
+            interface(&mut moved).vf = Some(Box::new(vf));
             let wish = Wish {
-                moved: Some(moved.kept()),
+                moved: Some(moved),
                 ..claimed(self::vf())
             };
             let holder = host.start(pid, 10);
             host.claim_all("one", holder, None, &[wish]).unwrap();
             host.end_process(pid);
         };
-        let (first, second) = (function(100, 7).facts.vf, function(200, 100).facts.vf);
+        let facts = |moved: Moved| *moved.facts.vf().unwrap();
+        let (first, second) = (facts(function(100, 7)), facts(function(200, 100)));
         take(1, first);
         let with_trust = |vf: VfSettings, trust| VfSettings {
             trust: Some(trust),
@@ -637,8 +643,7 @@ mod tests {
         take(2, VfFacts { given, before });
         let had: Option<Moved> = host.leases.moved_to(&vf(), 2).unwrap();
         let before = with_trust(first.before, false);
-        let had = had.unwrap().facts.vf.unwrap();
-        assert_eq!(*had, VfFacts { given, before });
+        assert_eq!(facts(had.unwrap()), VfFacts { given, before });
     }
 
     #[test]
@@ -649,10 +654,10 @@ mod tests {
             let found = host.leases.is_for_claim(&vfio(), &container, &bundle(id));
             found.unwrap()
         };
-        let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved<FunctionFacts>>| {
+        let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved>| {
             let of = of.map(|of| of.parse().unwrap());
             let wish = Wish {
-                moved: moved.map(Moved::kept),
+                moved,
                 ..Wish::of_device(vfio(), 3)
             };
             let claim = Claim {
@@ -691,7 +696,7 @@ mod tests {
             moved_by_other,
         };
         let moved = Moved {
-            facts,
+            facts: facts.into(),
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
@@ -699,13 +704,13 @@ mod tests {
             rebound: None,
         };
         let device = Wish {
-            moved: Some(moved.kept()),
+            moved: Some(moved),
             ..claimed(ibdev())
         };
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
-    fn leave_rdma(host: &Host, id: &str) -> Left<RdmaFacts> {
+    fn leave_rdma(host: &Host, id: &str) -> Left {
         let container = id.parse().unwrap();
         let left = host.leases.leave(&ibdev(), &container, &bundle(id), None);
         left.unwrap()
@@ -717,10 +722,10 @@ mod tests {
         take_rdma(&host, "one", 1, false).unwrap();
         host.end(1);
         assert!(take_rdma(&host, "two", 2, false).is_err());
-        assert!(matches!(leave_rdma(&host, "one"), Left::Last(moved) if moved.facts.index == 3));
-        // Whoever moves interfaces does not take it for one.
-        let interface: Option<Moved> = host.leases.returning(&ibdev()).unwrap();
-        assert_eq!(interface, None);
+        let is_it = |moved: &Moved| matches!(&moved.facts, Facts::Rdma(facts) if facts.index == 3);
+        assert!(matches!(leave_rdma(&host, "one"), Left::Last(moved) if is_it(&moved)));
+        let back = host.leases.returning(&ibdev()).unwrap();
+        assert!(is_it(&back.unwrap()));
         host.leases.returned(&ibdev()).unwrap();
         take_rdma(&host, "two", 2, false).unwrap();
     }
@@ -735,7 +740,7 @@ mod tests {
         assert_eq!(host.files().len(), 1);
         // Nobody's poststop came for this one.
         host.end(2);
-        let back: Option<Moved<RdmaFacts>> = host.leases.returning(&ibdev()).unwrap();
+        let back: Option<Moved> = host.leases.returning(&ibdev()).unwrap();
         assert_eq!(back, None);
         assert!(!host.leases.list().unwrap()[0].is_returning);
         take_rdma(&host, "three", 3, false).unwrap();
@@ -749,7 +754,7 @@ mod tests {
         };
         let device: Device = format!("netdev:{name}").parse().unwrap();
         let device = Wish {
-            moved: Some(moved.kept()),
+            moved: Some(moved),
             ..claimed(device)
         };
         host.claim_all(id, host.start(pid, 10), None, &[device])

@@ -6,7 +6,7 @@ use std::path::Path;
 use onload_cdi::DeviceName;
 
 use super::file::{ClaimUid, Device, Holder, Lease, Token};
-use super::moved::{Facts, Moved};
+use super::moved::Moved;
 use crate::class::Class;
 use crate::container_id::ContainerId;
 use crate::pool::{Member, Pool};
@@ -49,7 +49,7 @@ pub struct Wish {
     /// The ticket that gives it to the container. What an earlier reservation says of it stays.
     pub ticket: Option<Token>,
     /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
-    pub moved: Option<Moved<Facts>>,
+    pub moved: Option<Moved>,
 }
 
 /// The NUMA node that members are taken from.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Facts, Leases, Left, Moved, STAYS, Token, VfFacts};
+use onload_core::lease::{Device, Facts, Leases, Left, Moved, STAYS, Token};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::NetdevSettings;
@@ -60,7 +60,7 @@ pub(crate) trait Kind: Sized {
     /// Whether it leaves the host's network namespace.
     const MOVES: bool = true;
     /// What a lease keeps of it.
-    type Facts: Clone + Into<Facts> + TryFrom<Facts>;
+    type Facts: Clone + Into<Facts>;
     /// The device as a network namespace has it now.
     type Seen;
     /// What [`Kind::prepare`] found.
@@ -85,12 +85,10 @@ pub(crate) trait Kind: Sized {
     fn stray(&self, seen: &Self::Seen, request: &Request<'_>) -> Result<Self::Facts>;
     fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()>;
 
+    /// What a lease keeps, if that is of this kind.
+    fn of(facts: &Facts) -> Option<&Self::Facts>;
     /// The PCI function of a device, and its name for messages.
     fn identity(facts: &Self::Facts) -> (PciAddress, &str);
-    /// How its virtual function is set up.
-    fn vf(_: &Self::Facts) -> Option<&VfFacts> {
-        None
-    }
     /// The device of a lease, in a namespace, whatever it is called.
     fn find(&self, netns: &Netns, facts: &Self::Facts) -> Result<Option<Self::Seen>>;
     /// Whether a namespace has a device of a function.
@@ -197,7 +195,7 @@ impl<'a, K: Kind> Way<'a, K> {
     }
 
     /// Leases a device to the container; `moved` says what it was on the host, unless it stays where it is.
-    fn lease(&self, device: &Device, moved: Option<&Moved<Facts>>) -> Result<()> {
+    fn lease(&self, device: &Device, moved: Option<&Moved>) -> Result<()> {
         let wanted = lease::Wanted {
             devices: slice::from_ref(device),
             moved,
@@ -219,7 +217,7 @@ impl<'a, K: Kind> Way<'a, K> {
     }
 
     /// What a lease says of a device in the container's namespace.
-    fn moved<F>(&self, facts: F, addresses: Vec<IpAddr>) -> Moved<F> {
+    fn moved(&self, facts: Facts, addresses: Vec<IpAddr>) -> Moved {
         Moved {
             facts,
             namespace: if K::MOVES { self.to.cookie() } else { STAYS },
@@ -235,18 +233,18 @@ impl<'a, K: Kind> Way<'a, K> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         self.leases.call_back(device, id, &bundle)?;
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
-        let kept = self.leases.returning(device)?;
-        let moved = kept.unwrap_or_else(|| self.moved(facts, Vec::new()));
-        if let Some(seen) = self.home.kind.find(&self.to, &moved.facts)? {
-            let kind = self.home.kind;
-            kind.take(&self.to, &seen, &self.home, &moved.facts)?;
-        }
-        let leases = &self.leases;
-        let back = Return {
+        let (leases, kind) = (&self.leases, self.home.kind);
+        let kept = leases.returning(device)?;
+        let kept = kept.and_then(|moved| Return::new(leases, device, moved));
+        let back = kept.unwrap_or_else(|| Return {
             leases,
             device,
-            moved,
-        };
+            moved: self.moved(facts.clone().into(), Vec::new()),
+            facts,
+        });
+        if let Some(seen) = kind.find(&self.to, &back.facts)? {
+            kind.take(&self.to, &seen, &self.home, &back.facts)?;
+        }
         back.fetch(&self.home, None, DYING_PATIENCE)?
             .end(&self.home)
     }
@@ -285,13 +283,13 @@ impl<'a> Request<'a> {
         };
         if !K::MOVES {
             let device = candidate.request.device;
-            if let Some(moved) = leases.moved_to::<K::Facts>(device, STAYS)? {
-                if let Err(otherwise) = candidate.request.check_same::<K>(&moved)
+            if let Some(moved) = leases.moved_to(device, STAYS)? {
+                if let Err(otherwise) = candidate.request.check_same(&moved)
                     && !way.is_set_up_by_claim(device)?
                 {
                     return Err(otherwise);
                 }
-                return candidate.stay(way, Some(&moved.kept()));
+                return candidate.stay(way, Some(&moved));
             }
         } else if way.to.is(&way.home.netns) {
             // A container with the host's network opens it where it is.
@@ -301,9 +299,9 @@ impl<'a> Request<'a> {
     }
 
     /// One that others have too is set up once.
-    fn check_same<K: Kind>(&self, moved: &Moved<K::Facts>) -> Result<()> {
+    fn check_same(&self, moved: &Moved) -> Result<()> {
         let wanted = self.vf.as_ref().map(VfConfig::settings).transpose()?;
-        let had = K::vf(&moved.facts).map(|vf| vf.given);
+        let had = moved.facts.vf().map(|vf| vf.given);
         if wanted != had {
             bail!(
                 "{}: another container has it too, and its virtual function is set up otherwise; ask for the same VLAN, or for another device",
@@ -321,15 +319,15 @@ impl<'a> Request<'a> {
             let held = leases.holders(self.device, way.claim.token)?;
             return Err(held.unwrap_or_else(|| way.home.away(self.pci, &self.name)));
         };
-        let moved = leases.moved_to::<K::Facts>(self.device, way.to.cookie())?;
+        let moved = leases.moved_to(self.device, way.to.cookie())?;
         let (facts, addresses) = match moved {
             Some(moved) => {
-                self.check_same::<K>(&moved)?;
+                self.check_same(&moved)?;
                 (moved.facts, moved.addresses)
             }
-            None => (kind.stray(&seen, &self)?, Vec::new()),
+            None => (kind.stray(&seen, &self)?.into(), Vec::new()),
         };
-        let moved = way.moved(facts.into(), addresses);
+        let moved = way.moved(facts, addresses);
         let candidate = Candidate {
             request: self,
             seen,
@@ -350,7 +348,7 @@ pub(crate) struct Candidate<'a, K: Kind> {
 
 impl<'a, K: Kind> Candidate<'a, K> {
     /// For a container in whose namespace it is. Next: [`Grant`].
-    fn stay(self, way: &Way<'_, K>, moved: Option<&Moved<Facts>>) -> Result<Grant<'a, K>> {
+    fn stay(self, way: &Way<'_, K>, moved: Option<&Moved>) -> Result<Grant<'a, K>> {
         way.lease(self.request.device, moved)?;
         Ok(Grant {
             candidate: self,
@@ -494,11 +492,24 @@ fn and_back(failed: Error, back: Result<()>) -> Error {
 pub(super) struct Return<'a, K: Kind> {
     pub(super) leases: &'a Leases,
     pub(super) device: &'a Device,
-    pub(super) moved: Moved<K::Facts>,
+    pub(super) moved: Moved,
+    /// What it was.
+    pub(super) facts: K::Facts,
 }
 
 impl<'a, K: Kind> Return<'a, K> {
-    pub(super) fn amend(&self, change: &dyn Fn(&mut Moved<Facts>)) -> Result<()> {
+    /// None for a device of another kind.
+    pub(super) fn new(leases: &'a Leases, device: &'a Device, moved: Moved) -> Option<Self> {
+        let facts = K::of(&moved.facts)?.clone();
+        Some(Return {
+            leases,
+            device,
+            moved,
+            facts,
+        })
+    }
+
+    pub(super) fn amend(&self, change: &dyn Fn(&mut Moved)) -> Result<()> {
         self.leases.amend(self.device, change)
     }
 
@@ -514,7 +525,7 @@ impl<'a, K: Kind> Return<'a, K> {
         gone: Option<&Gone<'_>>,
         patience: Duration,
     ) -> Result<Arrival<'a, K>> {
-        let facts = &self.moved.facts;
+        let facts = &self.facts;
         let begun = Instant::now();
         let mut fetched = 0;
         // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
@@ -546,7 +557,7 @@ impl<'a, K: Kind> Return<'a, K> {
 
     /// Takes it out of the namespace that it moved to, or that a container moved it on to; whether it was somewhere.
     fn take(&self, home: &Home<'_, K>, hint: Option<&Path>) -> Result<bool> {
-        let (kind, facts) = (home.kind, &self.moved.facts);
+        let (kind, facts) = (home.kind, &self.facts);
         // Where there is no time for that, the search below says so.
         if let Ok(Some(there)) = netns::find(self.moved.namespace, hint)
             && let Some(seen) = kind.find(&there.netns, facts)?
@@ -580,7 +591,7 @@ impl<K: Kind> Arrival<'_, K> {
             Ok(()) => leases.returned(device),
             Err(NotBack { error, differs }) => {
                 if differs.is_some() {
-                    let say = |moved: &mut Moved<Facts>| moved.left.clone_from(&differs);
+                    let say = |moved: &mut Moved| moved.left.clone_from(&differs);
                     // The error says it too.
                     let _ = leases.amend(device, &say);
                 }
@@ -614,13 +625,9 @@ pub(super) fn settle<K: Kind>(
     kind: &K,
     patience: Duration,
 ) -> Result<bool> {
-    let Some(moved) = leases.returning(device)? else {
+    let moved = leases.returning(device)?;
+    let Some(back) = moved.and_then(|moved| Return::new(leases, device, moved)) else {
         return Ok(false);
-    };
-    let back = Return {
-        leases,
-        device,
-        moved,
     };
     back.bring(kind, None, patience).map(|()| true)
 }
@@ -662,15 +669,11 @@ pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -
             None
         };
         let left = leases.leave(device, gone.container, &bundle, gone.token)?;
-        let Left::Last(moved) = left else {
-            return Ok(());
+        let back = match left {
+            Left::Last(moved) => Return::new(&leases, device, *moved),
+            Left::Nothing | Left::Others => None,
         };
-        let back = Return {
-            leases: &leases,
-            device,
-            moved: *moved,
-        };
-        back.bring(kind, Some(gone), DYING_PATIENCE)
+        back.map_or(Ok(()), |back| back.bring(kind, Some(gone), DYING_PATIENCE))
     };
     each(own, &take_one)
 }

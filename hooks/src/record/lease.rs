@@ -10,8 +10,8 @@ use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::lease::{
-    Claim, ClaimUid, Device, Facts, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Used,
-    Wish, take_unleased,
+    Claim, ClaimUid, Device, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Used, Wish,
+    take_unleased,
 };
 use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -350,7 +350,7 @@ pub(crate) struct Wanted<'a> {
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
     /// What the only device was, if it moves to the container.
-    pub(crate) moved: Option<&'a Moved<Facts>>,
+    pub(crate) moved: Option<&'a Moved>,
     /// Whether one container has them at a time, whatever the configuration says of their class.
     pub(crate) alone: bool,
 }

@@ -84,7 +84,7 @@ fn notice(listed: &Listed) -> Option<(String, String)> {
     Some((shown(&listed.device), notice))
 }
 
-fn unkept(moved: &Moved<Facts>) -> &[String] {
+fn unkept(moved: &Moved) -> &[String] {
     match &moved.facts {
         Facts::Interface(facts) => {
             let queues = facts.queues.as_ref();

@@ -6,7 +6,7 @@ mod stand_in;
 mod vf;
 
 use onload_core::class::Class;
-use onload_core::lease::{FunctionFacts, VfFacts};
+use onload_core::lease::{Facts, FunctionFacts};
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Error, Result};
@@ -59,13 +59,16 @@ impl Kind for Functions {
         set.with_context(|| format!("vfio {}", departure.candidate.request.name))
     }
 
+    fn of(facts: &Facts) -> Option<&FunctionFacts> {
+        match facts {
+            Facts::Function(facts) => Some(facts),
+            Facts::Interface(_) | Facts::Rdma(_) => None,
+        }
+    }
+
     /// Its name is its address.
     fn identity(facts: &FunctionFacts) -> (PciAddress, &str) {
         (facts.pci, "")
-    }
-
-    fn vf(facts: &FunctionFacts) -> Option<&VfFacts> {
-        Some(&facts.vf)
     }
 
     fn find(&self, _: &Netns, _: &FunctionFacts) -> Result<Option<()>> {
@@ -85,7 +88,7 @@ impl Kind for Functions {
     }
 
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
-        let FunctionFacts { pci, vf } = &arrival.back.moved.facts;
+        let FunctionFacts { pci, vf } = &arrival.back.facts;
         // Who kept it open would go on with what it was.
         self.check_unused(*pci)?;
         self.put_back(&home.netns, *pci, vf)

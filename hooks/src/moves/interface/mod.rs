@@ -16,7 +16,7 @@ mod usage;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved, VfFacts};
+use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;
@@ -128,12 +128,15 @@ impl Kind for Identity {
         Ok(())
     }
 
-    fn identity(facts: &InterfaceFacts) -> (PciAddress, &str) {
-        (facts.pci, &facts.name)
+    fn of(facts: &Facts) -> Option<&InterfaceFacts> {
+        match facts {
+            Facts::Interface(facts) => Some(facts),
+            Facts::Rdma(_) | Facts::Function(_) => None,
+        }
     }
 
-    fn vf(facts: &InterfaceFacts) -> Option<&VfFacts> {
-        facts.vf.as_deref()
+    fn identity(facts: &InterfaceFacts) -> (PciAddress, &str) {
+        (facts.pci, &facts.name)
     }
 
     fn find(&self, netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Link>> {
@@ -172,7 +175,7 @@ impl Kind for Identity {
 
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
         let Arrival { back, seen, driver } = arrival;
-        restore::finish(home, seen, &back.moved.facts, &|link| {
+        restore::finish(home, seen, &back.facts, &|link| {
             if driver.is_bound_again {
                 // Nobody has had it since its driver made it.
                 return Ok(());
@@ -228,7 +231,7 @@ fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
 /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
 fn register(facts: &InterfaceFacts, device: &Device, way: &Way<'_, Identity>) -> Result<()> {
     let registration = onload::register(&way.to, facts)?;
-    let say = |moved: &mut Moved<Facts>| {
+    let say = |moved: &mut Moved| {
         if let Facts::Interface(facts) = &mut moved.facts {
             facts.onload = registration;
         }

@@ -42,7 +42,7 @@ pub(super) fn clear(
     let (Err(unseen), Some(function)) = (&cleared, function) else {
         return Ok(cleared?);
     };
-    let facts = &back.moved.facts;
+    let facts = &back.facts;
     let link = again(home, facts)?;
     let facts_but_address = but_address(facts, &link);
     restore(home, link, &down(&facts_but_address))?;
@@ -406,21 +406,9 @@ mod tests {
         let leases = leased(dir.path(), &device, facts::of(&host.find(), pci()));
         let moved = || {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
-            let kept = listed.moved.unwrap();
-            Moved {
-                facts: InterfaceFacts::try_from(kept.facts).unwrap(),
-                namespace: kept.namespace,
-                addresses: kept.addresses,
-                returning: kept.returning,
-                left: kept.left,
-                rebound: kept.rebound,
-            }
+            listed.moved.unwrap()
         };
-        let back = |moved: &Moved| Return {
-            leases: &leases,
-            device: &device,
-            moved: moved.clone(),
-        };
+        let back = |moved: &Moved| Return::new(&leases, &device, moved.clone()).unwrap();
         let first = moved();
         assert_eq!(first.rebound, None);
         let function = Function::find(bus.path(), pci()).unwrap();
@@ -444,7 +432,7 @@ mod tests {
         let run = RunDir::find(run).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::default()).unwrap();
         let moved = Moved {
-            facts,
+            facts: facts.into(),
             namespace: 7,
             addresses: Vec::new(),
             returning: true,
@@ -452,7 +440,7 @@ mod tests {
             rebound: None,
         };
         let wish = Wish {
-            moved: Some(moved.kept()),
+            moved: Some(moved),
             ..Wish::of_device(device.clone(), 1)
         };
         let claim = Claim {

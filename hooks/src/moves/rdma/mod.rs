@@ -7,7 +7,7 @@ mod kernel;
 use std::io;
 
 use onload_core::class::Class;
-use onload_core::lease::RdmaFacts;
+use onload_core::lease::{Facts, RdmaFacts};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::netlink::nldev::NetnsMode;
 use onload_sys::pci::PciAddress;
@@ -79,6 +79,13 @@ impl Kind for Devices {
         check_moved(moved, "moving into the container", &found.name)
     }
 
+    fn of(facts: &Facts) -> Option<&RdmaFacts> {
+        match facts {
+            Facts::Rdma(facts) => Some(facts),
+            Facts::Interface(_) | Facts::Function(_) => None,
+        }
+    }
+
     fn identity(facts: &RdmaFacts) -> (PciAddress, &str) {
         (facts.pci, &facts.name)
     }
@@ -120,7 +127,7 @@ impl Kind for Devices {
     /// the foreign one: the names of two may be swapped, and each would wait for the other.
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
         let Arrival { back, seen, .. } = arrival;
-        let RdmaFacts { name: own, pci, .. } = &back.moved.facts;
+        let RdmaFacts { name: own, pci, .. } = &back.facts;
         if seen.name == *own {
             return Ok(());
         }
