@@ -46,24 +46,13 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
         outcome.report.warnings.extend(by_hooks.warnings);
         outcome.report.reasons.extend(by_hooks.reasons);
     }
+    let after = outcome.config.as_deref().map(shown);
+    let lines = |of: &[String]| of.iter().map(|line| one_line(line)).collect();
     Ok(Explanation {
-        after: outcome
-            .config
-            .as_deref()
-            .map_or_else(|| before.clone(), shown),
+        after: after.unwrap_or_else(|| before.clone()),
         before,
-        reasons: outcome
-            .report
-            .reasons
-            .iter()
-            .map(|line| one_line(line))
-            .collect(),
-        warnings: outcome
-            .report
-            .warnings
-            .iter()
-            .map(|line| one_line(line))
-            .collect(),
+        reasons: lines(&outcome.report.reasons),
+        warnings: lines(&outcome.report.warnings),
         refusal,
     })
 }

@@ -55,16 +55,13 @@ pub(super) fn of_hook(
         }
     };
     let (mut libraries, misfit) = choose(devices, setting, config, &root, host)?;
-    libraries
-        .warnings
-        .extend(misfit.map(|why| format!("{key}: {why}")));
+    let warnings = &mut libraries.warnings;
+    warnings.extend(misfit.map(|why| format!("{key}: {why}")));
     if !libraries.binds.is_empty()
         && let Some(why) = closed(host)?
     {
         libraries.binds.clear();
-        libraries
-            .warnings
-            .push(format!("{key}: {NOT_MOUNTED}: {why}"));
+        warnings.push(format!("{key}: {NOT_MOUNTED}: {why}"));
     }
     Ok(libraries)
 }
