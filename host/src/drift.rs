@@ -33,7 +33,7 @@ pub struct Drift {
 
 pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
     let asked = compared.manifest.cloned().unwrap_or_else(|| Manifest {
-        kinds: compared.config.cdi.kinds.classes().to_vec(),
+        kinds: compared.config.cdi.kinds.clone(),
         ..Manifest::default()
     });
     let newest = asked.max_cdi_version.as_deref();

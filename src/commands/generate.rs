@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use onload_cdi::{Spec, Version, minimum_version};
 use onload_core::class::Class;
-use onload_core::config::Kinds;
+use onload_core::config;
 use onload_host::devices::inventory::Inventory;
 use onload_host::devices::leave_without_hook;
 use onload_host::discover::not_offered::NotOffered;
@@ -43,9 +43,9 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let kinds = if args.kind.is_empty() {
         config.cdi.kinds.clone()
     } else {
-        Kinds::try_from(args.kind.clone()).context("reading --kind")?
+        config::kinds(&args.kind).context("reading --kind")?
     };
-    let kinds = kinds.classes();
+    let kinds = kinds.as_slice();
     let look_only = args.dry_run || args.diff;
     let directory = match args.output {
         Some(_) => None,

@@ -173,7 +173,7 @@ impl Keeper {
         config.cdi.hook_path.clone_from(&hook);
         let surroundings = Surroundings::of(host, &config)?;
         let specs = generate(inventory, &pools.offered, &config, surroundings)?;
-        let kinds = config.cdi.kinds.classes();
+        let kinds = &config.cdi.kinds;
         let plan = Box::new(write(host, &specs, kinds, inventory.undecided())?);
         Ok(Kept::Here { plan, hook })
     }

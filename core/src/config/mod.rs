@@ -16,4 +16,4 @@ pub use sections::{
     PoolConfig, Runtime,
 };
 pub use toml_error::of_toml;
-pub use values::{Kinds, Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share};
+pub use values::{Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share, kinds};

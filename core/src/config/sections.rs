@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::values::{
-    Kinds, Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share,
+    Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share, read_kinds,
 };
 use crate::bundle::Bundle;
 use crate::class::Class;
@@ -80,7 +80,8 @@ pub struct Discover {
 pub struct Cdi {
     /// The kinds that are written: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages,
     /// netdev, ptp, pps, gdrcopy, bundle.
-    pub kinds: Kinds,
+    #[serde(deserialize_with = "read_kinds")]
+    pub kinds: Vec<Class>,
     /// The hook that raises RLIMIT_MEMLOCK and checks nodes again when a container starts.
     pub hook_path: PathBuf,
     /// How libonload.so gets into the processes of a container: "env" sets LD_PRELOAD, which processes started
@@ -145,7 +146,7 @@ pub struct Cdi {
 impl Default for Cdi {
     fn default() -> Self {
         Cdi {
-            kinds: Kinds::default(),
+            kinds: Class::ALL.to_vec(),
             hook_path: PathBuf::from("/usr/bin/onload-hook"),
             preload: Preload::Env,
             fdtable_size: 1_048_576,

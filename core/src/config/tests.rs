@@ -45,7 +45,7 @@ fn a_lenient_reader_leaves_out_what_is_wrong_and_uses_the_rest() {
 fn an_empty_file_gives_the_defaults() {
     let config = Config::parse("").unwrap();
     assert_eq!(config, Config::default());
-    assert_eq!(config.cdi.kinds.classes(), Class::ALL);
+    assert_eq!(config.cdi.kinds, Class::ALL);
     assert!(config.annotations.allow.is_empty());
     assert!(config.annotations.live_devices);
 }
@@ -112,7 +112,7 @@ fn every_known_key_can_be_set() {
         listen = ""
     "#;
     let config = Config::parse(text).unwrap();
-    assert_eq!(config.cdi.kinds.classes(), [Class::Nic, Class::Rdma]);
+    assert_eq!(config.cdi.kinds, [Class::Nic, Class::Rdma]);
     assert_eq!(config.cdi.memlock, Memlock::Bytes(65_536));
     assert_eq!(config.cdi.preload, Preload::File);
     assert_eq!(config.cdi.rdma_libraries, RdmaLibraries::Image);

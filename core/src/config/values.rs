@@ -206,30 +206,14 @@ impl fmt::Display for Memlock {
     }
 }
 
-/// The classes that `cdi generate` writes: the word `all`, or a list of them.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Vec<String>")]
-pub struct Kinds(Vec<Class>);
-
-impl Kinds {
-    pub fn classes(&self) -> &[Class] {
-        &self.0
+/// The classes that `cdi generate` writes, by the word `all` or their names.
+pub fn kinds(words: &[String]) -> Result<Vec<Class>> {
+    if words.is_empty() {
+        bail!("the list of kinds is empty; say \"all\" or name classes");
     }
+    Class::listed(words, &Class::ALL, Ok)
 }
 
-impl Default for Kinds {
-    fn default() -> Self {
-        Kinds(Class::ALL.to_vec())
-    }
-}
-
-impl TryFrom<Vec<String>> for Kinds {
-    type Error = Error;
-
-    fn try_from(words: Vec<String>) -> Result<Self> {
-        if words.is_empty() {
-            bail!("the list of kinds is empty; say \"all\" or name classes");
-        }
-        Class::listed(&words, &Class::ALL, Ok).map(Kinds)
-    }
+pub(super) fn read_kinds<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Class>, D::Error> {
+    kinds(&Vec::deserialize(from)?).map_err(de::Error::custom)
 }
