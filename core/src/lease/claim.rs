@@ -326,8 +326,15 @@ impl<'a> Holders<'a> {
         if self.has_slot(one) && !wish.is_device() {
             let numbers = self.numbers(&device);
             let new = (0..wish.pool.share).find(|number| !numbers.contains(number));
-            let choice = Choice::New(new.unwrap_or_default());
-            return Ok(self.new_grant(claim, wish, device, choice));
+            return Ok(Grant {
+                wish,
+                device,
+                choice: Choice::New(new.unwrap_or_default()),
+                own: None,
+                lease: Some(self.lease(claim, wish, None)),
+                is_asked: true,
+                leftover: Vec::new(),
+            });
         }
         let found = self.slots(&device);
         let choice = choose(&found, claim, wish).with_context(|| device.to_string())?;
@@ -347,11 +354,15 @@ impl<'a> Holders<'a> {
         let is_asked = !is_shared(&found, choice.slot(), of);
         if let Some(own) = own.filter(|own| stands(own) && !moves) {
             return Ok(Grant {
+                wish,
+                device,
+                choice,
+                own: None,
+                lease: None,
                 // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
                 // uses them comes out with the device's own.
                 is_asked: is_asked && own.claim.is_some(),
-                lease: None,
-                ..self.new_grant(claim, wish, device, choice)
+                leftover: Vec::new(),
             });
         }
         self.check_aliases(claim, wish, &device)?;
@@ -359,34 +370,17 @@ impl<'a> Holders<'a> {
         let mut leftover = leftover(&found, wish.pool.share);
         leftover.retain(|number| *number != choice.slot());
         Ok(Grant {
+            wish,
+            device,
+            choice,
+            own: own.cloned(),
             lease: Some(Lease {
                 claim: of.cloned(),
                 ..self.lease(claim, wish, own)
             }),
-            own: own.cloned(),
             is_asked,
             leftover,
-            ..self.new_grant(claim, wish, device, choice)
         })
-    }
-
-    /// Of a slot in which nothing of the container stands.
-    fn new_grant<'w>(
-        &self,
-        claim: &Claim<'_>,
-        wish: &'w Wish,
-        device: Device,
-        choice: Choice,
-    ) -> Grant<'w> {
-        Grant {
-            lease: Some(self.lease(claim, wish, None)),
-            wish,
-            device,
-            choice,
-            own: None,
-            is_asked: true,
-            leftover: Vec::new(),
-        }
     }
 
     fn lease(&self, claim: &Claim<'_>, wish: &Wish, own: Option<&Lease>) -> Lease {
