@@ -491,22 +491,16 @@ impl Planner<'_> {
     fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
         let by_env = self.has_variable(&choice.libraries).context(CONFIG_JSON)?;
         let key = choice.key.clone();
-        match choice.mode {
-            Preload::Off => return Ok(None),
-            // A specification's variable comes too late; the list has the same effect.
-            Preload::Env | Preload::File if !choice.is_asked && by_env => return Ok(None),
-            Preload::Env | Preload::File if !choice.is_asked => {}
-            Preload::Env if by_env => return Ok(None),
-            Preload::Env => {
-                let early = self.alternatives(Some(Class::Nic));
-                let alternatives = format!("{early}, or set onload.dev/preload: file");
-                return Err(too_late(
-                    &key,
-                    "LD_PRELOAD in its environment",
-                    &alternatives,
-                ));
-            }
-            Preload::File => {}
+        let is_env = choice.mode == Preload::Env;
+        if choice.mode == Preload::Off || by_env && (is_env || !choice.is_asked) {
+            return Ok(None);
+        }
+        // A specification's variable comes too late; the list has the same effect.
+        if is_env && choice.is_asked {
+            let early = self.alternatives(Some(Class::Nic));
+            let alternatives = format!("{early}, or set onload.dev/preload: file");
+            let what = "LD_PRELOAD in its environment";
+            return Err(too_late(&key, what, &alternatives));
         }
         if self.has_list(choice.mount.as_ref(), &key)? {
             return Ok(None);
