@@ -31,6 +31,6 @@ pub mod run_dir;
 pub mod select;
 pub mod ticket;
 pub mod timestamp;
-mod versioned;
+pub mod versioned;
 pub mod vf;
 mod wanted;

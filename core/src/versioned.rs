@@ -1,8 +1,8 @@
 //! Files of ours that say their version: a program of an earlier version may find one of a later.
 
 use onload_sys::error::{Context as _, Result, bail};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 
 /// Reads a file that says its version, which may be newer than `known`. One that is cut short or damaged is `no`.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: u32, no: &str) -> Result<T> {
@@ -15,4 +15,34 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: u32, no: &str) -> 
         bail!("it is of version {version}, and this program understands {known}");
     }
     serde_json::from_slice(bytes).context(no)
+}
+
+/// The line of a file that says its version before what it holds.
+pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Whole<T> {
+        version: u32,
+        #[serde(flatten)]
+        content: T,
+    }
+    let mut bytes = serde_json::to_vec(&Whole { version, content })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// A value that this version understands, or not.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Understood<T> {
+    Yes(T),
+    No(IgnoredAny),
+}
+
+impl<T> Understood<T> {
+    pub(crate) fn value(self) -> Option<T> {
+        match self {
+            Understood::Yes(value) => Some(value),
+            Understood::No(IgnoredAny) => None,
+        }
+    }
 }

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -17,6 +16,7 @@ use super::values::{Memlock, RdmaLibraries, Share};
 use crate::bundle::Bundle;
 use crate::class::Class;
 use crate::netdev::settings::NetdevSettings;
+use crate::versioned::Understood;
 use onload_sys::error::{Result, bail};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -74,23 +74,6 @@ impl From<&Config> for HookConfig {
             bundles: bundles
                 .map(|(name, bundle)| (name.clone(), Some(bundle.clone())))
                 .collect(),
-        }
-    }
-}
-
-/// A value that this version understands, or not.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Understood<T> {
-    Yes(T),
-    No(IgnoredAny),
-}
-
-impl<T> Understood<T> {
-    fn value(self) -> Option<T> {
-        match self {
-            Understood::Yes(value) => Some(value),
-            Understood::No(IgnoredAny) => None,
         }
     }
 }

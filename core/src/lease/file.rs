@@ -244,22 +244,19 @@ impl Lease {
     pub(crate) fn to_bytes(&self, device: &Device, slot: u32) -> serde_json::Result<Vec<u8>> {
         #[derive(Serialize)]
         struct Whole<'a> {
-            version: u32,
             class: &'a str,
             name: &'a str,
             slot: u32,
             #[serde(flatten)]
             lease: &'a Lease,
         }
-        let mut bytes = serde_json::to_vec(&Whole {
-            version: VERSION,
+        let whole = Whole {
             class: device.class.as_str(),
             name: device.name.as_str(),
             slot,
             lease: self,
-        })?;
-        bytes.push(b'\n');
-        Ok(bytes)
+        };
+        versioned::to_bytes(VERSION, whole)
     }
 }
 

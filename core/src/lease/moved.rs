@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::versioned::Understood;
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 
@@ -233,16 +233,7 @@ impl From<FunctionFacts> for Facts {
 /// None where another version says it in another way: what is not restored for that must not keep a lease from being
 /// understood.
 fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Queues>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Known(Box<Queues>),
-        Other(IgnoredAny),
-    }
-    Ok(match Either::deserialize(from)? {
-        Either::Known(queues) => Some(queues),
-        Either::Other(IgnoredAny) => None,
-    })
+    Ok(Understood::deserialize(from)?.value())
 }
 
 /// A map as a list of pairs: the keys of an object are texts, of which no number is read behind a flattened field.

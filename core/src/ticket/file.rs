@@ -74,16 +74,7 @@ impl Ticket {
     }
 
     pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
-        #[derive(Serialize)]
-        struct Whole<'a> {
-            version: u32,
-            #[serde(flatten)]
-            ticket: &'a Ticket,
-        }
-        let (version, ticket) = (VERSION, self);
-        let mut bytes = serde_json::to_vec(&Whole { version, ticket })?;
-        bytes.push(b'\n');
-        Ok(bytes)
+        versioned::to_bytes(VERSION, self)
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_core::lease::Device as LeasedDevice;
+use onload_core::versioned;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::write_atomic;
@@ -136,15 +137,7 @@ impl Live {
 }
 
 pub(crate) fn write(dir: &OwnedFd, record: &Record) -> Result<()> {
-    #[derive(Serialize)]
-    struct Whole<'a> {
-        version: u32,
-        #[serde(flatten)]
-        record: &'a Record,
-    }
-    let version = VERSION;
-    let mut bytes = serde_json::to_vec(&Whole { version, record }).unwrap_or_default();
-    bytes.push(b'\n');
+    let bytes = versioned::to_bytes(VERSION, record).unwrap_or_default();
     write_atomic(dir, OsStr::new(RECORD), &bytes, 0o600)
         .context("recording what is done for the container")
 }
