@@ -15,6 +15,8 @@ use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 /// The image, with nothing of ours mounted.
 pub struct Image<'a> {
     pub root: &'a ContainerRoot,
+    /// Whether nothing can be made in it.
+    pub read_only: bool,
     /// `LD_LIBRARY_PATH` of the container's configuration.
     pub library_path: Option<&'a str>,
     /// The file of the program that the container starts, and what that needs; `None` where it is not known.

@@ -70,19 +70,9 @@ pub struct Judgement {
 
 /// `host` is the host's file system.
 pub fn judge(image: &Image<'_>, host: &Trusted, devices: &[RdmaDevice]) -> Judgement {
-    let read_only = image.root.is_read_only();
-    judge_root(image, read_only, host, devices)
-}
-
-fn judge_root(
-    image: &Image<'_>,
-    read_only: bool,
-    host: &Trusted,
-    devices: &[RdmaDevice],
-) -> Judgement {
     let mut notes = Vec::new();
     let providers = providers(devices, &mut notes);
-    let verdict = verdict(image, read_only, host, &providers, &mut notes);
+    let verdict = verdict(image, host, &providers, &mut notes);
     let verdict = verdict.unwrap_or_else(|error| Verdict::Unfit(format!("{error:#}")));
     Judgement { verdict, notes }
 }
@@ -110,7 +100,6 @@ fn providers(devices: &[RdmaDevice], notes: &mut Vec<String>) -> Providers {
 
 fn verdict(
     image: &Image<'_>,
-    read_only: bool,
     host: &Trusted,
     providers: &Providers,
     notes: &mut Vec<String>,
@@ -137,7 +126,6 @@ fn verdict(
     let mut mounting = Mounting {
         image,
         libraries: &libraries,
-        read_only,
         host,
         host_libraries: Libraries::new(host, "the host", None)?,
         files: BTreeMap::new(),
@@ -283,7 +271,6 @@ fn is_public(name: &str) -> bool {
 struct Mounting<'a> {
     image: &'a Image<'a>,
     libraries: &'a Libraries<'a>,
-    read_only: bool,
     host: &'a Trusted,
     host_libraries: Libraries<'a>,
     files: BTreeMap<PathBuf, PathBuf>,
@@ -316,7 +303,7 @@ impl Mounting<'_> {
         if (self.image.covered)(&target) {
             bail!("a mount of the container hides {target:?}");
         }
-        if self.read_only && self.image.root.lacks(&target) {
+        if self.image.read_only && self.image.root.lacks(&target) {
             bail!("the image's file system is read-only and has no {target:?} to mount at");
         }
         self.files.insert(target, source.to_owned());

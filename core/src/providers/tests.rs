@@ -99,13 +99,14 @@ fn judged(
     let root = ContainerRoot::open(image.root()).unwrap();
     let image = Image {
         root: &root,
+        read_only,
         library_path: path,
         program: &|| None,
         covered: &|_| false,
     };
     let owner = rustix::process::geteuid().as_raw();
     let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    judge_root(&image, read_only, &host, &[device(driver, 1)])
+    judge(&image, &host, &[device(driver, 1)])
 }
 
 fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> Verdict {
@@ -267,13 +268,14 @@ fn verdict_for_program(host: &Tree, program: &SharedLibrary, search_path: Option
     };
     let image = Image {
         root: &root,
+        read_only: false,
         library_path: None,
         program: &read,
         covered: &|_| false,
     };
     let owner = rustix::process::geteuid().as_raw();
     let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    judge_root(&image, false, &host, &[device("rxe", 1)]).verdict
+    judge(&image, &host, &[device("rxe", 1)]).verdict
 }
 
 #[test]
@@ -400,6 +402,7 @@ fn libraries_that_the_user_mounts_are_left_alone() {
     let covered = |path: &Path| path == Path::new(&own);
     let image = Image {
         root: &root,
+        read_only: false,
         library_path: None,
         program: &|| None,
         covered: &covered,

@@ -57,6 +57,7 @@ pub(crate) fn choose(
     let files = ProgramFiles { root, covered };
     let image = Image {
         root,
+        read_only: root.is_read_only(),
         library_path: library_path.as_deref(),
         program: &|| files.program(&program).ok(),
         covered,
