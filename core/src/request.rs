@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use onload_cdi::oci::HugepageLimit;
 
-use crate::bundle::{Bundle, Cpus, Mems};
+use crate::bundle::Bundle;
 use crate::class::{self, Class};
 use crate::config::Preload;
 use crate::host_settings::Vlan;
@@ -137,9 +137,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedBundle {
     pub name: String,
-    pub devices: BTreeMap<Class, Vec<Wanted>>,
-    pub cpus: Option<Cpus>,
-    pub mems: Option<Mems>,
+    pub bundle: Bundle,
 }
 
 /// Something for one device, as an annotation names it: `WORD=VALUE`.
@@ -408,9 +406,7 @@ impl Request {
             self.add_devices(&bundle.devices, &origin)?;
             opened.push(OpenedBundle {
                 name: wanted.name,
-                devices: bundle.devices.clone(),
-                cpus: bundle.cpus.clone(),
-                mems: bundle.mems.clone(),
+                bundle: bundle.clone(),
             });
         }
         self.bundles = Some(origin.of(opened));
@@ -1351,8 +1347,8 @@ mod tests {
         assert_eq!(origin(Class::Nic).key(), "onload.dev/nic");
         let bundle = &request.bundles.as_ref().unwrap().value[0];
         assert_eq!(
-            (bundle.name.as_str(), &bundle.cpus),
-            ("hft", &Some(Cpus::Numa))
+            (bundle.name.as_str(), &bundle.bundle.cpus),
+            ("hft", &Some(crate::bundle::Cpus::Numa))
         );
         // Once more changes nothing.
         let mut again = request.clone();

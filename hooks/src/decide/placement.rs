@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use onload_core::bundle::{Cpus, Mems};
+use onload_core::bundle::{Bundle, Cpus, Mems};
 use onload_core::class::Class;
 use onload_core::expect::Expected;
 use onload_core::gpu_name;
@@ -33,10 +33,10 @@ pub(super) fn placements(
 ) -> Vec<Placement> {
     let mut placements = Vec::new();
     if let Some(asked) = &request.bundles {
-        for bundle in &asked.value {
+        for OpenedBundle { name, bundle } in &asked.value {
             if bundle.cpus.is_some() || bundle.mems.is_some() {
                 placements.push(Placement {
-                    bundle: bundle.name.clone(),
+                    bundle: name.clone(),
                     origin: asked.origin.clone(),
                     cpus: bundle.cpus.clone(),
                     mems: bundle.mems.clone(),
@@ -48,7 +48,7 @@ pub(super) fn placements(
     placements
 }
 
-fn nodes(bundle: &OpenedBundle, given: &Given, specs: &Specs, sysfs: &Sysfs) -> BTreeSet<u32> {
+fn nodes(bundle: &Bundle, given: &Given, specs: &Specs, sysfs: &Sysfs) -> BTreeSet<u32> {
     let mut nodes = BTreeSet::new();
     for (class, wanted) in &bundle.devices {
         for wanted in wanted {
