@@ -30,15 +30,14 @@ pub fn harden() {
 /// Opens /dev/null in place of a closed standard descriptor. Otherwise the next file that is opened
 /// would get that number, and messages would be written into the file. Closed again on exec.
 fn fill_standard_descriptors() {
-    for number in 0..3 {
-        // SAFETY: the library ensures it; `stdio` borrows by number, and the call only queries.
-        let closed = match number {
-            0 => fcntl_getfd(rustix::stdio::stdin()),
-            1 => fcntl_getfd(rustix::stdio::stdout()),
-            _ => fcntl_getfd(rustix::stdio::stderr()),
-        }
-        .is_err();
-        if closed {
+    // They are borrowed by number, and are only asked about.
+    let standard = [
+        rustix::stdio::stdin(),
+        rustix::stdio::stdout(),
+        rustix::stdio::stderr(),
+    ];
+    for descriptor in standard {
+        if fcntl_getfd(descriptor).is_err() {
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             if let Ok(null) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
                 // The lowest free number is the one that was closed; it stays open.
