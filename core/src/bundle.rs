@@ -2,7 +2,6 @@
 //! memory of the containers that get them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use serde::Deserialize;
 
@@ -47,25 +46,6 @@ pub enum Mems {
     Numa,
     /// These.
     List(BTreeSet<u32>),
-}
-
-impl fmt::Display for Cpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cpus::Numa => f.write_str(NUMA),
-            Cpus::Isolated => f.write_str(ISOLATED),
-            Cpus::List(cpus) => f.write_str(&cpu_list::text(cpus)),
-        }
-    }
-}
-
-impl fmt::Display for Mems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Mems::Numa => f.write_str(NUMA),
-            Mems::List(nodes) => f.write_str(&cpu_list::text(nodes)),
-        }
-    }
 }
 
 const NUMA: &str = "numa";
@@ -183,7 +163,7 @@ mod tests {
         assert_eq!(bundle.cpus, Some(Cpus::Isolated));
         assert_eq!(bundle.mems, Some(Mems::List(BTreeSet::from([0, 1]))));
         let bundle = read(&["nic=all"], Some("4-7,2"), Some("numa")).unwrap();
-        assert_eq!(bundle.cpus.unwrap().to_string(), "2,4-7");
+        assert_eq!(bundle.cpus, Some(Cpus::List([2, 4, 5, 6, 7].into())));
         assert_eq!(bundle.mems, Some(Mems::Numa));
         let plain = read(&["profile=latency"], None, None).unwrap();
         assert_eq!((plain.cpus, plain.mems), (None, None));
