@@ -9,8 +9,7 @@
 //!   [`lint`]), each of which reports everything that is wrong and where;
 //! - the [`Registry`] of the directories that engines read;
 //! - [`oci`]: the function that applies edits to an OCI `config.json` ([`oci::apply`]), in which every
-//!   byte that is not edited stays as it was ([`json`]);
-//! - [`annotations`]: the device requests that Kubernetes' engines pass on.
+//!   byte that is not edited stays as it was ([`json`]).
 //!
 //! It knows no hardware, and touches the file system only in [`Registry::scan`] and
 //! [`oci::HostNodes`].
@@ -60,7 +59,6 @@
 
 #![warn(missing_docs)]
 
-pub mod annotations;
 pub mod json;
 mod name;
 pub mod oci;

@@ -4,7 +4,6 @@
 // Test helpers may panic, as tests do.
 #![allow(clippy::expect_used, clippy::panic)]
 
-mod annotations;
 mod errors;
 mod injection;
 mod lossless;
