@@ -53,23 +53,14 @@ impl serde::de::Error for ValueError {
 }
 
 impl ValueError {
-    fn in_key(mut self, key: &str) -> Self {
+    /// The same error, seen from one step further out: a key, or an index in brackets.
+    fn below(mut self, step: &str) -> Self {
         let joint = if self.path.is_empty() || self.path.starts_with('[') {
             ""
         } else {
             "."
         };
-        self.path = format!("{key}{joint}{}", self.path);
-        self
-    }
-
-    fn in_list(mut self, index: usize) -> Self {
-        let joint = if self.path.is_empty() || self.path.starts_with('[') {
-            ""
-        } else {
-            "."
-        };
-        self.path = format!("[{index}]{joint}{}", self.path);
+        self.path = format!("{step}{joint}{}", self.path);
         self
     }
 }
@@ -268,7 +259,9 @@ impl<'de> SeqAccess<'de> for List {
             return Ok(None);
         };
         let element = seed.deserialize(value);
-        element.map(Some).map_err(|error| error.in_list(index))
+        element
+            .map(Some)
+            .map_err(|error| error.below(&format!("[{index}]")))
     }
 }
 
@@ -298,6 +291,6 @@ impl<'de> MapAccess<'de> for Map {
     ) -> Result<V::Value, ValueError> {
         // Called only after a key.
         let (key, value) = self.value.take().unwrap_or((String::new(), Value::Null));
-        seed.deserialize(value).map_err(|error| error.in_key(&key))
+        seed.deserialize(value).map_err(|error| error.below(&key))
     }
 }
