@@ -40,7 +40,7 @@
 //! let mut config = OciConfig::parse(br#"{"ociVersion": "1.2.0", "x": 1e3}"#)?;
 //! apply(&mut config, &edits, &HostNodes)?;
 //! assert_eq!(config.env_get("NIC")?.as_deref(), Some("ens1"));
-//! assert_eq!(config.devices()?[0].path, "/dev/null");
+//! config.each_device(|device| assert_eq!(device.path, "/dev/null"))?;
 //! assert!(config.to_bytes().starts_with(br#"{"ociVersion":"1.2.0","x":1e3,"process":"#));
 //! # Ok(())
 //! # }

@@ -74,18 +74,18 @@ fn untouched(before: &OciConfig, after: &OciConfig) {
 fn look(config: &OciConfig) {
     let _ = (
         config.root_path(),
-        config.args(),
-        config.env(),
+        config.each_arg(|_| ()),
+        config.each_env(|_| ()),
         config.user(),
-        config.rlimits(),
+        config.rlimit("RLIMIT_NOFILE"),
     );
     let _ = (
-        config.devices(),
+        config.each_device(drop),
         config.device_rules(),
         config.hugepage_limits(),
     );
     let _ = config.has_namespace("user");
-    for key in config.annotation_keys() {
+    for (key, _) in config.annotations_of("") {
         let _ = config.annotation(&key);
     }
     for mount in config.mounts() {

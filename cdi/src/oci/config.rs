@@ -170,11 +170,6 @@ impl MountEntry {
         &self.0
     }
 
-    /// The whole object, to change it.
-    pub fn object_mut(&mut self) -> &mut RawObject {
-        &mut self.0
-    }
-
     /// Path in the container; empty if it has none.
     #[must_use]
     pub fn destination(&self) -> String {
@@ -372,7 +367,7 @@ impl OciConfig {
                 root.set_object(key, part);
             }
         }
-        if self.mounts_changed || self.mounts.iter().any(|mount| mount.0.is_modified()) {
+        if self.mounts_changed {
             let mut mounts = RawArray::new();
             self.mounts
                 .iter()
@@ -422,15 +417,6 @@ impl OciConfig {
         read().map_err(OciConfigError::Read)
     }
 
-    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, OciConfigError> {
-        let Some(process) = &self.process else {
-            return Ok(None);
-        };
-        process
-            .read(key)
-            .map_err(|error| OciConfigError::Read(error.at("process")))
-    }
-
     fn edit_process(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
@@ -445,28 +431,12 @@ impl OciConfig {
         edit(self.linux_mut()).map_err(|error| OciConfigError::Change(error.at("linux")))
     }
 
-    /// `process.args`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
-    pub fn args(&self) -> Result<Vec<String>, OciConfigError> {
-        Ok(self.read_process("args")?.unwrap_or_default())
-    }
-
     /// Each of `process.args`.
     ///
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.each_string_of_process("args", take)
-    }
-
-    /// `process.env`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
-    pub fn env(&self) -> Result<Vec<String>, OciConfigError> {
-        Ok(self.read_process("env")?.unwrap_or_default())
     }
 
     /// Each entry of `process.env`.
@@ -510,17 +480,9 @@ impl OciConfig {
         Ok(last)
     }
 
-    /// Sets `name`. The new entry takes the position of the first entry with that name, and further
-    /// ones are removed, so that readers who keep the first and readers who keep the last see the
-    /// same. A new variable is added at the end. Other variables are not touched.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
-    pub fn env_set(&mut self, name: &str, value: &str) -> Result<(), OciConfigError> {
-        self.env_append(&[format!("{name}={value}")])
-    }
-
-    /// Adds `NAME=value` entries one after another, as [`Self::env_set`] does, all in one pass.
+    /// Adds `NAME=value` entries one after another, all in one pass. An entry takes the position of the first one
+    /// with that name, and further ones are removed, so that readers who keep the first and readers who keep the last
+    /// see the same. A new variable is added at the end. Other variables are not touched.
     ///
     /// # Errors
     /// [`OciConfigError::Change`].
@@ -574,14 +536,6 @@ impl OciConfig {
             }
             Ok(())
         })
-    }
-
-    /// `process.rlimits`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
-    pub fn rlimits(&self) -> Result<Vec<Rlimit>, OciConfigError> {
-        Ok(self.read_process("rlimits")?.unwrap_or_default())
     }
 
     /// The limit named `name`.
@@ -663,14 +617,6 @@ impl OciConfig {
         &mut self.mounts
     }
 
-    /// `linux.devices`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
-    pub fn devices(&self) -> Result<Vec<OciDevice>, OciConfigError> {
-        self.read_linux(None, "devices")
-    }
-
     /// Each of `linux.devices`.
     ///
     /// # Errors
@@ -719,7 +665,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
-        self.read_linux(Some("resources"), "devices")
+        self.read_resources("devices")
     }
 
     /// Each of `linux.resources.devices`.
@@ -748,7 +694,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
-        self.read_linux(Some("resources"), "hugepageLimits")
+        self.read_resources("hugepageLimits")
     }
 
     /// Each of `linux.resources.hugepageLimits`.
@@ -877,21 +823,14 @@ impl OciConfig {
         read().map_err(|error| OciConfigError::Read(error.at("linux")))
     }
 
-    /// Reads a list of `linux`, or of the object at `inner` in it.
-    fn read_linux<T: DeserializeOwned>(
-        &self,
-        inner: Option<&str>,
-        key: &str,
-    ) -> Result<Vec<T>, OciConfigError> {
+    /// Reads a list of `linux.resources`.
+    fn read_resources<T: DeserializeOwned>(&self, key: &str) -> Result<Vec<T>, OciConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(Vec::new());
         };
-        let read = || match inner {
-            None => linux.read(key),
-            Some(inner) => match linux.object(inner)? {
-                Some(object) => object.read(key).map_err(|error| error.at(inner)),
-                None => Ok(None),
-            },
+        let read = || match linux.object("resources")? {
+            Some(resources) => resources.read(key).map_err(|error| error.at("resources")),
+            None => Ok(None),
         };
         let list = read().map_err(|error| OciConfigError::Read(error.at("linux")))?;
         Ok(list.unwrap_or_default())
@@ -1024,11 +963,6 @@ impl OciConfig {
         done.map_err(|error| OciConfigError::Change(error.at("hooks")))
     }
 
-    /// The keys of `annotations`, in order.
-    pub fn annotation_keys(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        self.annotations.iter().flat_map(RawObject::keys)
-    }
-
     /// The annotations whose keys begin with `prefix`, in order; `None` for a value that is not
     /// text.
     pub fn annotations_of<'a>(
@@ -1057,16 +991,6 @@ impl OciConfig {
         annotations
             .read(key)
             .map_err(|error| OciConfigError::Read(error.at("annotations")))
-    }
-
-    /// Sets an annotation.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
-    pub fn annotation_set(&mut self, key: &str, value: &str) -> Result<(), OciConfigError> {
-        let annotations = self.annotations.get_or_insert_default();
-        let done = annotations.write(key, value);
-        done.map_err(|error| OciConfigError::Change(error.at("annotations")))
     }
 }
 

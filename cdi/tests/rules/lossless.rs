@@ -1,6 +1,8 @@
 use onload_cdi::HookName;
 use onload_cdi::json::{MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject};
-use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, Rlimit};
+use onload_cdi::oci::{
+    CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, OciHook, Rlimit,
+};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -108,7 +110,7 @@ proptest! {
         let text = format!(r#"{{"x": {extra}, "process": {{"cwd": "/", "y": {inner} , "env": ["A=1"]}}, "z": 1e3}}"#);
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
         prop_assert_eq!(config.to_bytes(), text.as_bytes());
-        config.env_set("A", "2").expect("a variable");
+        config.env_append(&strings(&["A=2"])).expect("a variable");
         let want = format!(r#"{{"x":{extra},"process":{{"cwd":"/","y":{inner},"env":["A=2"]}},"z":1e3}}"#);
         prop_assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
     }
@@ -137,7 +139,7 @@ fn deep_nesting_costs_no_stack() {
             );
             let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
             assert_eq!(config.to_bytes(), text.as_bytes());
-            config.env_set("A", "b").expect("a variable");
+            config.env_append(&strings(&["A=b"])).expect("a variable");
             config.mounts_mut();
             let bytes = config.to_bytes();
             assert!(bytes.len() > text.len() && bytes.ends_with(b"}"));
@@ -269,9 +271,10 @@ fn null_parts_read_as_absent_and_stay_unless_they_are_set() {
     let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
     assert!(config.process().is_none() && config.mounts().is_empty());
     assert_eq!(config.to_bytes(), text.as_bytes());
-    config.env_set("A", "b").expect("a variable");
-    config.annotation_set("k", "v").expect("an annotation");
-    let want = r#"{"process":{"env":["A=b"]},"mounts":null,"linux":null,"hooks":null,"annotations":{"k":"v"}}"#;
+    config.env_append(&strings(&["A=b"])).expect("a variable");
+    let hook = OciHook::default();
+    config.hook_add(HookName::Poststop, &hook).expect("a hook");
+    let want = r#"{"process":{"env":["A=b"]},"mounts":null,"linux":null,"hooks":{"poststop":[{"path":""}]},"annotations":null}"#;
     assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
 }
 
@@ -286,6 +289,14 @@ const CONFIG: &str = r#"{"ociVersion":"1.2.0","root":{"path":"rootfs"},"process"
     "hooks":{"poststop":[{"path":"/h","args":["h"],"timeout":3}]},
     "annotations":{"b":"2","a":"1","n":3}}"#;
 
+fn told_one_by_one(
+    each: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(), OciConfigError>,
+) -> Vec<String> {
+    let mut all = Vec::new();
+    each(&mut |one| all.push(one.to_owned())).expect("texts");
+    all
+}
+
 #[test]
 fn a_configuration_is_read_through_its_accessors() {
     let config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
@@ -293,7 +304,7 @@ fn a_configuration_is_read_through_its_accessors() {
         config.root_path().expect("a path").as_deref(),
         Some("rootfs")
     );
-    assert_eq!(config.args().expect("arguments"), ["sh"]);
+    assert_eq!(told_one_by_one(|take| config.each_arg(take)), ["sh"]);
     assert_eq!(
         config.env_get("A").expect("a variable").as_deref(),
         Some("2")
@@ -326,7 +337,10 @@ fn a_configuration_is_read_through_its_accessors() {
     assert_eq!(config.mounts()[1].destination(), "");
     assert!(config.has_namespace("user").expect("namespaces"));
     assert!(!config.has_namespace("network").expect("namespaces"));
-    assert_eq!(config.devices().expect("devices")[0].file_mode, Some(0o666));
+    let mut modes = Vec::new();
+    let devices = config.each_device(|device| modes.push(device.file_mode));
+    devices.expect("devices");
+    assert_eq!(modes, [Some(0o666)]);
     assert!(!config.device_rules().expect("rules")[0].allow);
     assert_eq!(config.hugepage_limits().expect("limits")[0].limit, 5);
     assert_eq!(
@@ -334,10 +348,8 @@ fn a_configuration_is_read_through_its_accessors() {
         Some(3)
     );
     assert!(config.hooks(HookName::Prestart).expect("hooks").is_empty());
-    assert_eq!(
-        config.annotation_keys().collect::<Vec<_>>(),
-        ["b", "a", "n"]
-    );
+    let keys = config.annotations_of("").map(|(key, _)| key);
+    assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
     assert_eq!(
         config.annotation("a").expect("a text").as_deref(),
         Some("1")
@@ -362,7 +374,8 @@ fn a_configuration_is_changed_through_its_accessors() {
     };
     config.rlimit_set(&memlock).expect("a limit");
     config.rlimit_set(&nofile).expect("a limit");
-    assert_eq!(config.rlimits().expect("limits"), [nofile, memlock]);
+    let limits = config.process().expect("a process").read("rlimits");
+    assert_eq!(limits.expect("limits"), Some(vec![nofile, memlock]));
     for _ in 0..2 {
         config
             .capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK")
@@ -391,23 +404,18 @@ fn a_configuration_is_changed_through_its_accessors() {
         .env_append(&strings(&["A=3", "B=4=5"]))
         .expect("variables");
     assert_eq!(
-        config.env().expect("variables"),
+        told_one_by_one(|take| config.each_env(take)),
         ["PATH=/bin", "A=3", "B=4=5"]
     );
-    config.mounts_mut().truncate(1);
-    config.mounts_mut()[0]
-        .object_mut()
-        .write("source", "other")
-        .expect("a value");
+    let other = MountEntry::new("/proc", "proc", "other", &[]).expect("a mount");
+    *config.mounts_mut() = vec![other];
     let written = OciConfig::parse(&config.to_bytes()).expect("what was written");
     assert_eq!(
         (written.mounts().len(), written.mounts()[0].source()),
         (1, "other".to_owned())
     );
-    assert_eq!(
-        written.annotation_keys().collect::<Vec<_>>(),
-        ["b", "a", "n"]
-    );
+    let keys = written.annotations_of("").map(|(key, _)| key);
+    assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
 }
 
 #[test]
@@ -418,15 +426,15 @@ fn an_accessor_of_a_wrong_type_names_the_place() {
     let config = config.expect("a configuration");
     for (error, place) in [
         (
-            told(&config.env().expect_err("a number")),
+            told(&config.each_env(|_| ()).expect_err("a number")),
             "reading config.json: process: env: ",
         ),
         (
-            told(&config.rlimits().expect_err("no limits")),
+            told(&config.rlimit("X").expect_err("no limits")),
             "reading config.json: process: rlimits: ",
         ),
         (
-            told(&config.devices().expect_err("an object")),
+            told(&config.each_device(drop).expect_err("an object")),
             "reading config.json: linux: devices: ",
         ),
     ] {
