@@ -1,18 +1,73 @@
 //! bpf(2): the one place that calls it. Who asks for something brings the attribute of its command.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
 pub(super) const PROG_DETACH: libc::c_long = 9;
 pub(super) const PROG_GET_FD_BY_ID: libc::c_long = 13;
-pub(super) const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 pub(super) const PROG_QUERY: libc::c_long = 16;
 
-/// The attribute structures: plain numbers without padding, so each is exactly what the kernel reads. Each address in
+/// The attribute structures, and what the kernel tells of an object: plain numbers without padding, so each is exactly
+/// what the kernel reads or writes. Each address in
 /// one comes from [`address`], of a vector, string or structure of plain numbers that outlives the call and with its
 /// length beside it; what the kernel writes to comes from a mutable reference.
 pub(super) trait Attr {}
+
+/// `union bpf_attr` of the commands that take numbers alone.
+#[repr(C)]
+pub(super) struct Words(pub(super) [u32; 6]);
+
+/// `union bpf_attr` of [`PROG_QUERY`].
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Query {
+    /// The descriptor of a cgroup, or the number of an interface.
+    pub(super) target: u32,
+    pub(super) place: u32,
+    pub(super) query_flags: u32,
+    pub(super) attach_flags: u32,
+    pub(super) programs: u64,
+    pub(super) count: u32,
+    pub(super) padding: u32,
+    pub(super) program_flags: u64,
+    pub(super) links: u64,
+    pub(super) link_flags: u64,
+    pub(super) revision: u64,
+}
+
+#[repr(C)]
+struct InfoQuery {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct ProgramInfo {
+    pub(super) kind: u32,
+    pub(super) id: u32,
+    pub(super) tag: [u8; 8],
+    pub(super) jited_prog_len: u32,
+    pub(super) xlated_prog_len: u32,
+    pub(super) jited_prog_insns: u64,
+    pub(super) xlated_prog_insns: u64,
+    pub(super) load_time: u64,
+    pub(super) created_by_uid: u32,
+    pub(super) nr_map_ids: u32,
+    pub(super) map_ids: u64,
+    pub(super) name: [u8; 16],
+    pub(super) ifindex: u32,
+    pub(super) gpl_compatible: u32,
+}
+
+impl Attr for Words {}
+impl Attr for Query {}
+impl Attr for InfoQuery {}
+impl Attr for ProgramInfo {}
 
 pub(super) fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().unsigned_abs()
@@ -49,4 +104,23 @@ pub(super) fn descriptor(result: libc::c_long) -> OwnedFd {
     // SAFETY: the commands whose result arrives here return a new close-on-exec descriptor (kernel/bpf/syscall.c,
     // `bpf_prog_new_fd`, `bpf_link_new_fd`) that nothing else owns; it fits an int.
     unsafe { OwnedFd::from_raw_fd(i32::try_from(result).unwrap_or(-1)) }
+}
+
+/// A link or program by its number; ENOENT if it is gone.
+pub(super) fn by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
+    call(command, &mut word(id)).map(descriptor)
+}
+
+/// Has what the kernel knows of a link or program written to `info`.
+pub(super) fn ask<I: Attr>(object: &OwnedFd, info: &mut I) -> Result<(), Errno> {
+    let mut attr = InfoQuery {
+        fd: number(object.as_fd()),
+        length: u32::try_from(size_of::<I>()).unwrap_or_default(),
+        info: address(std::ptr::from_mut(info)),
+    };
+    call(OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
+}
+
+pub(super) fn word(word: u32) -> Words {
+    Words([word, 0, 0, 0, 0, 0])
 }

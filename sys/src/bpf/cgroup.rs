@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::call::{
-    Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
+    self, Attr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgramInfo, Query, address, ask, call,
     descriptor, number,
 };
 
@@ -49,54 +49,6 @@ pub struct Program {
 
 #[repr(C)]
 #[derive(Default)]
-struct QueryAttr {
-    target_fd: u32,
-    attach_type: u32,
-    query_flags: u32,
-    attach_flags: u32,
-    prog_ids: u64,
-    prog_cnt: u32,
-    padding: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct IdAttr {
-    prog_id: u32,
-    next_id: u32,
-    open_flags: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct InfoAttr {
-    bpf_fd: u32,
-    info_len: u32,
-    info: u64,
-}
-
-/// The beginning of `struct bpf_prog_info`.
-#[repr(C)]
-#[derive(Default)]
-struct Info {
-    kind: u32,
-    id: u32,
-    tag: [u8; 8],
-    jited_prog_len: u32,
-    xlated_prog_len: u32,
-    jited_prog_insns: u64,
-    xlated_prog_insns: u64,
-    load_time: u64,
-    created_by_uid: u32,
-    nr_map_ids: u32,
-    map_ids: u64,
-    name: [u8; 16],
-    ifindex: u32,
-    gpl_compatible: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
 struct LoadAttr {
     prog_type: u32,
     insn_cnt: u32,
@@ -133,24 +85,21 @@ impl AttachAttr {
     }
 }
 
-impl Attr for QueryAttr {}
-impl Attr for IdAttr {}
-impl Attr for InfoAttr {}
 impl Attr for LoadAttr {}
 impl Attr for AttachAttr {}
 
 /// The programs attached to this very cgroup.
 pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
     let mut ids = vec![0_u32; MAX_ATTACHED];
-    let mut attr = QueryAttr {
-        target_fd: number(cgroup),
-        attach_type: ATTACH_DEVICE,
-        prog_ids: address(ids.as_mut_ptr()),
-        prog_cnt: count(ids.len()),
-        ..QueryAttr::default()
+    let mut attr = Query {
+        target: number(cgroup),
+        place: ATTACH_DEVICE,
+        programs: address(ids.as_mut_ptr()),
+        count: count(ids.len()),
+        ..Query::default()
     };
     call(PROG_QUERY, &mut attr)?;
-    ids.truncate(usize::try_from(attr.prog_cnt).unwrap_or_default());
+    ids.truncate(usize::try_from(attr.count).unwrap_or_default());
     Ok(Attached {
         flags: attr.attach_flags,
         ids,
@@ -159,29 +108,25 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
 
 /// ENOENT if the program is gone.
 pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
-    let mut attr = IdAttr {
-        prog_id: id,
-        ..IdAttr::default()
-    };
-    call(PROG_GET_FD_BY_ID, &mut attr).map(descriptor)
+    call::by_id(PROG_GET_FD_BY_ID, id)
 }
 
 /// E2BIG for a program that no runtime would write.
 pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
-    let mut info = Info::default();
-    info_of(program, &mut info)?;
+    let mut info = ProgramInfo::default();
+    ask(program, &mut info)?;
     let bytes = usize::try_from(info.xlated_prog_len).unwrap_or(usize::MAX);
     let wanted = bytes / size_of::<Insn>();
     if wanted > MAX_INSNS {
         return Err(Errno::TOOBIG);
     }
     let mut insns = vec![0 as Insn; wanted];
-    let mut info = Info {
+    let mut info = ProgramInfo {
         xlated_prog_len: count(wanted * size_of::<Insn>()),
         xlated_prog_insns: address(insns.as_mut_ptr()),
-        ..Info::default()
+        ..ProgramInfo::default()
     };
-    info_of(program, &mut info)?;
+    ask(program, &mut info)?;
     // The kernel clears the address if it does not show the instructions (kernel/bpf/syscall.c,
     // `bpf_prog_get_info_by_fd`).
     if info.xlated_prog_insns == 0 {
@@ -195,18 +140,9 @@ pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
 }
 
 pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
-    let mut info = Info::default();
-    info_of(program, &mut info)?;
+    let mut info = ProgramInfo::default();
+    ask(program, &mut info)?;
     Ok(info.id)
-}
-
-fn info_of(program: &OwnedFd, info: &mut Info) -> Result<(), Errno> {
-    let mut attr = InfoAttr {
-        bpf_fd: number(program.as_fd()),
-        info_len: count(size_of::<Info>()),
-        info: address(std::ptr::from_mut(info)),
-    };
-    call(OBJ_GET_INFO_BY_FD, &mut attr).map(|_| ())
 }
 
 /// Loads a program, which the kernel's verifier checks.

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::call::{
-    Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
-    descriptor, number,
+    Attr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgramInfo, Query, Words, address, ask,
+    by_id, call, number, word,
 };
 use crate::netlink::link::Link;
 use crate::netlink::message::until_null;
@@ -26,34 +26,6 @@ const MAX_ATTACHED: usize = 64;
 /// Links or programs of the whole machine that are looked at.
 const MAX_LOOKS: usize = 65536;
 
-/// `union bpf_attr` of `BPF_PROG_QUERY`.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    ifindex: u32,
-    place: u32,
-    query_flags: u32,
-    attach_flags: u32,
-    programs: u64,
-    count: u32,
-    padding: u32,
-    program_flags: u64,
-    links: u64,
-    link_flags: u64,
-    revision: u64,
-}
-
-#[repr(C)]
-struct Words([u32; 6]);
-
-#[repr(C)]
-#[derive(Default)]
-struct InfoQuery {
-    fd: u32,
-    length: u32,
-    info: u64,
-}
-
 /// The beginning of `struct bpf_link_info`, for a link of XDP.
 #[repr(C)]
 #[derive(Default)]
@@ -66,25 +38,7 @@ struct LinkInfo {
     more: [u32; 27],
 }
 
-/// The beginning of `struct bpf_prog_info`, up to the program's name.
-#[repr(C)]
-#[derive(Default)]
-struct ProgramInfo {
-    kind: u32,
-    id: u32,
-    tag: [u8; 8],
-    lengths: [u32; 2],
-    code: [u64; 2],
-    load_time: u64,
-    user: u32,
-    map_count: u32,
-    maps: u64,
-    name: [u8; 16],
-}
-
-impl Attr for Query {}
-impl Attr for Words {}
-impl Attr for InfoQuery {}
+impl Attr for LinkInfo {}
 
 /// A program of tcx: its number, and that of the link that holds it, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,8 +82,7 @@ pub fn named(name: &[u8]) -> BTreeSet<u32> {
         last = attr.0[1];
         let info = by_id(PROG_GET_FD_BY_ID, last).and_then(|program| {
             let mut info = ProgramInfo::default();
-            let address = address(&raw mut info);
-            ask(&program, address, size_of::<ProgramInfo>()).map(|()| info)
+            ask(&program, &mut info).map(|()| info)
         });
         let is_it = |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_null(&info.name) == name;
         found.extend(info.ok().filter(is_it).map(|info| info.id));
@@ -141,7 +94,7 @@ fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
     let mut programs = [0_u32; MAX_ATTACHED];
     let mut links = [0_u32; MAX_ATTACHED];
     let mut query = Query {
-        ifindex,
+        target: ifindex,
         place,
         programs: address(programs.as_mut_ptr()),
         links: address(links.as_mut_ptr()),
@@ -181,7 +134,10 @@ fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
         let Ok(found) = by_id(LINK_GET_FD_BY_ID, last) else {
             continue;
         };
-        let Ok(info) = info_of(&found) else { continue };
+        let mut info = LinkInfo::default();
+        if ask(&found, &mut info).is_err() {
+            continue;
+        }
         let is_its = info.kind == XDP_LINK && info.ifindex == link.index;
         if is_its && link.xdp_programs.contains(&info.program) {
             detach_link(&found)?;
@@ -190,38 +146,15 @@ fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
     Ok(())
 }
 
-fn info_of(link: &OwnedFd) -> Result<LinkInfo, Errno> {
-    let mut info = LinkInfo::default();
-    let address = address(&raw mut info);
-    ask(link, address, size_of::<LinkInfo>()).map(|()| info)
-}
-
-/// Has what the kernel knows of a link or program written to an address that has room for so many bytes.
-fn ask(object: &OwnedFd, address: u64, length: usize) -> Result<(), Errno> {
-    let mut attr = InfoQuery {
-        fd: number(object.as_fd()),
-        length: u32::try_from(length).unwrap_or_default(),
-        info: address,
-    };
-    call(OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
-}
-
 fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
     call(LINK_DETACH, &mut word(number(link.as_fd()))).map(drop)
-}
-
-fn by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
-    call(command, &mut word(id)).map(descriptor)
-}
-
-fn word(word: u32) -> Words {
-    Words([word, 0, 0, 0, 0, 0])
 }
 
 #[cfg(test)]
 mod tests {
     use onload_test_tree::network::{self, Child};
 
+    use super::super::call::descriptor;
     use super::*;
     use crate::netlink::link;
     use crate::netlink::socket::Socket;
