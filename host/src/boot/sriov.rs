@@ -96,7 +96,7 @@ fn read_found(
             if let Ok(Some(settings)) = &mut settings
                 && let (Some(now), Some(before)) = (settings.get_mut(&index), users.before(address))
             {
-                *now = now.but(before);
+                *now = before.or(now);
             }
             vfs.insert(index, read_vf(host, users, address)?);
         }

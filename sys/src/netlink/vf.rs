@@ -274,19 +274,6 @@ impl VfSettings {
             link_state: self.link_state.filter(|_| others.link_state.is_some()),
         }
     }
-
-    /// The same, but for what others say.
-    pub fn but(&self, others: &VfSettings) -> VfSettings {
-        VfSettings {
-            vlan: others.vlan.or(self.vlan),
-            mac: others.mac.or(self.mac),
-            spoof_check: others.spoof_check.or(self.spoof_check),
-            trust: others.trust.or(self.trust),
-            min_rate: others.min_rate.or(self.min_rate),
-            max_rate: others.max_rate.or(self.max_rate),
-            link_state: others.link_state.or(self.link_state),
-        }
-    }
 }
 
 /// A hardware address as a text, which may be all zeros.
@@ -501,7 +488,7 @@ mod tests {
         };
         assert_eq!(wanted.wrong(&now), [VfChange::Rate { min: 10, max: 500 }]);
         let before = now.of_same(&wanted);
-        let then = now.but(&wanted);
+        let then = wanted.or(&now);
         assert_eq!(before.wrong(&then), [VfChange::Rate { min: 10, max: 0 }]);
         assert_eq!(before.spoof_check, None);
     }
