@@ -6,8 +6,7 @@ use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
 use onload_sys::elf::{
-    each_symbol, each_symbol_of_file, numbers_after_name, strings_of_file_with, summarize,
-    summarize_file,
+    each_symbol, in_blocks, numbers_after_name, strings_with, summarize, summarize_file,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -30,11 +29,11 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Ok(summary), whole);
     }
     let length = bytes.len() as u64;
-    let (mut in_memory, mut in_blocks) = (0, 0);
+    let (mut in_memory, mut in_file) = (0, 0);
     let whole = each_symbol(bytes, &mut |_| in_memory += 1);
-    if each_symbol_of_file(&file, length, &mut |_| in_blocks += 1).is_ok() {
-        assert_eq!((Ok(()), in_memory), (whole, in_blocks));
+    if each_symbol(&in_blocks(&file, length), &mut |_| in_file += 1).is_ok() {
+        assert_eq!((Ok(()), in_memory), (whole, in_file));
     }
     let _ = numbers_after_name(&file, length, "mlx5");
-    let _ = strings_of_file_with(&file, length, &["/lib%s-rdmav"]);
+    let _ = strings_with(&in_blocks(&file, length), &["/lib%s-rdmav"]);
 });

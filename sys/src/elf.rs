@@ -192,38 +192,18 @@ pub fn strings_with<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<S
 /// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
 /// where that is in it.
 pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
-    if !beginning.starts_with(&elf::ELFMAG) {
-        return Err(ElfError::NotElf);
-    }
-    if beginning.get(4) == Some(&2) {
-        File::<elf::FileHeader64<Endianness>, _>::open(beginning)?.interpreter()
-    } else {
-        File::<elf::FileHeader32<Endianness>, _>::open(beginning)?.interpreter()
-    }
+    with_file!(beginning, interpreter())
 }
 
-/// Reads what the dynamic loader would learn from an open file of `length` bytes. It neither reads nor maps the whole
-/// file: if a mapped file is truncated, its reader is killed.
+/// As [`summarize`], of an open file of `length` bytes.
 pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<Summary, ElfError> {
-    summarize(&ReadCache::new(Blocks::new(file, length)))
+    summarize(&in_blocks(file, length))
 }
 
-/// As [`each_symbol`], and reads as [`summarize_file`] does.
-pub fn each_symbol_of_file(
-    file: &std::fs::File,
-    length: u64,
-    look: &mut dyn FnMut(DynamicSymbol<'_>),
-) -> Result<(), ElfError> {
-    each_symbol(&ReadCache::new(Blocks::new(file, length)), look)
-}
-
-/// As [`strings_with`], and reads as [`summarize_file`] does.
-pub fn strings_of_file_with(
-    file: &std::fs::File,
-    length: u64,
-    words: &[&str],
-) -> Result<Vec<String>, ElfError> {
-    strings_with(&ReadCache::new(Blocks::new(file, length)), words)
+/// An open file of `length` bytes, to be read in part. It is not mapped: if a mapped file is truncated, its reader is
+/// killed.
+pub fn in_blocks(file: &std::fs::File, length: u64) -> ReadCache<impl ReadCacheOps> {
+    ReadCache::new(Blocks::new(file, length))
 }
 
 /// In each structure of constants that begins with a pointer to `name`, two numbers and another pointer: the numbers.
@@ -233,7 +213,7 @@ pub fn numbers_after_name(
     length: u64,
     name: &str,
 ) -> Result<Vec<(u32, u32)>, ElfError> {
-    let data = &ReadCache::new(Blocks::new(file, length));
+    let data = &in_blocks(file, length);
     if !is_64(data)? {
         return Ok(Vec::new());
     }
@@ -984,7 +964,7 @@ mod tests {
         let file = std::fs::File::open(&path).unwrap();
         let length = file.metadata().unwrap().len();
         let mut needed = BTreeSet::new();
-        each_symbol_of_file(&file, length, &mut |symbol| {
+        each_symbol(&in_blocks(&file, length), &mut |symbol| {
             if !symbol.is_defined {
                 needed.extend(symbol.version.map(str::to_owned));
             }

@@ -157,11 +157,13 @@ impl Library {
     }
 
     pub(super) fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
-        self.failed(elf::each_symbol_of_file(&self.file, self.size, look))
+        let data = elf::in_blocks(&self.file, self.size);
+        self.failed(elf::each_symbol(&data, look))
     }
 
     pub(super) fn strings_with(&self, words: &[&str]) -> Result<Vec<String>> {
-        self.failed(elf::strings_of_file_with(&self.file, self.size, words))
+        let data = elf::in_blocks(&self.file, self.size);
+        self.failed(elf::strings_with(&data, words))
     }
 
     /// The kernel ABIs that a provider serves: `match_min_abi_version` and `match_max_abi_version` behind its name in
