@@ -78,8 +78,15 @@ impl Lock {
         kind: LockMode,
         patience: Duration,
     ) -> Result<Lock, LockError> {
-        let mut pauses = Pauses::new(patience);
-        take_while(dir, path, name, kind, patience, &mut || pauses.pause())
+        let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
+        // Whether there is time for another attempt.
+        let mut wait = || {
+            let left = patience.saturating_sub(since.elapsed());
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LAST_PAUSE);
+            !left.is_zero()
+        };
+        take_while(dir, path, name, kind, patience, &mut wait)
     }
 
     /// Takes an exclusive lock if it is free right now.
@@ -94,31 +101,6 @@ impl Lock {
     /// Whether its file still has a name. Who removed that did not take the lock away, but others no longer find it.
     pub fn has_a_name(&self) -> bool {
         fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
-    }
-}
-
-/// Pauses between attempts, up to a deadline.
-struct Pauses {
-    since: Instant,
-    patience: Duration,
-    next: Duration,
-}
-
-impl Pauses {
-    fn new(patience: Duration) -> Self {
-        Pauses {
-            since: Instant::now(),
-            patience,
-            next: FIRST_PAUSE,
-        }
-    }
-
-    /// Pauses. Returns whether there is time for another attempt.
-    fn pause(&mut self) -> bool {
-        let left = self.patience.saturating_sub(self.since.elapsed());
-        std::thread::sleep(self.next.min(left));
-        self.next = (self.next * 2).min(LAST_PAUSE);
-        !left.is_zero()
     }
 }
 
