@@ -89,14 +89,14 @@ pub(super) fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 #[derive(Clone, Copy)]
-struct Message<'a> {
+pub struct Message<'a> {
     /// `nlmsg_type`.
-    kind: u16,
+    pub kind: u16,
     /// `nlmsg_flags`.
     flags: u16,
     /// `nlmsg_seq`, that of the request.
     sequence: u32,
-    payload: &'a [u8],
+    pub payload: &'a [u8],
 }
 
 impl Message<'_> {
@@ -115,7 +115,7 @@ impl Message<'_> {
 }
 
 /// The messages of a datagram; `None` for one that is cut short, behind which there is none.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
