@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use onload_sys::text::digits;
+
 /// The attributes of a device. All devices of one class have the same keys: what is not known is an empty
 /// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
 /// of them.
@@ -42,9 +44,7 @@ fn three_numbers(text: &str) -> Option<[u64; 3]> {
     let mut parts = text.split('.');
     let mut numbers = [0; 3];
     for number in &mut numbers {
-        let part = parts.next()?;
-        let digits = part.bytes().all(|byte| byte.is_ascii_digit());
-        *number = part.parse().ok().filter(|_| digits)?;
+        *number = digits(parts.next()?)?;
     }
     Some(numbers)
 }

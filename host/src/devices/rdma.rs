@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::expect::Expected;
+use onload_sys::text::digits;
 
 use super::attributes::{Attributes, count, int, text, version};
 use super::device::{Device, DeviceNode, Health};
@@ -116,11 +117,10 @@ pub(super) fn fastest(device: &RdmaDevice) -> Option<u64> {
 fn mbps(rate: &str) -> Option<u64> {
     let (number, unit) = rate.split_once(' ')?;
     let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !unit.starts_with("Gb/sec") || !digits(whole) || !digits(tenth) || tenth.len() != 1 {
+    if !unit.starts_with("Gb/sec") || tenth.len() != 1 {
         return None;
     }
-    let (whole, tenth): (u64, u64) = (whole.parse().ok()?, tenth.parse().ok()?);
+    let (whole, tenth): (u64, u64) = (digits(whole)?, digits(tenth)?);
     whole.checked_mul(1000)?.checked_add(tenth * 100)
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
+use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::netdev::NetDevice;
@@ -157,9 +158,7 @@ impl Source {
 }
 
 fn parse_number(class: &str, name: &str) -> Option<u32> {
-    let number = name.strip_prefix(class)?;
-    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| number.parse().ok()).flatten()
+    digits(name.strip_prefix(class)?)
 }
 
 /// The interface on the first port of each function.

@@ -10,6 +10,7 @@ use std::path::Path;
 use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_sys::pci::PciAddress;
+use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::af_xdp::{PARAMETER, Trouble};
@@ -539,8 +540,8 @@ fn read_debugfs(probe: &Probe<'_>) -> BTreeMap<String, Option<Datapath>> {
 
 pub fn interface_of(entry: &str) -> Option<&str> {
     let (number, interface) = entry.split_once('_')?;
-    let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    (numbered && !interface.is_empty()).then_some(interface)
+    digits::<u32>(number)?;
+    (!interface.is_empty()).then_some(interface)
 }
 
 /// `devtype` contains `architecture:variant:revision => NAME`, the first three as numbers.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_sys::pci::PciAddress;
+use onload_sys::text::digits;
 
 use crate::discover::link::{self, Link};
 use crate::discover::probe::Probe;
@@ -252,7 +253,7 @@ fn is_auxiliary(entry: &str) -> bool {
     let mut parts = entry.rsplitn(2, '.');
     let id = parts.next().unwrap_or_default();
     let named = parts.next().is_some_and(|name| name.contains('.'));
-    named && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
+    named && digits::<u32>(id).is_some()
 }
 
 #[cfg(fuzzing)]

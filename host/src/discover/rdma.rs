@@ -15,6 +15,7 @@ use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
+use onload_sys::text::digits;
 
 const CLASS: &str = "infiniband";
 /// Where it lists the character devices for user space: uverbs, and umad and issm.
@@ -290,11 +291,9 @@ fn parse_role(name: &str) -> Option<Role> {
         ("umad", Role::Umad),
         ("issm", Role::Issm),
     ];
-    roles.into_iter().find_map(|(prefix, role)| {
-        let number = name.strip_prefix(prefix)?;
-        let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        digits.then_some(role)
-    })
+    roles
+        .into_iter()
+        .find_map(|(prefix, role)| digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
 }
 
 fn find_characters(
