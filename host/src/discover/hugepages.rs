@@ -1,6 +1,7 @@
 //! Huge pages: how many the kernel has reserved, by size and NUMA node, and where they are mounted
 //! (`Documentation/admin-guide/mm/hugetlbpage.rst`).
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -54,8 +55,9 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
     let mut offered = Vec::new();
     for size_kib in sizes {
         let nodes = by_node.remove(&size_kib).unwrap_or_default();
+        let of_size = mounts.remove(&size_kib).unwrap_or_default();
         let pages = Hugepages {
-            mounts: mounts.remove(&size_kib).unwrap_or_default(),
+            mounts: of_size.into_iter().collect(),
             ..read_size(probe, size_kib, nodes, overall.contains(&size_kib))
         };
         if pages.total > 0 || pages.overcommit > 0 {
@@ -150,75 +152,32 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
 }
 
 /// Where hugetlbfs is mounted, by page size in KiB.
-fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
+fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, BTreeSet<String>> {
     let is_hugetlbfs =
         |line: &[u8]| parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
     let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
-    let mounts = parse_mounts(mounts.as_deref().unwrap_or_default());
-    let mut default = None;
-    if mounts.iter().any(|mount| mount.size == MountSize::Default) {
-        let meminfo = probe.or_warn(probe.host().text(Path::new(MEMINFO)));
-        default = meminfo.as_deref().and_then(parse_default_size);
-    }
-    let mut by_size: BTreeMap<u64, Vec<String>> = BTreeMap::new();
-    for mount in mounts {
-        let size = match mount.size {
-            MountSize::Kib(size) => Some(size),
-            MountSize::Default => default,
-            MountSize::Unknown => None,
+    let mounts = mounts.unwrap_or_default();
+    let default = LazyCell::new(|| {
+        let meminfo = probe.or_warn(probe.host().text(Path::new(MEMINFO)))?;
+        parse_default_size(&meminfo)
+    });
+    let mut by_size: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+    let lines = mounts.split(|byte| *byte == b'\n');
+    for mount in lines.filter_map(parse_mounts_line) {
+        let path = String::from_utf8_lossy(&unescape(mount.point)).into_owned();
+        let mut options = mount.options.split(|byte| *byte == b',');
+        let size = match options.find_map(|option| option.strip_prefix(b"pagesize=")) {
+            Some(size) => std::str::from_utf8(size).ok().and_then(parse_memory),
+            None => *default,
         };
         match size {
-            Some(size) => by_size.entry(size).or_default().push(mount.path),
+            Some(size) => drop(by_size.entry(size).or_default().insert(path)),
             None => probe.warn(format!(
-                "reading {MOUNTS}: the page size of the hugetlbfs at {} is not understood",
-                mount.path
+                "reading {MOUNTS}: the page size of the hugetlbfs at {path} is not understood"
             )),
         }
     }
-    for paths in by_size.values_mut() {
-        paths.sort();
-        paths.dedup();
-    }
     by_size
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct HugetlbfsMount {
-    path: String,
-    size: MountSize,
-}
-
-/// What a mount's options say about its page size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MountSize {
-    Kib(u64),
-    Default,
-    Unknown,
-}
-
-/// The hugetlbfs mounts in /proc/mounts (proc_pid_mounts(5)).
-fn parse_mounts(table: &[u8]) -> Vec<HugetlbfsMount> {
-    let lines = table
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse_mounts_line);
-    let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
-    mounts
-        .map(|mount| HugetlbfsMount {
-            path: String::from_utf8_lossy(&unescape(mount.point)).into_owned(),
-            size: mount_size(mount.options),
-        })
-        .collect()
-}
-
-fn mount_size(options: &[u8]) -> MountSize {
-    let mut options = options.split(|byte| *byte == b',');
-    match options.find_map(|option| option.strip_prefix(b"pagesize=")) {
-        None => MountSize::Default,
-        Some(size) => std::str::from_utf8(size)
-            .ok()
-            .and_then(parse_memory)
-            .map_or(MountSize::Unknown, MountSize::Kib),
-    }
 }
 
 /// A size in the format of the kernel's `memparse`, in KiB: `2M`, `1024M`, `65536`.
@@ -272,8 +231,6 @@ pub(super) fn fuzz(text: &str) {
         parse_default_size(text),
         parse_memory(text),
     );
-    let lines = text.lines().count();
-    assert!(parse_mounts(text.as_bytes()).len() <= lines);
     assert!(unescape(text.as_bytes()).len() <= text.len());
     if let Some(size) = parse_size(text) {
         assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
