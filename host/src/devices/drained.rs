@@ -2,7 +2,6 @@
 //! and pictures of the host too.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use onload_core::class::Class;
 use onload_core::drain::{DRAIN_PATH, Drain};
@@ -10,7 +9,6 @@ use onload_core::drain::{DRAIN_PATH, Drain};
 use super::device::{Device, Health};
 use super::inventory::Inventory;
 use crate::discover::not_offered::NotOffered;
-use crate::discover::unread::Unread;
 
 /// Takes what is drained out of what is offered.
 pub(super) fn settle(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
@@ -34,7 +32,6 @@ pub(super) fn settle(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
             None => inventory.devices.push(device),
         }
     }
-    inventory.not_offered.sort();
     inventory.drain = drain;
 }
 
@@ -53,20 +50,9 @@ fn drained(device: Device, reason: String, inventory: &mut Inventory) {
 
 /// Anything may be drained: specifications stay as they are, and nothing is offered anew.
 fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
-    let reason = format!("{error:#}");
     for device in std::mem::take(&mut inventory.devices) {
-        let reason = format!("whether it is drained is not known: {reason}");
+        let reason = format!("whether it is drained is not known: {error:#}");
         drained(device, reason, inventory);
     }
-    inventory.not_offered.sort();
-    inventory
-        .warnings
-        .push(format!("what is drained is not known: {reason}"));
-    inventory.warnings.sort();
-    inventory.unread.push(Unread {
-        path: PathBuf::from(DRAIN_PATH),
-        kinds: Class::ALL.to_vec(),
-        reason,
-    });
-    inventory.unread.sort();
+    inventory.leave_unread(DRAIN_PATH, &Class::ALL, "what is drained is", error);
 }

@@ -37,7 +37,6 @@ pub(super) fn settle(inventory: &mut Inventory) {
     }
     inventory.near_gpus = near;
     inventory.not_offered.extend(not_offered);
-    inventory.not_offered.sort();
 }
 
 /// The same devices, by the numbers of the GPUs.

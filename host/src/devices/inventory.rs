@@ -91,6 +91,23 @@ impl Inventory {
         kinds.copied().collect()
     }
 
+    /// What could not be read leaves these classes as they are: nothing of them is removed. `what` is for people.
+    pub(super) fn leave_unread(
+        &mut self,
+        path: &str,
+        kinds: &[Class],
+        what: &str,
+        error: &anyhow::Error,
+    ) {
+        let reason = format!("{error:#}");
+        self.warnings.push(format!("{what} not known: {reason}"));
+        self.unread.push(Unread {
+            path: path.into(),
+            kinds: kinds.to_vec(),
+            reason,
+        });
+    }
+
     pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = &Device> {
         self.devices
             .iter()

@@ -22,7 +22,6 @@ mod rdma;
 mod rdma_away;
 mod selection;
 mod set_up;
-mod unknown_leases;
 mod vfio;
 
 use std::collections::BTreeSet;
@@ -68,6 +67,9 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     drained::settle(drain::read(host), &mut inventory);
     set_up::settle(&mut inventory, config);
     gpu::settle(&mut inventory);
+    inventory.not_offered.sort();
+    inventory.unread.sort();
+    inventory.warnings.sort();
     inventory
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
 use onload_core::lease::Facts;
+use onload_core::run_dir::RUN_DIR;
 use onload_sys::pci::PciAddress;
 
 use super::device::Device;
@@ -13,7 +14,6 @@ use super::inventory::Inventory;
 use super::netdev::device;
 use super::places::Places;
 use super::selection::select;
-use super::unknown_leases::leave_unread;
 use crate::discover::movable::{Netdev, is_wanted};
 use crate::discover::names::Names;
 use crate::discover::nic::Nic;
@@ -47,7 +47,8 @@ pub(super) fn settle(
     let with_containers = match leases {
         Ok(leases) => away(leases, inventory),
         Err(error) => {
-            leave_unread(error, Class::Netdev, "interfaces", inventory);
+            let what = "interfaces that are in containers are";
+            inventory.leave_unread(RUN_DIR, &[Class::Netdev], what, error);
             Vec::new()
         }
     };

@@ -3,9 +3,9 @@
 
 use onload_core::class::Class;
 use onload_core::lease::{Facts, Listed, RdmaFacts};
+use onload_core::run_dir::RUN_DIR;
 
 use super::inventory::Inventory;
-use super::unknown_leases::leave_unread;
 use crate::discover::rdma::RdmaDevice;
 use crate::leases::Around;
 
@@ -18,7 +18,10 @@ pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inv
             let away = away(leases, inventory);
             inventory.rdma.extend(away);
         }
-        Err(error) => leave_unread(error, Class::Rdma, "RDMA devices", inventory),
+        Err(error) => {
+            let what = "RDMA devices that are in containers are";
+            inventory.leave_unread(RUN_DIR, &[Class::Rdma], what, error);
+        }
     }
     inventory
         .rdma

@@ -29,7 +29,6 @@ pub(super) fn settle(inventory: &mut Inventory, config: &Config) {
     }
     let warnings = refuse(inventory, |device| of(device)?.clone().err());
     inventory.warnings.extend(warnings);
-    inventory.warnings.sort();
 }
 
 /// Offers to nobody what is set up for its holder, which nothing but the hook does. Returns warnings.
@@ -39,9 +38,11 @@ pub fn leave_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String>
         "its table vf says what it is set up to be, and the hook {}, which does that, is not there; install it, or set hook-path in [cdi]",
         hook.display()
     );
-    refuse(inventory, |device| {
+    let warnings = refuse(inventory, |device| {
         device.vf.is_some().then(|| reason.clone())
-    })
+    });
+    inventory.not_offered.sort();
+    warnings
 }
 
 fn refuse(inventory: &mut Inventory, why: impl Fn(&Device) -> Option<String>) -> Vec<String> {
@@ -57,7 +58,6 @@ fn refuse(inventory: &mut Inventory, why: impl Fn(&Device) -> Option<String>) ->
         names.push(format!("{}={}", device.class, device.name));
         inventory.refused.push(device);
     }
-    inventory.not_offered.sort();
     let refused = refused.into_iter();
     refused
         .map(|(reason, names)| format!("not offered: {}: {reason}", Listed(&names)))
