@@ -5,7 +5,6 @@ mod af_xdp;
 mod apply;
 mod hugepages;
 mod kernel;
-mod netlink;
 mod plan;
 mod rdma_netns;
 mod running;

@@ -10,12 +10,16 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
 use onload_core::host_settings::RdmaNetns;
+use onload_sys::netlink::nldev::{self, NetnsMode};
+use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::{link, vf};
 use onload_sys::text::{Quoted, one_line};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::netlink::RDMA;
 
 use super::kernel::{Kernel, VfChange, VfSettings};
-use super::netlink::Netlink;
 use crate::netlink::abilities::set_one_channel;
 
 const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
@@ -70,7 +74,12 @@ pub(super) fn netns_busy(mode: RdmaNetns) -> anyhow::Error {
 
 impl Kernel for Running {
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
-        let read = || Netlink::route()?.vf_settings(interface);
+        let read = || {
+            let socket = Socket::open(None)?;
+            let index = name_to_index(&socket, interface)?;
+            let found = socket.ask(link::GET, &vf::question(index), &vf::parse)?;
+            Ok::<_, io::Error>(found.unwrap_or_default())
+        };
         read()
             .map(Some)
             .with_context(|| format!("reading virtual functions of {interface}"))
@@ -96,12 +105,20 @@ impl Kernel for Running {
     }
 
     fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()> {
-        let set = || Netlink::route()?.set_vf(interface, vf, change);
+        let set = || {
+            let socket = Socket::open(None)?;
+            let index = name_to_index(&socket, interface)?;
+            socket.tell(link::SET, 0, &vf::payload(index, vf, change))
+        };
         set().with_context(|| format!("telling the driver of {interface}"))
     }
 
     fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()> {
-        let set = || Netlink::rdma()?.set_rdma_netns(mode);
+        let payload = nldev::netns_mode(match mode {
+            RdmaNetns::Shared => NetnsMode::Shared,
+            RdmaNetns::Exclusive => NetnsMode::Exclusive,
+        });
+        let set = || Socket::open(Some(RDMA))?.tell(nldev::SYS_SET, 0, &payload);
         set().map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::BUSY) => netns_busy(mode),
             _ => anyhow::Error::new(error).context("setting RDMA's network namespaces"),
@@ -232,6 +249,14 @@ mod tests {
             "{line}"
         );
         assert!(!line.contains('\n'), "{line}");
+    }
+
+    /// The loopback interface of every machine has no virtual functions.
+    #[test]
+    fn the_kernel_understands_the_question_for_virtual_functions() {
+        let kernel = Running::default();
+        assert_eq!(kernel.vf_settings("lo").unwrap(), Some(BTreeMap::new()));
+        assert!(kernel.vf_settings("no-such-thing").is_err());
     }
 
     #[test]
