@@ -227,7 +227,7 @@ impl fmt::Display for MacAddress {
 }
 
 /// In which network namespaces RDMA devices are seen (rdma-system(8)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaNetns {
     /// All see all devices.

@@ -15,10 +15,10 @@ pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
     let mut plan = Plan::default();
     let settings = &config.host;
     // The mode can change only while there is one network namespace: before anything makes another.
-    if settings.rdma_netns.is_some() {
+    if let Some(wanted) = settings.rdma_netns {
         let subject = Subject::new("rdma-netns", "");
-        if let Some(state) = read(rdma_netns::read(host), &subject, &mut plan) {
-            rdma_netns::decide(state, settings.rdma_netns, &mut plan);
+        if let Some(now) = read(rdma_netns::read(host), &subject, &mut plan) {
+            rdma_netns::decide(now, wanted, &mut plan);
         }
     }
     // Memory comes in large pieces only while little of it is in use.

@@ -1,40 +1,31 @@
-//! In which network namespaces RDMA devices are seen (rdma-system(8); `ib_devices_shared_netns` in
-//! drivers/infiniband/core/device.c).
+//! In which network namespaces RDMA devices are seen (rdma-system(8)).
 
 use std::path::Path;
 
 use onload_core::host_settings::RdmaNetns;
 
 use super::step::{Action, Effect, Plan, Step, Subject};
+use crate::discover::rdma::{NETNS_MODE, parse_netns_mode};
 use crate::host::{Host, HostError};
 
-/// `Y` while all namespaces see all devices. It follows what netlink sets.
-const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct State(Option<RdmaNetns>);
-
-pub(super) fn read(host: &Host) -> Result<State, HostError> {
-    let mode = host.attribute(Path::new(MODE))?;
-    Ok(State(mode.and_then(|text| match text.as_str() {
-        "Y" => Some(RdmaNetns::Shared),
-        "N" => Some(RdmaNetns::Exclusive),
-        _ => None,
-    })))
+/// The mode now; none without the module.
+pub(super) fn read(host: &Host) -> Result<Option<RdmaNetns>, HostError> {
+    let mode = host.attribute(Path::new(NETNS_MODE))?;
+    Ok(mode.as_deref().and_then(parse_netns_mode))
 }
 
-pub(super) fn decide(state: State, wanted: Option<RdmaNetns>, plan: &mut Plan) {
-    let Some(wanted) = wanted.filter(|wanted| state.0 != Some(*wanted)) else {
+pub(super) fn decide(now: Option<RdmaNetns>, wanted: RdmaNetns, plan: &mut Plan) {
+    if now == Some(wanted) {
         return;
-    };
-    let module = state.0.is_none().then(|| Action::Load {
+    }
+    let module = now.is_none().then(|| Action::Load {
         module: "ib_core".to_owned(),
     });
     let letter = match wanted {
         RdmaNetns::Shared => "Y",
         RdmaNetns::Exclusive => "N",
     };
-    let now = state.0.map(|mode| mode.to_string());
+    let now = now.map(|mode| mode.to_string());
     plan.steps.push(Step {
         subject: Subject::new("rdma-netns", ""),
         setting: "mode".to_owned(),
@@ -46,7 +37,7 @@ pub(super) fn decide(state: State, wanted: Option<RdmaNetns>, plan: &mut Plan) {
             .collect(),
         frees: Vec::new(),
         effect: Effect::Is {
-            path: MODE.into(),
+            path: NETNS_MODE.into(),
             text: letter.to_owned(),
         },
     });

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use onload_core::class::Class;
 use onload_core::drain::Drain;
+use onload_core::host_settings::RdmaNetns;
 use serde::Serialize;
 
 use super::device::{Device, NearGpu};
@@ -19,7 +20,7 @@ use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::Onload;
 use crate::discover::pci::PciFunctions;
-use crate::discover::rdma::{NetnsMode, RdmaDevice};
+use crate::discover::rdma::RdmaDevice;
 use crate::discover::tcpdirect::TcpDirect;
 use crate::discover::unread::Unread;
 use crate::discover::vfio::VfioDevice;
@@ -51,7 +52,7 @@ pub struct Inventory {
     pub near_gpus: Vec<NearGpu>,
     pub not_offered: Vec<NotOffered>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
-    pub rdma_netns_mode: Option<NetnsMode>,
+    pub rdma_netns_mode: Option<RdmaNetns>,
     /// What could not be read, sorted by path. Whatever it would have decided is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
@@ -155,6 +156,6 @@ impl Inventory {
 
     /// Whether an RDMA device is in one network namespace at a time.
     pub fn is_rdma_exclusive(&self) -> bool {
-        self.rdma_netns_mode == Some(NetnsMode::Exclusive)
+        self.rdma_netns_mode == Some(RdmaNetns::Exclusive)
     }
 }

@@ -3,6 +3,7 @@
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::drain::Drain;
+use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
 
 use super::inventory::Inventory;
@@ -107,7 +108,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     });
     let rdma_netns_mode = rdma::netns_mode(probe);
     let rdma = match rdma_netns_mode {
-        Some(rdma::NetnsMode::Exclusive) => {
+        Some(RdmaNetns::Exclusive) => {
             rdma::movable(rdma, config.annotations.live_devices, &mut not_offered)
         }
         _ => rdma,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
+use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
@@ -23,8 +24,8 @@ const CHARACTER_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
 const NODES: &str = "/dev/infiniband";
 /// The connection manager, shared by all devices.
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
-/// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`).
-const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+/// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
+pub(crate) const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 /// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
 /// free index (`ib_cache_gid_add`), and a table may have hundreds.
 const EMPTY_GIDS: usize = 16;
@@ -72,16 +73,7 @@ pub struct RdmaPort {
     pub netdevs: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NetnsMode {
-    /// All of them: a container needs only the nodes.
-    Shared,
-    /// One: a container can open a device only in the device's own namespace.
-    Exclusive,
-}
-
-pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
+pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
     probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N")
 }
 
@@ -651,10 +643,10 @@ impl<'n> Interfaces<'n> {
 }
 
 /// `ib_devices_shared_netns`, a boolean parameter.
-fn parse_netns_mode(text: &str) -> Option<NetnsMode> {
+pub(crate) fn parse_netns_mode(text: &str) -> Option<RdmaNetns> {
     match text {
-        "Y" | "1" => Some(NetnsMode::Shared),
-        "N" | "0" => Some(NetnsMode::Exclusive),
+        "Y" | "1" => Some(RdmaNetns::Shared),
+        "N" | "0" => Some(RdmaNetns::Exclusive),
         _ => None,
     }
 }
@@ -1157,8 +1149,8 @@ mod tests {
     #[test]
     fn the_namespace_mode_is_read() {
         for (text, mode, warnings) in [
-            ("Y\n", Some(NetnsMode::Shared), 0),
-            ("N\n", Some(NetnsMode::Exclusive), 0),
+            ("Y\n", Some(RdmaNetns::Shared), 0),
+            ("N\n", Some(RdmaNetns::Exclusive), 0),
             ("?\n", None, 1),
         ] {
             let tree = Tree::new();

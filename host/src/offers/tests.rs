@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::{DeviceName, LoadError, Registry, Spec, SpecSource, from_json, to_json};
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::host_settings::RdmaNetns;
 use onload_core::lease::{Holder, Lease, Listed};
 use onload_sys::processes::{Cgroup, Process};
 
@@ -14,7 +15,6 @@ use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, offers};
 use crate::devices::devices;
 use crate::devices::inventory::Inventory;
 use crate::discover::not_offered::NotOffered;
-use crate::discover::rdma::NetnsMode;
 use crate::discover::test_tree::{AsHost, Tree, sample};
 use crate::discover::unread::Unread;
 use crate::generate::{Surroundings, generate};
@@ -717,7 +717,7 @@ fn the_strictest_of_class_and_pools_says_how_many_have_a_device() {
 #[test]
 fn rdma_devices_of_one_network_namespace_each_are_exclusive() {
     let mut given = Given::sample(CAPTURED, "[leases]\nshare = { rdma = 5 }\n");
-    given.inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+    given.inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     let offer = given.offer("rdma=rxe0");
     assert_eq!((offer.sharing, offer.slots), (Sharing::Exclusive, None));
     given.generate();
@@ -733,7 +733,7 @@ fn a_device_that_its_holder_has_taken_along_stays_an_offer() {
     assert!(matches!(given.health("rdma=rxe0"), Health::Unhealthy(_)));
     let mut taken = Given::sample(CAPTURED, "[leases]\nshare = { rdma = 1 }\n");
     taken.inventory.rdma.clear();
-    taken.inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+    taken.inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     taken.lease("rdma:rxe0", 0, "web");
     let offers = taken.offers();
     let rdma: Vec<&Offer> = offers

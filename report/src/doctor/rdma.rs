@@ -5,7 +5,6 @@ use std::path::Path;
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
 use onload_core::providers::{LIBIBVERBS, LIBRDMACM, RdmaDevice, lacks_rdmacm, misfit};
-use onload_host::discover::rdma::NetnsMode;
 use onload_sys::fs::trust::Trusted;
 
 use super::check::{Finding, Remedy};
@@ -21,24 +20,20 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
     let Some(mode) = examined.inventory.rdma_netns_mode else {
         return Ok(Vec::new());
     };
-    let wanted = match examined.config.host.rdma_netns {
-        Some(RdmaNetns::Exclusive) => NetnsMode::Exclusive,
-        Some(RdmaNetns::Shared) => NetnsMode::Shared,
-        None => mode,
-    };
+    let wanted = examined.config.host.rdma_netns.unwrap_or(mode);
     let finding = match (mode, wanted) {
-        (NetnsMode::Shared, NetnsMode::Shared) => {
+        (RdmaNetns::Shared, RdmaNetns::Shared) => {
             Finding::pass("every network namespace sees the devices (shared)")
         }
-        (NetnsMode::Exclusive, NetnsMode::Exclusive) => Finding::pass(
+        (RdmaNetns::Exclusive, RdmaNetns::Exclusive) => Finding::pass(
             "one network namespace has a device (exclusive), and a container's own can be that",
         ),
-        (NetnsMode::Exclusive, NetnsMode::Shared) => Finding::fail(
+        (RdmaNetns::Exclusive, RdmaNetns::Shared) => Finding::fail(
             "one network namespace has a device (exclusive), and [host] rdma-netns is shared; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
         .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
-        (NetnsMode::Shared, NetnsMode::Exclusive) => Finding::fail(
+        (RdmaNetns::Shared, RdmaNetns::Exclusive) => Finding::fail(
             "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )

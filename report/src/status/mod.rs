@@ -50,7 +50,6 @@ pub use looked::{Guarded, Looked, Networks};
 use names::Names;
 pub use network::network;
 pub use onload::START_AGAIN;
-use onload_host::discover::rdma::NetnsMode;
 use onload_host::host::{Host, HostError};
 use process::Budget;
 pub(crate) use process::boot_time;
@@ -198,7 +197,7 @@ fn host_facts(looked: &Looked<'_>) -> HostFacts {
             .onload
             .as_ref()
             .and_then(|onload| onload.library_matches),
-        is_rdma_exclusive: inventory.rdma_netns_mode == Some(NetnsMode::Exclusive),
+        is_rdma_exclusive: inventory.is_rdma_exclusive(),
         accelerates_veth: veth.map(|veth| matches!(veth.as_str(), "Y" | "1")),
     }
 }

@@ -1,5 +1,6 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
+use onload_core::host_settings::RdmaNetns;
 use onload_host::bundles;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
@@ -265,7 +266,7 @@ fn an_rdma_device_of_another_namespace_is_told() {
         Some((231, 192)),
     );
     let exclusive =
-        |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+        |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     let status = made.status_with(exclusive);
     assert_eq!(
         status.containers[0].state(),
