@@ -37,10 +37,9 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
 }
 
 fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = Arc<DeviceNode>> {
-    let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
-    let own = own.map(|node| (&device.name, node));
-    let companions = device.companions.iter().map(|(name, node)| (name, node));
-    own.chain(companions).map(|(ibdev, node)| {
+    let verbs = device.verbs.iter().map(|node| (&device.name, node));
+    let management = device.management.iter().map(|(name, node)| (name, node));
+    verbs.chain(management).map(|(ibdev, node)| {
         let (ibdev, pci) = (ibdev.clone(), device.pci_address);
         DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
     })

@@ -59,9 +59,7 @@ fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaD
         nodes: Vec::new(),
         device: listed.device.name.to_string(),
         verbs: Vec::new(),
-        umad: Vec::new(),
-        issm: Vec::new(),
-        companions: Vec::new(),
+        management: Vec::new(),
         connection_manager: None,
     }
 }

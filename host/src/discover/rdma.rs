@@ -2,12 +2,14 @@
 //! (`Documentation/ABI/stable/sysfs-class-infiniband`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
+use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::names::Names;
@@ -16,7 +18,6 @@ use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
-use onload_sys::text::digits;
 
 const CLASS: &str = "infiniband";
 /// Where it lists the character devices for user space: uverbs, and umad and issm.
@@ -47,14 +48,10 @@ pub struct RdmaDevice {
     pub device: String,
     #[serde(skip)]
     pub verbs: Vec<Node>,
+    /// The nodes for management that are offered, each with the name of its device: its own, and those of devices on
+    /// the same function that libibumad uses with this one.
     #[serde(skip)]
-    pub umad: Vec<Node>,
-    #[serde(skip)]
-    pub issm: Vec<Node>,
-    /// The management nodes of devices on the same function that libibumad uses with this one, each
-    /// with the name of its device, if they are offered.
-    #[serde(skip)]
-    pub companions: Vec<(String, Node)>,
+    pub management: Vec<(String, Node)>,
     /// The connection manager shared by all devices, if the host has it.
     #[serde(skip)]
     pub connection_manager: Option<Node>,
@@ -116,9 +113,8 @@ fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
 }
 
 fn without_management(device: RdmaDevice, not_offered: &mut Vec<NotOffered>) -> RdmaDevice {
-    let companions = device.companions.iter().map(|(_, node)| node);
-    let nodes = device.umad.iter().chain(&device.issm).chain(companions);
-    let left_out: BTreeSet<String> = nodes.map(|node| node.path.clone()).collect();
+    let nodes = device.management.iter();
+    let left_out: BTreeSet<String> = nodes.map(|(_, node)| node.path.clone()).collect();
     not_offered.extend(left_out.iter().map(|path| {
         let name = path.rsplit('/').next().unwrap_or(path);
         let reason = "for management, which in netns mode exclusive no container is given; nothing can be done";
@@ -127,9 +123,7 @@ fn without_management(device: RdmaDevice, not_offered: &mut Vec<NotOffered>) -> 
     let nodes = device.nodes.into_iter();
     RdmaDevice {
         nodes: nodes.filter(|path| !left_out.contains(path)).collect(),
-        umad: Vec::new(),
-        issm: Vec::new(),
-        companions: Vec::new(),
+        management: Vec::new(),
         ..device
     }
 }
@@ -164,11 +158,12 @@ pub(crate) fn read(
         });
         match offer {
             Ok((device, verbs)) => {
-                let mut read = surroundings.read_device(name, &place, device, verbs);
-                surroundings.add_management(&mut read, own, not_offered);
+                let mut read = surroundings.read_device(&name, &place, device, verbs);
+                not_offered.extend(withheld_management(own, config));
                 let beside = place.pci.and_then(|pci| companions.get(&pci));
-                for companion in beside.into_iter().flatten() {
-                    surroundings.add_companion(&mut read, companion, &characters);
+                for owner in iter::once(&name).chain(beside.into_iter().flatten()) {
+                    let own = characters.get(owner).map_or(&[][..], Vec::as_slice);
+                    surroundings.add_management(&mut read, owner, own);
                 }
                 devices.push(read);
             }
@@ -362,6 +357,27 @@ fn find_companions(
     companions
 }
 
+/// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
+fn management(config: &Discover) -> [(Role, bool, &'static str); 2] {
+    [
+        (Role::Umad, config.offer_umad, "offer-umad"),
+        (Role::Issm, config.offer_issm, "offer-issm"),
+    ]
+}
+
+fn withheld_management(own: &[Character], config: &Discover) -> Vec<NotOffered> {
+    let withheld = management(config).into_iter().filter(|(_, on, _)| !on);
+    let entries = withheld.flat_map(|(role, _, key)| {
+        let own = own.iter().filter(move |one| one.role == role);
+        own.map(move |one| {
+            let reason =
+                format!("for management, not for data; set {key} = true in [discover] to offer it");
+            NotOffered::new(Class::Rdma, &one.name, reason)
+        })
+    });
+    entries.collect()
+}
+
 /// The uverbs nodes, without which a device is useless; or why it is not offered.
 fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
     let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
@@ -414,7 +430,7 @@ struct Surroundings<'p, 'h, 'f> {
 impl Surroundings<'_, '_, '_> {
     fn read_device(
         &self,
-        name: String,
+        name: &str,
         place: &DeviceDirectory,
         device: String,
         verbs: Vec<Node>,
@@ -441,76 +457,23 @@ impl Surroundings<'_, '_, '_> {
             nodes: nodes.collect(),
             device,
             verbs,
-            umad: Vec::new(),
-            issm: Vec::new(),
-            companions: Vec::new(),
+            management: Vec::new(),
             connection_manager: self.connection_manager.clone(),
             ports,
-            name,
+            name: name.to_owned(),
         }
     }
 
-    fn add_management(
-        &self,
-        device: &mut RdmaDevice,
-        own: &[Character],
-        not_offered: &mut Vec<NotOffered>,
-    ) {
-        let roles = [
-            (Role::Umad, self.config.offer_umad, "offer-umad"),
-            (Role::Issm, self.config.offer_issm, "offer-issm"),
-        ];
-        for (role, offered, key) in roles {
-            if !offered {
-                let left_out = own.iter().filter(|one| one.role == role).map(|one| {
-                    let reason = format!(
-                        "for management, not for data; set {key} = true in [discover] to offer it"
-                    );
-                    NotOffered::new(Class::Rdma, &one.name, reason)
-                });
-                not_offered.extend(left_out);
-                continue;
-            }
+    /// Adds the management nodes of `owner`, the device itself or one on the same function.
+    fn add_management(&self, device: &mut RdmaDevice, owner: &str, own: &[Character]) {
+        for (role, ..) in management(self.config).into_iter().filter(|(_, on, _)| *on) {
             for found in find_nodes(self.probe, own, role) {
                 match found {
                     Ok(node) => {
                         device.nodes.push(node.path.clone());
-                        match role {
-                            Role::Issm => device.issm.push(node),
-                            _ => device.umad.push(node),
-                        }
+                        device.management.push((owner.to_owned(), node));
                     }
-                    Err(reason) => self
-                        .probe
-                        .warn(format!("rdma {}: left out: {reason}", device.name)),
-                }
-            }
-        }
-    }
-
-    /// Adds the management nodes of a device on the same function, to the extent that the device's
-    /// own are offered.
-    fn add_companion(
-        &self,
-        device: &mut RdmaDevice,
-        companion: &str,
-        characters: &BTreeMap<String, Vec<Character>>,
-    ) {
-        let own = characters.get(companion).map_or(&[][..], Vec::as_slice);
-        let roles = [
-            (Role::Umad, self.config.offer_umad),
-            (Role::Issm, self.config.offer_issm),
-        ];
-        for (role, _) in roles.into_iter().filter(|(_, offered)| *offered) {
-            for found in find_nodes(self.probe, own, role) {
-                match found {
-                    Ok(node) => {
-                        device.nodes.push(node.path.clone());
-                        device.companions.push((companion.to_owned(), node));
-                    }
-                    Err(reason) => self
-                        .probe
-                        .warn(format!("rdma {companion}: left out: {reason}")),
+                    Err(reason) => self.probe.warn(format!("rdma {owner}: left out: {reason}")),
                 }
             }
         }
@@ -842,7 +805,8 @@ mod tests {
         let found = look(&tree.host(), &generous());
         assert_eq!(found.devices.len(), 1);
         assert_eq!(found.devices[0].name, "mlx5_0");
-        assert_eq!(found.devices[0].umad, []);
+        let mut management = found.devices[0].management.iter();
+        assert!(management.all(|(owner, _)| owner == "smi1"));
         assert_eq!(
             found.reasons(),
             [
@@ -1108,9 +1072,9 @@ mod tests {
         assert_eq!(nodes(0).replace("/dev/infiniband/", ""), wanted);
         let wanted = "uverbs1 rdma_cm umad10 umad11 umad12";
         assert_eq!(nodes(1).replace("/dev/infiniband/", ""), wanted);
-        let companions = found.devices[1].companions.iter();
-        let owners: Vec<&str> = companions.map(|(owner, _)| owner.as_str()).collect();
-        assert_eq!(owners, ["smi1", "smi1"]);
+        let management = found.devices[1].management.iter();
+        let owners: Vec<&str> = management.map(|(owner, _)| owner.as_str()).collect();
+        assert_eq!(owners, ["mlx5_1", "smi1", "smi1"]);
     }
 
     #[test]

@@ -596,8 +596,8 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     let umad = "[discover]\noffer-umad = true\n";
     let mut given = Given::sample("rdma-hcas", umad);
     let device = &mut given.inventory.rdma[0];
-    assert!(!device.umad.is_empty());
-    device.umad.clear();
+    assert!(!device.management.is_empty());
+    device.management.clear();
     let name = format!("rdma={}", device.device);
     assert_eq!(given.health(&name), Health::Healthy);
 }
