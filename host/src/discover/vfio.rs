@@ -91,10 +91,17 @@ pub(crate) fn read(
     };
     let mut devices = Vec::new();
     for (number, held) in by_group {
-        match surroundings.read_group(number, &held) {
+        let group = surroundings.find_group(number);
+        let read = match surroundings.why_not_viable(&group) {
+            Some(reason) => {
+                devices.push(device(&group, &held, false));
+                Err(reason)
+            }
+            None => surroundings.offer(&group, &held),
+        };
+        match read {
             Ok(mut offered) => devices.append(&mut offered),
-            Err(Refusal { device, reason }) => {
-                devices.extend(device.map(|device| *device));
+            Err(reason) => {
                 let refused = held.iter();
                 not_offered
                     .extend(refused.map(|function| refusal(function.address, reason.clone())));
@@ -209,21 +216,6 @@ struct Surroundings<'p, 'h> {
     iommufd_missing: Cell<bool>,
 }
 
-/// With the device to show if the reason is that the group is not viable.
-struct Refusal {
-    device: Option<Box<VfioDevice>>,
-    reason: String,
-}
-
-impl From<String> for Refusal {
-    fn from(reason: String) -> Self {
-        Refusal {
-            device: None,
-            reason,
-        }
-    }
-}
-
 struct Group {
     number: u32,
     directory: PathBuf,
@@ -233,25 +225,24 @@ struct Group {
 }
 
 impl Surroundings<'_, '_> {
-    fn read_group(&self, number: u32, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, Refusal> {
-        let group = self.find_group(number);
-        let blocking = self.blocking(&group);
-        if !blocking.is_empty() {
-            return Err(Refusal {
-                device: Some(Box::new(device(&group, held, false))),
-                reason: format!(
-                    "IOMMU group {number} also holds {}; bind the rest to vfio-pci too, or unbind it",
-                    blocking.join(", and ")
-                ),
-            });
-        }
+    fn why_not_viable(&self, group: &Group) -> Option<String> {
+        let blocking = self.blocking(group);
+        (!blocking.is_empty()).then(|| {
+            format!(
+                "IOMMU group {} also holds {}; bind the rest to vfio-pci too, or unbind it",
+                group.number,
+                blocking.join(", and ")
+            )
+        })
+    }
+
+    /// The devices of a group that is viable, or why none of them is offered.
+    fn offer(&self, group: &Group, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, String> {
         self.check_parents(held)?;
         let own = self.own_nodes(held);
-        let offered = match self.group_node(&group) {
-            Ok((node, container)) => vec![self.by_group(&group, held, node, &container, own)],
-            Err(reason) => self
-                .by_function(&group, held, own)
-                .ok_or(Refusal::from(reason))?,
+        let offered = match self.group_node(group) {
+            Ok((node, container)) => vec![self.by_group(group, held, node, &container, own)],
+            Err(reason) => self.by_function(group, held, own).ok_or(reason)?,
         };
         if group.noiommu {
             for device in &offered {
