@@ -1,6 +1,5 @@
 //! Which devices a selector chooses, and which of its words choose none.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use onload_core::host_settings::PhysicalFunction;
@@ -97,7 +96,6 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
         link_layer,
         addresses,
     } = select;
-    let parents: Vec<Option<PciAddress>> = pf.iter().map(|pf| address(pf, places)).collect();
     let keys = [
         key("vendor", vendor, quoted, |id, part| {
             let function = part.place.function;
@@ -114,7 +112,10 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
                 .and_then(|function| function.driver.as_ref());
             driver == Some(name)
         }),
-        parent_key(pf, parents),
+        key("pf", pf, quoted, |pf, part| {
+            let parent = part.place.physical_function;
+            parent.is_some() && address(pf, places) == parent
+        }),
         key("vf", vf.as_slice(), quoted, |range, part| {
             part.place.index.is_some_and(|index| range.contains(index))
         }),
@@ -128,7 +129,10 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
         key("link-layer", link_layer, quoted, |layer, part| {
             part.device.link_layers.contains(layer)
         }),
-        address_key(addresses),
+        key("addresses", addresses, quoted, |address, part| {
+            let function = part.place.function;
+            function.is_some_and(|function| function.address == *address)
+        }),
     ];
     keys.into_iter().flatten().collect()
 }
@@ -147,38 +151,6 @@ fn key<'s, T>(
             let matching = words.iter().enumerate();
             let matching = matching.filter(|(_, word)| test(word, part));
             matching.map(|(index, _)| index).collect()
-        }),
-    })
-}
-
-fn parent_key<'s>(
-    words: &[select::PhysicalFunction],
-    parents: Vec<Option<PciAddress>>,
-) -> Option<Key<'s>> {
-    (!words.is_empty()).then(|| Key {
-        name: "pf",
-        words: words.iter().map(quoted).collect(),
-        find: Box::new(move |part| {
-            let own = part.place.physical_function;
-            let matching = parents.iter().enumerate();
-            let matching = matching.filter(|(_, parent)| own.is_some() && **parent == own);
-            matching.map(|(index, _)| index).collect()
-        }),
-    })
-}
-
-fn address_key<'s>(words: &[PciAddress]) -> Option<Key<'s>> {
-    let mut indexes: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
-    for (index, address) in words.iter().enumerate() {
-        indexes.entry(*address).or_default().push(index);
-    }
-    (!words.is_empty()).then(|| Key {
-        name: "addresses",
-        words: words.iter().map(quoted).collect(),
-        find: Box::new(move |part| {
-            let own = part.place.function.map(|function| function.address);
-            let found = own.and_then(|own| indexes.get(&own));
-            found.cloned().unwrap_or_default()
         }),
     })
 }
