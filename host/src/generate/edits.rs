@@ -7,7 +7,7 @@ use onload_cdi::{ContainerEdits, DeviceName, DeviceNode, Hook, HookName, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Leases, RdmaLibraries};
 use onload_core::expect::{Expect, Expected};
-use onload_core::hook_arguments::{HookArguments, PROGRAM, Take};
+use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 use onload_core::vf::GivenVf;
@@ -140,44 +140,9 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// The hook that checks nodes and takes leases of devices, and also ends them. For a class that pins memory it
-    /// raises RLIMIT_MEMLOCK.
-    pub(super) fn node_hook(
-        &self,
-        class: Class,
-        expect: impl Iterator<Item = Expect>,
-        lease: Vec<Device>,
-        vf: Vec<GivenVf>,
-    ) -> Vec<Hook> {
-        self.hooks(&HookArguments {
-            vf,
-            memlock: class.pins_memory().then_some(self.config.memlock),
-            rdma_libraries: (class == Class::Rdma)
-                .then(|| self.rdma_libraries())
-                .flatten(),
-            expect: expect.collect(),
-            lease,
-            ..HookArguments::default()
-        })
-    }
-
     /// What the hook is told of provider libraries; nothing where it is not to look.
     pub(super) fn rdma_libraries(&self) -> Option<RdmaLibraries> {
         Some(self.config.rdma_libraries).filter(|libraries| *libraries != RdmaLibraries::Off)
-    }
-
-    /// The hook that only checks that nodes belong to the devices for which they were written, and takes
-    /// leases.
-    pub(super) fn checking_hook(
-        &self,
-        expect: impl Iterator<Item = Expect>,
-        lease: Vec<Device>,
-    ) -> Vec<Hook> {
-        self.hooks(&HookArguments {
-            expect: expect.collect(),
-            lease,
-            ..HookArguments::default()
-        })
     }
 
     pub(super) fn leasing_edits<'n>(
@@ -186,21 +151,12 @@ impl<'c> Writer<'c> {
         names: impl Iterator<Item = &'n str>,
     ) -> ContainerEdits {
         ContainerEdits {
-            hooks: self.checking_hook(std::iter::empty(), self.leased(class, names)),
+            hooks: self.hooks(&HookArguments {
+                lease: self.leased(class, names),
+                ..HookArguments::default()
+            }),
             ..ContainerEdits::default()
         }
-    }
-
-    pub(super) fn taking_hooks(&self, class: Class, pool: DeviceName) -> Vec<Hook> {
-        let count = 1;
-        self.hooks(&HookArguments {
-            take: vec![Take { class, pool, count }],
-            ..HookArguments::default()
-        })
-    }
-
-    pub(super) fn moving_hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
-        self.hooks(arguments)
     }
 
     /// What a container of these devices leases: nothing where any number of containers have one.
@@ -216,8 +172,9 @@ impl<'c> Writer<'c> {
         names.map(|name| Device { class, name }).collect()
     }
 
-    /// None if its binary is missing, since an engine would then refuse every container.
-    fn hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
+    /// The hook with these arguments, at createRuntime and, where it leaves something, at poststop. None if its binary
+    /// is missing, since an engine would then refuse every container.
+    pub(super) fn hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
         // A hook without arguments would read the container's annotations.
         if !self.surroundings.hook || arguments.is_empty() {
             return Vec::new();

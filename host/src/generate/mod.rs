@@ -24,6 +24,7 @@ use onload_cdi::{
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Preload};
 use onload_core::drain::Drain;
+use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
@@ -132,7 +133,15 @@ fn device(name: &str, container_edits: ContainerEdits) -> Result<(DeviceName, De
 /// A pool as a device. None without the hook, which gives the member.
 fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
     let name = named.name.clone();
-    let hooks = writer.taking_hooks(named.class, name.clone());
+    let take = Take {
+        class: named.class,
+        pool: name.clone(),
+        count: 1,
+    };
+    let hooks = writer.hooks(&HookArguments {
+        take: vec![take],
+        ..HookArguments::default()
+    });
     let mut annotations = named.pool.to_annotations();
     annotations.extend(named.near.to_annotations());
     let device = Device {

@@ -60,7 +60,7 @@ fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry>
     let vf = lease
         .iter()
         .filter_map(|leased| given_vf(leased, &[netdev]));
-    let hooks = writer.moving_hooks(&HookArguments {
+    let hooks = writer.hooks(&HookArguments {
         vf: vf.collect(),
         lease,
         address: address.collect(),

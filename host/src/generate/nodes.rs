@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use onload_cdi::{ContainerEdits, DeviceNode as Given};
 use onload_core::class::Class;
+use onload_core::hook_arguments::HookArguments;
 
 use super::edits::{Writer, given_vf, nodes_only};
 use super::offer::{Entry, Offer};
@@ -62,9 +63,16 @@ fn edits(
     let names = devices.iter().map(|device| device.name.as_str());
     let lease = writer.leased(class, names);
     let vf = lease.iter().filter_map(|leased| given_vf(leased, devices));
-    let vf = vf.collect();
+    let libraries = (class == Class::Rdma).then(|| writer.rdma_libraries());
     ContainerEdits {
-        hooks: writer.node_hook(class, expectations, lease, vf),
+        hooks: writer.hooks(&HookArguments {
+            vf: vf.collect(),
+            memlock: class.pins_memory().then_some(writer.config.memlock),
+            rdma_libraries: libraries.flatten(),
+            expect: expectations.collect(),
+            lease,
+            ..HookArguments::default()
+        }),
         ..nodes_only(given)
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
 use onload_core::config::Preload;
+use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
@@ -73,7 +74,10 @@ pub(super) fn driver_nodes(nodes: &[Node], writer: &Writer<'_>) -> ContainerEdit
         .filter_map(|node| writer.driver_expectation(node));
     let given = nodes.iter().map(|node| writer.node(&node.path, READ_WRITE));
     ContainerEdits {
-        hooks: writer.checking_hook(expectations, Vec::new()),
+        hooks: writer.hooks(&HookArguments {
+            expect: expectations.collect(),
+            ..HookArguments::default()
+        }),
         ..nodes_only(given.collect())
     }
 }

@@ -40,7 +40,7 @@ fn moving_edits(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>)
         return ContainerEdits::default();
     }
     ContainerEdits {
-        hooks: writer.moving_hooks(&HookArguments {
+        hooks: writer.hooks(&HookArguments {
             memlock: Some(writer.config.memlock),
             lease,
             rdma_netns,
