@@ -179,18 +179,13 @@ fn record(
 ) {
     let old = known.files.get(name);
     match (action, wanted) {
-        (Action::Undecided, _) => {
+        // A file that onload-ctk once wrote there is still its own if somebody restores it.
+        (Action::Undecided, _) | (Action::Leave, Some(_)) => {
             after
                 .files
                 .extend(old.map(|old| (name.to_owned(), old.clone())));
         }
         (Action::Remove, _) | (_, None) => {}
-        (Action::Leave, Some(_)) => {
-            // A file that onload-ctk once wrote there is still its own if somebody restores it.
-            after
-                .files
-                .extend(old.map(|old| (name.to_owned(), old.clone())));
-        }
         (Action::Write(_) | Action::Keep, Some(content)) => {
             let hash = sha256(content);
             let entry = before.files.entry(name.to_owned()).or_default();
