@@ -88,7 +88,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     if tcpdirect.is_some() {
         not_offered.extend(tcpdirect::without(&nics));
     }
-    let tcpdirect = tcpdirect.filter(|_| tcpdirect::has_place(&nics));
+    let tcpdirect = tcpdirect.filter(|_| nics.iter().any(|nic| nic.datapath.has_tcpdirect()));
     let clocks = probe.deciding(&[Class::Ptp, Class::Pps], || {
         clock::read(probe, &functions, &interfaces, &mut not_offered)
     });

@@ -79,7 +79,7 @@ fn glibc<S: Serializer>(version: &Option<GlibcVersion>, serializer: S) -> Result
         .serialize(serializer)
 }
 
-fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(tools.iter().map(|tool| &tool.name))
 }
 

@@ -131,21 +131,14 @@ fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
             [] => {}
-            ["onload_set", name, value] if is_setting(name) && !value.is_empty() => {
-                statements.push(Statement::Set {
-                    name: name.into(),
-                    value: value.into(),
-                });
+            ["onload_set", name, value] => {
+                statements.push(set(name, value).ok_or_else(not_understood)?);
             }
             ["onload_set", both] => {
-                let (name, value) = both.split_once('=').ok_or_else(not_understood)?;
-                if !is_setting(name) || value.is_empty() || value.contains('=') {
-                    return Err(not_understood());
-                }
-                statements.push(Statement::Set {
-                    name: name.into(),
-                    value: value.into(),
-                });
+                let both = both.split_once('=');
+                let both = both.filter(|(_, value)| !value.contains('='));
+                let set = both.and_then(|(name, value)| set(name, value));
+                statements.push(set.ok_or_else(not_understood)?);
             }
             ["onload_import", other] if !other.contains('/') => {
                 statements.push(Statement::Import(other.to_owned()));
@@ -154,6 +147,13 @@ fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
         }
     }
     Ok(statements)
+}
+
+fn set(name: &str, value: &str) -> Option<Statement> {
+    (is_setting(name) && !value.is_empty()).then(|| Statement::Set {
+        name: name.to_owned(),
+        value: value.to_owned(),
+    })
 }
 
 /// A profile may change nothing else in an environment.

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use onload_core::class::Class;
 use onload_core::config::Cdi;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::discover::nic::Nic;
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
-use crate::discover::onload::{DriverNodes, another_copy, is_shared_object, read_tools};
+use crate::discover::onload::{
+    DriverNodes, another_copy, is_shared_object, read_tools, tool_names,
+};
 use crate::discover::probe::Probe;
 use crate::discover::program::{self, Installation, Tool};
 
@@ -33,10 +35,6 @@ pub struct TcpDirect {
     /// Machine of the library, `e_machine` of its ELF header.
     #[serde(skip)]
     pub machine: Option<u16>,
-}
-
-fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(tools.iter().map(|tool| &tool.name))
 }
 
 /// `onload_dir` is the directory of the Onload library in use.
@@ -123,10 +121,6 @@ fn find_nodes(
     nodes.all(&["onload", "sfc_char"])
 }
 
-pub(crate) fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
-    nics.iter().filter(|nic| nic.datapath.has_tcpdirect())
-}
-
 /// The last is TCPDirect itself where it works on none.
 pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
@@ -134,8 +128,4 @@ pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     let none = nics.is_empty();
     let none = none.then(|| NotOffered::new(Class::Zf, "tcpdirect", NO_INTERFACE));
     others.chain(none)
-}
-
-pub(crate) fn has_place(nics: &[Nic]) -> bool {
-    interfaces(nics).next().is_some()
 }
