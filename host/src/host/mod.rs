@@ -1,6 +1,7 @@
 //! The only module that reads the host: files, links and device nodes below a root directory, so
 //! that a captured tree is a host like the running one.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
@@ -26,7 +27,7 @@ mod entry;
 pub mod recording;
 
 pub use entry::{DeviceKind, DeviceNode, EntryKind};
-use recording::{Recording, Seen};
+use recording::Seen;
 
 /// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
 pub(crate) const ATTRIBUTE_LIMIT: u64 = 4096;
@@ -53,7 +54,7 @@ pub struct Host {
     directory: OwnedFd,
     running: bool,
     table: BTreeMap<PathBuf, DeviceNode>,
-    recording: Option<Recording>,
+    recording: Option<RefCell<BTreeMap<PathBuf, Seen>>>,
     watcher: Option<Watcher>,
 }
 
@@ -143,13 +144,12 @@ impl Host {
     }
 
     pub fn start_recording(&mut self) {
-        self.recording = Some(Recording::default());
+        self.recording = Some(RefCell::default());
     }
 
     /// Everything that was read since [`Host::start_recording`], sorted.
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
-        let recording = self.recording.take();
-        recording.map(Recording::into_seen).unwrap_or_default()
+        self.recording.take().unwrap_or_default().into_inner()
     }
 
     pub fn watch(&mut self, watcher: Watcher) {
@@ -164,7 +164,7 @@ impl Host {
 
     fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
         if let Some(recording) = &self.recording {
-            recording.note(path, add);
+            add(recording.borrow_mut().entry(path.to_owned()).or_default());
         }
     }
 
@@ -800,7 +800,7 @@ mod tests {
     #[test]
     fn a_watcher_is_told_of_each_file_and_directory_that_is_read() {
         thread_local! {
-            static TOLD: std::cell::RefCell<Vec<(PathBuf, Access)>> = const { std::cell::RefCell::new(Vec::new()) };
+            static TOLD: RefCell<Vec<(PathBuf, Access)>> = const { RefCell::new(Vec::new()) };
         }
         let (_keep, root) = tree();
         let mut host = Host::open(&root).unwrap();

@@ -1,10 +1,6 @@
 //! What was read on a host, path by path, with the result: the material of a capture. Absent paths
 //! are not recorded, since a tree shows them by not having them.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
 use super::entry::{DeviceNode, EntryKind};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,19 +13,4 @@ pub struct Seen {
     pub opened: bool,
     pub names: Vec<String>,
     pub node: Option<DeviceNode>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Recording {
-    seen: RefCell<BTreeMap<PathBuf, Seen>>,
-}
-
-impl Recording {
-    pub(crate) fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
-        add(self.seen.borrow_mut().entry(path.to_owned()).or_default());
-    }
-
-    pub(crate) fn into_seen(self) -> BTreeMap<PathBuf, Seen> {
-        self.seen.into_inner()
-    }
 }
