@@ -563,12 +563,6 @@ impl RawObject {
     pub fn to_bytes(&self) -> Vec<u8> {
         self.text().into_owned().into_bytes()
     }
-
-    /// The object as a value for another object.
-    #[must_use]
-    pub fn to_raw(&self) -> Box<RawValue> {
-        raw(self.text()).into_owned()
-    }
 }
 
 /// A current member of an object.
@@ -613,18 +607,6 @@ impl RawArray {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Opens the array in `bytes`.
-    ///
-    /// # Errors
-    /// [`RawError`] if the bytes are anything else.
-    pub fn parse(bytes: &[u8]) -> Result<Self, RawError> {
-        let text = text_of(bytes)?;
-        let mut deserializer = serde_json::Deserializer::from_str(text);
-        deserializer.deserialize_seq(AnArray)?;
-        deserializer.end()?;
-        Self::open(Piece::new(text))
     }
 
     /// Opens a piece of a text that was checked to be JSON.
@@ -730,11 +712,6 @@ impl RawArray {
         text
     }
 
-    /// Adds an element at the end.
-    pub fn push(&mut self, value: &RawValue) {
-        self.push_piece(Value::Text(Piece::new(value.get())));
-    }
-
     /// Adds an object at the end.
     pub fn push_object(&mut self, object: &RawObject) {
         self.push_piece(Value::Object(object.clone()));
@@ -750,7 +727,8 @@ impl RawArray {
     /// # Errors
     /// [`RawError::Parse`] if `value` cannot be expressed in JSON.
     pub fn push_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RawError> {
-        self.push(&to_raw_value(value)?);
+        let value = to_raw_value(value)?;
+        self.push_piece(Value::Text(Piece::new(value.get())));
         Ok(())
     }
 
@@ -791,18 +769,6 @@ impl RawArray {
     fn size(&self) -> usize {
         let added: usize = self.added.iter().map(|value| value.size() + 1).sum();
         self.piece.len() + added
-    }
-
-    /// The array's JSON form.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        self.text().into_owned().into_bytes()
-    }
-
-    /// The array as a value for an object.
-    #[must_use]
-    pub fn to_raw(&self) -> Box<RawValue> {
-        raw(self.text()).into_owned()
     }
 }
 

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use thiserror::Error;
@@ -162,12 +161,6 @@ impl MountEntry {
         };
         fill().map_err(OciConfigError::Change)?;
         Ok(Self(object))
-    }
-
-    /// The whole object.
-    #[must_use]
-    pub fn object(&self) -> &RawObject {
-        &self.0
     }
 
     /// Path in the container; empty if it has none.
@@ -417,6 +410,28 @@ impl OciConfig {
         read().map_err(OciConfigError::Read)
     }
 
+    fn in_process<T: Default>(
+        &self,
+        read: impl FnOnce(&RawObject) -> Result<T, RawError>,
+    ) -> Result<T, OciConfigError> {
+        read_in(self.process.as_ref(), &["process"], read)
+    }
+
+    fn in_linux<T: Default>(
+        &self,
+        read: impl FnOnce(&RawObject) -> Result<T, RawError>,
+    ) -> Result<T, OciConfigError> {
+        read_in(self.linux.as_ref(), &["linux"], read)
+    }
+
+    fn in_resources<T: Default>(
+        &self,
+        read: impl FnOnce(&RawObject) -> Result<T, RawError>,
+    ) -> Result<T, OciConfigError> {
+        let resources = self.in_linux(|linux| linux.object("resources"))?;
+        read_in(resources.as_ref(), &["resources", "linux"], read)
+    }
+
     fn edit_process(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
@@ -436,7 +451,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
-        self.each_string_of_process("args", take)
+        self.in_process(|process| process.each_string("args", take))
     }
 
     /// Each entry of `process.env`.
@@ -444,19 +459,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
-        self.each_string_of_process("env", take)
-    }
-
-    fn each_string_of_process(
-        &self,
-        key: &str,
-        take: impl FnMut(&str),
-    ) -> Result<(), OciConfigError> {
-        let Some(process) = &self.process else {
-            return Ok(());
-        };
-        let read = process.each_string(key, take);
-        read.map_err(|error| OciConfigError::Read(error.at("process")))
+        self.in_process(|process| process.each_string("env", take))
     }
 
     /// The value that the process will see for `name`: the last one, if the list has several.
@@ -506,10 +509,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn user(&self) -> Result<User, OciConfigError> {
-        let Some(process) = &self.process else {
-            return Ok(User::default());
-        };
-        let read = || {
+        self.in_process(|process| {
             let Some(user) = process.object("user")? else {
                 return Ok(User::default());
             };
@@ -518,8 +518,7 @@ impl OciConfig {
                 gid: user.read("gid")?.unwrap_or_default(),
                 additional_gids: user.read("additionalGids")?.unwrap_or_default(),
             })
-        };
-        read().map_err(|error: RawError| OciConfigError::Read(error.at("process")))
+        })
     }
 
     /// Adds a supplementary group unless it is already there.
@@ -543,17 +542,15 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
-        let Some(process) = &self.process else {
-            return Ok(None);
-        };
-        let mut first = None;
-        let read = process.each("rlimits", |limit: Rlimit| {
-            if limit.type_ == name && first.is_none() {
-                first = Some(limit);
-            }
-        });
-        read.map_err(|error| OciConfigError::Read(error.at("process")))?;
-        Ok(first)
+        self.in_process(|process| {
+            let mut first = None;
+            process.each("rlimits", |limit: Rlimit| {
+                if limit.type_ == name && first.is_none() {
+                    first = Some(limit);
+                }
+            })?;
+            Ok(first)
+        })
     }
 
     /// Sets a limit, in the position of an existing one of that type.
@@ -570,14 +567,10 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
-        let Some(process) = &self.process else {
-            return Ok(Vec::new());
-        };
-        let read = || match process.object("capabilities")? {
+        self.in_process(|process| match process.object("capabilities")? {
             Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
             None => Ok(Vec::new()),
-        };
-        read().map_err(|error: RawError| OciConfigError::Read(error.at("process")))
+        })
     }
 
     /// Adds a capability to each of `sets` that does not have it yet.
@@ -622,7 +615,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
-        self.each_of_linux(None, "devices", take)
+        self.in_linux(|linux| linux.each("devices", take))
     }
 
     /// For each of `devices` in turn: removes the first at its path and adds it at the end.
@@ -665,7 +658,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
-        self.read_resources("devices")
+        self.in_resources(|resources| Ok(resources.read("devices")?.unwrap_or_default()))
     }
 
     /// Each of `linux.resources.devices`.
@@ -673,7 +666,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
-        self.each_of_linux(Some("resources"), "devices", take)
+        self.in_resources(|resources| resources.each("devices", take))
     }
 
     /// Adds device rules at the end.
@@ -694,7 +687,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
-        self.read_resources("hugepageLimits")
+        self.in_resources(|resources| Ok(resources.read("hugepageLimits")?.unwrap_or_default()))
     }
 
     /// Each of `linux.resources.hugepageLimits`.
@@ -705,7 +698,7 @@ impl OciConfig {
         &self,
         take: impl FnMut(HugepageLimit),
     ) -> Result<(), OciConfigError> {
-        self.each_of_linux(Some("resources"), "hugepageLimits", take)
+        self.in_resources(|resources| resources.each("hugepageLimits", take))
     }
 
     /// Sets the limits of page sizes, each in the position of an existing one.
@@ -730,7 +723,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn cgroups_path(&self) -> Result<Option<String>, OciConfigError> {
-        self.linux_text("cgroupsPath")
+        self.in_linux(|linux| linux.read("cgroupsPath"))
     }
 
     /// `linux.mountLabel`: the label of SELinux for the container's files.
@@ -738,16 +731,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn mount_label(&self) -> Result<Option<String>, OciConfigError> {
-        self.linux_text("mountLabel")
-    }
-
-    fn linux_text(&self, name: &str) -> Result<Option<String>, OciConfigError> {
-        let Some(linux) = &self.linux else {
-            return Ok(None);
-        };
-        linux
-            .read(name)
-            .map_err(|error| OciConfigError::Read(error.at("linux")))
+        self.in_linux(|linux| linux.read("mountLabel"))
     }
 
     /// `linux.resources.cpu.cpus` and `linux.resources.cpu.mems`; an empty one is none.
@@ -755,30 +739,19 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn cpuset(&self) -> Result<Cpuset, OciConfigError> {
-        let Some(linux) = &self.linux else {
-            return Ok(Cpuset::default());
-        };
-        let read = || {
-            let resources = linux.object("resources")?;
-            let cpu = match resources {
-                Some(resources) => resources.object("cpu").map_err(|e| e.at("resources"))?,
-                None => None,
-            };
-            let Some(cpu) = cpu else {
+        self.in_resources(|resources| {
+            let Some(cpu) = resources.object("cpu")? else {
                 return Ok(Cpuset::default());
             };
             let list = |key| -> Result<Option<String>, RawError> {
-                let text: Option<String> = cpu
-                    .read(key)
-                    .map_err(|error| error.at("cpu").at("resources"))?;
+                let text: Option<String> = cpu.read(key).map_err(|error| error.at("cpu"))?;
                 Ok(text.filter(|text| !text.trim().is_empty()))
             };
             Ok(Cpuset {
                 cpus: list("cpus")?,
                 mems: list("mems")?,
             })
-        };
-        read().map_err(|error: RawError| OciConfigError::Read(error.at("linux")))
+        })
     }
 
     /// Sets those of `linux.resources.cpu.cpus` and `linux.resources.cpu.mems` that are given.
@@ -803,39 +776,6 @@ impl OciConfig {
         })
     }
 
-    /// Reads each element of a list of `linux`, or of the object at `inner` in it.
-    fn each_of_linux<T: DeserializeOwned>(
-        &self,
-        inner: Option<&str>,
-        key: &str,
-        take: impl FnMut(T),
-    ) -> Result<(), OciConfigError> {
-        let Some(linux) = &self.linux else {
-            return Ok(());
-        };
-        let read = || match inner {
-            None => linux.each(key, take),
-            Some(inner) => match linux.object(inner)? {
-                Some(object) => object.each(key, take).map_err(|error| error.at(inner)),
-                None => Ok(()),
-            },
-        };
-        read().map_err(|error| OciConfigError::Read(error.at("linux")))
-    }
-
-    /// Reads a list of `linux.resources`.
-    fn read_resources<T: DeserializeOwned>(&self, key: &str) -> Result<Vec<T>, OciConfigError> {
-        let Some(linux) = &self.linux else {
-            return Ok(Vec::new());
-        };
-        let read = || match linux.object("resources")? {
-            Some(resources) => resources.read(key).map_err(|error| error.at("resources")),
-            None => Ok(None),
-        };
-        let list = read().map_err(|error| OciConfigError::Read(error.at("linux")))?;
-        Ok(list.unwrap_or_default())
-    }
-
     /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
     ///
     /// # Errors
@@ -856,11 +796,12 @@ impl OciConfig {
             path: Option<String>,
         }
         let mut paths = Vec::new();
-        self.each_of_linux(None, "namespaces", |namespace: Namespace| {
+        let take = |namespace: Namespace| {
             if namespace.kind == kind {
                 paths.push(namespace.path.unwrap_or_default());
             }
-        })?;
+        };
+        self.in_linux(|linux| linux.each("namespaces", take))?;
         Ok(paths)
     }
 
@@ -870,10 +811,7 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn net_devices(&self) -> Result<Vec<(String, Option<String>)>, OciConfigError> {
-        let Some(linux) = &self.linux else {
-            return Ok(Vec::new());
-        };
-        let read = || {
+        self.in_linux(|linux| {
             let Some(devices) = linux.object("netDevices")? else {
                 return Ok(Vec::new());
             };
@@ -885,8 +823,7 @@ impl OciConfig {
             };
             let named: Result<_, RawError> = devices.keys().map(named).collect();
             named.map_err(|error| error.at("netDevices"))
-        };
-        read().map_err(|error| OciConfigError::Read(error.at("linux")))
+        })
     }
 
     /// Removes `linux.netDevices.<host>`, and the object with its last member.
@@ -928,13 +865,9 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, OciConfigError> {
-        let Some(hooks) = &self.hooks else {
-            return Ok(Vec::new());
-        };
-        let read = hooks
-            .read(stage.as_str())
-            .map_err(|error| OciConfigError::Read(error.at("hooks")))?;
-        Ok(read.unwrap_or_default())
+        read_in(self.hooks.as_ref(), &["hooks"], |hooks| {
+            Ok(hooks.read(stage.as_str())?.unwrap_or_default())
+        })
     }
 
     /// Each hook of a stage.
@@ -946,11 +879,8 @@ impl OciConfig {
         stage: HookName,
         take: impl FnMut(OciHook),
     ) -> Result<(), OciConfigError> {
-        let Some(hooks) = &self.hooks else {
-            return Ok(());
-        };
-        let read = hooks.each(stage.as_str(), take);
-        read.map_err(|error| OciConfigError::Read(error.at("hooks")))
+        let each = |hooks: &RawObject| hooks.each(stage.as_str(), take);
+        read_in(self.hooks.as_ref(), &["hooks"], each)
     }
 
     /// Adds a hook after those of its stage.
@@ -985,13 +915,24 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`] if it is not text.
     pub fn annotation(&self, key: &str) -> Result<Option<String>, OciConfigError> {
-        let Some(annotations) = &self.annotations else {
-            return Ok(None);
-        };
-        annotations
-            .read(key)
-            .map_err(|error| OciConfigError::Read(error.at("annotations")))
+        let annotations = self.annotations.as_ref();
+        read_in(annotations, &["annotations"], |all| all.read(key))
     }
+}
+
+/// Reads in a part. One that does not exist has nothing. `at` are the keys that lead to it, its own first.
+fn read_in<T: Default>(
+    part: Option<&RawObject>,
+    at: &[&str],
+    read: impl FnOnce(&RawObject) -> Result<T, RawError>,
+) -> Result<T, OciConfigError> {
+    let Some(part) = part else {
+        return Ok(T::default());
+    };
+    read(part).map_err(|error| {
+        let error = at.iter().fold(error, |error, key| error.at(*key));
+        OciConfigError::Read(error)
+    })
 }
 
 /// Devices at one path that are set together.

@@ -1,5 +1,5 @@
 use onload_cdi::HookName;
-use onload_cdi::json::{MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject};
+use onload_cdi::json::{MAX_STRING, MAX_VALUES, RawError, RawObject};
 use onload_cdi::oci::{
     CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, OciHook, Rlimit,
 };
@@ -59,8 +59,6 @@ proptest! {
     fn any_object_is_written_as_it_was_read(text in object_text(json_text(), "[ \n\t]{0,2}")) {
         let object = RawObject::parse(text.as_bytes()).expect("an object");
         prop_assert_eq!(object.to_bytes(), text.as_bytes());
-        let raw = object.to_raw();
-        prop_assert_eq!(raw.get(), text);
     }
 
     #[test]
@@ -86,11 +84,15 @@ proptest! {
 
     #[test]
     fn any_array_is_written_as_it_was_read(elements in prop::collection::vec(json_text(), 0..6)) {
-        let text = format!("[{}]", elements.join(" ,\n"));
-        let mut array = RawArray::parse(text.as_bytes()).expect("an array");
-        prop_assert_eq!(array.to_bytes(), text.as_bytes());
+        let text = format!("{{\"a\": [{}]}}", elements.join(" ,\n"));
+        let mut object = RawObject::parse(text.as_bytes()).expect("an object");
+        let array_of = |object: &RawObject| object.array("a").expect("an array").expect("a value");
+        let mut array = array_of(&object);
+        object.set_array("a", &array);
+        prop_assert_eq!(object.to_bytes(), text.as_bytes());
         array.push_value("x").expect("a value");
-        let after = RawArray::parse(&array.to_bytes()).expect("what was written");
+        object.set_array("a", &array);
+        let after = array_of(&RawObject::parse(&object.to_bytes()).expect("what was written"));
         let found: Vec<_> = after.iter().collect();
         let mut want: Vec<&str> = elements.iter().map(String::as_str).collect();
         want.push("\"x\"");
@@ -100,7 +102,6 @@ proptest! {
     #[test]
     fn bytes_of_any_kind_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let _ = RawObject::parse(&bytes);
-        let _ = RawArray::parse(&bytes);
         let _ = OciConfig::parse(&bytes);
         let _ = onload_cdi::from_json(&bytes);
     }
