@@ -40,14 +40,6 @@ pub enum LoadError {
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl LoadError {
-    /// Wraps the error of another way to read files.
-    #[must_use]
-    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Other(error.into())
-    }
-}
-
 /// What is wrong with a file or directory.
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -234,7 +234,7 @@ fn who_reads_files_in_another_way_says_why_in_words_of_its_own() {
     let registry = Registry::from_sources(vec![SpecSource {
         path: "/a.json".into(),
         priority: 0,
-        content: Err(LoadError::other("the disk is not there")),
+        content: Err(LoadError::Other("the disk is not there".into())),
     }]);
     let errors: Vec<String> = registry
         .errors()

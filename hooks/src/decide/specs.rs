@@ -181,7 +181,7 @@ fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
 fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let kind = match serde_json::from_slice(bytes) {
         Ok(Peek { kind }) => kind?,
-        Err(error) => return Some(Err(LoadError::other(error))),
+        Err(error) => return Some(Err(LoadError::Other(error.into()))),
     };
     wanted
         .iter()
