@@ -16,8 +16,7 @@ const ANEW: &str = "remove it and load its driver anew";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
     pub path: String,
-    pub major: u32,
-    pub minor: u32,
+    pub numbers: Numbers,
 }
 
 impl Node {
@@ -97,14 +96,13 @@ impl Node {
         Some(found.and_then(|found| Node::numbered(path.to_owned(), found, number)))
     }
 
-    fn numbered(path: String, found: Numbers, number: Numbers) -> Result<Node, String> {
-        if found != number {
+    fn numbered(path: String, found: Numbers, numbers: Numbers) -> Result<Node, String> {
+        if found != numbers {
             return Err(format!(
-                "{path} is {found}, but the device is {number}; remove the stale node"
+                "{path} is {found}, but the device is {numbers}; remove the stale node"
             ));
         }
-        let Numbers { major, minor } = number;
-        Ok(Node { path, major, minor })
+        Ok(Node { path, numbers })
     }
 }
 
@@ -160,7 +158,7 @@ mod tests {
             Node::find(&probe, format!("/dev/{name}"), &device)
         };
         let refusal = |name: &str| find(name).unwrap_err();
-        assert_eq!(find("ptp0").unwrap().minor, 0);
+        assert_eq!(find("ptp0").unwrap().numbers.minor, 0);
         assert_eq!(
             refusal("ptp1"),
             "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"

@@ -11,7 +11,6 @@ use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 use onload_core::vf::GivenVf;
-use onload_sys::numbers::Numbers;
 
 use super::surroundings::Surroundings;
 use crate::devices::Device as Offered;
@@ -206,10 +205,7 @@ impl<'c> Writer<'c> {
         Expect {
             node: self.node(&node.path, READ).path,
             device,
-            written: Some(Numbers {
-                major: node.major,
-                minor: node.minor,
-            }),
+            written: Some(node.numbers),
         }
     }
 

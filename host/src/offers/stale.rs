@@ -42,10 +42,7 @@ impl Nodes {
             if of_device.iter().all(|seen| seen.name != name) {
                 of_device.push(Seen {
                     name: name.to_owned(),
-                    numbers: Numbers {
-                        major: node.major,
-                        minor: node.minor,
-                    },
+                    numbers: node.numbers,
                     device: device.clone(),
                 });
             }

@@ -573,7 +573,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     };
     // The same name with another number, another name, and the name with another device behind it.
     let mut given = Given::sample(CAPTURED, "");
-    given.inventory.rdma[0].verbs[0].minor += 1;
+    given.inventory.rdma[0].verbs[0].numbers.minor += 1;
     assert_eq!(given.health("rdma=rxe0"), why("/dev/infiniband/uverbs0"));
     let mut given = Given::sample(CAPTURED, "");
     given.inventory.vfio[0].group_node.as_mut().unwrap().path = "/dev/vfio/99".to_owned();
@@ -590,7 +590,9 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     assert!(matches!(given.health(&name), Health::Unhealthy(_)));
     // What all devices of a class share.
     let mut given = Given::sample(CAPTURED, "");
-    given.inventory.onload.as_mut().unwrap().nodes[0].major += 1;
+    given.inventory.onload.as_mut().unwrap().nodes[0]
+        .numbers
+        .major += 1;
     assert_eq!(given.health("nic=loopback"), why("/dev/onload"));
     // A node that is no longer offered is no renumbered one.
     let umad = "[discover]\noffer-umad = true\n";
