@@ -27,12 +27,6 @@ enum Statement {
     Import(String),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct NotUnderstood {
-    line: usize,
-    text: String,
-}
-
 pub(crate) fn read(
     probe: &Probe<'_>,
     dir: &Path,
@@ -95,11 +89,10 @@ fn collect(
     let text = probe
         .or_warn(probe.host().text(&dir.join(file)))
         .ok_or_else(|| format!("{file} cannot be read; look at that file"))?;
-    let statements = parse(&text).map_err(|at| {
+    let statements = parse(&text).map_err(|(line, text)| {
         format!(
-            "{file} line {}: only a shell can tell what {:?} means; set its variables in \
-             the container yourself",
-            at.line, at.text
+            "{file} line {line}: only a shell can tell what {text:?} means; set its variables in \
+             the container yourself"
         )
     })?;
     for statement in statements {
@@ -120,13 +113,11 @@ fn collect(
     Ok(())
 }
 
-fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
+/// The error is a line that is not understood, with its number.
+fn parse(text: &str) -> Result<Vec<Statement>, (usize, String)> {
     let mut statements = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let not_understood = || NotUnderstood {
-            line: index + 1,
-            text: line.trim().to_owned(),
-        };
+        let not_understood = || (index + 1, line.trim().to_owned());
         let words = words(line).ok_or_else(not_understood)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
@@ -263,11 +254,7 @@ mod tests {
         ];
         for line in refused {
             let text = format!("# first\n{line}\n");
-            let expected = NotUnderstood {
-                line: 2,
-                text: line.to_owned(),
-            };
-            assert_eq!(parse(&text), Err(expected), "{line}");
+            assert_eq!(parse(&text), Err((2, line.to_owned())), "{line}");
         }
     }
 }
