@@ -427,7 +427,8 @@ pub(crate) fn read_tools(
     let Some(dir) = tool_dir(cdi, installation) else {
         return Vec::new();
     };
-    let search = || program::search_dirs(installation, &cdi.host_library_dirs);
+    let own = Some(installation.library_dir.as_path());
+    let search = || program::search_dirs(own, &cdi.host_library_dirs);
     let supply = Supply {
         mounted: program::needs_of(probe, installation),
         search: cdi.tool_libraries.then(search),

@@ -90,13 +90,9 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where the host has the libraries that tools of an installation need: its own directory, those where
-/// installations are looked for, and those of the host's loader.
-pub(crate) fn search_dirs(installation: &Installation, configured: &[PathBuf]) -> Vec<PathBuf> {
-    dirs_after([installation.library_dir.clone()], configured)
-}
-
-fn dirs_after(own: impl IntoIterator<Item = PathBuf>, configured: &[PathBuf]) -> Vec<PathBuf> {
+/// Where the host has the libraries that a program needs: after a directory of its own those where installations are
+/// looked for, and those of the host's loader.
+pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<PathBuf> {
     let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
         let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
         let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
@@ -105,7 +101,8 @@ fn dirs_after(own: impl IntoIterator<Item = PathBuf>, configured: &[PathBuf]) ->
             .chain([PathBuf::from(format!("/{above}64"))])
     });
     let mut seen = BTreeSet::new();
-    let dirs = own.into_iter().chain(library_dirs(configured)).chain(usual);
+    let own = own.map(Path::to_owned).into_iter();
+    let dirs = own.chain(library_dirs(configured)).chain(usual);
     dirs.filter(|dir| seen.insert(dir.clone())).collect()
 }
 
@@ -270,7 +267,7 @@ pub fn closure_of(host: &Host, program: &Path, loaded: &[PathBuf]) -> Result<Clo
     for library in loaded {
         summary.needed.extend(read(library)?.needed);
     }
-    close(&probe, &summary, &dirs_after([], &[]))
+    close(&probe, &summary, &search_dirs(None, &[]))
 }
 
 /// The error says why one of them cannot be given.
@@ -417,14 +414,9 @@ mod tests {
 
     #[test]
     fn libraries_are_looked_for_beside_the_product_s_own_first_and_once_in_each_directory() {
-        let installation = Installation {
-            library_dir: "/opt/onload/usr/lib64".into(),
-            libraries: Vec::new(),
-            prefix: "/opt/onload".into(),
-        };
         let dirs = |configured: &[&str]| {
             let configured: Vec<PathBuf> = configured.iter().map(PathBuf::from).collect();
-            search_dirs(&installation, &configured)
+            search_dirs(Some(Path::new("/opt/onload/usr/lib64")), &configured)
         };
         let usual = [
             "/usr/lib/x86_64-linux-gnu",
