@@ -8,7 +8,7 @@ use onload_sys::pci::PciAddress;
 use super::attributes::{Attribute, Attributes, int, text};
 use super::device::Device;
 use super::inventory::Inventory;
-use crate::discover::netdev::NetDevice;
+use crate::discover::netdev::{NetDevice, by_function};
 use crate::discover::pci::PciFunction;
 
 pub(crate) struct Places<'i> {
@@ -29,15 +29,6 @@ pub(super) struct Place<'i> {
 
 impl<'i> Places<'i> {
     pub(crate) fn of(inventory: &'i Inventory) -> Places<'i> {
-        let mut interfaces: BTreeMap<PciAddress, Vec<&NetDevice>> = BTreeMap::new();
-        for interface in &inventory.interfaces {
-            if let Some(pci) = interface.pci {
-                interfaces.entry(pci).or_default().push(interface);
-            }
-        }
-        for of_function in interfaces.values_mut() {
-            of_function.sort_by_key(|interface| interface.port.unwrap_or(0));
-        }
         let mut groups: BTreeMap<u32, usize> = BTreeMap::new();
         for device in inventory.vfio.iter().filter(|device| device.viable) {
             *groups.entry(device.iommu_group).or_default() += device.functions.len();
@@ -49,7 +40,7 @@ impl<'i> Places<'i> {
         Places {
             inventory,
             indexes: indexes.collect(),
-            interfaces,
+            interfaces: by_function(&inventory.interfaces),
             groups,
         }
     }

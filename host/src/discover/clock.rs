@@ -9,7 +9,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::digits;
 use serde::Serialize;
 
-use crate::discover::netdev::NetDevice;
+use crate::discover::netdev::{NetDevice, by_function};
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -42,14 +42,10 @@ pub(crate) fn read(
     interfaces: &[NetDevice],
     not_offered: &mut Vec<NotOffered>,
 ) -> Clocks {
-    let nics = first_interfaces(interfaces);
-    let mut ptp = read_class(probe, functions, Class::Ptp, not_offered);
-    for source in &mut ptp {
-        source.clock_name = probe.attribute(source.directory.join("clock_name"));
-    }
-    let mut pps = read_class(probe, functions, Class::Pps, not_offered);
+    let nics = by_function(interfaces);
+    let ptp = read_class(probe, functions, Class::Ptp, "clock_name", not_offered);
+    let mut pps = read_class(probe, functions, Class::Pps, "name", not_offered);
     for source in &mut pps {
-        source.clock_name = probe.attribute(source.directory.join("name"));
         if source.pci.is_none() {
             // The PPS source of a PTP clock is named after the clock, and has no parent that
             // identifies it (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
@@ -86,11 +82,11 @@ impl Source {
         self,
         probe: &Probe<'_>,
         functions: &PciFunctions,
-        nics: &BTreeMap<PciAddress, &NetDevice>,
+        nics: &BTreeMap<PciAddress, Vec<&NetDevice>>,
     ) -> Result<Clock, String> {
         let node = Node::find(probe, format!("/dev/{}", self.name), &self.directory)?;
         let function = self.pci.and_then(|pci| functions.get(pci));
-        let nic = self.pci.and_then(|pci| nics.get(&pci));
+        let nic = self.pci.and_then(|pci| nics.get(&pci)?.first());
         Ok(Clock {
             name: self.name,
             clock_name: self.clock_name,
@@ -107,9 +103,16 @@ fn read_class(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     kind: Class,
+    clock_name: &str,
     not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Source> {
     let class = kind.as_str();
+    let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| Source {
+        clock_name: probe.attribute(directory.join(clock_name)),
+        name,
+        directory,
+        pci,
+    };
     let mut dangling = Vec::new();
     let mut found: BTreeMap<u32, Source> = BTreeMap::new();
     let listed_in = Path::new("/sys/class").join(class);
@@ -125,7 +128,7 @@ fn read_class(
             let device = probe.resolve(directory.join("device"))?;
             PciFunctions::above(&device)
         });
-        found.insert(number, Source::new(name, directory, pci));
+        found.insert(number, source(name, directory, pci));
     }
     for function in functions.iter().filter(|function| function.has(class)) {
         let parent = function.directory().join(class);
@@ -134,7 +137,7 @@ fn read_class(
                 let directory = parent.join(&name);
                 found
                     .entry(number)
-                    .or_insert_with(|| Source::new(name, directory, Some(function.address)));
+                    .or_insert_with(|| source(name, directory, Some(function.address)));
             }
         }
     }
@@ -146,33 +149,8 @@ fn read_class(
     found.into_values().collect()
 }
 
-impl Source {
-    fn new(name: String, directory: PathBuf, pci: Option<PciAddress>) -> Source {
-        Source {
-            name,
-            directory,
-            pci,
-            clock_name: None,
-        }
-    }
-}
-
 fn parse_number(class: &str, name: &str) -> Option<u32> {
     digits(name.strip_prefix(class)?)
-}
-
-/// The interface on the first port of each function.
-fn first_interfaces(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, &NetDevice> {
-    let mut first: BTreeMap<PciAddress, &NetDevice> = BTreeMap::new();
-    for interface in interfaces {
-        let Some(pci) = interface.pci else { continue };
-        let order = |one: &NetDevice| (one.port.unwrap_or(0), one.name.clone());
-        let known = first.entry(pci).or_insert(interface);
-        if order(interface) < order(known) {
-            *known = interface;
-        }
-    }
-    first
 }
 
 #[cfg(fuzzing)]

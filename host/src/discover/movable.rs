@@ -13,7 +13,7 @@ use onload_sys::text::{Chain, Quoted};
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::{CLASS, NetDevice};
+use crate::discover::netdev::{CLASS, NetDevice, by_function};
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 
@@ -61,10 +61,10 @@ pub(crate) fn is_wanted(config: &Config) -> bool {
 struct Judgement<'a> {
     config: &'a Config,
     functions: &'a PciFunctions,
-    network: Option<Namespace>,
-    unknown: String,
+    /// Or why who uses an interface is not known.
+    network: Result<Namespace, String>,
     soft_rdma: BTreeMap<String, String>,
-    on_function: BTreeMap<PciAddress, Vec<&'a str>>,
+    by_function: BTreeMap<PciAddress, Vec<&'a NetDevice>>,
 }
 
 /// The interfaces of PCI functions, sorted by name; none where the configuration wants none of them.
@@ -77,27 +77,20 @@ pub(crate) fn read(
     if !is_wanted(config) {
         return Vec::new();
     }
-    let (network, unknown) = match probe.host().network() {
-        Ok(network) => (network, NOT_RECORDED.to_owned()),
+    let network = match probe.host().network() {
+        Ok(network) => network.ok_or_else(|| NOT_RECORDED.to_owned()),
         Err(error) => {
             let unknown = format!("who uses it is not known: {}", Chain(&error));
             probe.or_warn::<()>(Err(error));
-            (None, unknown)
+            Err(unknown)
         }
     };
-    let mut on_function: BTreeMap<PciAddress, Vec<&str>> = BTreeMap::new();
-    for interface in interfaces {
-        if let Some(pci) = interface.pci {
-            on_function.entry(pci).or_default().push(&interface.name);
-        }
-    }
     let judgement = Judgement {
         config,
         functions,
         network,
-        unknown,
         soft_rdma: soft_rdma(probe),
-        on_function,
+        by_function: by_function(interfaces),
     };
     let mut names = Names::default();
     let interfaces = interfaces.iter();
@@ -155,11 +148,11 @@ impl Judgement<'_> {
                     .to_owned(),
             );
         }
-        let beside = self.on_function.get(&pci)?;
-        if let Some(other) = beside.iter().find(|name| **name != interface.name) {
+        let mut beside = self.by_function.get(&pci)?.iter();
+        if let Some(other) = beside.find(|other| other.name != interface.name) {
             return Some(format!(
                 "its PCI function has another interface, {}, and the function is what tells an interface that comes back; nothing can be done",
-                Quoted(other)
+                Quoted(&other.name)
             ));
         }
         let has_functions = function.is_some_and(|function| !function.virtual_functions.is_empty());
@@ -173,8 +166,9 @@ impl Judgement<'_> {
     }
 
     fn user(&self, interface: &NetDevice) -> Option<String> {
-        let Some(network) = &self.network else {
-            return Some(self.unknown.clone());
+        let network = match &self.network {
+            Ok(network) => network,
+            Err(unknown) => return Some(unknown.clone()),
         };
         let Some(link) = network.link(&interface.name) else {
             let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";

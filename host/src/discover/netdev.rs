@@ -58,6 +58,20 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     interfaces
 }
 
+/// The interfaces of each PCI function, by port and name.
+pub(crate) fn by_function(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, Vec<&NetDevice>> {
+    let mut all: BTreeMap<PciAddress, Vec<&NetDevice>> = BTreeMap::new();
+    for interface in interfaces {
+        if let Some(pci) = interface.pci {
+            all.entry(pci).or_default().push(interface);
+        }
+    }
+    for of_function in all.values_mut() {
+        of_function.sort_by_key(|interface| (interface.port.unwrap_or(0), &interface.name));
+    }
+    all
+}
+
 /// Those of them that have a device, and those below the others: a VLAN may be on a bond.
 fn with_device(below: &BTreeMap<String, Vec<String>>, mut names: Vec<String>) -> Vec<String> {
     let mut seen = BTreeSet::new();

@@ -13,7 +13,7 @@ use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::NetDevice;
+use crate::discover::netdev::{NetDevice, by_function};
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -144,7 +144,8 @@ pub(crate) fn read(
     let surroundings = Surroundings {
         probe,
         functions,
-        interfaces: Interfaces::index(interfaces),
+        by_function: by_function(interfaces),
+        by_guid: by_guid(interfaces),
         config,
         connection_manager: connection_manager(probe),
     };
@@ -422,7 +423,8 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
 struct Surroundings<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,
-    interfaces: Interfaces<'f>,
+    by_function: BTreeMap<PciAddress, Vec<&'f NetDevice>>,
+    by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f Discover,
     connection_manager: Option<Node>,
 }
@@ -522,7 +524,7 @@ impl Surroundings<'_, '_, '_> {
         );
         let by_guid = gid
             .filter(|guid| *guid != 0)
-            .and_then(|guid| self.interfaces.by_guid.get(&guid));
+            .and_then(|guid| self.by_guid.get(&guid));
         match by_guid {
             Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
             None => self.interfaces_of_port(place, port),
@@ -573,7 +575,7 @@ impl Surroundings<'_, '_, '_> {
         if let Some(auxiliary) = &place.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let beside = place.pci.and_then(|pci| self.interfaces.by_pci.get(&pci));
+        let beside = place.pci.and_then(|pci| self.by_function.get(&pci));
         let beside = beside.into_iter().flatten();
         // Interfaces count their ports from 0, RDMA devices from 1.
         let index = port.checked_sub(1);
@@ -582,27 +584,15 @@ impl Surroundings<'_, '_, '_> {
     }
 }
 
-struct Interfaces<'n> {
-    by_pci: BTreeMap<PciAddress, Vec<&'n NetDevice>>,
-    by_guid: BTreeMap<u64, Vec<&'n str>>,
-}
-
-impl<'n> Interfaces<'n> {
-    fn index(interfaces: &'n [NetDevice]) -> Interfaces<'n> {
-        let mut index = Interfaces {
-            by_pci: BTreeMap::new(),
-            by_guid: BTreeMap::new(),
-        };
-        for interface in interfaces {
-            if let Some(pci) = interface.pci {
-                index.by_pci.entry(pci).or_default().push(interface);
-            }
-            if let Some(guid) = interface.address.as_deref().and_then(parse_ipoib_guid) {
-                index.by_guid.entry(guid).or_default().push(&interface.name);
-            }
+/// The interfaces of IP over InfiniBand, by the GUID of the port.
+fn by_guid(interfaces: &[NetDevice]) -> BTreeMap<u64, Vec<&str>> {
+    let mut all: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    for interface in interfaces {
+        if let Some(guid) = interface.address.as_deref().and_then(parse_ipoib_guid) {
+            all.entry(guid).or_default().push(&interface.name);
         }
-        index
     }
+    all
 }
 
 /// `ib_devices_shared_netns`, a boolean parameter.
