@@ -27,6 +27,7 @@ pub(super) fn look(host: &Host, config: &Config) -> Inventory {
         probe = probe.with_device_dir(dir);
     }
     let mut inventory = read(&probe, config);
+    inventory.not_offered = probe.not_offered();
     inventory.unread = probe.unread();
     let unknown = unknown(&inventory);
     inventory.not_offered.extend(unknown);
@@ -54,12 +55,11 @@ fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
 fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let mut functions = probe.deciding(&unread::PCI, || PciFunctions::read(probe));
     let interfaces = probe.deciding(&unread::INTERFACES, || netdev::read(probe));
-    let mut not_offered = Vec::new();
     let (onload, tcpdirect) = probe.deciding(&unread::ONLOAD, || {
         let nodes = onload::DriverNodes::read(probe);
-        let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
+        let onload = onload::read(probe, &config.cdi, &nodes);
         let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
-        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
+        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes);
         (onload, tcpdirect)
     });
     let obstacle = match &onload {
@@ -72,30 +72,21 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     };
     let settings = &config.discover;
     let attached = probe.deciding(&unread::INTERFACES, || {
-        nic::read(
-            probe,
-            &functions,
-            &interfaces,
-            settings,
-            users,
-            &mut not_offered,
-        )
+        nic::read(probe, &functions, &interfaces, settings, users)
     });
     let movable = probe.deciding(&[Class::Netdev], || {
         movable::read(probe, &functions, &interfaces, config)
     });
     let nics = attached.nics;
     if tcpdirect.is_some() {
-        not_offered.extend(tcpdirect::without(&nics));
+        tcpdirect::without(&nics).for_each(|entry| probe.refuse(entry));
     }
     let tcpdirect = tcpdirect.filter(|_| nics.iter().any(|nic| nic.datapath.has_tcpdirect()));
     let clocks = probe.deciding(&[Class::Ptp, Class::Pps], || {
-        clock::read(probe, &functions, &interfaces, &mut not_offered)
+        clock::read(probe, &functions, &interfaces)
     });
-    let gdrcopy = probe.deciding(&[Class::Gdrcopy], || gdrcopy::read(probe, &mut not_offered));
-    let hugepages = probe.deciding(&[Class::Hugepages], || {
-        hugepages::read(probe, &mut not_offered)
-    });
+    let gdrcopy = probe.deciding(&[Class::Gdrcopy], || gdrcopy::read(probe));
+    let hugepages = probe.deciding(&[Class::Hugepages], || hugepages::read(probe));
     let two_mib = hugepages
         .iter()
         .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
@@ -104,21 +95,17 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         probe.warn(format!("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: run \"echo N > {}/hugepages-{TCPDIRECT_PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
     }
     let rdma = probe.deciding(&[Class::Rdma], || {
-        rdma::read(probe, &functions, &interfaces, settings, &mut not_offered)
+        rdma::read(probe, &functions, &interfaces, settings)
     });
     let rdma_netns_mode = rdma::netns_mode(probe);
     let rdma = match rdma_netns_mode {
-        Some(RdmaNetns::Exclusive) => {
-            rdma::movable(rdma, config.annotations.live_devices, &mut not_offered)
-        }
+        Some(RdmaNetns::Exclusive) => rdma::movable(probe, rdma, config.annotations.live_devices),
         _ => rdma,
     };
     read_links_of_gpus(probe, &mut functions);
     let gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
     let data_direct = DataDirect::read(probe, &functions);
-    let vfio = probe.deciding(&[Class::Vfio], || {
-        vfio::read(probe, &functions, settings, &mut not_offered)
-    });
+    let vfio = probe.deciding(&[Class::Vfio], || vfio::read(probe, &functions, settings));
     let vhost_net = probe.deciding(&[Class::Vfio], || {
         let is_offered = vfio.iter().any(|device| device.viable);
         let nodes = is_offered.then(|| vhost_net::read(probe, &config.cdi));
@@ -146,7 +133,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         drain: Drain::default(),
         movable,
         elsewhere: attached.elsewhere,
-        not_offered,
+        not_offered: Vec::new(),
         unread: Vec::new(),
         warnings: Vec::new(),
         functions,

@@ -40,11 +40,10 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetDevice],
-    not_offered: &mut Vec<NotOffered>,
 ) -> Clocks {
     let nics = by_function(interfaces);
-    let ptp = read_class(probe, functions, Class::Ptp, "clock_name", not_offered);
-    let mut pps = read_class(probe, functions, Class::Pps, "name", not_offered);
+    let ptp = read_class(probe, functions, Class::Ptp, "clock_name");
+    let mut pps = read_class(probe, functions, Class::Pps, "name");
     for source in &mut pps {
         if source.pci.is_none() {
             // The PPS source of a PTP clock is named after the clock, and has no parent that
@@ -55,11 +54,11 @@ pub(crate) fn read(
             source.pci = clock.and_then(|clock| clock.pci);
         }
     }
-    let mut offer = |class, sources: Vec<Source>| {
+    let offer = |class, sources: Vec<Source>| {
         let offered = sources.into_iter().filter_map(|source| {
             let (name, pci) = (source.name.clone(), source.pci);
             let clock = source.offer(probe, functions, &nics);
-            let refuse = |reason| not_offered.push(NotOffered::new(class, name, reason).on(pci));
+            let refuse = |reason| probe.refuse(NotOffered::new(class, name, reason).on(pci));
             clock.map_err(refuse).ok()
         });
         offered.collect()
@@ -104,7 +103,6 @@ fn read_class(
     functions: &PciFunctions,
     kind: Class,
     clock_name: &str,
-    not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Source> {
     let class = kind.as_str();
     let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| Source {
@@ -142,10 +140,10 @@ fn read_class(
         }
     }
     dangling.retain(|(number, _)| !found.contains_key(number));
-    not_offered.extend(dangling.into_iter().map(|(_, name)| {
-        let reason = NotOffered::dangling(probe, &listed_in.join(&name));
-        NotOffered::new(kind, name, reason)
-    }));
+    for (_, name) in dangling {
+        let reason = probe.dangling(&listed_in.join(&name));
+        probe.refuse(NotOffered::new(kind, name, reason));
+    }
     found.into_values().collect()
 }
 
@@ -168,8 +166,8 @@ mod tests {
 
     fn look(host: &Host) -> (Clocks, Discovered<()>) {
         let mut clocks = Clocks::default();
-        let found = discover(host, |probe, functions, interfaces, not_offered| {
-            clocks = read(probe, functions, interfaces, not_offered);
+        let found = discover(host, |probe, functions, interfaces| {
+            clocks = read(probe, functions, interfaces);
             Vec::new()
         });
         (clocks, found)
@@ -195,16 +193,9 @@ mod tests {
     fn a_clock_whose_link_leads_to_nothing_is_named_and_not_offered() {
         let tree = Tree::new();
         tree.link("/sys/class/ptp/ptp7", "../../devices/gone");
-        let (clocks, _) = look(&tree.host());
+        let (clocks, found) = look(&tree.host());
         assert!(clocks.ptp.is_empty());
-        let mut not_offered = Vec::new();
-        let host = tree.host();
-        let _ = read(
-            &Probe::new(&host),
-            &PciFunctions::default(),
-            &[],
-            &mut not_offered,
-        );
+        let not_offered = found.not_offered;
         assert_eq!(not_offered.len(), 1);
         assert_eq!(
             (not_offered[0].kind, &*not_offered[0].name),

@@ -27,7 +27,7 @@ impl Gdrcopy {
     }
 }
 
-pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Option<Gdrcopy> {
+pub(crate) fn read(probe: &Probe<'_>) -> Option<Gdrcopy> {
     let Some(Expected::Driver(driver)) = Gdrcopy::expected() else {
         return None;
     };
@@ -38,7 +38,7 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Opti
             node,
         }),
         Err(reason) => {
-            not_offered.push(NotOffered::new(Class::Gdrcopy, NAME, reason));
+            probe.refuse(NotOffered::new(Class::Gdrcopy, NAME, reason));
             None
         }
     }
@@ -52,10 +52,10 @@ mod tests {
     const LISTED: &str = "Character devices:\n  1 mem\n510 gdrdrv\n\nBlock devices:\n254 virtblk\n";
 
     fn look(tree: &Tree) -> (Option<Gdrcopy>, Vec<String>) {
-        let mut not_offered = Vec::new();
         let host = tree.host();
-        let found = read(&Probe::new(&host), &mut not_offered);
-        let reasons = not_offered.into_iter().map(|entry| entry.reason);
+        let probe = Probe::new(&host);
+        let found = read(&probe);
+        let reasons = probe.not_offered().into_iter().map(|entry| entry.reason);
         (found, reasons.collect())
     }
 

@@ -44,7 +44,7 @@ pub struct NodePages {
     pub free: u64,
 }
 
-pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
+pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
     let overall = sizes_in(probe, SIZES);
     let mut by_node = read_nodes(probe);
     let sizes: BTreeSet<u64> = overall.iter().chain(by_node.keys()).copied().collect();
@@ -63,12 +63,12 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
         if pages.total > 0 || pages.overcommit > 0 {
             offered.push(pages);
         } else if let Some(reason) = unknown(probe, size_kib, &pages.nodes, &overall) {
-            not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
+            probe.refuse(NotOffered::new(Class::Hugepages, pages.name, reason));
         } else {
             let reason = format!(
                 "no pages of this size are reserved; run \"echo N > {SIZES}/hugepages-{size_kib}kB/nr_hugepages\""
             );
-            not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
+            probe.refuse(NotOffered::new(Class::Hugepages, pages.name, reason));
         }
     }
     offered
@@ -250,7 +250,7 @@ mod tests {
     use crate::host::Host;
 
     fn look(host: &Host) -> Discovered<Hugepages> {
-        discover(host, |probe, _, _, not_offered| read(probe, not_offered))
+        discover(host, |probe, _, _| read(probe))
     }
 
     fn overall(tree: &Tree, size: u64, total: u64, overcommit: u64) {
@@ -491,9 +491,7 @@ mod tests {
             let counts = ["nr_hugepages", "free_hugepages", "nr_overcommit_hugepages"];
             tree.attributes(directory, &counts.map(|name| (name, "0")));
             tree.file(&format!("{directory}/{file}"), "forty two\n");
-            let found = discover(&tree.host(), |probe, _, _, not_offered| {
-                read(probe, not_offered)
-            });
+            let found = discover(&tree.host(), |probe, _, _| read(probe));
             assert!(found.devices.is_empty());
             let reasons = found.reasons();
             let [reason] = &reasons[..] else {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use onload_sys::pci::PciAddress;
 
-use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
@@ -100,7 +99,7 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     };
     let unknown = match (&device, &place) {
         (Some(_), _) => None,
-        (None, None) => Some(NotOffered::dangling(probe, &directory)),
+        (None, None) => Some(probe.dangling(&directory)),
         (None, Some(_)) => no_device(probe, &directory),
     };
     // mlx4 has two ports on one function; old kernels number them in dev_id, new ones in dev_port.
@@ -127,7 +126,7 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
 fn no_device(probe: &Probe<'_>, directory: &Path) -> Option<String> {
     let link = directory.join("device");
     if probe.link_name(&link).is_some() {
-        return Some(NotOffered::dangling(probe, &link));
+        return Some(probe.dangling(&link));
     }
     let unread = probe.why_unread(directory);
     unread.map(|reason| format!("not known: {reason}"))

@@ -181,7 +181,6 @@ pub(crate) fn read(
     interfaces: &[NetDevice],
     config: &Discover,
     users: Users<'_>,
-    not_offered: &mut Vec<NotOffered>,
 ) -> Attached {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let mut attachments = read_attachments(probe, functions);
@@ -205,12 +204,13 @@ pub(crate) fn read(
         match decided {
             Ok((datapath, device)) => nics.push(nic(interface, function, datapath, device)),
             Err(reason) => {
-                not_offered.push(NotOffered::new(Class::Nic, interface.name.as_str(), reason));
+                probe.refuse(NotOffered::new(Class::Nic, interface.name.as_str(), reason));
             }
         }
     }
-    not_offered.extend(without_interface(functions, interfaces));
-    not_offered.extend(elsewhere(&attachments, interfaces));
+    let others = without_interface(functions, interfaces).into_iter();
+    let others = others.chain(elsewhere(&attachments, interfaces));
+    others.for_each(|entry| probe.refuse(entry));
     warn_of_trouble(probe, &nics, &attachments.abilities);
     Attached {
         nics,

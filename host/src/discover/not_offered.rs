@@ -1,13 +1,10 @@
 //! What was seen on a host and is not offered, with the reason.
 
 use std::fmt;
-use std::path::Path;
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
-
-use crate::discover::probe::Probe;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct NotOffered {
@@ -50,16 +47,6 @@ impl From<Class> for Subject {
 }
 
 impl NotOffered {
-    pub(crate) fn dangling(probe: &Probe<'_>, link: &Path) -> String {
-        match probe.why_unread(link) {
-            Some(reason) => format!("not known: {reason}"),
-            None => format!(
-                "{} leads to nothing: its driver is going or has failed; look at the kernel's log",
-                link.display()
-            ),
-        }
-    }
-
     pub(crate) fn on(self, pci: Option<PciAddress>) -> Self {
         NotOffered { pci, ..self }
     }

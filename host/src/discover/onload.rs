@@ -118,40 +118,33 @@ impl DriverNodes {
     }
 }
 
-pub(crate) fn read(
-    probe: &Probe<'_>,
-    cdi: &Cdi,
-    nodes: &DriverNodes,
-    not_offered: &mut Vec<NotOffered>,
-) -> Option<Onload> {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<Onload> {
     let driver = read_driver(probe);
     let loaded = driver != DriverVersion::default()
         || ["onload", "sfc_char", "sfc_resource"]
             .iter()
             .any(|module| probe.entry(Path::new("/sys/module").join(module)).is_some());
-    let library = read_library(probe, cdi, &driver, not_offered);
+    let library = read_library(probe, cdi, &driver);
     let unread = why_unread(probe, cdi);
     if !loaded && library.is_none() {
         let reason = match &unread {
             Some(reason) => format!("whether it is installed is not known: {reason}"),
             None => NOT_INSTALLED.to_owned(),
         };
-        not_offered.push(NotOffered::new(Class::Nic, "onload", reason));
+        probe.refuse(NotOffered::new(Class::Nic, "onload", reason));
         return None;
     }
     let nodes = nodes.all(&["onload", "onload_epoll"]);
     let obstacle = obstacle(&nodes, &driver, library.as_ref(), unread.as_deref());
     if let Some(reason) = &obstacle {
-        not_offered.push(NotOffered::new(Class::Nic, "onload", reason.clone()));
+        probe.refuse(NotOffered::new(Class::Nic, "onload", reason.clone()));
     }
     let installation = library.as_ref().map(|library| &library.installation);
     let (tools, profile_dir, profiles) = installation.map_or_else(Default::default, |found| {
         let profile_dir = profile_dir(probe, cdi, found);
-        let profiles = profile_dir
-            .as_deref()
-            .map(|dir| profile::read(probe, dir, not_offered));
+        let profiles = profile_dir.as_deref().map(|dir| profile::read(probe, dir));
         (
-            read_tools(probe, cdi, found, &TOOLS, not_offered),
+            read_tools(probe, cdi, found, &TOOLS),
             profile_dir,
             profiles.unwrap_or_default(),
         )
@@ -215,12 +208,7 @@ fn parse_driver_version(text: &str) -> DriverVersion {
 }
 
 /// The copy of the library that fits the driver, or else the first one.
-fn read_library(
-    probe: &Probe<'_>,
-    cdi: &Cdi,
-    driver: &DriverVersion,
-    not_offered: &mut Vec<NotOffered>,
-) -> Option<Library> {
+fn read_library(probe: &Probe<'_>, cdi: &Cdi, driver: &DriverVersion) -> Option<Library> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let found = program::installations(probe, &dirs, LIBRARY, is_onload_library);
     let mut copies: Vec<Library> = found
@@ -239,7 +227,7 @@ fn read_library(
         let path = other.installation.library_dir.join(LIBRARY);
         let used = chosen.installation.library_dir.join(LIBRARY);
         let reason = another_copy(&used);
-        not_offered.push(NotOffered::new(
+        probe.refuse(NotOffered::new(
             Class::Nic,
             path.display().to_string(),
             reason,
@@ -422,7 +410,6 @@ pub(crate) fn read_tools(
     cdi: &Cdi,
     installation: &Installation,
     names: &[&str],
-    not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Tool> {
     let Some(dir) = tool_dir(cdi, installation) else {
         return Vec::new();
@@ -434,11 +421,9 @@ pub(crate) fn read_tools(
         search: cdi.tool_libraries.then(search),
     };
     let (tools, refused) = program::tools(probe, &dir, names, &supply);
-    let refused = refused.into_iter();
-    not_offered.extend(refused.map(|(name, reason)| {
-        let reason = with_remedy(reason);
-        NotOffered::new(Subject::Tool, name, reason)
-    }));
+    for (name, reason) in refused {
+        probe.refuse(NotOffered::new(Subject::Tool, name, with_remedy(reason)));
+    }
     tools
 }
 

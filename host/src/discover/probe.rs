@@ -11,6 +11,7 @@ use std::str::FromStr;
 use onload_core::class::Class;
 use onload_sys::text::Chain;
 
+use crate::discover::not_offered::NotOffered;
 use crate::discover::unread::{AS_ROOT, Unread};
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
@@ -23,6 +24,7 @@ pub struct Probe<'h> {
     warnings: RefCell<BTreeSet<String>>,
     deciding: Cell<&'static [Class]>,
     unread: RefCell<BTreeMap<PathBuf, Missing>>,
+    not_offered: RefCell<Vec<NotOffered>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -48,6 +50,7 @@ impl<'h> Probe<'h> {
             warnings: RefCell::default(),
             deciding: Cell::new(&[]),
             unread: RefCell::default(),
+            not_offered: RefCell::default(),
         }
     }
 
@@ -68,6 +71,26 @@ impl<'h> Probe<'h> {
 
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.warnings.borrow().iter().cloned().collect()
+    }
+
+    /// Records what was seen and is not offered.
+    pub(crate) fn refuse(&self, entry: NotOffered) {
+        self.not_offered.borrow_mut().push(entry);
+    }
+
+    pub(crate) fn not_offered(&self) -> Vec<NotOffered> {
+        self.not_offered.borrow().clone()
+    }
+
+    /// Why what a link leads to is not offered.
+    pub(crate) fn dangling(&self, link: &Path) -> String {
+        match self.why_unread(link) {
+            Some(reason) => format!("not known: {reason}"),
+            None => format!(
+                "{} leads to nothing: its driver is going or has failed; look at the kernel's log",
+                link.display()
+            ),
+        }
     }
 
     /// Runs reads that decide these classes. Reads that only inform decide none.

@@ -27,17 +27,13 @@ enum Statement {
     Import(String),
 }
 
-pub(crate) fn read(
-    probe: &Probe<'_>,
-    dir: &Path,
-    not_offered: &mut Vec<NotOffered>,
-) -> Vec<Profile> {
+pub(crate) fn read(probe: &Probe<'_>, dir: &Path) -> Vec<Profile> {
     let files = probe.list(dir);
     let mut profiles = Vec::new();
     for name in files.iter().filter_map(|file| file.strip_suffix(".opf")) {
         match read_profile(probe, dir, &files, name) {
             Ok(profile) => profiles.push(profile),
-            Err(reason) => not_offered.push(NotOffered::new(Class::Profile, name, reason)),
+            Err(reason) => probe.refuse(NotOffered::new(Class::Profile, name, reason)),
         }
     }
     // Sorted by file name, latency-best.opf would come before latency.opf.

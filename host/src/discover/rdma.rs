@@ -77,17 +77,17 @@ pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
 /// The devices that are offered in mode exclusive: those that can move into a container's network namespace. Their
 /// nodes are made anew there, so a container gets them from the hook that moves the device.
 pub(crate) fn movable(
+    probe: &Probe<'_>,
     devices: Vec<RdmaDevice>,
     live_devices: bool,
-    not_offered: &mut Vec<NotOffered>,
 ) -> Vec<RdmaDevice> {
     let mut offered = Vec::new();
     for device in devices {
         match why_fixed(&device, live_devices) {
-            None => offered.push(without_management(device, not_offered)),
+            None => offered.push(without_management(probe, device)),
             Some(reason) => {
                 let entry = NotOffered::new(Class::Rdma, device.name, reason);
-                not_offered.push(entry.on(device.pci_address));
+                probe.refuse(entry.on(device.pci_address));
             }
         }
     }
@@ -112,14 +112,14 @@ fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
     })
 }
 
-fn without_management(device: RdmaDevice, not_offered: &mut Vec<NotOffered>) -> RdmaDevice {
+fn without_management(probe: &Probe<'_>, device: RdmaDevice) -> RdmaDevice {
     let nodes = device.management.iter();
     let left_out: BTreeSet<String> = nodes.map(|(_, node)| node.path.clone()).collect();
-    not_offered.extend(left_out.iter().map(|path| {
+    for path in &left_out {
         let name = path.rsplit('/').next().unwrap_or(path);
         let reason = "for management, which in netns mode exclusive no container is given; nothing can be done";
-        NotOffered::new(Class::Rdma, name, reason)
-    }));
+        probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+    }
     let nodes = device.nodes.into_iter();
     RdmaDevice {
         nodes: nodes.filter(|path| !left_out.contains(path)).collect(),
@@ -133,9 +133,8 @@ pub(crate) fn read(
     functions: &PciFunctions,
     interfaces: &[NetDevice],
     config: &Discover,
-    not_offered: &mut Vec<NotOffered>,
 ) -> Vec<RdmaDevice> {
-    let places = find_devices(probe, functions, not_offered);
+    let places = find_devices(probe, functions);
     if places.is_empty() {
         return Vec::new();
     }
@@ -160,7 +159,7 @@ pub(crate) fn read(
         match offer {
             Ok((device, verbs)) => {
                 let mut read = surroundings.read_device(&name, &place, device, verbs);
-                not_offered.extend(withheld_management(own, config));
+                surroundings.withhold_management(own);
                 let beside = place.pci.and_then(|pci| companions.get(&pci));
                 for owner in iter::once(&name).chain(beside.into_iter().flatten()) {
                     let own = characters.get(owner).map_or(&[][..], Vec::as_slice);
@@ -170,7 +169,7 @@ pub(crate) fn read(
             }
             Err(reason) => {
                 let entry = NotOffered::new(Class::Rdma, name, reason);
-                not_offered.push(entry.on(place.pci));
+                probe.refuse(entry.on(place.pci));
             }
         }
     }
@@ -207,11 +206,7 @@ impl DeviceDirectory {
 }
 
 /// Every device by name: those of the class, then those that are visible only below a function.
-fn find_devices(
-    probe: &Probe<'_>,
-    functions: &PciFunctions,
-    not_offered: &mut Vec<NotOffered>,
-) -> BTreeMap<String, DeviceDirectory> {
+fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String, DeviceDirectory> {
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
     let below = directories_below(functions, CLASS, listed.is_empty());
@@ -232,10 +227,10 @@ fn find_devices(
         }
     }
     dangling.retain(|name| !places.contains_key(name));
-    not_offered.extend(dangling.into_iter().map(|name| {
-        let reason = NotOffered::dangling(probe, &class.join(&name));
-        NotOffered::new(Class::Rdma, name, reason)
-    }));
+    for name in dangling {
+        let reason = probe.dangling(&class.join(&name));
+        probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+    }
     places
 }
 
@@ -366,19 +361,6 @@ fn management(config: &Discover) -> [(Role, bool, &'static str); 2] {
     ]
 }
 
-fn withheld_management(own: &[Character], config: &Discover) -> Vec<NotOffered> {
-    let withheld = management(config).into_iter().filter(|(_, on, _)| !on);
-    let entries = withheld.flat_map(|(role, _, key)| {
-        let own = own.iter().filter(move |one| one.role == role);
-        own.map(move |one| {
-            let reason =
-                format!("for management, not for data; set {key} = true in [discover] to offer it");
-            NotOffered::new(Class::Rdma, &one.name, reason)
-        })
-    });
-    entries.collect()
-}
-
 /// The uverbs nodes, without which a device is useless; or why it is not offered.
 fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
     let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
@@ -463,6 +445,18 @@ impl Surroundings<'_, '_, '_> {
             connection_manager: self.connection_manager.clone(),
             ports,
             name: name.to_owned(),
+        }
+    }
+
+    fn withhold_management(&self, own: &[Character]) {
+        for (withheld, _, key) in management(self.config).into_iter().filter(|(_, on, _)| !on) {
+            for one in own.iter().filter(|one| one.role == withheld) {
+                let reason = format!(
+                    "for management, not for data; set {key} = true in [discover] to offer it"
+                );
+                self.probe
+                    .refuse(NotOffered::new(Class::Rdma, &one.name, reason));
+            }
         }
     }
 
@@ -675,8 +669,8 @@ mod tests {
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
-        discover(host, |probe, functions, interfaces, not_offered| {
-            read(probe, functions, interfaces, config, not_offered)
+        discover(host, |probe, functions, interfaces| {
+            read(probe, functions, interfaces, config)
         })
     }
 
@@ -1123,9 +1117,10 @@ mod tests {
         config: &Discover,
     ) -> (Vec<RdmaDevice>, Vec<NotOffered>) {
         let found = look(&sample(host), config);
-        let mut not_offered = Vec::new();
-        let devices = movable(found.devices, live_devices, &mut not_offered);
-        (devices, not_offered)
+        let host = Tree::new().host();
+        let probe = Probe::new(&host);
+        let devices = movable(&probe, found.devices, live_devices);
+        (devices, probe.not_offered())
     }
 
     #[test]

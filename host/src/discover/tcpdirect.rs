@@ -43,25 +43,24 @@ pub(crate) fn read(
     cdi: &Cdi,
     onload_dir: Option<&Path>,
     nodes: &DriverNodes,
-    not_offered: &mut Vec<NotOffered>,
 ) -> Option<TcpDirect> {
-    let Some(installation) = find(probe, cdi, onload_dir, not_offered) else {
-        not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", absent(probe, cdi)));
+    let Some(installation) = find(probe, cdi, onload_dir) else {
+        probe.refuse(NotOffered::new(Class::Zf, "tcpdirect", absent(probe, cdi)));
         return None;
     };
     let path = installation.library_dir.join(LIBRARY);
     let content = program::library_content(probe, &path);
     if let Some(reason) = probe.why_unread(&path) {
         let reason = format!("what it needs is not known: {reason}");
-        not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason));
+        probe.refuse(NotOffered::new(Class::Zf, "tcpdirect", reason));
         return None;
     }
     let content = content.unwrap_or_default();
     let nodes = find_nodes(nodes, &installation, &content)
-        .map_err(|reason| not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason)))
+        .map_err(|reason| probe.refuse(NotOffered::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
     let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
-    let tools = read_tools(probe, cdi, &installation, &TOOLS, not_offered);
+    let tools = read_tools(probe, cdi, &installation, &TOOLS);
     Some(TcpDirect {
         tools,
         nodes,
@@ -72,12 +71,7 @@ pub(crate) fn read(
 
 /// The copy beside the Onload library in use, or else the first one: both products contain libefcp,
 /// which has to fit the driver, and one container may request both.
-fn find(
-    probe: &Probe<'_>,
-    cdi: &Cdi,
-    onload_dir: Option<&Path>,
-    not_offered: &mut Vec<NotOffered>,
-) -> Option<Installation> {
+fn find(probe: &Probe<'_>, cdi: &Cdi, onload_dir: Option<&Path>) -> Option<Installation> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let mut copies = program::installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
     if copies.is_empty() {
@@ -86,10 +80,10 @@ fn find(
     let beside = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
     let chosen = copies.remove(copies.iter().position(beside).unwrap_or(0));
     let used = chosen.library_dir.join(LIBRARY);
-    not_offered.extend(copies.iter().map(|other| {
-        let path = other.library_dir.join(LIBRARY);
-        NotOffered::new(Class::Zf, path.display().to_string(), another_copy(&used))
-    }));
+    for other in copies {
+        let path = other.library_dir.join(LIBRARY).display().to_string();
+        probe.refuse(NotOffered::new(Class::Zf, path, another_copy(&used)));
+    }
     Some(chosen)
 }
 

@@ -42,16 +42,15 @@ impl<D> Discovered<D> {
 /// Discovers one resource of a host.
 pub(crate) fn discover<D>(
     host: &Host,
-    read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetDevice], &mut Vec<NotOffered>) -> Vec<D>,
+    read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetDevice]) -> Vec<D>,
 ) -> Discovered<D> {
     let probe = Probe::new(host);
     let functions = PciFunctions::read(&probe);
     let interfaces = netdev::read(&probe);
-    let mut not_offered = Vec::new();
-    let devices = read(&probe, &functions, &interfaces, &mut not_offered);
+    let devices = read(&probe, &functions, &interfaces);
     Discovered {
         devices,
-        not_offered,
+        not_offered: probe.not_offered(),
         warnings: probe.warnings(),
     }
 }

@@ -59,22 +59,18 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     config: &Discover,
-    not_offered: &mut Vec<NotOffered>,
 ) -> Vec<VfioDevice> {
     let mut by_group: BTreeMap<u32, Vec<&PciFunction>> = BTreeMap::new();
     for function in functions.iter() {
-        let reason = if !is_held(function) {
-            let Some(reason) = not_held(function) else {
-                continue;
-            };
-            reason
-        } else if let Some(group) = function.iommu_group {
-            by_group.entry(group).or_default().push(function);
-            continue;
-        } else {
-            NO_GROUP.to_owned()
-        };
-        not_offered.push(refusal(function.address, reason));
+        match (is_held(function), function.iommu_group) {
+            (true, Some(group)) => by_group.entry(group).or_default().push(function),
+            (true, None) => probe.refuse(refusal(function.address, NO_GROUP.to_owned())),
+            (false, _) => {
+                if let Some(reason) = not_held(function) {
+                    probe.refuse(refusal(function.address, reason));
+                }
+            }
+        }
     }
     if by_group.is_empty() {
         return Vec::new();
@@ -102,9 +98,9 @@ pub(crate) fn read(
         match read {
             Ok(mut offered) => devices.append(&mut offered),
             Err(reason) => {
-                let refused = held.iter();
-                not_offered
-                    .extend(refused.map(|function| refusal(function.address, reason.clone())));
+                for function in held {
+                    probe.refuse(refusal(function.address, reason.clone()));
+                }
             }
         }
     }
@@ -442,9 +438,7 @@ mod tests {
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
-        discover(host, |probe, functions, _, not_offered| {
-            read(probe, functions, config, not_offered)
-        })
+        discover(host, |probe, functions, _| read(probe, functions, config))
     }
 
     fn look_at(tree: &Tree) -> Discovered<VfioDevice> {
