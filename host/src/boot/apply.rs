@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use onload_core::config::Config;
-use onload_sys::text::Chain;
 
 use super::kernel::Kernel;
 use super::plan::plan;
 use super::step::{Action, Effect, Plan, Step, Subject};
-use super::users::{Function, Users};
+use super::users::Users;
 use crate::discover::pci::DEVICES;
-use crate::host::{Host, HostError};
+use crate::host::Host;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -117,13 +116,13 @@ impl Run<'_> {
         }
         let deadline = Instant::now() + self.patience;
         loop {
-            match self.is_so(&step.effect) {
-                Ok(()) => return Ok(()),
-                Err(Missing::NotYet(_)) if Instant::now() < deadline => {
-                    std::thread::sleep(INTERVAL);
-                }
-                Err(Missing::NotYet(why) | Missing::Never(why)) => bail!("{why}"),
+            let Some(why) = self.why_not(&step.effect)? else {
+                return Ok(());
+            };
+            if !comes_later(&step.effect) || Instant::now() >= deadline {
+                bail!("{why}");
             }
+            std::thread::sleep(INTERVAL);
         }
     }
 
@@ -136,11 +135,7 @@ impl Run<'_> {
         for address in &step.frees {
             let link = Path::new(DEVICES).join(address.to_string()).join("driver");
             let driver = self.host.link_name(&link)?;
-            let function = Function {
-                address: *address,
-                driver: driver.as_deref(),
-            };
-            if let Some(user) = users.of(function)? {
+            if let Some(user) = users.of(*address, driver.as_deref())? {
                 bail!("{address} is used by {user} by now; stop that first");
             }
         }
@@ -166,17 +161,15 @@ impl Run<'_> {
         }
     }
 
-    fn is_so(&self, effect: &Effect) -> Result<(), Missing> {
+    /// None where the effect is there.
+    fn why_not(&self, effect: &Effect) -> anyhow::Result<Option<String>> {
         let host = self.host;
         let (is_so, why) = match effect {
             Effect::Is { path, text } => {
                 let found = host.attribute(path)?;
                 let now = found.as_deref().unwrap_or("not there");
                 let path = path.display();
-                (
-                    now == text,
-                    Missing::Never(format!("{path} is still {now}, not {text}")),
-                )
+                (now == text, format!("{path} is still {now}, not {text}"))
             }
             Effect::Minimum {
                 path,
@@ -185,23 +178,17 @@ impl Run<'_> {
             } => {
                 let found = host.attribute(path)?;
                 let found: u64 = found.and_then(|text| text.parse().ok()).unwrap_or(0);
-                (
-                    found >= *number,
-                    Missing::Never(format!("the kernel gave {found} of {number}; {advice}")),
-                )
+                let why = format!("the kernel gave {found} of {number}; {advice}");
+                (found >= *number, why)
             }
             Effect::Exists(path) => {
                 let why = format!("{} is not there", path.display());
-                (host.entry(path)?.is_some(), Missing::NotYet(why))
+                (host.entry(path)?.is_some(), why)
             }
             Effect::Listed { directory, ending } => {
                 let names = host.list(directory)?.names;
                 let why = format!("{} does not list it", directory.display());
-                let mut names = names.iter();
-                (
-                    names.any(|name| name.ends_with(ending)),
-                    Missing::NotYet(why),
-                )
+                (names.iter().any(|name| name.ends_with(ending)), why)
             }
             Effect::Bound {
                 function,
@@ -215,20 +202,19 @@ impl Run<'_> {
                     (None, Some(found)) => !found.contains("vfio"),
                     (_, None) => false,
                 };
-                let why = format!("the driver is {now}; {advice}");
-                (is_it, Missing::NotYet(why))
+                (is_it, format!("the driver is {now}; {advice}"))
             }
             Effect::Vf {
                 interface,
                 vf,
                 change,
             } => {
-                let settings = self.kernel.vf_settings(interface);
-                let settings = settings.map_err(|error| format!("{error:#}"));
-                let settings = settings.map_err(Missing::Never)?.unwrap_or_default();
+                let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
                 let now = settings.get(vf).and_then(|found| change.same_of(found));
-                let why = "the driver did not take it".to_owned();
-                (now == Some(*change), Missing::Never(why))
+                (
+                    now == Some(*change),
+                    "the driver did not take it".to_owned(),
+                )
             }
             Effect::OneChannel { interface } => {
                 let found = host
@@ -237,21 +223,18 @@ impl Run<'_> {
                     .and_then(|found| found.channels);
                 let now = found.map_or("unknown".to_owned(), |channels| channels.to_string());
                 let why = format!("its channels are still {now}, not 1");
-                (found == Some(1), Missing::Never(why))
+                (found == Some(1), why)
             }
-            Effect::Unknown => (true, Missing::Never(String::new())),
+            Effect::Unknown => return Ok(None),
         };
-        is_so.then_some(()).ok_or(why)
+        Ok((!is_so).then_some(why))
     }
 }
 
-enum Missing {
-    NotYet(String),
-    Never(String),
-}
-
-impl From<HostError> for Missing {
-    fn from(error: HostError) -> Self {
-        Missing::Never(Chain(&error).to_string())
-    }
+/// Whether an effect may be there a moment after what makes it.
+fn comes_later(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Exists(_) | Effect::Listed { .. } | Effect::Bound { .. }
+    )
 }

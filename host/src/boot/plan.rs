@@ -50,8 +50,8 @@ fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan
     for wanted in &config.sriov {
         let subject = Subject::new("sriov", &wanted.pf);
         match sriov::read(host, kernel, &users, &wanted.pf) {
-            Ok(pf) if !seen.insert(pf.address()) => {
-                let address = pf.address();
+            Ok(pf) if !seen.insert(pf.address) => {
+                let address = pf.address;
                 plan.refuse(
                     &subject,
                     format!("another section is about {address} too; make one of them"),

@@ -12,7 +12,7 @@ use onload_sys::text::counted;
 
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::step::{Action, Effect, Plan, Step, Subject};
-use super::users::{Function, Users};
+use super::users::Users;
 use crate::discover::netdev::CLASS;
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};
@@ -27,7 +27,7 @@ const NO_OVERRIDE: &str = "(null)";
 
 #[derive(Debug)]
 pub(super) struct Pf {
-    address: PciAddress,
+    pub(super) address: PciAddress,
     interface: Option<String>,
     total: Option<u16>,
     count: u16,
@@ -61,29 +61,18 @@ pub(super) fn read(
         PhysicalFunction::Interface(name) => Some(name.to_string()),
         PhysicalFunction::Address(address) => uplink(host, *address)?,
     };
-    let settings = match &interface {
+    let mut settings = match &interface {
         Some(name) => kernel
             .vf_settings(name)
             .map_err(|error| format!("{error:#}")),
         None => Ok(Some(BTreeMap::new())),
     };
-    Ok(read_found(host, users, address, interface, settings)?)
-}
-
-fn read_found(
-    host: &Host,
-    users: &Users<'_>,
-    address: PciAddress,
-    interface: Option<String>,
-    settings: Result<Option<BTreeMap<u32, VfSettings>>, String>,
-) -> Result<Pf, HostError> {
     let directory = directory(address);
-    let number = |name: &str| {
+    let number = |name: &str| -> Result<_, HostError> {
         let text = host.attribute(&directory.join(name))?;
         Ok(text.and_then(|text| text.parse::<u16>().ok()))
     };
     let interfaces = host.list(&directory.join("net"))?.names;
-    let mut settings = settings;
     let mut vfs = BTreeMap::new();
     for name in host.list(&directory)?.names {
         let Some(index) = name.strip_prefix("virtfn") else {
@@ -120,12 +109,8 @@ fn read_vf(host: &Host, users: &Users<'_>, address: PciAddress) -> Result<Vf, Ho
     let directory = directory(address);
     let driver = host.link_name(&directory.join("driver"))?;
     let driver_override = host.attribute(&directory.join("driver_override"))?;
-    let function = Function {
-        address,
-        driver: driver.as_deref(),
-    };
     Ok(Vf {
-        user: users.of(function)?,
+        user: users.of(address, driver.as_deref())?,
         driver_override: driver_override.filter(|name| !name.is_empty() && name != NO_OVERRIDE),
         modalias: host.attribute(&directory.join("modalias"))?,
         address,
@@ -166,12 +151,6 @@ fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError>
         }
     }
     Ok(None)
-}
-
-impl Pf {
-    pub(super) fn address(&self) -> PciAddress {
-        self.address
-    }
 }
 
 pub(super) fn decide(pf: &Pf, wanted: &Sriov, plan: &mut Plan) {

@@ -37,12 +37,6 @@ struct Leased {
     group: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Function<'f> {
-    pub address: PciAddress,
-    pub driver: Option<&'f str>,
-}
-
 impl<'h> Users<'h> {
     pub(super) fn read(host: &'h Host, kernel: &'h dyn Kernel) -> Result<Self, HostError> {
         kernel.look_again();
@@ -81,27 +75,29 @@ impl<'h> Users<'h> {
         })
     }
 
-    pub(super) fn of(&self, function: Function<'_>) -> Result<Option<String>, HostError> {
-        let directory = Path::new(DEVICES).join(function.address.to_string());
+    /// Who uses the function of that address, which has that driver.
+    pub(super) fn of(
+        &self,
+        function: PciAddress,
+        driver: Option<&str>,
+    ) -> Result<Option<String>, HostError> {
+        let directory = Path::new(DEVICES).join(function.to_string());
         let group = self.host.link_name(&directory.join("iommu_group"))?;
-        if let Some(lease) = self.lease_of(&function, &directory, group.as_deref())? {
+        if let Some(lease) = self.lease_of(function, &directory, group.as_deref())? {
             return Ok(Some(lease));
         }
-        let is_vfios = function
-            .driver
-            .is_some_and(|driver| driver.contains("vfio"));
-        if is_vfios {
+        if driver.is_some_and(|driver| driver.contains("vfio")) {
             return self.opener(&directory, group.as_deref());
         }
         if let Some(program) = self.verbs(&directory)? {
             return Ok(Some(program));
         }
-        self.network(&directory, function.driver)
+        self.network(&directory, driver)
     }
 
     fn lease_of(
         &self,
-        function: &Function<'_>,
+        function: PciAddress,
         directory: &Path,
         group: Option<&str>,
     ) -> Result<Option<String>, HostError> {
@@ -118,7 +114,7 @@ impl<'h> Users<'h> {
         } in leases
         {
             let is_its = match address {
-                Some(address) if *address == function.address => true,
+                Some(address) if *address == function => true,
                 // A device of vfio has the name of one function of its group.
                 Some(_) => group.is_some() && its_group.as_deref() == group,
                 None => {
@@ -128,10 +124,10 @@ impl<'h> Users<'h> {
             };
             let lease = listed.lease.as_ref();
             let is_known = |lease: &Lease| {
-                let own = function.address.to_string();
+                let own = function.to_string();
                 let moved = lease.moved.as_ref();
                 lease.facts.values().any(|fact| *fact == own)
-                    || moved.is_some_and(|moved| moved.facts.pci() == function.address)
+                    || moved.is_some_and(|moved| moved.facts.pci() == function)
             };
             if is_its || lease.is_ok_and(is_known) {
                 return Ok(Some(match lease {
