@@ -176,29 +176,34 @@ impl Host {
     /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
     /// a container with a network of its own.
     pub fn network(&self) -> Result<Option<Namespace>, HostError> {
-        let path = Path::new("/").join(NETWORK_TABLE);
-        if self.has_our_network() {
-            let namespace = namespace::read().map_err(HostError::Netlink)?;
-            let text = namespace.to_text();
-            self.note(&path, |seen| seen.content = Some(text.into_bytes()));
-            return Ok(Some(namespace));
-        }
-        let text = self.text(&path)?;
-        let parsed = text.map(|text| Namespace::parse(&text)).transpose();
-        parsed.map_err(|error| self.not_understood(&path, error))
+        let (text, parse) = (Namespace::to_text, Namespace::parse);
+        self.told(NETWORK_TABLE, namespace::read, text, parse)
     }
 
     /// As for [`Host::network`]. What is not known is not there.
     pub fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
-        let path = Path::new("/").join(ABILITY_TABLE);
+        let (text, parse) = (abilities::to_text, abilities::parse);
+        let told = self.told(ABILITY_TABLE, abilities::read, text, parse)?;
+        Ok(told.unwrap_or_default())
+    }
+
+    /// What the kernel says by netlink, or said when the host was captured.
+    fn told<T, E: Into<Box<dyn Error + Send + Sync>>>(
+        &self,
+        table: &str,
+        read: fn() -> std::io::Result<T>,
+        text: fn(&T) -> String,
+        parse: fn(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, HostError> {
+        let path = Path::new("/").join(table);
         if self.has_our_network() {
-            let all = abilities::read().map_err(HostError::Netlink)?;
-            let text = abilities::to_text(&all);
-            self.note(&path, |seen| seen.content = Some(text.into_bytes()));
-            return Ok(all);
+            let told = read().map_err(HostError::Netlink)?;
+            self.note(&path, |seen| seen.content = Some(text(&told).into_bytes()));
+            return Ok(Some(told));
         }
-        let text = self.text(&path)?.unwrap_or_default();
-        abilities::parse(&text).map_err(|error| self.not_understood(&path, error))
+        let captured = self.text(&path)?;
+        let parsed = captured.map(|text| parse(&text)).transpose();
+        parsed.map_err(|error| self.read_error(&path, std::io::Error::other(error)))
     }
 
     /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
@@ -617,14 +622,6 @@ impl Host {
             path: self.outside_path(path),
             source: error.into(),
         }
-    }
-
-    fn not_understood(
-        &self,
-        path: &Path,
-        error: impl Into<Box<dyn Error + Send + Sync>>,
-    ) -> HostError {
-        self.read_error(path, std::io::Error::other(error))
     }
 
     fn too_long(&self, path: &Path, limit: u64) -> HostError {
