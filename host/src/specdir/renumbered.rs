@@ -1,6 +1,6 @@
 //! Two specifications that differ only in the numbers of device nodes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use onload_cdi::{ContainerEdits, Hook, Spec};
 use onload_core::expect::Expect;
@@ -9,7 +9,7 @@ use onload_sys::numbers::Numbers;
 use super::manifest::Format;
 use super::read::read;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Renumbered {
     pub node: String,
     pub before: Option<Numbers>,
@@ -26,15 +26,9 @@ pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumber
     // They are equal except for the numbers, so they have the same nodes.
     let pairs = before.into_iter().zip(now);
     let changed = pairs.filter(|((_, before), (_, now))| before != now);
-    let nodes: BTreeMap<String, (Option<Numbers>, Option<Numbers>)> = changed
-        .map(|((node, before), (_, now))| (node, (before, now)))
-        .collect();
-    let nodes = nodes.into_iter();
-    Some(
-        nodes
-            .map(|(node, (before, now))| Renumbered { node, before, now })
-            .collect(),
-    )
+    let changed = changed.map(|((node, before), (_, now))| Renumbered { node, before, now });
+    let nodes: BTreeSet<Renumbered> = changed.collect();
+    Some(nodes.into_iter().collect())
 }
 
 /// The nodes that hooks check, in the order of the specification, with their numbers.
