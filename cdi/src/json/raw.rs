@@ -258,12 +258,6 @@ impl RawObject {
         self.members().map(|member| decoded(member.spelling()))
     }
 
-    /// Keys and values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, RawValue>)> {
-        self.members()
-            .map(|member| (decoded(member.spelling()), raw(member.value())))
-    }
-
     /// Keys and the texts of their values, in order, for keys accepted by `is_wanted`; the others
     /// cost nothing.
     pub fn texts(
@@ -326,13 +320,6 @@ impl RawObject {
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.value(key).is_some()
-    }
-
-    /// The text of the value of `key`.
-    #[must_use]
-    pub fn get(&self, key: &str) -> Option<Cow<'_, RawValue>> {
-        let value = self.value(key)?;
-        Some(raw(Cow::Owned(value.text().into_owned())))
     }
 
     /// The value of `key` read as `T`; `None` if it is absent or `null`. This is for strings,
@@ -417,11 +404,6 @@ impl RawObject {
             .filter(|value| !matches!(value, Value::Text(piece) if piece.as_str() == "null"))
     }
 
-    /// Sets `key`: in its position if it exists, and otherwise at the end.
-    pub fn set(&mut self, key: &str, value: &RawValue) {
-        self.put(key, Value::Text(Piece::new(value.get())));
-    }
-
     fn put(&mut self, key: &str, value: Value) {
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
@@ -437,13 +419,13 @@ impl RawObject {
         }
     }
 
-    /// Sets `key` to a value that is serialised.
+    /// Sets `key` to a value that is serialised: in its position if it exists, and otherwise at the end.
     ///
     /// # Errors
     /// [`RawError::Value`] if `value` cannot be expressed in JSON.
     pub fn write<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value).map_err(|error| RawError::from(error).at(key))?;
-        self.set(key, &value);
+        self.put(key, Value::Text(Piece::new(value.get())));
         Ok(())
     }
 
@@ -849,16 +831,6 @@ fn fold(letter: char) -> char {
 fn text_of(bytes: &[u8]) -> Result<&str, RawError> {
     let text = std::str::from_utf8(bytes).map_err(|error| RawError::Utf8(error.valid_up_to()))?;
     Ok(text.trim_matches([' ', '\t', '\r', '\n']))
-}
-
-/// Text composed of checked values is JSON, so the fallbacks are never used.
-fn raw(text: Cow<'_, str>) -> Cow<'_, RawValue> {
-    match text {
-        Cow::Borrowed(text) => Cow::Borrowed(serde_json::from_str(text).unwrap_or(RawValue::NULL)),
-        Cow::Owned(text) => {
-            RawValue::from_string(text).map_or_else(|_| Cow::Borrowed(RawValue::NULL), Cow::Owned)
-        }
-    }
 }
 
 fn spell(key: &str) -> String {

@@ -370,12 +370,6 @@ impl OciConfig {
         root.to_bytes()
     }
 
-    /// The top level, as read.
-    #[must_use]
-    pub fn root(&self) -> &RawObject {
-        &self.root
-    }
-
     /// `process`, if it exists.
     #[must_use]
     pub fn process(&self) -> Option<&RawObject> {
