@@ -53,10 +53,6 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    pub(crate) fn after(before: Vec<Listed>, host: &Host) -> anyhow::Result<Self> {
-        Ok(Around::of(before, list(host)?))
-    }
-
     pub(crate) fn of(before: Vec<Listed>, now: Vec<Listed>) -> Self {
         let stands = |device: &Device| now.iter().any(|listed| listed.device == *device);
         let ended = before.into_iter();

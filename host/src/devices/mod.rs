@@ -57,7 +57,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     };
     let mut inventory = look(host, config);
     if is_wanted(config) || inventory.is_rdma_exclusive() {
-        let leases = Around::after(before, host);
+        let leases = leases::list(host).map(|now| Around::of(before, now));
         moving::settle(&leases, &mut inventory, config);
         rdma_away::settle(&leases, &mut inventory);
     }

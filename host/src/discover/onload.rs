@@ -14,6 +14,7 @@ use crate::discover::not_offered::{NotOffered, Subject};
 use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Supply, Tool};
+use crate::host::EntryKind;
 
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
 
@@ -140,15 +141,9 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<
         probe.refuse(NotOffered::new(Class::Nic, "onload", reason.clone()));
     }
     let installation = library.as_ref().map(|library| &library.installation);
-    let (tools, profile_dir, profiles) = installation.map_or_else(Default::default, |found| {
-        let profile_dir = profile_dir(probe, cdi, found);
-        let profiles = profile_dir.as_deref().map(|dir| profile::read(probe, dir));
-        (
-            read_tools(probe, cdi, found, &TOOLS),
-            profile_dir,
-            profiles.unwrap_or_default(),
-        )
-    });
+    let profile_dir = installation.and_then(|found| profile_dir(probe, cdi, found));
+    let profiles = profile_dir.as_deref().map(|dir| profile::read(probe, dir));
+    let tools = installation.map(|found| read_tools(probe, cdi, found, &TOOLS));
     Some(Onload {
         version: driver.version,
         interface_checksum: driver.interface,
@@ -158,8 +153,8 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<
         machine: library.as_ref().and_then(|library| library.machine),
         installation: library.map(|library| library.installation),
         nodes: nodes.unwrap_or_default(),
-        tools,
-        profiles,
+        tools: tools.unwrap_or_default(),
+        profiles: profiles.unwrap_or_default(),
         profile_dir,
         obstacle,
     })
@@ -420,10 +415,27 @@ pub(crate) fn read_tools(
         mounted: program::needs_of(probe, installation),
         search: cdi.tool_libraries.then(search),
     };
-    let (tools, refused) = program::tools(probe, &dir, names, &supply);
-    for (name, reason) in refused {
-        probe.refuse(NotOffered::new(Subject::Tool, name, with_remedy(reason)));
+    let mut tools = Vec::new();
+    for name in names {
+        let path = dir.join(name);
+        let closure = match probe.entry(&path) {
+            None => continue,
+            Some(EntryKind::File { .. }) => program::closure(probe, &path, &supply),
+            Some(_) => Err("it is no regular file".to_owned()),
+        };
+        let name = (*name).to_owned();
+        match closure {
+            Ok(closure) => tools.push(Tool {
+                name,
+                path,
+                closure,
+            }),
+            Err(reason) => {
+                probe.refuse(NotOffered::new(Subject::Tool, name, with_remedy(reason)));
+            }
+        }
     }
+    tools.sort();
     tools
 }
 
@@ -449,7 +461,7 @@ fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Opt
         Some(dir) => dir.clone(),
         None => installation.prefix.join("usr/libexec/onload/profiles"),
     };
-    let is_dir = probe.entry(&dir) == Some(crate::host::EntryKind::Directory);
+    let is_dir = probe.entry(&dir) == Some(EntryKind::Directory);
     is_dir.then_some(dir)
 }
 

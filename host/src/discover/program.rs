@@ -193,37 +193,12 @@ fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
     elf::summarize(&ReadCache::new(file))
 }
 
-/// Names that the host lacks are in neither list.
-pub(crate) fn tools(
+/// What a program needs of the host in a container. The error says why it cannot work there.
+pub(crate) fn closure(
     probe: &Probe<'_>,
-    dir: &Path,
-    names: &[&str],
+    path: &Path,
     supply: &Supply,
-) -> (Vec<Tool>, Vec<(String, String)>) {
-    let (mut offered, mut refused) = (Vec::new(), Vec::new());
-    for name in names {
-        let path = dir.join(name);
-        let closure = match probe.entry(&path) {
-            None => continue,
-            Some(EntryKind::File { .. }) => closure(probe, &path, supply),
-            Some(_) => Err("it is no regular file".to_owned()),
-        };
-        let name = (*name).to_owned();
-        match closure {
-            Ok(closure) => offered.push(Tool {
-                name,
-                path,
-                closure,
-            }),
-            Err(reason) => refused.push((name, reason)),
-        }
-    }
-    offered.sort();
-    (offered, refused)
-}
-
-/// The error says why it cannot work there.
-fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Closure>, String> {
+) -> Result<Option<Closure>, String> {
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
             "/bin/sh" => Ok(None),

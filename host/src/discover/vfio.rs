@@ -79,7 +79,7 @@ pub(crate) fn read(
         probe,
         functions,
         config,
-        parents: parents(functions),
+        children: children(functions),
         members: members(functions),
         container: Node::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio")),
         iommufd: iommufd(probe),
@@ -167,7 +167,8 @@ fn is_nvidias(driver: &str) -> bool {
     ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
-fn parents(functions: &PciFunctions) -> BTreeMap<PciAddress, usize> {
+/// The virtual functions of each physical one.
+fn children(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
     let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
         for child in function.virtual_functions.values() {
@@ -177,10 +178,7 @@ fn parents(functions: &PciFunctions) -> BTreeMap<PciAddress, usize> {
             children.entry(parent).or_default().insert(function.address);
         }
     }
-    let counted = children.into_iter();
-    counted
-        .map(|(parent, children)| (parent, children.len()))
-        .collect()
+    children
 }
 
 fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
@@ -204,7 +202,7 @@ struct Surroundings<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
     config: &'p Discover,
-    parents: BTreeMap<PciAddress, usize>,
+    children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
     container: Result<Node, String>,
     iommufd: Option<Node>,
@@ -306,13 +304,13 @@ impl Surroundings<'_, '_> {
         }
         let parent = held
             .iter()
-            .find_map(|function| Some((function, self.parents.get(&function.address)?)));
-        parent.map_or(Ok(()), |(function, count)| {
+            .find_map(|function| Some((function, self.children.get(&function.address)?)));
+        parent.map_or(Ok(()), |(function, children)| {
             Err(format!(
                 "{} has {}, which its holder could change; set \
                  offer-pf-with-vfs = true in [discover] to offer it all the same",
                 function.address,
-                counted(*count, "virtual function", "virtual functions")
+                counted(children.len(), "virtual function", "virtual functions")
             ))
         })
     }
