@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use onload_sys::netlink::message::{
-    attribute, attributes, nest, text, u16_at, u32_at, u64_at, until_null,
+    attribute, attributes, nest, text, u16_at, u32_at, u64_at, until_null, value as within,
 };
 use onload_sys::netlink::socket::Socket;
 use rustix::net::netlink::GENERIC;
@@ -204,12 +204,6 @@ fn family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
 
 fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     within(payload.get(HEADER..)?, wanted)
-}
-
-fn within(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut all = attributes(bytes);
-    all.find(|(kind, _)| *kind == wanted)
-        .map(|(_, value)| value)
 }
 
 fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, Abilities)> {

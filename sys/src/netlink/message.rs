@@ -83,7 +83,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The value of the first attribute of a type.
-pub(super) fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+pub fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut all = attributes(payload);
     Some(all.find(|(kind, _)| *kind == wanted)?.1)
 }
