@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onload_host::offers::Health;
 
-use crate::resources::{Device, Resource};
+use crate::resources::Resource;
 
 const TOLD: usize = 32;
 
@@ -23,25 +23,28 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
             None => tracing::info!(resource = %name, device, "device healthy"),
         }
     }
-    for device in now.devices.iter().take(TOLD) {
-        let before =
-            before.and_then(|before| before.devices.iter().find(|other| is_same(device, other)));
-        let before = before.and_then(|before| before.left.as_ref());
-        if let Some((left, reason)) = device
-            .left
-            .as_ref()
-            .filter(|left| left.0 > 0 && Some(*left) != before)
-        {
-            tracing::info!(resource = %name, device = device.name, left, %reason, "others have slots");
-        }
+    for (device, left, reason) in held_elsewhere(before, now).take(TOLD) {
+        tracing::info!(resource = %name, device, left, %reason, "others have slots");
     }
     if let Some(more) = lines.len().checked_sub(TOLD + 1) {
         tracing::info!(resource = %name, more = more + 1, "and more devices");
     }
 }
 
-fn is_same(one: &Device, other: &Device) -> bool {
-    (one.class, &one.name) == (other.class, &other.name)
+/// The devices of which others leave another number of slots than before.
+fn held_elsewhere<'a>(
+    before: Option<&'a Resource>,
+    now: &'a Resource,
+) -> impl Iterator<Item = (&'a str, u32, &'a str)> {
+    let before = before.into_iter().flat_map(|before| &before.devices);
+    let before: BTreeMap<_, _> = before
+        .map(|device| ((device.class, &device.name), &device.left))
+        .collect();
+    now.devices.iter().filter_map(move |device| {
+        let (left, reason) = device.left.as_ref().filter(|left| left.0 > 0)?;
+        let before = before.get(&(device.class, &device.name));
+        (before != Some(&&device.left)).then_some((device.name.as_str(), *left, reason.as_str()))
+    })
 }
 
 /// The devices that became healthy or unhealthy, or are so for another reason. A new one is healthy unless it
@@ -68,6 +71,7 @@ mod tests {
     use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
+    use crate::resources::Device;
 
     fn with(devices: &[(&str, Option<&str>)]) -> Resource {
         let device = |(name, reason): &(&str, Option<&str>)| Device {
@@ -102,5 +106,21 @@ mod tests {
             lines(Some(&second), &third),
             [("a", Some("no specification"))]
         );
+    }
+
+    #[test]
+    fn slots_of_others_are_told_of_the_device_that_changed_wherever_it_stands() {
+        let names: Vec<String> = (0..40).map(|number| format!("d{number}")).collect();
+        let devices: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
+        let mut before = with(&devices);
+        for device in &mut before.devices {
+            device.left = Some((9, "pod a".to_owned()));
+        }
+        let mut now = before.clone();
+        assert_eq!(held_elsewhere(Some(&before), &now).count(), 0);
+        assert_eq!(held_elsewhere(None, &now).count(), 40);
+        now.devices[39].left = Some((8, "pods a, b".to_owned()));
+        let told: Vec<_> = held_elsewhere(Some(&before), &now).collect();
+        assert_eq!(told, [("d39", 8, "pods a, b")]);
     }
 }
