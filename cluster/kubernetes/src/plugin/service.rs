@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use onload_core::kubernetes_settings::ResourceName;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -35,11 +35,13 @@ const OPTIONS: DevicePluginOptions = DevicePluginOptions {
 /// Registers a resource that is served at a socket in kubelet's directory.
 pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName) -> Result<()> {
     let path = directory.join(KUBELET_SOCKET);
-    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()));
-    let dialling = "dialling kubelet";
-    let endpoint = endpoint.context(dialling)?;
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    let channel = endpoint.connect().await.context(dialling)?;
+    // Each layer of the library says the same reason again.
+    let channel = endpoint.connect().await.map_err(|error| {
+        let reason = anyhow::Error::from(error);
+        anyhow!("dialling kubelet at {path:?}: {}", reason.root_cause())
+    })?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: socket.to_owned(),

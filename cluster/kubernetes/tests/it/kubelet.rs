@@ -247,6 +247,8 @@ async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_secon
     // It comes and goes as it is updated, and nothing is wrong.
     let line = daemon.logged(&["not offered; trying again", "dialling kubelet"]);
     assert_eq!(line["level"], "INFO", "{line}");
+    let reason = line["reason"].as_str().unwrap();
+    assert_eq!(reason.matches("os error").count(), 1, "{reason}");
     assert_eq!(daemon.count(&["\"level\":\"ERROR\""]), 0);
 }
 
