@@ -158,17 +158,14 @@ pub(super) fn ask(program: &Path, words: &[&str], deadline: Instant) -> anyhow::
         .args(words)
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).spawn();
-    let child = child
-        .as_mut()
-        .ok()
-        .with_context(|| format!("running {shown}"))?;
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("running {shown}"))?;
     let mut stdout = child.stdout.take().context("reading its answer")?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    let status = wait(child, deadline).with_context(|| format!("waiting for {shown}"))?;
+    let status = wait(&mut child, deadline).with_context(|| format!("waiting for {shown}"))?;
     let text = reader.join().ok().context("reading its answer")?;
     if !status.success() {
         bail!("{shown} ended with {status}");
