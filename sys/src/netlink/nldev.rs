@@ -127,8 +127,8 @@ pub fn fuzz(bytes: &[u8]) {
     let _ = parse_netns_mode(bytes);
 }
 
-#[cfg(test)]
 #[cfg(target_endian = "little")]
+#[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 

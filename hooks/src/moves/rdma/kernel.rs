@@ -65,8 +65,8 @@ pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<NetnsMode>> {
         .find_map(|payload| nldev::parse_netns_mode(payload)))
 }
 
-#[cfg(test)]
 #[cfg(target_endian = "little")]
+#[cfg(test)]
 mod tests {
     use std::cell::RefCell;
     use std::os::fd::AsFd;

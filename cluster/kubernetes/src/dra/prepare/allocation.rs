@@ -141,9 +141,9 @@ fn device(
     }
 }
 
-#[cfg(test)]
 // json! takes references of what it is given.
 #[allow(clippy::needless_pass_by_value)]
+#[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
