@@ -1,7 +1,7 @@
 //! A bundle's `config.json`: read once, then replaced completely or not at all.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::atomic::TempFile;
 use onload_sys::fs::attributes;
-use onload_sys::fs::regular;
+use onload_sys::fs::regular::read_sized;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -118,8 +118,11 @@ impl ConfigFile {
 /// The file of the network namespace that a container joins; `None` if it gets a new one, or the
 /// configuration is gone.
 pub(crate) fn network_namespace(config: &Path) -> Option<PathBuf> {
-    let bytes = regular::read(config, u64::try_from(MAX_BYTES).ok()?).ok()?;
-    let config = OciConfig::parse(&bytes).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(config, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok().filter(Metadata::is_file)?;
+    let size = usize::try_from(metadata.len()).unwrap_or_default();
+    let config = OciConfig::parse(&read_sized(file, size, MAX_BYTES).ok()?).ok()?;
     let paths = config.namespace_paths("network").ok()?;
     let path = PathBuf::from(paths.into_iter().next()?);
     Some(path).filter(|path| path.is_absolute())
