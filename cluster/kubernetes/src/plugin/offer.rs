@@ -85,10 +85,14 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
             }
             Ok(None) => continue,
             Err(error) => {
-                let reason = format!("{error:#}");
-                let is_news = said.is_news(&reason);
                 // It is starting, or away for a while.
                 let is_deaf = error.is::<tonic::transport::Error>();
+                let reason = match is_deaf {
+                    // Each layer of the library says the same again.
+                    true => format!("{error}: {}", error.root_cause()),
+                    false => format!("{error:#}"),
+                };
+                let is_news = said.is_news(&reason);
                 if is_news && is_deaf {
                     tracing::info!(resource = %name, %reason, "not offered; trying again");
                 } else if is_news {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use onload_core::kubernetes_settings::ResourceName;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,11 +37,8 @@ pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName
     let path = directory.join(KUBELET_SOCKET);
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    // Each layer of the library says the same reason again.
-    let channel = endpoint.connect().await.map_err(|error| {
-        let reason = anyhow::Error::from(error);
-        anyhow!("dialling kubelet at {path:?}: {}", reason.root_cause())
-    })?;
+    let channel = endpoint.connect().await;
+    let channel = channel.with_context(|| format!("dialling kubelet at {path:?}"))?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: socket.to_owned(),
