@@ -67,6 +67,7 @@ impl State {
     }
 }
 
+/// What probes and readers of metrics ask.
 #[derive(Clone, Debug)]
 pub struct Daemon {
     pub metrics: Arc<Metrics>,
