@@ -71,8 +71,9 @@ impl Gpus {
         let mut visible = String::new();
         config.each_env(|entry| {
             if let Some((VARIABLE, value)) = entry.split_once('=') {
-                // The last one counts, as to NVIDIA.
-                visible = value.trim_matches(' ').to_owned();
+                // The last one counts, as to NVIDIA. An image says it: of one that is too long no more is kept than shows that.
+                let value = value.trim_matches(' ').chars();
+                visible = value.take(MAX_VALUE_BYTES + 1).collect();
             }
         })?;
         let driver = driver(sysfs);
