@@ -229,6 +229,7 @@ static ROWS: [Row; Class::ALL.len()] = [
         is_on_functions: true,
         is_named_after_function: true,
         pins_memory: true,
+        // The kernel gives an IOMMU group to one process.
         is_exclusive: true,
         is_iommu_group: true,
         is_drawn: true,
@@ -243,6 +244,7 @@ static ROWS: [Row; Class::ALL.len()] = [
         name: "netdev",
         is_on_functions: true,
         is_named_after_function: true,
+        // An interface is in one network namespace.
         is_exclusive: true,
         is_drawn: true,
         ..NOTHING
