@@ -42,7 +42,15 @@ fuzz_target!(|text: &str| {
                 assert!(request.devices.contains_key(&Class::Netdev));
             }
             for limit in request.hugepages_limit.into_iter().flat_map(|asked| asked.value) {
-                assert!(limit.page_size.ends_with('B'));
+                let digits = limit.page_size.trim_end_matches(char::is_alphabetic);
+                let unit = match &limit.page_size[digits.len()..] {
+                    "KB" => 1 << 10,
+                    "MB" => 1 << 20,
+                    "GB" => 1 << 30,
+                    other => panic!("{other}"),
+                };
+                let page: u64 = digits.parse().expect("a number");
+                assert!(limit.limit.is_multiple_of(page * unit));
             }
         }
         Err(error) => {

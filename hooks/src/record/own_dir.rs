@@ -215,6 +215,7 @@ mod tests {
         let mut sweeper = run().lock_if_free();
         let locks = open_private(run(), LOCKS).unwrap();
         let (path, shared) = (dir.path().join(LOCKS), LockMode::Shared);
+        let mut met = false;
         let lock = take_while(
             locks,
             &path,
@@ -224,9 +225,11 @@ mod tests {
             &mut || {
                 sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
                 assert!(!dir.path().join("c1").exists());
+                met = true;
                 true
             },
         );
+        assert!(met, "the sweeper has another lock");
         let own = OwnDir::make(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x").unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());

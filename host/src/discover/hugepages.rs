@@ -230,6 +230,7 @@ pub(super) fn fuzz(text: &str) {
         parse_node(text),
         parse_default_size(text),
         parse_memory(text),
+        parse_mounts_line(text.as_bytes()),
     );
     assert!(unescape(text.as_bytes()).len() <= text.len());
     if let Some(size) = parse_size(text) {

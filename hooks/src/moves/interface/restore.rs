@@ -226,6 +226,7 @@ mod tests {
     use crate::moves::interface::take::{sweep, take};
     use crate::moves::netns::Netns;
     use crate::moves::netns::test_namespace::netns;
+    use crate::moves::rdma::Devices;
 
     /// A host where an interface of a virtual function may be.
     struct Host {
@@ -410,6 +411,7 @@ mod tests {
         };
         let back = |moved: &Moved| Return::new(&leases, &device, moved.clone()).unwrap();
         let first = moved();
+        assert!(Return::<Devices>::new(&leases, &device, first.clone()).is_none());
         assert_eq!(first.rebound, None);
         let function = Function::find(bus.path(), pci()).unwrap();
         make_anew(&host.find(), &back(&first), &function).unwrap();
