@@ -74,3 +74,48 @@ pub fn start(
     let thread = thread::Builder::new().name("surveyor".to_owned());
     thread.spawn(run).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use onload_host::watch::{Damping, Sources};
+
+    use super::*;
+
+    thread_local! {
+        static TOLD: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn watcher() -> io::Result<Watcher> {
+        let now = Damping {
+            quiet: Duration::ZERO,
+            longest: Duration::ZERO,
+        };
+        Watcher::new(Sources {
+            directories: Vec::new(),
+            kernel: false,
+            interval: Duration::ZERO,
+            damping: now,
+        })
+    }
+
+    #[test]
+    fn a_watcher_is_kept_until_it_is_discarded_and_a_failure_is_told_once_until_one_works() {
+        let mut watch = Watch {
+            watcher: None,
+            is_failing: false,
+            untold: |_| TOLD.set(TOLD.get() + 1),
+        };
+        let fails = || Err(io::Error::other("no"));
+        for told in 1..=2 {
+            watch.begin(fails);
+            watch.begin(fails);
+            assert_eq!(TOLD.get(), told);
+            watch.begin(watcher);
+            watch.begin(|| unreachable!("there is one"));
+            watch.wait(Duration::ZERO);
+            watch.discard();
+        }
+    }
+}
