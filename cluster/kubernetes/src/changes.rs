@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use onload_core::class::Class;
 use onload_host::offers::Health;
 
-use crate::resources::Resource;
+use crate::resources::{Device, Resource};
 
 const TOLD: usize = 32;
 
@@ -31,32 +32,35 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
     }
 }
 
+fn by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &Device> {
+    let devices = resource.into_iter().flat_map(|resource| &resource.devices);
+    devices
+        .map(|device| ((device.class, device.name.as_str()), device))
+        .collect()
+}
+
 /// The devices of which others leave another number of slots than before.
 fn held_elsewhere<'a>(
     before: Option<&'a Resource>,
     now: &'a Resource,
 ) -> impl Iterator<Item = (&'a str, u32, &'a str)> {
-    let before = before.into_iter().flat_map(|before| &before.devices);
-    let before: BTreeMap<_, _> = before
-        .map(|device| ((device.class, &device.name), &device.left))
-        .collect();
+    let before = by_name(before);
     now.devices.iter().filter_map(move |device| {
         let (left, reason) = device.left.as_ref().filter(|left| left.0 > 0)?;
-        let before = before.get(&(device.class, &device.name));
-        (before != Some(&&device.left)).then_some((device.name.as_str(), *left, reason.as_str()))
+        let name = device.name.as_str();
+        let before = before.get(&(device.class, name));
+        let is_new = before.is_none_or(|before| before.left != device.left);
+        is_new.then_some((name, *left, reason.as_str()))
     })
 }
 
 /// The devices that became healthy or unhealthy, or are so for another reason. A new one is healthy unless it
 /// is told.
 fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<(&'a str, Option<&'a str>)> {
-    let before = before.into_iter().flat_map(|before| &before.devices);
-    let before: BTreeMap<_, &Health> = before
-        .map(|device| ((device.class, &device.name), &device.health))
-        .collect();
+    let before = by_name(before);
     let changed = now.devices.iter().filter(|device| {
-        let before = before.get(&(device.class, &device.name));
-        *before.unwrap_or(&&Health::Healthy) != &device.health
+        let before = before.get(&(device.class, device.name.as_str()));
+        *before.map_or(&Health::Healthy, |before| &before.health) != device.health
     });
     let lines = changed.map(|device| match &device.health {
         Health::Healthy => (device.name.as_str(), None),
@@ -67,11 +71,9 @@ fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<(&'a str, O
 
 #[cfg(test)]
 mod tests {
-    use onload_core::class::Class;
     use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
-    use crate::resources::Device;
 
     fn with(devices: &[(&str, Option<&str>)]) -> Resource {
         let device = |(name, reason): &(&str, Option<&str>)| Device {
