@@ -385,15 +385,10 @@ fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
 fn classes(snapshot: &Snapshot) -> Vec<Class> {
     let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
     let there: BTreeSet<Class> = offers.map(|offer| offer.class).collect();
-    let pools = snapshot.config.kubernetes.resources.values();
+    let settings = &snapshot.config.kubernetes;
+    let pools = settings.resources.values();
     let named = pools.filter_map(|resource| resource.class);
-    let classes = snapshot
-        .config
-        .kubernetes
-        .classes
-        .as_slice()
-        .iter()
-        .copied();
+    let classes = settings.classes.as_slice().iter().copied();
     let classes: BTreeSet<Class> = classes
         .chain(named)
         .filter(|class| there.contains(class))

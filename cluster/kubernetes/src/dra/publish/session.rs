@@ -338,13 +338,8 @@ impl<'p> Session<'p> {
 
     fn classes(&mut self, snapshot: &Snapshot) -> Vec<Class> {
         let offered = self.publisher.classes.borrow_and_update();
-        let classes = snapshot
-            .config
-            .kubernetes
-            .classes
-            .as_slice()
-            .iter()
-            .copied();
+        let settings = &snapshot.config.kubernetes;
+        let classes = settings.classes.as_slice().iter().copied();
         classes.filter(|class| offered.contains(class)).collect()
     }
 
