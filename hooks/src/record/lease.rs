@@ -192,10 +192,11 @@ impl Pools for Keeper<'_> {
             let devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
             return Ok(Reserved { token, devices });
         }
-        let mut wishes = wanted.wishes.to_vec();
-        if !wanted.named.is_empty() {
-            wishes = all_wishes(wanted, &self.host.settings()?.config.leases);
-        }
+        let wishes = if wanted.named.is_empty() {
+            wanted.wishes.to_vec()
+        } else {
+            all_wishes(wanted, &self.host.settings()?.config.leases)
+        };
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
             token: token.clone(),
