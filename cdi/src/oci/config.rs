@@ -720,12 +720,13 @@ impl OciConfig {
         self.in_linux(|linux| linux.read("cgroupsPath"))
     }
 
-    /// `linux.mountLabel`: the label of SELinux for the container's files.
+    /// `linux.mountLabel`: the label of SELinux for the container's files; an empty one is none.
     ///
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn mount_label(&self) -> Result<Option<String>, OciConfigError> {
-        self.in_linux(|linux| linux.read("mountLabel"))
+        let label: Option<String> = self.in_linux(|linux| linux.read("mountLabel"))?;
+        Ok(label.filter(|label| !label.is_empty()))
     }
 
     /// `linux.resources.cpu.cpus` and `linux.resources.cpu.mems`; an empty one is none.

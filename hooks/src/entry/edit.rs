@@ -74,7 +74,7 @@ fn write_host_file(
     };
     let write = || {
         let dir = OwnDir::open(&own.id, entry_point, host)?;
-        dir.write(MERGED, &own.bytes)
+        dir.write(MERGED, &own.bytes, own.label.as_deref())
             .inspect_err(|_| dir.give_up(&own.id))?;
         Ok(dir.warning)
     };

@@ -116,7 +116,7 @@ impl Inspection<'_> {
 
     /// A file of the container's directory on the host, to be mounted read-only.
     fn own_file(&self, own: &OwnDir, name: &str, target: &str, text: &str) -> Result<OwnedFd> {
-        own.write(name, text.as_bytes())?;
+        own.write(name, text.as_bytes(), self.label.as_deref())?;
         let bind = Bind {
             source: name.into(),
             target: target.into(),
@@ -139,9 +139,9 @@ impl Inspection<'_> {
         Ok(tree)
     }
 
-    /// Checks that the node about to be mounted is the one that was checked before. If the container's
-    /// user could not open it, a node that this user owns is mounted instead, since the host's keeps its
-    /// mode and owner.
+    /// Checks that the node about to be mounted is the one that was checked before. If the container
+    /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead, since the
+    /// host's keeps its mode, owner and label.
     fn node(&self, tree: OwnedFd, bind: &Bind, wanted: Numbers) -> Result<OwnedFd> {
         let path = &bind.source;
         let stat =
@@ -152,20 +152,23 @@ impl Inspection<'_> {
                 self.plan.keys
             );
         }
-        if !self.needs_own_node(bind, stat.st_mode) {
+        let owner = if self.needs_own_node(bind, stat.st_mode) {
+            (self.own_user.uid, self.own_user.gid)
+        } else if self.label.is_some() {
+            (stat.st_uid, stat.st_gid)
+        } else {
             return Ok(tree);
-        }
-        self.own_node(&stat, bind)
+        };
+        self.own_node(&stat, owner, bind)
             .map_err(self.failed(|| format!("making a node like {path:?} of the host")))
     }
 
-    /// A node of the same device for the container's user, on a file system that holds nothing else.
-    fn own_node(&self, like: &Stat, bind: &Bind) -> Result<OwnedFd, Errno> {
+    /// A node of the same device with the container's label, on a file system that holds nothing else.
+    fn own_node(&self, like: &Stat, (uid, gid): (u32, u32), bind: &Bind) -> Result<OwnedFd, Errno> {
         let nodes = mount_api::tmpfs(self.label.as_deref())?;
         let name = Path::new("node");
         let mode = Mode::from_raw_mode(like.st_mode & 0o777);
         mknodat(&nodes, name, FileType::CharacterDevice, mode, like.st_rdev)?;
-        let (uid, gid) = (self.own_user.uid, self.own_user.gid);
         let (uid, gid) = (Uid::from_raw_unchecked(uid), Gid::from_raw_unchecked(gid));
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         chownat(&nodes, name, Some(uid), Some(gid), flags)?;

@@ -85,10 +85,7 @@ impl<'a> Inspection<'a> {
             bundle: &state.bundle,
             user: init.root_user()?,
             own_user: config.user().context(CONFIG_JSON)?,
-            label: config
-                .mount_label()
-                .context(CONFIG_JSON)?
-                .filter(|label| !label.is_empty()),
+            label: config.mount_label().context(CONFIG_JSON)?,
             device_cgroup: None,
             namespace,
             root_path,

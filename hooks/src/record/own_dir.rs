@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onload_core::container_id::ContainerId;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use onload_sys::error::{Context as _, Result};
-use onload_sys::fs::atomic::write_atomic;
+use onload_sys::fs::atomic::{TempFile, WriteError};
+use onload_sys::fs::attributes::set_label;
 use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
@@ -146,11 +147,19 @@ impl OwnDir {
         self.run.lock(LockMode::Exclusive, self.patience).ok()
     }
 
-    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let written = write_atomic(&self.dir, OsStr::new(name), bytes, 0o644);
-        written
-            .map_err(|error| error.source)
-            .with_context(|| writing(&self.path.join(name)))
+    /// Writes a file that is mounted in the container, and gives it the label of SELinux that the container's files have.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8], label: Option<&str>) -> Result<()> {
+        let cause = |error: WriteError| error.source;
+        let write = || -> io::Result<()> {
+            let mut file =
+                TempFile::create(self.dir.as_fd(), OsStr::new(name), 0o644).map_err(cause)?;
+            file.write(bytes).map_err(cause)?;
+            if let Some(label) = label {
+                set_label(file.file(), label)?;
+            }
+            file.commit().map_err(cause)
+        };
+        write().with_context(|| writing(&self.path.join(name)))
     }
 
     /// Appends to a file in it, which may be mounted in the container.
@@ -231,7 +240,7 @@ mod tests {
         );
         assert!(met, "the sweeper has another lock");
         let own = OwnDir::make(run(), &id, lock).unwrap();
-        own.write("ld.so.preload", b"x").unwrap();
+        own.write("ld.so.preload", b"x", None).unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());
     }
 
@@ -297,6 +306,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_reads_has_the_label_of_its_files() {
+        if !onload_test_needs::root("labelling a file") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::find(dir.path()).unwrap().unwrap();
+        let lock = run.lock(LockMode::Shared, Duration::ZERO);
+        let own = OwnDir::make(run, &"c1".parse().unwrap(), lock).unwrap();
+        let label = "system_u:object_r:container_file_t:s0:c40,c987";
+        own.write("ld.so.preload", b"x", Some(label)).unwrap();
+        let mut found = [0; 100];
+        let path = dir.path().join("c1/ld.so.preload");
+        let length = rustix::fs::getxattr(path, "security.selinux", &mut found[..]).unwrap();
+        assert_eq!(&found[..length], label.as_bytes());
+    }
+
+    #[test]
     fn a_stranger_s_lock_costs_a_start_a_line_and_no_more() {
         let dir = tempfile::tempdir().unwrap();
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
@@ -305,7 +331,7 @@ mod tests {
         let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
         let line = own.warning.clone().unwrap();
         assert!(own.lock.is_none() && line.contains("holds it"), "{line}");
-        own.write("ld.so.preload", b"x").unwrap();
+        own.write("ld.so.preload", b"x", None).unwrap();
         drop(stranger);
     }
 }

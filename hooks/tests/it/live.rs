@@ -316,6 +316,29 @@ fn a_container_s_own_node_is_another_than_the_host_s() {
     prints(&sandbox, &script, expected);
 }
 
+/// SELinux forbids containers the label of the host's node, `device_t`.
+#[test]
+fn a_container_with_a_label_of_selinux_gets_a_node_of_its_own() {
+    let Some(sandbox) = host() else { return };
+    sandbox.chmod("/dev/onload", 0o640);
+    let mut config = nic(GOES_ON);
+    let label = "system_u:object_r:container_file_t:s0:c40,c987";
+    config["linux"]["mountLabel"] = json!(label);
+    // A kernel without SELinux refuses a tmpfs with a label.
+    let mounts = config["mounts"].as_array_mut().unwrap();
+    mounts.retain(|mount| mount["type"] != "tmpfs");
+    sandbox.bundle(&config);
+    let id = unique("c");
+    let look = format!(
+        "p=$($r state {id} | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'); n=/proc/$p/root/dev/onload
+         stat -c '%a %u:%g %t:%T' $n
+         test $(stat -c %d $n) != $(stat -c %d /dev/onload) && echo another"
+    );
+    let output = sandbox.script(&while_it_runs(RUNC, &id, &look), b"");
+    let expected = "640 0:0 1:b\nanother\n";
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+}
+
 #[test]
 fn a_node_that_is_root_s_alone_is_refused_to_a_user_namespace() {
     let Some((sandbox, mut config)) = closed_node() else {

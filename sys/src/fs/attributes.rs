@@ -48,3 +48,11 @@ pub fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
     label.truncate(length);
     fsetxattr(new, LABEL, &label, XattrFlags::empty())
 }
+
+/// Gives a file a label of SELinux, if the file system has labels.
+pub fn set_label(file: &File, label: &str) -> Result<(), Errno> {
+    match fsetxattr(file, LABEL, label.as_bytes(), XattrFlags::empty()) {
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        set => set,
+    }
+}

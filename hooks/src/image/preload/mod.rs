@@ -43,6 +43,8 @@ pub(crate) enum ListProblem {
 pub struct HostFile {
     pub id: ContainerId,
     pub bytes: Vec<u8>,
+    /// What SELinux calls the container's files.
+    pub label: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,7 +219,7 @@ fn by_file(
         if let Some((id, path)) = merged
             && source == path
         {
-            applied.file = Some(merged_list(id, &own_list()?));
+            applied.file = Some(merged_list(id, &own_list()?, config)?);
             return Ok(());
         }
         return Err(not_merged(ListProblem::OwnMount));
@@ -244,7 +246,7 @@ fn by_file(
             );
         };
         mount.host_path = path;
-        applied.file = Some(merged_list(id, &own));
+        applied.file = Some(merged_list(id, &own, config)?);
         let mut hooks = vec![cleanup(now.settings)];
         drop_held_hooks(&mut hooks, config).map_err(of_config)?;
         edits.hooks.append(&mut hooks);
@@ -270,11 +272,12 @@ fn not_merged(problem: ListProblem) -> Error {
     }
 }
 
-fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
-    HostFile {
+fn merged_list(id: &ContainerId, own: &[String], config: &OciConfig) -> Result<HostFile> {
+    Ok(HostFile {
         id: id.clone(),
         bytes: list(LIBRARY, own).into_bytes(),
-    }
+        label: config.mount_label().map_err(of_config)?,
+    })
 }
 
 /// A list that begins with `library`, followed by the image's own entries.
