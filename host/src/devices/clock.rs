@@ -4,9 +4,10 @@ use onload_core::class::Class;
 use onload_core::expect::Expected;
 
 use super::attributes::{Attributes, text};
-use super::device::{Device, DeviceNode};
+use super::device::Device;
 use super::places::Places;
 use crate::discover::clock::Clock;
+use crate::discover::node::DeviceNode;
 
 fn clocks<'i>(class: Class, places: &Places<'i>) -> &'i [Clock] {
     match class {
@@ -23,7 +24,10 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
         let device = Device {
             interfaces: clock.nic.iter().cloned().collect(),
             link_layers: link_layer.collect(),
-            nodes: vec![DeviceNode::own(&clock.node, expected.into_iter().collect())],
+            nodes: vec![DeviceNode::own(
+                clock.node.clone(),
+                expected.into_iter().collect(),
+            )],
             read: Some(at),
             ..Device::new(class, &clock.name)?
         };

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
-use onload_core::expect::Expected;
 use onload_core::lease::{Lease, held};
 use onload_core::select::LinkLayer;
 use onload_core::vf::VfConfig;
@@ -14,7 +13,7 @@ use onload_sys::text::Listed;
 use serde::Serialize;
 
 use super::attributes::Attributes;
-use crate::discover::node::Node;
+use crate::discover::node::DeviceNode;
 
 /// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface goes by that name.
 pub const LOOPBACK: &str = "loopback";
@@ -60,16 +59,6 @@ pub struct Device {
     pub leases: Vec<Held>,
 }
 
-/// A node of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceNode {
-    pub node: Node,
-    /// What has to be behind it: a device each of those that it is the node of.
-    pub expected: Vec<Expected>,
-    /// Whether it exists once per host, for whichever device.
-    pub is_shared: bool,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
     Exclusive,
@@ -99,26 +88,6 @@ pub struct NearGpu {
     pub gpu: PciAddress,
     /// At least one.
     pub rdma: Vec<String>,
-}
-
-impl DeviceNode {
-    pub(crate) fn own(node: &Node, expected: Vec<Expected>) -> Arc<Self> {
-        Arc::new(DeviceNode {
-            node: node.clone(),
-            expected,
-            is_shared: false,
-        })
-    }
-
-    /// One that its driver has once per host.
-    pub(crate) fn shared(node: &Node) -> Arc<Self> {
-        let name = node.path.rsplit('/').next().unwrap_or_default();
-        Arc::new(DeviceNode {
-            node: node.clone(),
-            expected: Expected::driver_node(name).into_iter().collect(),
-            is_shared: true,
-        })
-    }
 }
 
 impl Health {

@@ -1,6 +1,7 @@
 //! What a host has: the result of discovery, and the object that `discover --format json` prints.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::drain::Drain;
@@ -16,7 +17,7 @@ use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
 use crate::discover::netdev::NetDevice;
 use crate::discover::nic::{Elsewhere, Nic};
-use crate::discover::node::Node;
+use crate::discover::node::DeviceNode;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::Onload;
 use crate::discover::pci::PciFunctions;
@@ -40,7 +41,7 @@ pub struct Inventory {
     pub vfio: Vec<VfioDevice>,
     /// The nodes of a virtual interface that come with each of them.
     #[serde(skip)]
-    pub vhost_net: Vec<Node>,
+    pub vhost_net: Vec<Arc<DeviceNode>>,
     pub hugepages: Vec<Hugepages>,
     /// Interfaces that may move into a container.
     pub netdevs: Vec<Netdev>,

@@ -1,12 +1,10 @@
 //! The classes nic, nic-plain, nic-nodes and zf: interfaces that Onload or TCPDirect accelerates.
 
-use std::sync::Arc;
-
 use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
-use super::device::{Device, DeviceNode, Health, LOOPBACK};
+use super::device::{Device, Health, LOOPBACK};
 use super::moving::{HELD, RETURNING};
 use super::places::{Places, link_layer};
 
@@ -24,7 +22,6 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let Some(nodes) = nodes else {
         return Vec::new();
     };
-    let nodes: Vec<Arc<DeviceNode>> = nodes.iter().map(DeviceNode::shared).collect();
     let nics = inventory.nics.iter().enumerate();
     let nics = nics.filter(|(_, nic)| !is_zf || nic.datapath.has_tcpdirect());
     let nics = nics.filter_map(|(at, nic)| {
@@ -42,7 +39,10 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let mut made: Vec<Device> = nics.collect();
     if !is_zf {
         let loopback = Device::new(class, LOOPBACK);
-        made.extend(loopback.map(|device| Device { nodes, ..device }));
+        made.extend(loopback.map(|device| Device {
+            nodes: nodes.clone(),
+            ..device
+        }));
     }
     made
 }

@@ -31,7 +31,7 @@ impl<'i> Places<'i> {
     pub(crate) fn of(inventory: &'i Inventory) -> Places<'i> {
         let mut groups: BTreeMap<u32, usize> = BTreeMap::new();
         for device in inventory.vfio.iter().filter(|device| device.viable) {
-            *groups.entry(device.iommu_group).or_default() += device.functions.len();
+            *groups.entry(device.iommu_group).or_default() += 1 + device.aliases.len();
         }
         let indexes = inventory.functions.iter().flat_map(|parent| {
             let children = parent.virtual_functions.iter();

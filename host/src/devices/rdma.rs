@@ -1,32 +1,22 @@
 //! The class rdma.
 
-use std::sync::Arc;
-
 use onload_core::class::Class;
-use onload_core::expect::Expected;
 use onload_sys::text::digits;
 
 use super::attributes::{Attributes, count, int, text, version};
-use super::device::{Device, DeviceNode, Health};
+use super::device::{Device, Health};
 use super::places::Places;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let all = &places.inventory.rdma;
-    let mut managers = all
-        .iter()
-        .filter_map(|device| device.connection_manager.as_ref());
-    let manager = managers.next().map(DeviceNode::shared);
-    let made = all.iter().enumerate().filter_map(|(at, device)| {
+    let all = places.inventory.rdma.iter().enumerate();
+    let made = all.filter_map(|(at, device)| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
-        let manager = manager
-            .as_ref()
-            .filter(|_| device.connection_manager.is_some());
         let made = Device {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
-            nodes: own_nodes(device).chain(manager.cloned()).collect(),
+            nodes: device.nodes.clone(),
             health: Health::of(trouble(&device.ports)),
             read: Some(at),
             ..Device::new(class, &device.device)?
@@ -34,15 +24,6 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
         Some(places.put(made, device.pci_address))
     });
     made.collect()
-}
-
-fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = Arc<DeviceNode>> {
-    let verbs = device.verbs.iter().map(|node| (&device.name, node));
-    let management = device.management.iter().map(|(name, node)| (name, node));
-    verbs.chain(management).map(|(ibdev, node)| {
-        let (ibdev, pci) = (ibdev.clone(), device.pci_address);
-        DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
-    })
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {

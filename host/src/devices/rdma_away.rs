@@ -58,9 +58,6 @@ fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaD
         ports: Vec::new(),
         nodes: Vec::new(),
         device: listed.device.name.to_string(),
-        verbs: Vec::new(),
-        management: Vec::new(),
-        connection_manager: None,
     }
 }
 

@@ -2,9 +2,11 @@
 //! the hook of a container compares with sysfs too.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use onload_core::expect::{DriverNode, Listed};
+use onload_core::expect::{DriverNode, Expected, Listed};
 use onload_sys::numbers::Numbers;
+use serde::Serializer;
 
 use crate::discover::probe::Probe;
 use crate::host::{self, DeviceKind};
@@ -17,6 +19,43 @@ const ANEW: &str = "remove it and load its driver anew";
 pub struct Node {
     pub path: String,
     pub numbers: Numbers,
+}
+
+/// A node that is offered. Thousands of devices may have one that exists once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceNode {
+    pub node: Node,
+    /// What has to be behind it: a device each of those that it is the node of.
+    pub expected: Vec<Expected>,
+    /// Whether it exists once per host, for whichever device.
+    pub is_shared: bool,
+}
+
+impl DeviceNode {
+    pub(crate) fn own(node: Node, expected: Vec<Expected>) -> Arc<Self> {
+        Arc::new(DeviceNode {
+            node,
+            expected,
+            is_shared: false,
+        })
+    }
+
+    /// One that its driver has once per host.
+    pub(crate) fn shared(node: Node) -> Arc<Self> {
+        let name = node.path.rsplit('/').next().unwrap_or_default();
+        Arc::new(DeviceNode {
+            expected: Expected::driver_node(name).into_iter().collect(),
+            node,
+            is_shared: true,
+        })
+    }
+}
+
+pub(crate) fn paths<S: Serializer>(
+    nodes: &[Arc<DeviceNode>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(nodes.iter().map(|node| &node.node.path))
 }
 
 impl Node {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::config::Cdi;
@@ -9,7 +10,7 @@ use onload_core::onload::LIBRARY;
 use onload_sys::elf::GlibcVersion;
 use serde::{Serialize, Serializer};
 
-use crate::discover::node::Node;
+use crate::discover::node::{DeviceNode, Node};
 use crate::discover::not_offered::{NotOffered, Subject};
 use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
@@ -55,7 +56,7 @@ pub struct Onload {
     pub profiles: Vec<Profile>,
     /// Its nodes; empty if one is missing and Onload is therefore not offered.
     #[serde(skip)]
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Arc<DeviceNode>>,
     #[serde(skip)]
     pub profile_dir: Option<PathBuf>,
     #[serde(skip)]
@@ -104,16 +105,17 @@ struct Library {
 
 /// By name; the error says why a node cannot be offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
+pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<DeviceNode>, String>>);
 
 impl DriverNodes {
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
-        DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
+        let found = nodes.map(|name| (name, find_node(probe, name).map(DeviceNode::shared)));
+        DriverNodes(found.collect())
     }
 
     /// The error is that of the first node that cannot be offered.
-    pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
+    pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Arc<DeviceNode>>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
     }
@@ -337,7 +339,7 @@ fn release(text: &[u8]) -> Option<String> {
 }
 
 fn obstacle(
-    nodes: &Result<Vec<Node>, String>,
+    nodes: &Result<Vec<Arc<DeviceNode>>, String>,
     driver: &DriverVersion,
     library: Option<&Library>,
     unread: Option<&str>,

@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
+use onload_core::expect::Expected;
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::digits;
@@ -14,7 +16,7 @@ use serde::Serialize;
 
 use crate::discover::names::Names;
 use crate::discover::netdev::{NetDevice, by_function};
-use crate::discover::node::Node;
+use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
@@ -44,17 +46,11 @@ pub struct RdmaDevice {
     pub transport: Option<&'static str>,
     pub netdevs: Vec<String>,
     pub ports: Vec<RdmaPort>,
-    pub nodes: Vec<String>,
+    /// Its own, the connection manager if the host has it, and those for management that are offered: its own, and
+    /// those of devices on the same function that libibumad uses with this one.
+    #[serde(serialize_with = "paths")]
+    pub nodes: Vec<Arc<DeviceNode>>,
     pub device: String,
-    #[serde(skip)]
-    pub verbs: Vec<Node>,
-    /// The nodes for management that are offered, each with the name of its device: its own, and those of devices on
-    /// the same function that libibumad uses with this one.
-    #[serde(skip)]
-    pub management: Vec<(String, Node)>,
-    /// The connection manager shared by all devices, if the host has it.
-    #[serde(skip)]
-    pub connection_manager: Option<Node>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -112,20 +108,18 @@ fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
     })
 }
 
-fn without_management(probe: &Probe<'_>, device: RdmaDevice) -> RdmaDevice {
-    let nodes = device.management.iter();
-    let left_out: BTreeSet<String> = nodes.map(|(_, node)| node.path.clone()).collect();
-    for path in &left_out {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let reason = "for management, which in netns mode exclusive no container is given; nothing can be done";
-        probe.refuse(NotOffered::new(Class::Rdma, name, reason));
-    }
-    let nodes = device.nodes.into_iter();
-    RdmaDevice {
-        nodes: nodes.filter(|path| !left_out.contains(path)).collect(),
-        management: Vec::new(),
-        ..device
-    }
+fn without_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
+    let reason =
+        "for management, which in netns mode exclusive no container is given; nothing can be done";
+    device.nodes.retain(|node| {
+        let name = node.node.path.rsplit('/').next().unwrap_or_default();
+        let is_kept = matches!(parse_role(name), Some(Role::Verbs) | None);
+        if !is_kept {
+            probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+        }
+        is_kept
+    });
+    device
 }
 
 pub(crate) fn read(
@@ -146,7 +140,7 @@ pub(crate) fn read(
         by_function: by_function(interfaces),
         by_guid: by_guid(interfaces),
         config,
-        connection_manager: connection_manager(probe),
+        connection_manager: connection_manager(probe).map(DeviceNode::shared),
     };
     let mut names = Names::default();
     let mut devices = Vec::new();
@@ -384,6 +378,11 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
     ))
 }
 
+fn device_node(node: Node, ibdev: &str, pci: Option<PciAddress>) -> Arc<DeviceNode> {
+    let ibdev = ibdev.to_owned();
+    DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
+}
+
 fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
     let device = Path::new("/sys/class/misc/rdma_cm");
     let found = Node::find(probe, CONNECTION_MANAGER, device);
@@ -408,7 +407,7 @@ struct Surroundings<'p, 'h, 'f> {
     by_function: BTreeMap<PciAddress, Vec<&'f NetDevice>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f Discover,
-    connection_manager: Option<Node>,
+    connection_manager: Option<Arc<DeviceNode>>,
 }
 
 impl Surroundings<'_, '_, '_> {
@@ -429,8 +428,9 @@ impl Surroundings<'_, '_, '_> {
         let ports = self.read_ports(place);
         let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
         let function = place.pci.and_then(|pci| self.functions.get(pci));
-        let shared = self.connection_manager.iter();
-        let nodes = verbs.iter().chain(shared).map(|node| node.path.clone());
+        let verbs = verbs.into_iter();
+        let verbs = verbs.map(|node| device_node(node, name, place.pci));
+        let nodes = verbs.chain(self.connection_manager.clone());
         RdmaDevice {
             pci_address: place.pci,
             numa_node: function.and_then(|function| function.numa_node),
@@ -440,9 +440,6 @@ impl Surroundings<'_, '_, '_> {
             netdevs: netdevs.into_iter().cloned().collect(),
             nodes: nodes.collect(),
             device,
-            verbs,
-            management: Vec::new(),
-            connection_manager: self.connection_manager.clone(),
             ports,
             name: name.to_owned(),
         }
@@ -466,8 +463,8 @@ impl Surroundings<'_, '_, '_> {
             for found in find_nodes(self.probe, own, role) {
                 match found {
                     Ok(node) => {
-                        device.nodes.push(node.path.clone());
-                        device.management.push((owner.to_owned(), node));
+                        let node = device_node(node, owner, device.pci_address);
+                        device.nodes.push(node);
                     }
                     Err(reason) => self.probe.warn(format!("rdma {owner}: left out: {reason}")),
                 }
@@ -703,6 +700,23 @@ mod tests {
         directory
     }
 
+    fn paths_of(device: &RdmaDevice) -> Vec<&str> {
+        let nodes = device.nodes.iter();
+        nodes.map(|node| node.node.path.as_str()).collect()
+    }
+
+    /// The devices behind the nodes for management.
+    fn management_of(device: &RdmaDevice) -> Vec<String> {
+        let nodes = device.nodes.iter();
+        let nodes = nodes.filter(|of| of.node.path.contains("mad"));
+        let expected = nodes.flat_map(|of| &of.expected);
+        let owners = expected.filter_map(|expected| match expected {
+            Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
+            _ => None,
+        });
+        owners.collect()
+    }
+
     /// A device on a function, with one Ethernet port, and its uverbs.
     fn device(tree: &Tree, function: &str, name: &str, uverbs: u32) -> String {
         let device = tree.class_device("infiniband", function, name, &HCA);
@@ -751,7 +765,7 @@ mod tests {
         );
         let open = look(&tree.host(), &generous());
         assert_eq!(
-            open.devices[0].nodes[2..],
+            paths_of(&open.devices[0])[2..],
             ["/dev/infiniband/umad0", "/dev/infiniband/issm0"]
         );
         assert_eq!(open.reasons(), [""; 0]);
@@ -789,8 +803,8 @@ mod tests {
         let found = look(&tree.host(), &generous());
         assert_eq!(found.devices.len(), 1);
         assert_eq!(found.devices[0].name, "mlx5_0");
-        let mut management = found.devices[0].management.iter();
-        assert!(management.all(|(owner, _)| owner == "smi1"));
+        let owners = management_of(&found.devices[0]);
+        assert!(owners.iter().all(|owner| owner == "smi1"));
         assert_eq!(
             found.reasons(),
             [
@@ -807,8 +821,8 @@ mod tests {
         device(&tree, &function, "mlx5_0", 1);
         device(&tree, &function, "mlx5_1", 0);
         let found = look_at(&tree);
-        assert_eq!(found.devices[0].nodes[0], "/dev/infiniband/uverbs1");
-        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs0");
+        assert_eq!(paths_of(&found.devices[0])[0], "/dev/infiniband/uverbs1");
+        assert_eq!(paths_of(&found.devices[1])[0], "/dev/infiniband/uverbs0");
     }
 
     #[test]
@@ -887,8 +901,8 @@ mod tests {
         device(&tree, &first, "mlx5_0", 7);
         device(&tree, &second, "mlx5_7", 0);
         let found = look_at(&tree);
-        assert_eq!(found.devices[0].nodes[0], "/dev/infiniband/uverbs7");
-        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs0");
+        assert_eq!(paths_of(&found.devices[0])[0], "/dev/infiniband/uverbs7");
+        assert_eq!(paths_of(&found.devices[1])[0], "/dev/infiniband/uverbs0");
     }
 
     #[test]
@@ -902,7 +916,7 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices[0].name, "qib0");
         assert!(found.devices[0].pci_address.is_some());
-        assert_eq!(found.devices[0].nodes[0], "/dev/infiniband/uverbs0");
+        assert_eq!(paths_of(&found.devices[0])[0], "/dev/infiniband/uverbs0");
     }
 
     #[test]
@@ -981,7 +995,7 @@ mod tests {
         let tree = Tree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         let found = look_at(&tree);
-        assert_eq!(found.devices[0].nodes, ["/dev/infiniband/uverbs0"]);
+        assert_eq!(paths_of(&found.devices[0]), ["/dev/infiniband/uverbs0"]);
         assert!(
             found.warnings[0].contains("/dev/infiniband/rdma_cm does not exist"),
             "{:?}",
@@ -1051,24 +1065,23 @@ mod tests {
             ..Discover::default()
         };
         let found = look(&with_planes().host(), &config);
-        let nodes = |index: usize| found.devices[index].nodes.join(" ");
+        let nodes = |index: usize| paths_of(&found.devices[index]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 umad1 umad2";
         assert_eq!(nodes(0).replace("/dev/infiniband/", ""), wanted);
         let wanted = "uverbs1 rdma_cm umad10 umad11 umad12";
         assert_eq!(nodes(1).replace("/dev/infiniband/", ""), wanted);
-        let management = found.devices[1].management.iter();
-        let owners: Vec<&str> = management.map(|(owner, _)| owner.as_str()).collect();
+        let owners = management_of(&found.devices[1]);
         assert_eq!(owners, ["mlx5_1", "smi1", "smi1"]);
     }
 
     #[test]
     fn issm_of_a_companion_comes_only_where_issm_is_offered() {
         let found = look(&with_planes().host(), &generous());
-        let nodes = found.devices[0].nodes.join(" ");
+        let nodes = paths_of(&found.devices[0]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 issm0 umad1 umad2 issm1 issm2";
         assert_eq!(nodes.replace("/dev/infiniband/", ""), wanted);
         let found = look_at(&with_planes());
-        let nodes = found.devices[0].nodes.join(" ");
+        let nodes = paths_of(&found.devices[0]).join(" ");
         assert_eq!(nodes.replace("/dev/infiniband/", ""), "uverbs0 rdma_cm");
     }
 
@@ -1133,7 +1146,7 @@ mod tests {
         assert!(!devices.is_empty());
         for device in &devices {
             assert!(device.pci_address.is_some());
-            assert!(device.nodes.iter().all(|node| !node.contains("umad")));
+            assert!(!paths_of(device).join(" ").contains("umad"));
         }
         let mut management = not_offered.iter();
         assert!(management.any(|one| one.name.starts_with("umad")));

@@ -1,13 +1,14 @@
 //! TCPDirect: its libraries and tools, which rely on Onload's device nodes.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::config::Cdi;
 use serde::Serialize;
 
 use crate::discover::nic::Nic;
-use crate::discover::node::Node;
+use crate::discover::node::DeviceNode;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::{
     DriverNodes, another_copy, is_shared_object, read_tools, tool_names,
@@ -29,7 +30,7 @@ pub struct TcpDirect {
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
     #[serde(skip)]
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Arc<DeviceNode>>,
     #[serde(skip)]
     pub installation: Installation,
     /// Machine of the library, `e_machine` of its ELF header.
@@ -103,7 +104,7 @@ fn find_nodes(
     nodes: &DriverNodes,
     installation: &Installation,
     content: &[u8],
-) -> Result<Vec<Node>, String> {
+) -> Result<Vec<Arc<DeviceNode>>, String> {
     let has = |name: &str| installation.libraries.iter().any(|library| library == name);
     let wants_control_plane = memchr::memmem::find(content, CONTROL_PLANE.as_bytes()).is_some();
     if wants_control_plane && !has(CONTROL_PLANE) {

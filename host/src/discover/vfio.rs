@@ -4,14 +4,16 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::config::Discover;
+use onload_core::expect::Expected;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::counted;
 use serde::Serialize;
 
-use crate::discover::node::Node;
+use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
@@ -36,21 +38,14 @@ pub struct VfioDevice {
     /// Whether the kernel gives the group to user space. Only then is it offered.
     pub viable: bool,
     /// The nodes that are offered; empty if the group is not viable.
-    pub nodes: Vec<String>,
+    #[serde(serialize_with = "paths")]
+    pub nodes: Vec<Arc<DeviceNode>>,
     /// The other functions of the group that a vfio driver holds: they come with this one.
     pub aliases: Vec<PciAddress>,
     pub driver: Option<String>,
     pub physical_function: Option<PciAddress>,
     /// No IOMMU protects the host's memory from the function.
     pub noiommu: bool,
-    /// The nodes among them that exist once per host: the container of groups, iommufd.
-    #[serde(skip)]
-    pub shared_nodes: Vec<Node>,
-    /// The node of the group, if that is what is offered.
-    #[serde(skip)]
-    pub group_node: Option<Node>,
-    #[serde(skip)]
-    pub functions: Vec<(PciAddress, Option<Node>)>,
 }
 
 /// Reads every function that a vfio driver holds, sorted by address. Virtual functions, and network
@@ -81,7 +76,8 @@ pub(crate) fn read(
         config,
         children: children(functions),
         members: members(functions),
-        container: Node::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio")),
+        container: Node::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
+            .map(DeviceNode::shared),
         iommufd: iommufd(probe),
         iommufd_missing: Cell::new(false),
     };
@@ -192,10 +188,11 @@ fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
 }
 
 /// iommufd, if the kernel has it. It is needed only if devices have nodes of their own.
-fn iommufd(probe: &Probe<'_>) -> Option<Node> {
+fn iommufd(probe: &Probe<'_>) -> Option<Arc<DeviceNode>> {
     probe.device_node(IOMMUFD)?;
     let found = Node::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
-    found.map_err(|reason| probe.warn(reason)).ok()
+    let found = found.map_err(|reason| probe.warn(reason)).ok();
+    found.map(DeviceNode::shared)
 }
 
 struct Surroundings<'p, 'h> {
@@ -204,8 +201,8 @@ struct Surroundings<'p, 'h> {
     config: &'p Discover,
     children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
-    container: Result<Node, String>,
-    iommufd: Option<Node>,
+    container: Result<Arc<DeviceNode>, String>,
+    iommufd: Option<Arc<DeviceNode>>,
     /// A device has its own node, which is useless without iommufd.
     iommufd_missing: Cell<bool>,
 }
@@ -234,8 +231,8 @@ impl Surroundings<'_, '_> {
     fn offer(&self, group: &Group, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, String> {
         self.check_parents(held)?;
         let own = self.own_nodes(held);
-        let offered = match self.group_node(group) {
-            Ok((node, container)) => vec![self.by_group(group, held, node, &container, own)],
+        let offered = match self.group_nodes(group, held) {
+            Ok(nodes) => vec![self.by_group(group, held, nodes, own)],
             Err(reason) => self.by_function(group, held, own).ok_or(reason)?,
         };
         if group.noiommu {
@@ -316,15 +313,17 @@ impl Surroundings<'_, '_> {
     }
 
     /// The functions' own nodes; empty unless each function has one and iommufd is there.
-    fn own_nodes(&self, held: &[&PciFunction]) -> BTreeMap<PciAddress, Node> {
-        let nodes: Option<BTreeMap<_, _>> = held
-            .iter()
-            .map(|function| Some((function.address, self.own_node(function)?)))
-            .collect();
-        let nodes = nodes.unwrap_or_default();
+    fn own_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<DeviceNode>> {
+        let nodes = held.iter().map(|function| {
+            let expected = vec![Expected::Vfio {
+                pci: function.address,
+            }];
+            Some(DeviceNode::own(self.own_node(function)?, expected))
+        });
+        let nodes: Vec<_> = nodes.collect::<Option<_>>().unwrap_or_default();
         if !nodes.is_empty() && self.iommufd.is_none() {
             self.iommufd_missing.set(true);
-            return BTreeMap::new();
+            return Vec::new();
         }
         nodes
     }
@@ -347,8 +346,13 @@ impl Surroundings<'_, '_> {
         .ok()
     }
 
-    /// The node of a group, and that of the container, which its user needs too.
-    fn group_node(&self, group: &Group) -> Result<(Node, Node), String> {
+    /// The node of the container, which the user of a group needs too, and that of the group, behind which is each of
+    /// its functions.
+    fn group_nodes(
+        &self,
+        group: &Group,
+        held: &[&PciFunction],
+    ) -> Result<Vec<Arc<DeviceNode>>, String> {
         let prefix = if group.noiommu { "noiommu-" } else { "" };
         let name = format!("{prefix}{}", group.number);
         let node = Node::find(
@@ -356,30 +360,25 @@ impl Surroundings<'_, '_> {
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
-        Ok((node, self.container.clone()?))
+        let expected = held.iter().map(|function| Expected::Vfio {
+            pci: function.address,
+        });
+        let node = DeviceNode::own(node, expected.collect());
+        Ok(vec![self.container.clone()?, node])
     }
 
     fn by_group(
         &self,
         group: &Group,
         held: &[&PciFunction],
-        node: Node,
-        container: &Node,
-        mut own: BTreeMap<PciAddress, Node>,
+        mut nodes: Vec<Arc<DeviceNode>>,
+        own: Vec<Arc<DeviceNode>>,
     ) -> VfioDevice {
-        let mut nodes = vec![container.path.clone(), node.path.clone()];
-        nodes.extend(own.values().map(|node| node.path.clone()));
-        let iommufd = self.iommufd.iter().filter(|_| !own.is_empty());
-        nodes.extend(iommufd.clone().map(|node| node.path.clone()));
-        let shared_nodes = [container].into_iter().chain(iommufd).cloned().collect();
-        let functions = held.iter().map(|function| function.address);
+        let iommufd = self.iommufd.iter().filter(|_| !own.is_empty()).cloned();
+        let iommufd: Vec<_> = iommufd.collect();
+        nodes.extend(own.into_iter().chain(iommufd));
         VfioDevice {
             nodes,
-            shared_nodes,
-            group_node: Some(node),
-            functions: functions
-                .map(|address| (address, own.remove(&address)))
-                .collect(),
             ..device(group, held, true)
         }
     }
@@ -390,20 +389,15 @@ impl Surroundings<'_, '_> {
         &self,
         group: &Group,
         held: &[&PciFunction],
-        mut own: BTreeMap<PciAddress, Node>,
+        own: Vec<Arc<DeviceNode>>,
     ) -> Option<Vec<VfioDevice>> {
         let has_groups = self.probe.entry("/sys/class/vfio").is_some();
         if has_groups || own.is_empty() {
             return None;
         }
-        let devices = held.iter().filter_map(|function| {
-            let node = own.remove(&function.address)?;
-            Some(VfioDevice {
-                nodes: vec![node.path.clone(), IOMMUFD.to_owned()],
-                shared_nodes: self.iommufd.iter().cloned().collect(),
-                functions: vec![(function.address, Some(node))],
-                ..device(group, &[function], true)
-            })
+        let devices = held.iter().zip(own).map(|(function, node)| VfioDevice {
+            nodes: [node].into_iter().chain(self.iommufd.clone()).collect(),
+            ..device(group, &[function], true)
         });
         Some(devices.collect())
     }
@@ -419,13 +413,10 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
         group_members: group.members.iter().copied().collect(),
         viable,
         nodes: Vec::new(),
-        shared_nodes: Vec::new(),
         aliases: rest.iter().map(|function| function.address).collect(),
         driver: first.driver.clone(),
         physical_function: first.physical_function,
         noiommu: group.noiommu,
-        group_node: None,
-        functions: Vec::new(),
     }
 }
 
@@ -467,6 +458,11 @@ mod tests {
         tree.link(&format!("{device}/iommu_group"), &directory);
     }
 
+    fn paths_of(device: &VfioDevice) -> Vec<&str> {
+        let nodes = device.nodes.iter();
+        nodes.map(|node| node.node.path.as_str()).collect()
+    }
+
     fn group_node(tree: &Tree, name: &str, minor: u32) {
         tree.file(
             &format!("/sys/class/vfio/{name}/dev"),
@@ -505,8 +501,10 @@ mod tests {
         assert_eq!(addresses(&device.aliases), ["0000:81:00.1"]);
         let members = ["0000:81:00.0", "0000:81:00.1", "0000:81:00.2"];
         assert_eq!(addresses(&device.group_members), members);
-        let functions: Vec<String> = device.functions.iter().map(|f| f.0.to_string()).collect();
-        assert_eq!(functions, ["0000:81:00.0", "0000:81:00.1"]);
+        let functions = ["0000:81:00.0", "0000:81:00.1"].map(|pci| Expected::Vfio {
+            pci: pci.parse().unwrap(),
+        });
+        assert_eq!(device.nodes[1].expected, functions);
         // The one without a driver comes with the group, and is listed as such.
         assert_eq!(
             found.reasons(),
@@ -526,7 +524,7 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices.len(), 1);
         assert!(!found.devices[0].viable);
-        assert_eq!(found.devices[0].nodes, [""; 0]);
+        assert_eq!(paths_of(&found.devices[0]), [""; 0]);
         assert_eq!(addresses(&found.devices[0].aliases), ["0000:81:10.1"]);
         let reason = "IOMMU group 15 also holds 0000:81:00.1, still bound to igb; bind the rest to \
                       vfio-pci too, or unbind it";
@@ -593,7 +591,10 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices[0].driver.as_deref(), Some("some_new_one"));
         // The kernel assigned no number, so it has no node of its own.
-        assert_eq!(found.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
+        assert_eq!(
+            paths_of(&found.devices[0]),
+            ["/dev/vfio/vfio", "/dev/vfio/15"]
+        );
         assert!(found.devices[0].viable);
         assert_eq!(found.reasons(), [""; 0]);
     }
@@ -607,12 +608,15 @@ mod tests {
         own_node(&tree, &second, 1);
         group_node(&tree, "15", 0);
         let without = look_at(&tree);
-        assert_eq!(without.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
+        assert_eq!(
+            paths_of(&without.devices[0]),
+            ["/dev/vfio/vfio", "/dev/vfio/15"]
+        );
         assert!(without.warnings[0].starts_with("/dev/iommu does not exist"));
         iommufd_of(&tree);
         let with = look_at(&tree);
         assert_eq!(
-            with.devices[0].nodes,
+            paths_of(&with.devices[0]),
             [
                 "/dev/vfio/vfio",
                 "/dev/vfio/15",
@@ -621,8 +625,8 @@ mod tests {
                 "/dev/iommu"
             ]
         );
-        let own = with.devices[0].functions[1].1.as_ref().unwrap();
-        assert_eq!(own.path, "/dev/vfio/devices/vfio1");
+        let pci = "0000:81:10.1".parse().unwrap();
+        assert_eq!(with.devices[0].nodes[3].expected, [Expected::Vfio { pci }]);
         assert_eq!(with.warnings, [""; 0]);
     }
 
@@ -637,7 +641,7 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices.len(), 2);
         let second = &found.devices[1];
-        assert_eq!(second.nodes, ["/dev/vfio/devices/vfio1", "/dev/iommu"]);
+        assert_eq!(paths_of(second), ["/dev/vfio/devices/vfio1", "/dev/iommu"]);
         assert_eq!(second.aliases, []);
         assert_eq!(second.group_members.len(), 2);
     }
@@ -673,7 +677,7 @@ mod tests {
         let found = look_at(&tree);
         assert!(found.devices[0].noiommu);
         assert_eq!(
-            found.devices[0].nodes,
+            paths_of(&found.devices[0]),
             ["/dev/vfio/vfio", "/dev/vfio/noiommu-0"]
         );
         assert!(found.warnings[0].contains("CAP_SYS_RAWIO"));

@@ -1,15 +1,17 @@
 //! The nodes of a virtual interface beside a vfio device: vhost in the kernel, and tun. DPDK's virtio-user
 //! needs both, its tap driver the second.
 
+use std::sync::Arc;
+
 use onload_core::config::Cdi;
 use onload_core::expect::Expected;
 
-use crate::discover::node::Node;
+use crate::discover::node::{DeviceNode, Node};
 use crate::discover::probe::Probe;
 
 const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
-pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Node> {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Arc<DeviceNode>> {
     let wanted = NODES.iter().filter(|_| cdi.vhost_net);
     let found = wanted.filter_map(|path| {
         let name = path.rsplit('/').next()?;
@@ -24,7 +26,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Node> {
         })
         .ok()
     });
-    found.collect()
+    found.map(DeviceNode::shared).collect()
 }
 
 #[cfg(test)]
@@ -40,7 +42,7 @@ mod tests {
             ..Cdi::default()
         };
         let nodes = read(&probe, &cdi);
-        let nodes = nodes.into_iter().map(|node| node.path).collect();
+        let nodes = nodes.into_iter().map(|of| of.node.path.clone()).collect();
         (nodes, probe.warnings())
     }
 

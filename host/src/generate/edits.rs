@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::{ContainerEdits, DeviceName, DeviceNode, Hook, HookName, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Leases, RdmaLibraries};
-use onload_core::expect::{Expect, Expected};
+use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
@@ -14,7 +14,7 @@ use onload_core::vf::GivenVf;
 
 use super::surroundings::Surroundings;
 use crate::devices::Device as Offered;
-use crate::discover::node::Node;
+use crate::discover::node::DeviceNode as Found;
 use crate::discover::program::{Installation, Tool};
 
 /// Read and write, for nodes that a program maps and controls.
@@ -198,20 +198,15 @@ impl<'c> Writer<'c> {
         hooks
     }
 
-    /// The hook's expectation for a node: the device behind it, and its current number. A
+    /// The hook's expectations for a node: the devices behind it, and its current number. A
     /// long-lived engine examines a node again only when the specification's bytes change, so they
     /// must contain the number.
-    pub(super) fn expectation(&self, node: &Node, device: Expected) -> Expect {
-        Expect {
-            node: self.node(&node.path, READ).path,
-            device,
-            written: Some(node.numbers),
-        }
-    }
-
-    pub(super) fn driver_expectation(&self, node: &Node) -> Option<Expect> {
-        let name = node.path.rsplit('/').next().unwrap_or_default();
-        Some(self.expectation(node, Expected::driver_node(name)?))
+    pub(super) fn expectations(&self, of: &Found) -> impl Iterator<Item = Expect> {
+        of.expected.iter().map(|device| Expect {
+            node: self.node(&of.node.path, READ).path,
+            device: device.clone(),
+            written: Some(of.node.numbers),
+        })
     }
 }
 

@@ -9,7 +9,8 @@ use onload_core::hook_arguments::HookArguments;
 
 use super::edits::{Writer, given_vf, nodes_only};
 use super::offer::{Entry, Offer};
-use crate::devices::{Device, DeviceNode};
+use crate::devices::Device;
+use crate::discover::node::DeviceNode;
 
 pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> Offer {
     let has = |device: &Device, path: &str| device.nodes.iter().any(|node| node.node.path == path);
@@ -56,10 +57,8 @@ fn edits(
         .collect();
     let (shared, own): (Vec<&DeviceNode>, Vec<&DeviceNode>) =
         nodes.into_iter().partition(|node| node.is_shared);
-    let expectations = own.into_iter().chain(shared).flat_map(|of| {
-        let expected = of.expected.iter();
-        expected.map(|expected| writer.expectation(&of.node, expected.clone()))
-    });
+    let expectations = own.into_iter().chain(shared);
+    let expectations = expectations.flat_map(|of| writer.expectations(of));
     let names = devices.iter().map(|device| device.name.as_str());
     let lease = writer.leased(class, names);
     let vf = lease.iter().filter_map(|leased| given_vf(leased, devices));

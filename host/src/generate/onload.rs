@@ -1,6 +1,7 @@
 //! The classes nic, nic-plain and nic-nodes: Onload for each accelerated interface.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
@@ -13,7 +14,7 @@ use super::offer::{Entry, Offer};
 use super::surroundings::ONLOAD_SOCKET_DIR;
 use crate::devices::Device;
 use crate::devices::inventory::Inventory;
-use crate::discover::node::Node;
+use crate::discover::node::DeviceNode;
 use crate::discover::onload::Onload;
 
 pub(super) fn offer(
@@ -68,11 +69,10 @@ fn selection(device: &Device, writer: &Writer<'_>) -> Option<String> {
 }
 
 /// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
-pub(super) fn driver_nodes(nodes: &[Node], writer: &Writer<'_>) -> ContainerEdits {
-    let expectations = nodes
-        .iter()
-        .filter_map(|node| writer.driver_expectation(node));
-    let given = nodes.iter().map(|node| writer.node(&node.path, READ_WRITE));
+pub(super) fn driver_nodes(nodes: &[Arc<DeviceNode>], writer: &Writer<'_>) -> ContainerEdits {
+    let expectations = nodes.iter().flat_map(|of| writer.expectations(of));
+    let given = nodes.iter();
+    let given = given.map(|of| writer.node(&of.node.path, READ_WRITE));
     ContainerEdits {
         hooks: writer.hooks(&HookArguments {
             expect: expectations.collect(),

@@ -7,8 +7,8 @@ use onload_core::expect::{Expect, Expected};
 use onload_sys::numbers::Numbers;
 
 use super::published::GENERATE;
-use crate::devices::DeviceNode;
 use crate::devices::inventory::Inventory;
+use crate::discover::node::DeviceNode;
 
 /// A device of the kernel and what its nodes are called before their number: `uverbs`, `umad`. Those of
 /// IOMMU groups are numbers alone.

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use onload_cdi::{DeviceName, LoadError, Registry, Spec, SpecSource, from_json, to_json};
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::expect::Expected;
 use onload_core::host_settings::RdmaNetns;
 use onload_core::lease::{Holder, Lease, Listed};
 use onload_sys::processes::{Cgroup, Process};
@@ -573,10 +575,12 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     };
     // The same name with another number, another name, and the name with another device behind it.
     let mut given = Given::sample(CAPTURED, "");
-    given.inventory.rdma[0].verbs[0].numbers.minor += 1;
+    let node = Arc::make_mut(&mut given.inventory.rdma[0].nodes[0]);
+    node.node.numbers.minor += 1;
     assert_eq!(given.health("rdma=rxe0"), why("/dev/infiniband/uverbs0"));
     let mut given = Given::sample(CAPTURED, "");
-    given.inventory.vfio[0].group_node.as_mut().unwrap().path = "/dev/vfio/99".to_owned();
+    let node = Arc::make_mut(&mut given.inventory.vfio[0].nodes[1]);
+    node.node.path = "/dev/vfio/99".to_owned();
     assert_eq!(given.health("vfio=0000:81:10.0"), why("/dev/vfio/15"));
     let mut given = Given::sample("rdma-hcas", "");
     let index = given
@@ -586,20 +590,22 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
         .position(|one| one.pci_address.is_some());
     let device = &mut given.inventory.rdma[index.unwrap()];
     let name = format!("rdma={}", device.device);
-    device.pci_address = Some("0000:ff:00.0".parse().unwrap());
+    Arc::make_mut(&mut device.nodes[0]).expected = vec![Expected::Rdma {
+        ibdev: device.name.clone(),
+        pci: Some("0000:ff:00.0".parse().unwrap()),
+    }];
     assert!(matches!(given.health(&name), Health::Unhealthy(_)));
     // What all devices of a class share.
     let mut given = Given::sample(CAPTURED, "");
-    given.inventory.onload.as_mut().unwrap().nodes[0]
-        .numbers
-        .major += 1;
+    let onload = given.inventory.onload.as_mut().unwrap();
+    Arc::make_mut(&mut onload.nodes[0]).node.numbers.major += 1;
     assert_eq!(given.health("nic=loopback"), why("/dev/onload"));
     // A node that is no longer offered is no renumbered one.
     let umad = "[discover]\noffer-umad = true\n";
     let mut given = Given::sample("rdma-hcas", umad);
     let device = &mut given.inventory.rdma[0];
-    assert!(!device.management.is_empty());
-    device.management.clear();
+    assert!(device.nodes[2].node.path.contains("umad"));
+    device.nodes.truncate(2);
     let name = format!("rdma={}", device.device);
     assert_eq!(given.health(&name), Health::Healthy);
 }
@@ -793,14 +799,17 @@ fn functions_with_nodes_of_their_own_come_with_their_whole_group() {
         .vfio
         .iter()
         .position(|device| !device.aliases.is_empty() && device.viable);
-    let mut first = given.inventory.vfio.remove(first.unwrap());
-    first.group_node = None;
-    let mut second = first.clone();
-    second.functions = vec![first.functions.remove(1)];
-    second.pci_address = second.functions[0].0;
-    first.aliases.clear();
-    second.aliases.clear();
-    given.inventory.vfio = vec![first, second];
+    let group = given.inventory.vfio.remove(first.unwrap());
+    let functions = [group.pci_address, group.aliases[0]].map(|pci| {
+        let mut function = group.clone();
+        function.pci_address = pci;
+        function.aliases.clear();
+        let node = Arc::make_mut(&mut function.nodes[1]);
+        node.node.path = format!("/dev/vfio/devices/{pci}");
+        node.expected = vec![Expected::Vfio { pci }];
+        function
+    });
+    given.inventory.vfio = functions.to_vec();
     given.generate();
     let offers = given.offers();
     assert_eq!(offers.len(), 1);
@@ -838,10 +847,10 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
         let mut device = sample.clone();
         device.pci_address = address.parse().unwrap();
         device.iommu_group = 1000 + n;
-        device.functions = vec![(device.pci_address, None)];
-        let node = device.group_node.as_mut().unwrap();
-        node.path = format!("/dev/vfio/{}", 1000 + n);
-        device.nodes[1].clone_from(&node.path);
+        let pci = device.pci_address;
+        let node = Arc::make_mut(&mut device.nodes[1]);
+        node.node.path = format!("/dev/vfio/{}", 1000 + n);
+        node.expected = vec![Expected::Vfio { pci }];
         device
     });
     given.inventory.vfio = functions.collect();

@@ -46,11 +46,11 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
 pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
     // One that is in a container has nothing here.
     let mut devices = examined.inventory.rdma.iter();
-    let Some(device) = devices.find(|device| !device.verbs.is_empty()) else {
+    let Some(device) = devices.find(|device| !device.nodes.is_empty()) else {
         return Ok(Vec::new());
     };
-    let finding = match &device.connection_manager {
-        Some(node) => Finding::pass(format!("{} is there", node.path)),
+    let finding = match device.nodes.iter().find(|node| node.is_shared) {
+        Some(manager) => Finding::pass(format!("{} is there", manager.node.path)),
         None => Finding::fail(
             "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
             Remedy::run("modprobe rdma_ucm"),
@@ -72,7 +72,7 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
     let sysfs = examined.host.outside_path(Path::new("/sys"));
     let host = examined.host.trusted();
     let devices = examined.inventory.rdma.iter();
-    let devices = devices.filter(|device| !device.verbs.is_empty());
+    let devices = devices.filter(|device| !device.nodes.is_empty());
     let findings = devices.filter_map(|device| {
         let name = &device.name;
         let known = [RdmaDevice::read(&sysfs, name)?];
