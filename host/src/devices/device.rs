@@ -55,7 +55,6 @@ pub struct Device {
     /// How many containers may have it at once, if the operator said so; otherwise the engine's
     /// configuration says it.
     pub slots: Option<u32>,
-    pub holder: Option<String>,
     pub leases: Vec<Held>,
 }
 
@@ -119,7 +118,6 @@ impl Device {
             pools: Vec::new(),
             sharing: Sharing::Shared,
             slots: None,
-            holder: None,
             leases: Vec::new(),
         })
     }

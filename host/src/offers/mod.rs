@@ -4,7 +4,6 @@
 //! offered one by one.
 
 mod absent;
-mod holders;
 mod offering;
 mod published;
 mod stale;

@@ -9,11 +9,10 @@ use onload_core::lease::Listed;
 use onload_core::pool::{ANY, UNCOUNTED};
 
 use super::absent::Absence;
-use super::holders::{self, Holders};
 use super::published::{GENERATE, Published};
 use super::stale::Nodes;
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device, Health, Places, Sharing, attributes, gone, together};
+use crate::devices::{Device, Health, Held, Places, Sharing, attributes, gone, together};
 use crate::pools::Pools;
 
 /// The devices of a host, sorted by class and name: those that discovery offers, and those that a
@@ -31,7 +30,7 @@ pub fn offers(
         published: Published::of(specs),
         absence: Absence::of(inventory),
         nodes: Nodes::of(inventory),
-        holders: Holders::of(leases),
+        leases: by_device(leases),
         memberships: memberships(pools),
         pools,
     };
@@ -68,13 +67,34 @@ fn least(one: Option<u32>, other: Option<u32>) -> Option<u32> {
     one.into_iter().chain(other).min()
 }
 
+fn by_device(leases: &[Listed]) -> BTreeMap<(Class, &str), Vec<&Listed>> {
+    let mut by_device: BTreeMap<(Class, &str), Vec<&Listed>> = BTreeMap::new();
+    for listed in leases.iter().filter(|listed| !listed.is_over) {
+        let key = (listed.device.class, listed.device.name.as_str());
+        by_device.entry(key).or_default().push(listed);
+    }
+    by_device
+}
+
+fn held(listed: &Listed) -> Held {
+    Held {
+        slot: listed.slot,
+        lease: listed.lease.as_ref().ok().cloned(),
+        text: match &listed.lease {
+            Ok(lease) => lease.to_string(),
+            Err(why) => format!("an unknown container ({why})"),
+        },
+    }
+}
+
 struct Offering<'a> {
     inventory: &'a Inventory,
     places: Places<'a>,
     published: Published<'a>,
     absence: Absence<'a>,
     nodes: Nodes,
-    holders: Holders<'a>,
+    /// Those that are not over, by what they name.
+    leases: BTreeMap<(Class, &'a str), Vec<&'a Listed>>,
     memberships: BTreeMap<(Class, &'a str), Membership>,
     pools: &'a Pools,
 }
@@ -112,7 +132,7 @@ impl Offering<'_> {
 
     /// Whether its holder has taken a device to a network namespace, from which it comes back.
     fn is_away(&self, class: Class, name: &str) -> bool {
-        self.belongs_to_one_namespace(class) && self.holders.is_held(class, name)
+        self.belongs_to_one_namespace(class) && self.leases.contains_key(&(class, name))
     }
 
     /// What a container gets together, as the first of these devices.
@@ -129,7 +149,10 @@ impl Offering<'_> {
             .collect();
         let names = devices.iter().map(|device| device.name.as_str());
         let by_alias = aliases.iter().map(String::as_str);
-        let leases = self.holders.holding(class, names.clone().chain(by_alias));
+        let by_name = names.clone().chain(by_alias);
+        let found = by_name.filter_map(|name| self.leases.get(&(class, name)));
+        let mut leases: Vec<Held> = found.flatten().map(|listed| held(listed)).collect();
+        leases.sort_by_key(|held| held.slot);
         let kind = class.kind();
         let published = names.clone().filter(|name| self.published.has(class, name));
         let mut offer = first.clone();
@@ -142,7 +165,6 @@ impl Offering<'_> {
         if is_exclusive {
             offer.sharing = Sharing::Exclusive;
         }
-        offer.holder = holders::text(&leases);
         offer.leases = leases;
         Some(offer)
     }

@@ -40,6 +40,11 @@ struct Given {
     leases: Vec<Listed>,
 }
 
+fn holders(offer: &Offer) -> Vec<&str> {
+    let leases = offer.leases.iter();
+    leases.map(|held| held.text.as_str()).collect()
+}
+
 impl Given {
     fn sample(name: &str, config: &str) -> Given {
         Given::of(&sample(name), config)
@@ -616,7 +621,7 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
     given.lease("vfio:0000:81:10.0", 0, "web");
     let offer = given.offer("vfio=0000:81:10.0");
     let holder = "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\") since 2023-11-14T22:13:20Z";
-    assert_eq!(offer.holder.as_deref(), Some(holder));
+    assert_eq!(holders(&offer), [holder]);
     assert_eq!(offer.health, Health::Healthy);
     let is_web = |lease: &Lease| lease.container.as_str() == "web";
     assert_eq!(offer.health_beside(is_web), Health::Healthy);
@@ -628,7 +633,7 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
     );
     assert_eq!(given.leases.len(), 1);
     given.generate();
-    assert_eq!(given.offer("vfio=0000:81:10.2").holder, None);
+    assert_eq!(given.offer("vfio=0000:81:10.2").leases, []);
 }
 
 #[test]
@@ -639,11 +644,10 @@ fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     let offers = given.offers();
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);
     let offers: Vec<&Offer> = offers.collect();
-    assert_eq!(offers[0].holder, None);
     assert!(offers[0].leases.is_empty());
     assert_eq!(
-        offers[1].holder.as_deref(),
-        Some("an unknown container (it is no lease)")
+        holders(offers[1]),
+        ["an unknown container (it is no lease)"]
     );
     assert_eq!(
         offers[1].health_beside(|_| true),
@@ -662,7 +666,7 @@ fn a_shared_device_is_full_when_others_have_all_that_the_operator_allows() {
     assert_eq!((offer.sharing, offer.slots), (Sharing::Shared, Some(2)));
     let slots: Vec<u32> = offer.leases.iter().map(|held| held.slot).collect();
     assert_eq!(slots, [0, 1]);
-    assert!(offer.holder.clone().unwrap().contains("container a "));
+    assert!(holders(&offer)[0].contains("container a "));
     let is_a = |lease: &Lease| lease.container.as_str() == "a";
     assert_eq!(offer.health_beside(is_a), Health::Healthy);
     assert!(matches!(
@@ -765,11 +769,8 @@ fn functions_of_one_iommu_group_are_one_offer() {
     let names: Vec<&str> = offers.iter().map(|offer| offer.name.as_str()).collect();
     assert_eq!(names, ["0000:05:00.0", "0000:81:00.1", "0000:83:00.0"]);
     // A container of a time when the group went by another name.
-    let holder = offers[0].holder.as_deref();
-    assert!(
-        holder.unwrap().starts_with("container earlier "),
-        "{holder:?}"
-    );
+    let holders = holders(&offers[0]);
+    assert!(holders[0].starts_with("container earlier "), "{holders:?}");
     assert_eq!(offers[0].attributes["functions"], Attribute::Int(2));
     assert_eq!(offers[2].attributes["noIommu"], Attribute::Bool(true));
     // A specification that still has the group by that name.
@@ -867,7 +868,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
     );
     let held: Vec<&str> = vfio
         .iter()
-        .filter(|offer| offer.holder.is_some())
+        .filter(|offer| !offer.leases.is_empty())
         .map(|offer| offer.name.as_str())
         .collect();
     assert_eq!(held, ["0001:07:1f.7"]);
@@ -904,10 +905,9 @@ fn a_survey_reads_specifications_and_leases() {
     assert_eq!(offers.len(), 1);
     assert_eq!(offers[0].cdi, ["onload.dev/hugepages=2Mi"]);
     assert_eq!(offers[0].health, Health::Healthy);
-    let holder = offers[0].holder.as_deref();
     assert_eq!(
-        holder,
-        Some("container web (being made) since 1970-01-01T00:00:01Z")
+        holders(&offers[0]),
+        ["container web (being made) since 1970-01-01T00:00:01Z"]
     );
 }
 
@@ -952,12 +952,7 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
         .unwrap();
     assert_eq!(after.pools, ["fast"]);
     assert_eq!(after.attributes, before.attributes);
-    assert!(
-        after
-            .holder
-            .as_ref()
-            .is_some_and(|holder| holder.starts_with("container web "))
-    );
+    assert!(holders(after)[0].starts_with("container web "));
     assert_eq!(after.health, unhealthy(why));
 }
 
