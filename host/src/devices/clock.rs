@@ -4,7 +4,7 @@ use onload_core::class::Class;
 use onload_core::expect::Expected;
 
 use super::attributes::{Attributes, text};
-use super::device::Device;
+use super::device::{Device, made_of};
 use super::places::Places;
 use crate::discover::clock::Clock;
 use crate::discover::node::DeviceNode;
@@ -17,8 +17,7 @@ fn clocks<'i>(class: Class, places: &Places<'i>) -> &'i [Clock] {
 }
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let made = clocks(class, places).iter().enumerate();
-    let made = made.filter_map(|(at, clock)| {
+    made_of(clocks(class, places), |clock| {
         let expected = Expected::clock(class.as_str(), &clock.name, clock.pci_address);
         let link_layer = clock.nic.iter().filter_map(|nic| places.link_layer(nic));
         let device = Device {
@@ -28,12 +27,10 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
                 clock.node.clone(),
                 expected.into_iter().collect(),
             )],
-            read: Some(at),
             ..Device::new(class, &clock.name)?
         };
         Some(places.put(device, clock.pci_address))
-    });
-    made.collect()
+    })
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {

@@ -165,6 +165,17 @@ impl Device {
     }
 }
 
+/// The devices that are made of a family's array, each with its place there.
+pub(super) fn made_of<T>(array: &[T], make: impl Fn(&T) -> Option<Device>) -> Vec<Device> {
+    let made = array.iter().enumerate().filter_map(|(at, read)| {
+        Some(Device {
+            read: Some(at),
+            ..make(read)?
+        })
+    });
+    made.collect()
+}
+
 /// The devices that a container gets only together, by the first of them: where functions have nodes of their own, an
 /// IOMMU group has more than one, and still one container has it.
 pub(crate) fn together<'d>(devices: impl Iterator<Item = &'d Device>) -> Vec<Vec<&'d Device>> {

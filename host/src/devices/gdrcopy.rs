@@ -3,22 +3,19 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, text};
-use super::device::Device;
+use super::device::{Device, made_of};
 use super::places::Places;
 use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::node::DeviceNode;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let found = places.inventory.gdrcopy.iter();
-    let made = found.filter_map(|gdrcopy| {
+    made_of(&places.inventory.gdrcopy, |gdrcopy| {
         let expected = Gdrcopy::expected().into_iter().collect();
         Some(Device {
             nodes: vec![DeviceNode::own(gdrcopy.node.clone(), expected)],
-            read: Some(0),
             ..Device::new(class, gdrcopy.name)?
         })
-    });
-    made.collect()
+    })
 }
 
 pub(super) fn attributes(_: &Device, places: &Places<'_>) -> Attributes {

@@ -3,19 +3,14 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, int};
-use super::device::Device;
+use super::device::{Device, made_of};
 use super::places::Places;
 use crate::discover::hugepages::Hugepages;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let sizes = places.inventory.hugepages.iter().enumerate();
-    let made = sizes.filter_map(|(at, size)| {
-        Some(Device {
-            read: Some(at),
-            ..Device::new(class, &size.name)?
-        })
-    });
-    made.collect()
+    made_of(&places.inventory.hugepages, |size| {
+        Device::new(class, &size.name)
+    })
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {

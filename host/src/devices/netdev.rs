@@ -5,19 +5,12 @@ use onload_core::select::LinkLayer;
 use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attributes, int, text};
-use super::device::Device;
+use super::device::{Device, made_of};
 use super::places::Places;
 use crate::discover::movable::Netdev;
 
 pub(super) fn devices(_: Class, places: &Places<'_>) -> Vec<Device> {
-    let netdevs = places.inventory.netdevs.iter().enumerate();
-    let made = netdevs.filter_map(|(at, netdev)| {
-        Some(Device {
-            read: Some(at),
-            ..device(netdev, places)?
-        })
-    });
-    made.collect()
+    made_of(&places.inventory.netdevs, |netdev| device(netdev, places))
 }
 
 /// That the link of one is down is no trouble: it is set up where it goes.

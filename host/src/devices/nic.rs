@@ -4,7 +4,7 @@ use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
-use super::device::{Device, Health, LOOPBACK};
+use super::device::{Device, Health, LOOPBACK, made_of};
 use super::moving::{HELD, RETURNING};
 use super::places::{Places, link_layer};
 
@@ -22,21 +22,20 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let Some(nodes) = nodes else {
         return Vec::new();
     };
-    let nics = inventory.nics.iter().enumerate();
-    let nics = nics.filter(|(_, nic)| !is_zf || nic.datapath.has_tcpdirect());
-    let nics = nics.filter_map(|(at, nic)| {
+    let mut made = made_of(&inventory.nics, |nic| {
+        if is_zf && !nic.datapath.has_tcpdirect() {
+            return None;
+        }
         let interface = places.interface(&nic.name);
         let device = Device {
             interfaces: vec![nic.name.clone()],
             link_layers: interface.map(link_layer).into_iter().collect(),
             nodes: nodes.clone(),
             health: Health::of(link_trouble(nic.state.as_deref())),
-            read: Some(at),
             ..Device::new(class, &nic.device)?
         };
         Some(places.put(device, nic.pci_address))
     });
-    let mut made: Vec<Device> = nics.collect();
     if !is_zf {
         let loopback = Device::new(class, LOOPBACK);
         made.extend(loopback.map(|device| Device {

@@ -3,19 +3,13 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, count, text, version};
-use super::device::Device;
+use super::device::{Device, made_of};
 use super::places::Places;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let onload = places.inventory.usable_onload();
-    let profiles = onload.into_iter().flat_map(|onload| &onload.profiles);
-    let made = profiles.enumerate().filter_map(|(at, profile)| {
-        Some(Device {
-            read: Some(at),
-            ..Device::new(class, &profile.name)?
-        })
-    });
-    made.collect()
+    let profiles = onload.map_or(&[][..], |onload| &onload.profiles);
+    made_of(profiles, |profile| Device::new(class, &profile.name))
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {

@@ -4,13 +4,12 @@ use onload_core::class::Class;
 use onload_sys::text::digits;
 
 use super::attributes::{Attributes, count, int, text, version};
-use super::device::{Device, Health};
+use super::device::{Device, Health, made_of};
 use super::places::Places;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let all = places.inventory.rdma.iter().enumerate();
-    let made = all.filter_map(|(at, device)| {
+    made_of(&places.inventory.rdma, |device| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
         let made = Device {
@@ -18,12 +17,10 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
             health: Health::of(trouble(&device.ports)),
-            read: Some(at),
             ..Device::new(class, &device.device)?
         };
         Some(places.put(made, device.pci_address))
-    });
-    made.collect()
+    })
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {

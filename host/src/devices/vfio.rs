@@ -3,13 +3,15 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attribute, Attributes, count, int};
-use super::device::Device;
+use super::device::{Device, made_of};
 use super::places::Places;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let inventory = places.inventory;
-    let offered = inventory.vfio.iter().filter(|device| device.viable);
-    let made = offered.filter_map(|device| {
+    made_of(&inventory.vfio, |device| {
+        if !device.viable {
+            return None;
+        }
         let nodes = device.nodes.iter().chain(&inventory.vhost_net);
         let made = Device {
             aliases: device.aliases.clone(),
@@ -18,8 +20,7 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
             ..Device::new(class, &device.pci_address.to_string())?
         };
         Some(places.put(made, Some(device.pci_address)))
-    });
-    made.collect()
+    })
 }
 
 /// Of a function whose group is not viable, which is no device, too.
