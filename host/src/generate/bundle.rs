@@ -15,6 +15,7 @@ use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::Wanted;
 use onload_sys::text::Listed;
 
+use super::edits::device;
 use crate::devices::LOOPBACK;
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
@@ -87,12 +88,8 @@ impl<'d> Offered<'d> {
             ));
         }
         leave_ambiguous(&mut edits, bundle);
-        let device = Device {
-            name: device_name.clone().into(),
-            container_edits: merged(edits.into_iter().map(|(_, own)| own)),
-            ..Device::default()
-        };
-        Ok((device_name, device))
+        let edits = merged(edits.into_iter().map(|(_, own)| own));
+        Ok(device(device_name, edits))
     }
 
     /// The edits of a device, with what it shares with its class; or why there is none.

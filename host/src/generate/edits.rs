@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::{ContainerEdits, DeviceName, DeviceNode, Hook, HookName, Mount};
+use onload_cdi::{
+    ContainerEdits, Device as CdiDevice, DeviceName, DeviceNode, Hook, HookName, Mount,
+};
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Leases, RdmaLibraries};
 use onload_core::expect::Expect;
@@ -144,31 +146,30 @@ impl<'c> Writer<'c> {
         Some(self.config.rdma_libraries).filter(|libraries| *libraries != RdmaLibraries::Off)
     }
 
-    pub(super) fn leasing_edits<'n>(
-        &self,
-        class: Class,
-        names: impl Iterator<Item = &'n str>,
-    ) -> ContainerEdits {
+    pub(super) fn leasing_edits(&self, devices: &[&Offered]) -> ContainerEdits {
         ContainerEdits {
-            hooks: self.hooks(&HookArguments {
-                lease: self.leased(class, names),
-                ..HookArguments::default()
-            }),
+            hooks: self.hooks(&self.leased(devices)),
             ..ContainerEdits::default()
         }
     }
 
-    /// What a container of these devices leases: nothing where any number of containers have one.
-    pub(super) fn leased<'n>(
-        &self,
-        class: Class,
-        names: impl Iterator<Item = &'n str>,
-    ) -> Vec<Device> {
-        if self.leases.share(class).is_none() {
-            return Vec::new();
+    /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
+    /// containers have one.
+    pub(super) fn leased(&self, devices: &[&Offered]) -> HookArguments {
+        let mut leased = HookArguments::default();
+        for device in devices {
+            if self.leases.share(device.class).is_none() {
+                continue;
+            }
+            let (class, name) = (device.class, device.name.clone());
+            let lease = Device { class, name };
+            leased.vf.extend(device.vf.clone().map(|vf| GivenVf {
+                device: lease.clone(),
+                vf,
+            }));
+            leased.lease.push(lease);
         }
-        let names = names.filter_map(|name| DeviceName::try_from(name).ok());
-        names.map(|name| Device { class, name }).collect()
+        leased
     }
 
     /// The hook with these arguments, at createRuntime and, where it leaves something, at poststop. None if its binary
@@ -224,13 +225,14 @@ pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     }
 }
 
-/// What a device that is leased is set up to be.
-pub(super) fn given_vf(leased: &Device, devices: &[&Offered]) -> Option<GivenVf> {
-    let device = devices.iter().find(|device| device.name == leased.name)?;
-    Some(GivenVf {
-        device: leased.clone(),
-        vf: device.vf.clone()?,
-    })
+/// A device of a specification, by its name.
+pub(super) fn device(name: DeviceName, container_edits: ContainerEdits) -> (DeviceName, CdiDevice) {
+    let device = CdiDevice {
+        name: name.clone().into(),
+        container_edits,
+        ..CdiDevice::default()
+    };
+    (name, device)
 }
 
 pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use onload_cdi::{ContainerEdits, Device, DeviceName};
 use onload_core::class::Class;
 
+use super::edits::device;
 use crate::devices::NearGpu;
 use crate::pools::NamedPool;
 
@@ -23,14 +24,8 @@ pub(super) fn add(
         if pools.any(|pool| pool.name == name) || devices.contains_key(&name) {
             continue;
         }
-        if let Some(container_edits) = edits(devices, &near.rdma) {
-            let device = Device {
-                name: name.clone().into(),
-                container_edits,
-                ..Device::default()
-            };
-            devices.insert(name, device);
-        }
+        let edits = edits(devices, &near.rdma);
+        devices.extend(edits.map(|edits| device(name, edits)));
     }
 }
 

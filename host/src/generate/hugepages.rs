@@ -1,7 +1,6 @@
 //! The class hugepages: a fresh hugetlbfs of one page size.
 
 use onload_cdi::{ContainerEdits, Mount};
-use onload_core::class::Class;
 
 use super::edits::{Writer, text};
 use super::offer::{Entry, Offer};
@@ -34,7 +33,7 @@ fn entry(size: &Device, writer: &Writer<'_>) -> Entry {
     };
     let edits = ContainerEdits {
         mounts: vec![mount],
-        ..writer.leasing_edits(Class::Hugepages, [name].into_iter())
+        ..writer.leasing_edits(&[size])
     };
-    (name.to_owned(), edits)
+    (size.name.clone(), edits)
 }

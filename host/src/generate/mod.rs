@@ -17,10 +17,8 @@ mod zf;
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, bail};
-use onload_cdi::{
-    ContainerEdits, Device, DeviceName, NameError, Problem, Spec, minimum_version, validate,
-};
+use anyhow::bail;
+use onload_cdi::{ContainerEdits, Device, DeviceName, Problem, Spec, minimum_version, validate};
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Preload};
 use onload_core::drain::Drain;
@@ -32,7 +30,7 @@ use crate::devices::{Device as Offered, LOOPBACK};
 use crate::discover::not_offered::NotOffered;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
-use edits::Writer;
+use edits::{Writer, device};
 use offer::Offer;
 use variable::Variables;
 pub use variable::device_of;
@@ -74,7 +72,7 @@ pub fn generate(
             specs.insert(SpecName::pools(class), spec);
         }
         let common = offer.common.clone();
-        let mut devices = devices(class, offer, &variables).context("naming CDI devices")?;
+        let mut devices = devices(class, offer, &variables);
         if class == Class::Rdma {
             gpu::add(&mut devices, &inventory.near_gpus, pools);
         }
@@ -120,62 +118,45 @@ fn offer(
     (!offer.devices.is_empty()).then_some(offer)
 }
 
-fn device(name: &str, container_edits: ContainerEdits) -> Result<(DeviceName, Device), NameError> {
-    let name = DeviceName::try_from(name)?;
-    let device = Device {
-        name: name.clone().into(),
-        container_edits,
-        ..Device::default()
-    };
-    Ok((name, device))
-}
-
 /// A pool as a device. None without the hook, which gives the member.
 fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
-    let name = named.name.clone();
     let take = Take {
         class: named.class,
-        pool: name.clone(),
+        pool: named.name.clone(),
         count: 1,
     };
     let hooks = writer.hooks(&HookArguments {
         take: vec![take],
         ..HookArguments::default()
     });
-    let mut annotations = named.pool.to_annotations();
-    annotations.extend(named.near.to_annotations());
-    let device = Device {
-        name: name.clone().into(),
-        annotations,
-        container_edits: ContainerEdits {
-            hooks,
-            ..ContainerEdits::default()
-        },
+    let edits = ContainerEdits {
+        hooks,
+        ..ContainerEdits::default()
     };
+    let (name, mut device) = device(named.name.clone(), edits);
+    device.annotations = named.pool.to_annotations();
+    device.annotations.extend(named.near.to_annotations());
     (!device.container_edits.hooks.is_empty()).then_some((name, device))
 }
 
-fn devices(
-    class: Class,
-    offer: Offer,
-    variables: &Variables,
-) -> Result<BTreeMap<DeviceName, Device>, NameError> {
+fn devices(class: Class, offer: Offer, variables: &Variables) -> BTreeMap<DeviceName, Device> {
     let mut devices = BTreeMap::new();
     let mut members = Vec::new();
     for (name, mut edits) in offer.devices {
-        let variable = variables.assignment(class, &name);
-        if name != LOOPBACK {
+        let variable = variables.assignment(class, name.as_str());
+        if name.as_str() != LOOPBACK {
             members.push(variable.clone());
         }
         edits.env.insert(0, variable);
-        devices.extend([device(&name, edits)?]);
+        devices.extend([device(name, edits)]);
     }
     members.sort();
-    if let Some(mut all) = offer.all.filter(|_| !members.is_empty()) {
+    let all = offer.all.filter(|_| !members.is_empty());
+    if let (Some(mut all), Ok(name)) = (all, DeviceName::try_from("all")) {
         all.env.splice(0..0, members);
-        devices.extend([device("all", all)?]);
+        devices.extend([device(name, all)]);
     }
-    Ok(devices)
+    devices
 }
 
 /// A specification of these devices, with what all devices of the class share. A pool shares it too: what a

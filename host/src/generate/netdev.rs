@@ -7,7 +7,7 @@ use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::host_settings::Interface;
 
-use super::edits::{Writer, given_vf};
+use super::edits::Writer;
 use super::offer::{Entry, Offer};
 use crate::devices::Device;
 use crate::pools::NamedPool;
@@ -21,7 +21,7 @@ pub(super) fn offer(
 ) -> Offer {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
-            Some((netdev.name.to_string(), ContainerEdits::default()))
+            Some((netdev.name.clone(), ContainerEdits::default()))
         } else {
             entry(netdev, config, writer)
         }
@@ -47,8 +47,7 @@ fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool
 
 fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
     let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
-    let name = netdev.name.as_str();
-    let settings = config.netdev.get(name);
+    let settings = config.netdev.get(netdev.name.as_str());
     let addresses = settings
         .into_iter()
         .flat_map(|settings| &settings.addresses);
@@ -56,23 +55,17 @@ fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry>
         interface: interface.clone(),
         value: *address,
     });
-    let lease = writer.leased(Class::Netdev, [name].into_iter());
-    let vf = lease
-        .iter()
-        .filter_map(|leased| given_vf(leased, &[netdev]));
     let hooks = writer.hooks(&HookArguments {
-        vf: vf.collect(),
-        lease,
         address: address.collect(),
         netdev: vec![MovedInterface {
             name: interface,
             pci: netdev.pci?,
         }],
-        ..HookArguments::default()
+        ..writer.leased(&[netdev])
     });
     let edits = ContainerEdits {
         hooks,
         ..ContainerEdits::default()
     };
-    (!edits.hooks.is_empty()).then_some((name.to_owned(), edits))
+    (!edits.hooks.is_empty()).then(|| (netdev.name.clone(), edits))
 }

@@ -7,7 +7,7 @@ use onload_cdi::{ContainerEdits, DeviceNode as Given};
 use onload_core::class::Class;
 use onload_core::hook_arguments::HookArguments;
 
-use super::edits::{Writer, given_vf, nodes_only};
+use super::edits::{Writer, nodes_only};
 use super::offer::{Entry, Offer};
 use crate::devices::Device;
 use crate::discover::node::DeviceNode;
@@ -35,7 +35,7 @@ pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> O
 
 fn entry(device: &Device, common: &[&str], writer: &Writer<'_>) -> Entry {
     let edits = edits(device.class, &[device], common, writer);
-    (device.name.to_string(), edits)
+    (device.name.clone(), edits)
 }
 
 /// The expectations of a node in the common edits are in the devices' hook: one hook per container.
@@ -59,18 +59,13 @@ fn edits(
         nodes.into_iter().partition(|node| node.is_shared);
     let expectations = own.into_iter().chain(shared);
     let expectations = expectations.flat_map(|of| writer.expectations(of));
-    let names = devices.iter().map(|device| device.name.as_str());
-    let lease = writer.leased(class, names);
-    let vf = lease.iter().filter_map(|leased| given_vf(leased, devices));
     let libraries = (class == Class::Rdma).then(|| writer.rdma_libraries());
     ContainerEdits {
         hooks: writer.hooks(&HookArguments {
-            vf: vf.collect(),
             memlock: class.pins_memory().then_some(writer.config.memlock),
             rdma_libraries: libraries.flatten(),
             expect: expectations.collect(),
-            lease,
-            ..HookArguments::default()
+            ..writer.leased(devices)
         }),
         ..nodes_only(given)
     }

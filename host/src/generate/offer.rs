@@ -1,9 +1,9 @@
 //! What a class offers, before it becomes a specification.
 
-use onload_cdi::ContainerEdits;
+use onload_cdi::{ContainerEdits, DeviceName};
 
 /// A device with its edits, without its variable.
-pub(super) type Entry = (String, ContainerEdits);
+pub(super) type Entry = (DeviceName, ContainerEdits);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offer {

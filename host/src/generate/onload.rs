@@ -30,24 +30,23 @@ pub(super) fn offer(
     Offer {
         common: common(class, onload, writer),
         devices: entries.collect(),
-        all: Some(whole(class, devices, writer)),
+        all: Some(whole(devices, writer)),
     }
 }
 
 /// An interface: all of what is offered stands in the common edits, but its lease and what selects it.
 pub(super) fn entry(device: &Device, writer: &Writer<'_>) -> Entry {
-    let name = device.name.as_str();
     if device.is_loopback() {
-        return (name.to_owned(), ContainerEdits::default());
+        return (device.name.clone(), ContainerEdits::default());
     }
-    let mut edits = writer.leasing_edits(device.class, [name].into_iter());
+    let mut edits = writer.leasing_edits(&[device]);
     edits.env.extend(selection(device, writer));
-    (name.to_owned(), edits)
+    (device.name.clone(), edits)
 }
 
-pub(super) fn whole(class: Class, devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
+pub(super) fn whole(devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
     let nics = devices.iter().filter(|device| !device.is_loopback());
-    writer.leasing_edits(class, nics.map(|device| device.name.as_str()))
+    writer.leasing_edits(&nics.copied().collect::<Vec<_>>())
 }
 
 /// The variable by which programs use one interface alone, if the operator wants that. An image of

@@ -19,7 +19,7 @@ pub(super) fn moving_offer(
 ) -> Offer {
     let entries = devices.iter().filter_map(|device| {
         let edits = moving_edits(inventory, &[device], writer);
-        (!edits.hooks.is_empty()).then(|| (device.name.to_string(), edits))
+        (!edits.hooks.is_empty()).then(|| (device.name.clone(), edits))
     });
     Offer {
         common: ContainerEdits::default(),

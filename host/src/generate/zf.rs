@@ -1,7 +1,5 @@
 //! The class zf: TCPDirect for each interface that it works on.
 
-use onload_core::class::Class;
-
 use super::edits::Writer;
 use super::offer::Offer;
 use super::onload;
@@ -24,6 +22,6 @@ pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<
             .iter()
             .map(|nic| onload::entry(nic, writer))
             .collect(),
-        all: Some(onload::whole(Class::Zf, devices, writer)),
+        all: Some(onload::whole(devices, writer)),
     }
 }
