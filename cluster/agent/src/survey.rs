@@ -34,8 +34,8 @@ impl Watch {
     /// Waits for a change, or sleeps where that cannot be done.
     fn wait(&mut self, pause: Duration) {
         if let Some(watcher) = &mut self.watcher {
-            match watcher.wait(None) {
-                Ok(_) => {
+            match watcher.wait() {
+                Ok(()) => {
                     self.is_failing = false;
                     return;
                 }

@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-use super::changes::Changes;
-
 /// Bytes of events that are read at once; one has up to 272.
 const BUFFER: usize = 16 * 1024;
 const ON_THE_WAY: WatchFlags = WatchFlags::CREATE
@@ -46,7 +44,7 @@ pub(super) struct Directories {
 
 #[derive(Debug, Default)]
 struct Watch {
-    wanted: Vec<PathBuf>,
+    is_wanted: bool,
     next: BTreeSet<OsString>,
 }
 
@@ -90,7 +88,7 @@ impl Directories {
                 match next {
                     Some(next) => drop(entry.next.insert(next.to_owned())),
                     None => {
-                        entry.wanted.push(wanted.clone());
+                        entry.is_wanted = true;
                         self.found.insert(index, watch);
                     }
                 }
@@ -103,34 +101,31 @@ impl Directories {
         self.watches = watches;
     }
 
-    pub(super) fn read(&mut self, changes: &mut Changes) -> io::Result<()> {
-        if self.read_events(changes)? {
+    /// Whether entries of a wanted directory have changed, or it has come, gone or been replaced.
+    pub(super) fn read(&mut self) -> io::Result<bool> {
+        let (mut is_told, is_other) = self.read_events()?;
+        if is_other {
             let before = self.found.clone();
             self.arm();
-            for (index, wanted) in self.wanted.iter().enumerate() {
-                if before.get(&index) != self.found.get(&index) {
-                    changes.add_file(wanted.clone());
-                }
-            }
+            is_told |= self.found != before;
         }
-        Ok(())
+        Ok(is_told)
     }
 
-    /// Whether a directory has come, gone or been replaced.
-    fn read_events(&self, changes: &mut Changes) -> io::Result<bool> {
+    /// Whether entries of a wanted directory have changed, and whether there may be another directory.
+    fn read_events(&self) -> io::Result<(bool, bool)> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
-        let mut is_other = false;
+        let (mut is_told, mut is_other) = (false, false);
         loop {
             let event = match reader.next() {
                 Ok(event) => event,
-                Err(Errno::AGAIN) => return Ok(is_other),
+                Err(Errno::AGAIN) => return Ok((is_told, is_other)),
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                changes.lost = true;
-                is_other = true;
+                (is_told, is_other) = (true, true);
             }
             let Some(watch) = self.watches.get(&event.wd()) else {
                 continue;
@@ -141,10 +136,7 @@ impl Directories {
             };
             let name = OsStr::from_bytes(name.to_bytes());
             is_other |= watch.next.contains(name);
-            if !is_silent(name) {
-                let directories = watch.wanted.iter();
-                directories.for_each(|directory| changes.add_file(directory.join(name)));
-            }
+            is_told |= watch.is_wanted && !is_silent(name);
         }
     }
 }
@@ -200,36 +192,28 @@ mod tests {
             self.root.path().join(path)
         }
 
-        /// What was told, relative to the root.
-        fn told(&mut self) -> Vec<String> {
-            let mut changes = Changes::default();
-            self.directories.read(&mut changes).unwrap();
-            assert!(!changes.lost);
-            let files = changes.files.iter().map(|file| {
-                let file = file.strip_prefix(self.root.path()).unwrap();
-                file.display().to_string()
-            });
-            files.collect()
+        fn is_told(&mut self) -> bool {
+            self.directories.read().unwrap()
         }
     }
 
     #[test]
     fn entries_that_come_change_and_go_are_told() {
         let mut watched = Watched::new(&["cdi"], &["cdi"]);
-        assert_eq!(watched.told(), [""; 0]);
+        assert!(!watched.is_told());
         let (one, two) = (watched.path("cdi/one"), watched.path("cdi/two"));
         fs::write(&one, "a").unwrap();
-        assert_eq!(watched.told(), ["cdi/one"]);
+        assert!(watched.is_told());
         fs::rename(&one, &two).unwrap();
-        assert_eq!(watched.told(), ["cdi/one", "cdi/two"]);
+        assert!(watched.is_told());
         fs::set_permissions(&two, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(watched.told(), ["cdi/two"]);
+        assert!(watched.is_told());
         fs::write(&two, "b").unwrap();
-        assert_eq!(watched.told(), ["cdi/two"]);
+        assert!(watched.is_told());
         fs::remove_file(&two).unwrap();
-        assert_eq!(watched.told(), ["cdi/two"]);
+        assert!(watched.is_told());
         symlink("/nowhere", &one).unwrap();
-        assert_eq!(watched.told(), ["cdi/one"]);
+        assert!(watched.is_told());
     }
 
     #[test]
@@ -237,11 +221,11 @@ mod tests {
         let mut watched = Watched::new(&["run/cdi"], &["run/cdi"]);
         let file = watched.path("run/cdi/one");
         fs::write(&file, "a").unwrap();
-        assert_eq!(watched.told(), ["run/cdi/one"]);
+        assert!(watched.is_told());
         fs::read(&file).unwrap();
         fs::write(watched.path("run/other"), "").unwrap();
         fs::create_dir(watched.path("run/cdi-other")).unwrap();
-        assert_eq!(watched.told(), [""; 0]);
+        assert!(!watched.is_told());
     }
 
     #[test]
@@ -251,10 +235,11 @@ mod tests {
         fs::write(watched.path("cdi/.onload-ctk-lock"), "").unwrap();
         fs::write(watched.path("cdi/.lock"), "").unwrap();
         fs::write(&temporary, "").unwrap();
-        assert_eq!(watched.told(), [""; 0]);
+        assert!(!watched.is_told());
         fs::rename(temporary, watched.path("cdi/one.json")).unwrap();
+        assert!(watched.is_told());
         fs::write(watched.path("cdi/..data"), "").unwrap();
-        assert_eq!(watched.told(), ["cdi/..data", "cdi/one.json"]);
+        assert!(watched.is_told());
     }
 
     #[test]
@@ -264,11 +249,9 @@ mod tests {
         fs::write(watched.path("run/cdi/nvidia.yaml.1"), "kind: a").unwrap();
         let from = watched.path("run/cdi/nvidia.yaml.1");
         fs::rename(from, watched.path("run/cdi/nvidia.yaml")).unwrap();
+        assert!(watched.is_told());
         fs::write(watched.path("etc/cdi/amd.json"), "{}").unwrap();
-        let told = watched.told();
-        for file in ["etc/cdi/amd.json", "run/cdi/nvidia.yaml"] {
-            assert!(told.contains(&file.to_owned()), "{told:?}");
-        }
+        assert!(watched.is_told());
         let wanted = Wanted {
             scope: vec![Class::Rdma],
             files: BTreeMap::from([(SpecName::devices(Class::Rdma), b"{}".to_vec())]),
@@ -286,22 +269,22 @@ mod tests {
             directory.carry_out(&plan).unwrap();
         };
         run(&watched);
-        assert_eq!(watched.told(), ["run/cdi/onload.dev-rdma.json"]);
+        assert!(watched.is_told());
         run(&watched);
-        assert_eq!(watched.told(), [""; 0]);
+        assert!(!watched.is_told());
     }
 
     #[test]
     fn a_directory_that_does_not_exist_yet_is_told_when_it_comes() {
         let mut watched = Watched::new(&[], &["run/ctk/leases"]);
         fs::create_dir(watched.path("run")).unwrap();
-        assert_eq!(watched.told(), [""; 0]);
+        assert!(!watched.is_told());
         // All at once: what is made before the directory is watched is in it when it is told.
         fs::create_dir_all(watched.path("run/ctk/leases")).unwrap();
         fs::write(watched.path("run/ctk/leases/a"), "").unwrap();
-        assert_eq!(watched.told(), ["run/ctk/leases"]);
+        assert!(watched.is_told());
         fs::write(watched.path("run/ctk/leases/b"), "").unwrap();
-        assert_eq!(watched.told(), ["run/ctk/leases/b"]);
+        assert!(watched.is_told());
     }
 
     #[test]
@@ -309,18 +292,18 @@ mod tests {
         let mut watched = Watched::new(&["run/cdi", "new"], &["run/cdi"]);
         fs::rename(watched.path("run/cdi"), watched.path("old")).unwrap();
         fs::rename(watched.path("new"), watched.path("run/cdi")).unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
         fs::write(watched.path("old/a"), "").unwrap();
-        assert_eq!(watched.told(), [""; 0]);
+        assert!(!watched.is_told());
         fs::write(watched.path("run/cdi/b"), "").unwrap();
-        assert_eq!(watched.told(), ["run/cdi/b"]);
+        assert!(watched.is_told());
         // A directory above it.
         fs::rename(watched.path("run"), watched.path("away")).unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
         fs::create_dir_all(watched.path("run/cdi")).unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
         fs::remove_dir_all(watched.path("run")).unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
     }
 
     #[test]
@@ -334,23 +317,23 @@ mod tests {
         let directories = Directories::watch(wanted).unwrap();
         let mut watched = Watched { root, directories };
         fs::write(watched.path("one/cdi/a"), "").unwrap();
-        assert_eq!(watched.told(), ["run/cdi/a"]);
+        assert!(watched.is_told());
         fs::remove_file(watched.path("run")).unwrap();
         symlink("two", watched.path("run")).unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
         fs::write(watched.path("two/cdi/b"), "").unwrap();
-        assert_eq!(watched.told(), ["run/cdi/b"]);
+        assert!(watched.is_told());
     }
 
     #[test]
     fn a_directory_may_be_wanted_twice_and_be_on_the_way_to_another() {
         let mut watched = Watched::new(&["run"], &["run", "run/leases", "run"]);
         fs::write(watched.path("run/a"), "").unwrap();
-        assert_eq!(watched.told(), ["run/a"]);
+        assert!(watched.is_told());
         fs::create_dir(watched.path("run/leases")).unwrap();
-        assert_eq!(watched.told(), ["run/leases"]);
+        assert!(watched.is_told());
         fs::write(watched.path("run/leases/b"), "").unwrap();
-        assert_eq!(watched.told(), ["run/leases/b"]);
+        assert!(watched.is_told());
     }
 
     #[test]
@@ -358,10 +341,10 @@ mod tests {
         let mut watched = Watched::new(&["run/cdi"], &["run/cdi"]);
         fs::remove_dir(watched.path("run/cdi")).unwrap();
         fs::write(watched.path("run/cdi"), "").unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
         fs::remove_file(watched.path("run/cdi")).unwrap();
         fs::create_dir(watched.path("run/cdi")).unwrap();
-        assert_eq!(watched.told(), ["run/cdi"]);
+        assert!(watched.is_told());
     }
 
     #[test]
@@ -375,10 +358,8 @@ mod tests {
         for file in files.iter().cycle().take(limit + 2) {
             fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
         }
-        let mut changes = Changes::default();
-        watched.directories.read(&mut changes).unwrap();
-        assert!(changes.lost && changes.is_everything());
+        assert!(watched.is_told());
         fs::write(watched.path("cdi/c"), "").unwrap();
-        assert_eq!(watched.told(), ["cdi/c"]);
+        assert!(watched.is_told());
     }
 }

@@ -3,7 +3,6 @@
 //! changed. Only the kernel is believed about devices: any program may send messages of that kind.
 
 mod burst;
-mod changes;
 mod directories;
 mod link;
 mod namespaces;
@@ -11,7 +10,6 @@ mod uevent;
 mod watcher;
 
 pub use burst::Damping;
-pub use changes::Changes;
 pub use watcher::{Sources, Waker, Watcher};
 
 /// For the fuzzer.

@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use rustix::net::netlink;
 
 use super::burst::{Burst, Damping};
-use super::changes::Changes;
 use super::directories::Directories;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
@@ -63,6 +62,16 @@ pub struct Watcher {
     /// Before that links alone are not told.
     links_after: Option<Instant>,
     without: Vec<String>,
+}
+
+/// What has come in a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct News {
+    links: bool,
+    /// Another thread asked for the answer.
+    woken: bool,
+    /// Anything else, or what was lost.
+    more: bool,
 }
 
 /// Lets another thread end [`Watcher::wait`], for instance to stop.
@@ -135,44 +144,44 @@ impl Watcher {
         self.waker.clone()
     }
 
-    /// Waits until something may have changed and it has been quiet since for a while. Without a change within that
-    /// time the answer is empty.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Changes> {
-        let mut changes = Changes::default();
-        let timeout = timeout.map(|timeout| after(Instant::now(), timeout));
-        let until = timeout.map_or(self.next, |timeout| timeout.min(self.next));
+    /// Waits until something may have changed and it has been quiet since for a while, or until it is time to look at
+    /// everything again, told or not.
+    pub fn wait(&mut self) -> io::Result<()> {
+        self.news(self.next)?;
+        self.next = after(Instant::now(), self.interval);
+        Ok(())
+    }
+
+    /// What comes until then, and until it has been quiet for a while.
+    fn news(&mut self, until: Instant) -> io::Result<News> {
+        let mut news = News::default();
         let mut burst: Option<Burst> = None;
         loop {
-            let end = burst.map_or(until, |burst| self.end(burst, &changes));
+            let end = burst.map_or(until, |burst| self.end(burst, news));
             self.poll(end.saturating_duration_since(Instant::now()))?;
-            let is_more = self.read(&mut changes)?;
+            let read = self.read()?;
             let now = Instant::now();
-            if is_more {
+            if read != News::default() {
                 burst.get_or_insert(Burst::begin(now)).go_on(now);
             }
-            changes.timer = burst.is_none() && now >= self.next;
-            let end = burst.map_or(until, |burst| self.end(burst, &changes));
-            if changes.woken || now >= end {
+            news.links |= read.links;
+            news.woken |= read.woken;
+            news.more |= read.more;
+            let end = burst.map_or(until, |burst| self.end(burst, news));
+            if news.woken || now >= end {
                 break;
             }
         }
-        if changes.links {
+        if news.links {
             self.links_after = Some(after(Instant::now(), LEAST));
         }
-        if !changes.is_empty() {
-            self.next = after(Instant::now(), self.interval);
-        }
-        Ok(changes)
+        Ok(news)
     }
 
-    fn end(&self, burst: Burst, changes: &Changes) -> Instant {
+    fn end(&self, burst: Burst, news: News) -> Instant {
         let end = burst.end(self.damping);
-        let of_links = Changes {
-            links: true,
-            ..Changes::default()
-        };
         match self.links_after {
-            Some(least) if *changes == of_links => end.max(least),
+            Some(least) if !news.more => end.max(least),
             _ => end,
         }
     }
@@ -192,27 +201,26 @@ impl Watcher {
         }
     }
 
-    /// Reads what has come; whether it adds to the changes.
-    fn read(&mut self, changes: &mut Changes) -> io::Result<bool> {
-        let mut read = Changes::default();
+    fn read(&mut self) -> io::Result<News> {
+        let mut read = News {
+            woken: self.waker.take(),
+            ..News::default()
+        };
         if let Some(directories) = &mut self.directories {
-            directories.read(&mut read)?;
+            read.more |= directories.read()?;
         }
         if let Some(uevents) = &mut self.uevents {
             let is_lost = uevents.read(|bytes| {
                 let uevent = uevent::parse(bytes);
-                read.devices |= uevent.is_some_and(|uevent| uevent.is_of_interest());
+                read.more |= uevent.is_some_and(|uevent| uevent.is_of_interest());
             })?;
-            read.lost |= is_lost;
+            read.more |= is_lost;
         }
         if let Some(links) = &mut self.links {
             let is_lost = links.read(|bytes| read.links |= link::is_of_interest(bytes))?;
-            read.lost |= is_lost;
+            read.more |= is_lost;
         }
-        read.woken = self.waker.take();
-        let is_more = !read.is_empty();
-        changes.add(read);
-        Ok(is_more)
+        Ok(read)
     }
 }
 
@@ -253,12 +261,20 @@ mod tests {
         Watcher::new(sources(Vec::new())).unwrap()
     }
 
+    /// What comes in a wait, which has an end.
+    fn news(watcher: &mut Watcher) -> News {
+        watcher.news(after(Instant::now(), LONG)).unwrap()
+    }
+
+    fn news_now(watcher: &mut Watcher) -> News {
+        watcher.news(Instant::now()).unwrap()
+    }
+
     #[test]
     fn nothing_is_told_where_nothing_changes() {
         let mut watcher = watcher();
         assert_eq!(watcher.without(), [""; 0]);
-        let changes = watcher.wait(Some(Duration::ZERO)).unwrap();
-        assert!(changes.is_empty());
+        assert_eq!(news_now(&mut watcher), News::default());
     }
 
     #[test]
@@ -267,13 +283,11 @@ mod tests {
         let directory = root.path().join("cdi");
         let mut watcher = Watcher::new(sources(vec![directory.clone()])).unwrap();
         fs::create_dir(&directory).unwrap();
-        let changes = watcher.wait(Some(LONG)).unwrap();
-        assert!(changes.files.iter().eq([&directory]));
+        assert!(news(&mut watcher).more);
         let files = [directory.join("a"), directory.join("b")];
         files.iter().for_each(|file| fs::write(file, "").unwrap());
-        let changes = watcher.wait(None).unwrap();
-        assert!(changes.files.iter().eq(&files));
-        assert!(watcher.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        assert!(news(&mut watcher).more);
+        assert_eq!(news_now(&mut watcher), News::default());
     }
 
     #[test]
@@ -284,18 +298,20 @@ mod tests {
         feed(&devices, &veth);
         feed(&devices, b"hostile");
         feed(&interfaces, b"hostile");
-        assert!(watcher.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        assert_eq!(news_now(&mut watcher), News::default());
         let path = "/devices/pci0000:80/0000:81:10.0";
         feed(&devices, &uevent::tests::message("bind", path, "pci"));
-        let changes = watcher.wait(None).unwrap();
-        let of_devices = Changes {
-            devices: true,
-            ..Changes::default()
+        let of_devices = News {
+            more: true,
+            ..News::default()
         };
-        assert_eq!(changes, of_devices);
+        assert_eq!(news(&mut watcher), of_devices);
         feed(&interfaces, &link::tests::of_device());
-        let changes = watcher.wait(None).unwrap();
-        assert!(changes.links && !changes.devices && !changes.is_everything());
+        let of_links = News {
+            links: true,
+            ..News::default()
+        };
+        assert_eq!(news(&mut watcher), of_links);
     }
 
     #[test]
@@ -303,24 +319,24 @@ mod tests {
         let mut watcher = watcher();
         let (now, minute) = (Instant::now(), Duration::from_secs(60));
         let burst = Burst::begin(now);
-        let links = Changes {
+        let links = News {
             links: true,
-            ..Changes::default()
+            ..News::default()
         };
         let soon = now + watcher.damping.quiet;
         assert_eq!(
-            watcher.end(burst, &links),
+            watcher.end(burst, links),
             soon,
             "the first are told at once"
         );
         watcher.links_after = Some(now + minute);
-        assert_eq!(watcher.end(burst, &links), now + minute);
-        let devices = Changes {
-            devices: true,
-            ..links.clone()
+        assert_eq!(watcher.end(burst, links), now + minute);
+        let devices = News {
+            more: true,
+            ..links
         };
         assert_eq!(
-            watcher.end(burst, &devices),
+            watcher.end(burst, devices),
             soon,
             "what matters is not held up"
         );
@@ -329,7 +345,7 @@ mod tests {
         watcher.links = Some(socket);
         watcher.links_after = None;
         feed(&interfaces, &link::tests::of_device());
-        assert!(watcher.wait(None).unwrap().links);
+        assert!(news(&mut watcher).links);
         assert!(watcher.links_after.unwrap() > now + LEAST);
     }
 
@@ -338,7 +354,7 @@ mod tests {
         let (mut watcher, (uevents, devices)) = (watcher(), fed());
         watcher.uevents = Some(uevents);
         feed(&devices, &[b'a'; 100_000]);
-        assert!(watcher.wait(None).unwrap().is_everything());
+        assert!(news(&mut watcher).more);
     }
 
     #[test]
@@ -346,14 +362,17 @@ mod tests {
         let mut watcher = watcher();
         let waker = watcher.waker();
         let thread = thread::spawn(move || waker.wake());
-        let changes = watcher.wait(None).unwrap();
-        assert!(changes.woken && !changes.is_everything());
+        let of_waker = News {
+            woken: true,
+            ..News::default()
+        };
+        assert_eq!(news(&mut watcher), of_waker);
         thread.join().unwrap().unwrap();
         // Before there is a wait, and however often.
         watcher.waker().wake().unwrap();
         watcher.waker().wake().unwrap();
-        assert!(watcher.wait(None).unwrap().woken);
-        assert!(watcher.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        assert!(news(&mut watcher).woken);
+        assert_eq!(news_now(&mut watcher), News::default());
     }
 
     #[test]
@@ -364,15 +383,14 @@ mod tests {
         });
         let often = often.as_mut().unwrap();
         for _ in 0..2 {
-            let changes = often.wait(None).unwrap();
-            assert!(changes.timer && changes.is_everything());
+            often.wait().unwrap();
         }
         let never = Sources {
             interval: Duration::MAX,
             ..sources(Vec::new())
         };
-        let mut never = Watcher::new(never).unwrap();
-        assert!(never.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        let never = Watcher::new(never).unwrap();
+        assert!(never.next > Instant::now() + LONG);
     }
 
     #[test]
