@@ -65,7 +65,7 @@ pub(super) fn decide(state: &State, settings: &HostSettings, plan: &mut Plan) {
         if !state.interfaces.contains(name) {
             plan.refuse(&subject, "this host has no interface of that name");
         } else if !state.is_loaded {
-            plan.steps.push(step(subject, true));
+            plan.steps.push(step(&subject, true));
         } else if !state.has_af_xdp {
             plan.refuse(
                 &subject,
@@ -79,7 +79,7 @@ pub(super) fn decide(state: &State, settings: &HostSettings, plan: &mut Plan) {
                 ),
             );
         } else if registered.is_some_and(|names| !names.contains(name)) {
-            plan.steps.push(step(subject, false));
+            plan.steps.push(step(&subject, false));
         }
     }
 }
@@ -96,16 +96,12 @@ fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan
         ),
         Some(now) if *now == value => {}
         Some(now) => plan.steps.push(Step {
-            setting: "enable_af_xdp_flow_filters".to_owned(),
-            now: now.clone(),
-            wanted: value.clone(),
             actions: vec![Action::write(PARAMETER, &value)],
-            frees: Vec::new(),
             effect: Effect::Is {
                 path: PARAMETER.into(),
-                text: value,
+                text: value.clone(),
             },
-            subject,
+            ..Step::new(&subject, "enable_af_xdp_flow_filters", now, value)
         }),
     }
     if with_filters {
@@ -129,35 +125,24 @@ fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan
 }
 
 fn one_channel(name: &str, channels: u32) -> Step {
-    let interface = name.to_owned();
+    let subject = Subject::new("af-xdp", name);
     Step {
-        subject: Subject::new("af-xdp", name),
-        setting: "channels".to_owned(),
-        now: channels.to_string(),
-        wanted: "1".to_owned(),
-        actions: vec![Action::OneChannel {
-            interface: interface.clone(),
-        }],
-        frees: Vec::new(),
-        effect: Effect::OneChannel { interface },
+        actions: vec![Action::OneChannel(name.to_owned())],
+        effect: Effect::OneChannel(name.to_owned()),
+        ..Step::new(&subject, "channels", channels.to_string(), "1")
     }
 }
 
-fn step(subject: Subject, load: bool) -> Step {
-    let module = load.then(|| Action::Load {
-        module: MODULE.to_owned(),
-    });
+fn step(subject: &Subject, load: bool) -> Step {
+    let module = load.then(|| Action::Load(MODULE.to_owned()));
+    let now = if load { "no, module not loaded" } else { "no" };
     let register = Action::write(AF_XDP_REGISTER, &subject.name);
     Step {
-        setting: "registered with Onload".to_owned(),
-        now: if load { "no, module not loaded" } else { "no" }.to_owned(),
-        wanted: "yes".to_owned(),
         actions: module.into_iter().chain([register]).collect(),
-        frees: Vec::new(),
         effect: Effect::Listed {
             directory: DEBUGFS_NICS.into(),
             ending: format!("_{}", subject.name),
         },
-        subject,
+        ..Step::new(subject, "registered with Onload", now, "yes")
     }
 }

@@ -145,8 +145,8 @@ impl Run<'_> {
     fn act(&self, action: &Action) -> anyhow::Result<()> {
         match action {
             Action::Write { path, text } => self.kernel.write(path, text),
-            Action::Load { module } => self.kernel.load(module),
-            Action::LoadIfThere { module } => {
+            Action::Load(module) => self.kernel.load(module),
+            Action::LoadIfThere(module) => {
                 // The effect tells.
                 let _ = self.kernel.load(module);
                 Ok(())
@@ -156,7 +156,7 @@ impl Run<'_> {
                 vf,
                 change,
             } => self.kernel.set_vf(interface, *vf, *change),
-            Action::OneChannel { interface } => self.kernel.set_one_channel(interface),
+            Action::OneChannel(interface) => self.kernel.set_one_channel(interface),
             Action::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
         }
     }
@@ -216,7 +216,7 @@ impl Run<'_> {
                     "the driver did not take it".to_owned(),
                 )
             }
-            Effect::OneChannel { interface } => {
+            Effect::OneChannel(interface) => {
                 let found = host
                     .abilities()?
                     .get(interface)

@@ -55,29 +55,26 @@ pub(super) fn decide(state: &State, wanted: &Wanted, plan: &mut Plan) {
             let found = state.nodes.get(&node.0).and_then(|sizes| sizes.get(size));
             match found {
                 Some(pages) if pages.count >= *count => {}
-                Some(pages) => plan.steps.push(step(subject, *size, *count, pages)),
+                Some(pages) => plan.steps.push(step(&subject, *size, *count, pages)),
                 None => plan.refuse(&subject, missing(state, *node)),
             }
         }
     }
 }
 
-fn step(subject: Subject, size: PageSize, count: u64, pages: &Pages) -> Step {
+fn step(subject: &Subject, size: PageSize, count: u64, pages: &Pages) -> Step {
     let advice = format!(
         "the node has no more free memory in pieces of {size}; free memory there, or reserve them while it boots, with hugepagesz= and hugepages= on the kernel's command line"
     );
+    let now = pages.count.to_string();
     Step {
-        setting: "pages".to_owned(),
-        now: pages.count.to_string(),
-        wanted: count.to_string(),
         actions: vec![Action::write(&pages.path, &count)],
-        frees: Vec::new(),
         effect: Effect::Minimum {
             path: pages.path.clone(),
             number: count,
             advice,
         },
-        subject,
+        ..Step::new(subject, "pages", now, count.to_string())
     }
 }
 

@@ -21,7 +21,7 @@ pub fn fuzz(text: &str) {
 }
 
 pub use apply::{Outcome, Stage, apply};
-pub use kernel::{Kernel, VfChange, VfSettings};
+pub use kernel::{Absent, Kernel, VfChange, VfSettings};
 pub use plan::plan;
-pub use running::{Absent, Running};
+pub use running::Running;
 pub use step::{Action, Effect, Plan, Refusal, Step, Subject};

@@ -18,27 +18,23 @@ pub(super) fn decide(now: Option<RdmaNetns>, wanted: RdmaNetns, plan: &mut Plan)
     if now == Some(wanted) {
         return;
     }
-    let module = now.is_none().then(|| Action::Load {
-        module: "ib_core".to_owned(),
-    });
+    let module = now.is_none().then(|| Action::Load("ib_core".to_owned()));
     let letter = match wanted {
         RdmaNetns::Shared => "Y",
         RdmaNetns::Exclusive => "N",
     };
     let now = now.map(|mode| mode.to_string());
+    let now = now.unwrap_or_else(|| "module not loaded".to_owned());
+    let subject = Subject::new("rdma-netns", "");
     plan.steps.push(Step {
-        subject: Subject::new("rdma-netns", ""),
-        setting: "mode".to_owned(),
-        now: now.unwrap_or_else(|| "module not loaded".to_owned()),
-        wanted: wanted.to_string(),
         actions: module
             .into_iter()
             .chain([Action::SetRdmaNetns(wanted)])
             .collect(),
-        frees: Vec::new(),
         effect: Effect::Is {
             path: NETNS_MODE.into(),
             text: letter.to_owned(),
         },
+        ..Step::new(&subject, "mode", now, wanted.to_string())
     });
 }

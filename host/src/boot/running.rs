@@ -1,4 +1,4 @@
-//! The kernels that there are: the running one, and that of a captured tree, which answers nothing.
+//! The running kernel.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -158,47 +158,6 @@ impl Kernel for Running {
     }
 }
 
-/// The kernel of a host that is not this one, such as a captured tree.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Absent;
-
-impl Absent {
-    fn refused<T>() -> anyhow::Result<T> {
-        Err(io::Error::from(io::ErrorKind::Unsupported))
-            .context("changing a host that does not run")
-    }
-}
-
-impl Kernel for Absent {
-    fn vf_settings(&self, _: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
-        Ok(None)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
-    }
-
-    fn set_vf(&self, _: &str, _: u32, _: VfChange) -> anyhow::Result<()> {
-        Self::refused()
-    }
-
-    fn set_rdma_netns(&self, _: RdmaNetns) -> anyhow::Result<()> {
-        Self::refused()
-    }
-
-    fn set_one_channel(&self, _: &str) -> anyhow::Result<()> {
-        Self::refused()
-    }
-
-    fn write(&self, _: &Path, _: &str) -> anyhow::Result<()> {
-        Self::refused()
-    }
-
-    fn load(&self, _: &str) -> anyhow::Result<()> {
-        Self::refused()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,7 +220,7 @@ mod tests {
 
     #[test]
     fn nothing_can_be_told_to_a_kernel_that_is_not_there() {
-        let kernel = Absent;
+        let kernel = crate::boot::Absent;
         assert!(kernel.write(Path::new("/sys/x"), "1").is_err());
         assert!(kernel.load("vfio-pci").is_err());
         assert!(kernel.set_rdma_netns(RdmaNetns::Shared).is_err());

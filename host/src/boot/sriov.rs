@@ -212,18 +212,6 @@ impl Decision<'_> {
         }
     }
 
-    fn step(&self, setting: impl Into<String>, now: &str, wanted: &str) -> Step {
-        Step {
-            subject: self.subject.clone(),
-            setting: setting.into(),
-            now: now.to_owned(),
-            wanted: wanted.to_owned(),
-            actions: Vec::new(),
-            frees: Vec::new(),
-            effect: Effect::Unknown,
-        }
-    }
-
     /// Whether new virtual functions stay without a driver at first: the kernel's own would take those
     /// that are for vfio, and reads a hardware address only once.
     fn holds_drivers(&self) -> bool {
@@ -247,7 +235,7 @@ impl Decision<'_> {
                 path,
                 text: digit(wanted).to_owned(),
             },
-            ..self.step(AUTOPROBE, digit(now), digit(wanted))
+            ..Step::new(&self.subject, AUTOPROBE, digit(now), digit(wanted))
         });
     }
 
@@ -275,7 +263,12 @@ impl Decision<'_> {
                 path,
                 text: vfs.to_string(),
             },
-            ..self.step("virtual functions", &count.to_string(), &vfs.to_string())
+            ..Step::new(
+                &self.subject,
+                "virtual functions",
+                count.to_string(),
+                vfs.to_string(),
+            )
         });
         if vfs == 0 {
             return;
@@ -293,8 +286,12 @@ impl Decision<'_> {
         });
         let driver = ("driver", driver_words(self.wanted.driver).to_owned());
         for (name, value) in settings.chain([driver]) {
-            plan.steps
-                .push(self.step(format!("{which} {name}"), "-", &value));
+            plan.steps.push(Step::new(
+                &self.subject,
+                format!("{which} {name}"),
+                "-",
+                value,
+            ));
         }
         if self.wanted.spoof_check == Some(false) {
             plan.warnings.push(self.spoofing(&which));
@@ -389,7 +386,12 @@ impl Decision<'_> {
                     vf: index,
                     change,
                 },
-                ..self.step(format!("vf {index} ({}) {name}", vf.address), &now, &wanted)
+                ..Step::new(
+                    &self.subject,
+                    format!("vf {index} ({}) {name}", vf.address),
+                    now,
+                    wanted,
+                )
             });
         }
     }
@@ -425,11 +427,9 @@ impl Decision<'_> {
     fn load_vfio_pci(&self, plan: &mut Plan) {
         if !self.pf.has_vfio_pci {
             plan.steps.push(Step {
-                actions: vec![Action::Load {
-                    module: VFIO_PCI.to_owned(),
-                }],
+                actions: vec![Action::Load(VFIO_PCI.to_owned())],
                 effect: Effect::Exists(VFIO_PCI_DRIVER.into()),
-                ..self.step("module vfio-pci", "not loaded", "loaded")
+                ..Step::new(&self.subject, "module vfio-pci", "not loaded", "loaded")
             });
         }
     }
@@ -458,9 +458,7 @@ impl Decision<'_> {
             actions.push(Action::write(function.join("driver/unbind"), &vf.address));
         }
         if let (None, Some(alias)) = (driver, &vf.modalias) {
-            actions.push(Action::LoadIfThere {
-                module: alias.clone(),
-            });
+            actions.push(Action::LoadIfThere(alias.clone()));
         }
         actions.push(Action::write(DRIVERS_PROBE, &vf.address));
         let now = vf.driver.as_deref().unwrap_or("none");
@@ -473,7 +471,12 @@ impl Decision<'_> {
                 driver,
                 advice: advice.to_owned(),
             },
-            ..self.step(format!("vf {index} ({}) driver", vf.address), now, wanted)
+            ..Step::new(
+                &self.subject,
+                format!("vf {index} ({}) driver", vf.address),
+                now,
+                wanted,
+            )
         }
     }
 

@@ -67,6 +67,26 @@ pub struct Step {
     pub effect: Effect,
 }
 
+impl Step {
+    /// One that is known after the steps before it.
+    pub(super) fn new(
+        subject: &Subject,
+        setting: impl Into<String>,
+        now: impl Into<String>,
+        wanted: impl Into<String>,
+    ) -> Self {
+        Step {
+            subject: subject.clone(),
+            setting: setting.into(),
+            now: now.into(),
+            wanted: wanted.into(),
+            actions: Vec::new(),
+            frees: Vec::new(),
+            effect: Effect::Unknown,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     #[serde(flatten)]
@@ -86,20 +106,16 @@ pub enum Action {
         path: PathBuf,
         text: String,
     },
-    Load {
-        module: String,
-    },
-    LoadIfThere {
-        module: String,
-    },
+    /// A module, by its name or an alias.
+    Load(String),
+    LoadIfThere(String),
     SetVf {
         interface: String,
         vf: u32,
         change: VfChange,
     },
-    OneChannel {
-        interface: String,
-    },
+    /// Of an interface.
+    OneChannel(String),
     SetRdmaNetns(RdmaNetns),
 }
 
@@ -139,9 +155,8 @@ pub enum Effect {
         vf: u32,
         change: VfChange,
     },
-    OneChannel {
-        interface: String,
-    },
+    /// Of an interface.
+    OneChannel(String),
     /// That of the steps before it, which make it possible.
     Unknown,
 }
