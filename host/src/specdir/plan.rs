@@ -91,13 +91,15 @@ pub fn plan(
     for (spec, format) in specs.flat_map(|spec| Format::ALL.map(|format| (spec, format))) {
         let name = format.file_name(spec);
         let content = wanted.files.get(&spec).filter(|_| format == wanted.format);
-        let decided = decide(&name, content, existing.get(&name), &known, wanted.force);
-        let there = existing.contains_key(&name);
-        let Some(action) = hold(decided, held.contains(&spec.class), there) else {
+        let old = existing.get(&name);
+        let content_now = old.and_then(Option::as_ref);
+        let is_ours = content_now.is_some_and(|now| known.owns(&name, now));
+        let is_held = held.contains(&spec.class);
+        let Some(action) = decide(content, old, is_ours || wanted.force, is_held) else {
             continue;
         };
         record(&name, content, &action, &known, &mut before, &mut after);
-        let old = existing.get(&name).cloned().flatten();
+        let old = old.cloned().flatten();
         steps.push(Step { name, action, old });
     }
     steps.sort_by(|one, other| one.name.cmp(&other.name));
@@ -129,13 +131,6 @@ fn held(
     undecided.filter(loses).copied().collect()
 }
 
-fn hold(decided: Option<Action>, held: bool, there: bool) -> Option<Action> {
-    match decided {
-        Some(Action::Remove | Action::Write(_)) if held => there.then_some(Action::Undecided),
-        other => other,
-    }
-}
-
 fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> {
     let touched = |name: &String| {
         let mut names = scope.iter().copied().flat_map(Format::file_names);
@@ -146,27 +141,21 @@ fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> 
         .collect()
 }
 
+/// None where nothing is there and nothing is to be written.
 fn decide(
-    name: &str,
     wanted: Option<&Vec<u8>>,
     existing: Option<&Option<Vec<u8>>>,
-    known: &Manifest,
-    force: bool,
+    may_change: bool,
+    is_held: bool,
 ) -> Option<Action> {
-    let action = match (wanted, existing) {
-        (None, None) => return None,
-        (Some(content), None) => Action::Write(content.clone()),
-        (Some(content), Some(Some(old))) if content == old => Action::Keep,
-        (_, Some(old)) => {
-            let ours = old.as_ref().is_some_and(|old| known.owns(name, old));
-            match wanted {
-                _ if !ours && !force => Action::Leave,
-                Some(content) => Action::Write(content.clone()),
-                None => Action::Remove,
-            }
-        }
-    };
-    Some(action)
+    match (wanted, existing) {
+        (None, None) => None,
+        (Some(content), Some(Some(old))) if content == old => Some(Action::Keep),
+        (_, Some(_)) if !may_change => Some(Action::Leave),
+        (_, existing) if is_held => existing.map(|_| Action::Undecided),
+        (Some(content), _) => Some(Action::Write(content.clone())),
+        (None, Some(_)) => Some(Action::Remove),
+    }
 }
 
 fn record(
