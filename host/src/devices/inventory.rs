@@ -28,7 +28,7 @@ use crate::discover::vfio::VfioDevice;
 
 /// What a host has and what it offers. The arrays contain what is offered, sorted. Only `vfio` also
 /// contains functions whose group is not viable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inventory {
     pub version: &'static str,
     /// Onload, offered or not; `None` if nothing of it is there.

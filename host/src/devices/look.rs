@@ -2,7 +2,6 @@
 
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::drain::Drain;
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
 
@@ -120,25 +119,17 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         ptp: clocks.ptp,
         pps: clocks.pps,
         gdrcopy: gdrcopy.into_iter().collect(),
-        near_gpus: Vec::new(),
         gpu_indexes,
         onload,
         tcpdirect,
         nics,
         hugepages,
-        netdevs: Vec::new(),
-        devices: Vec::new(),
-        drained: Vec::new(),
-        refused: Vec::new(),
-        drain: Drain::default(),
         movable,
         elsewhere: attached.elsewhere,
-        not_offered: Vec::new(),
-        unread: Vec::new(),
-        warnings: Vec::new(),
         functions,
         data_direct,
         interfaces,
+        ..Inventory::default()
     }
 }
 
