@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
 use onload_core::host_settings::RdmaNetns;
+use onload_sys::ethtool::Ethtool;
 use onload_sys::netlink::nldev::{self, NetnsMode};
 use onload_sys::netlink::socket::Socket;
 use onload_sys::netlink::{link, vf};
@@ -20,7 +21,6 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::netlink::RDMA;
 
 use super::kernel::{Kernel, VfChange, VfSettings};
-use crate::netlink::abilities::set_one_channel;
 
 const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
 
@@ -126,7 +126,15 @@ impl Kernel for Running {
     }
 
     fn set_one_channel(&self, interface: &str) -> anyhow::Result<()> {
-        set_one_channel(interface).with_context(|| format!("setting channels of {interface}"))
+        let set = || {
+            let ethtool = Ethtool::open(interface.as_bytes())?.ok_or(Errno::NODEV)?;
+            // Drivers have channels for both directions, or for one each.
+            ethtool.set_channels(match ethtool.channels()? {
+                [_, transmit, other, 0] => [1, transmit, other, 0],
+                [receive, transmit, other, _] => [receive, transmit, other, 1],
+            })
+        };
+        set().with_context(|| format!("setting channels of {interface}"))
     }
 
     fn write(&self, path: &Path, text: &str) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use onload_sys::netlink::message::{
-    attribute, attributes, nest, text, u16_at, u32_at, u64_at, until_null, value as within,
+    attributes, nest, text, u16_at, u32_at, u64_at, until_null, value as within,
 };
 use onload_sys::netlink::socket::Socket;
 use rustix::net::netlink::GENERIC;
@@ -30,7 +30,6 @@ const BASIC_AND_REDIRECT: u64 = 0b11;
 const ETHTOOL: &str = "ethtool";
 const FEATURES_GET: u8 = 11;
 const CHANNELS_GET: u8 = 17;
-const CHANNELS_SET: u8 = 18;
 /// The attribute with the interface, in each message of ethtool's.
 const INTERFACE: u16 = 1;
 const DEV_INDEX: u16 = 1;
@@ -168,24 +167,6 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, Abilities>> {
     Ok(by_index.into_values().collect())
 }
 
-/// Leaves an interface one channel for what it receives. Drivers have channels for both directions, or for one each.
-pub(crate) fn set_one_channel(interface: &str) -> io::Result<()> {
-    let socket = Socket::open(Some(GENERIC))?;
-    let Some(ethtool) = family(&socket, ETHTOOL)? else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
-    let interface = nest(INTERFACE, &text(DEV_NAME, interface.as_bytes()));
-    let ask = [header(CHANNELS_GET).to_vec(), interface.clone()].concat();
-    let combined = socket.ask(ethtool, &ask, &|now| u32_at(value(now, COMBINED_COUNT)?, 0))?;
-    let kind = match combined {
-        None | Some(0) => RX_COUNT,
-        Some(_) => COMBINED_COUNT,
-    };
-    let one = attribute(kind, &1_u32.to_ne_bytes());
-    let payload = [header(CHANNELS_SET).to_vec(), interface, one].concat();
-    socket.tell(ethtool, 0, &payload)
-}
-
 fn header(command: u8) -> [u8; HEADER] {
     [command, 1, 0, 0]
 }
@@ -260,6 +241,8 @@ pub(super) fn fuzz(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use onload_sys::netlink::message::attribute;
+
     use super::*;
 
     fn interface() -> Vec<u8> {
