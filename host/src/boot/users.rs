@@ -86,13 +86,16 @@ impl<'h> Users<'h> {
         if let Some(lease) = self.lease_of(function, &directory, group.as_deref())? {
             return Ok(Some(lease));
         }
-        if driver.is_some_and(|driver| driver.contains("vfio")) {
-            return self.opener(&directory, group.as_deref());
+        let is_vfios = driver.is_some_and(|driver| driver.contains("vfio"));
+        let nodes = match is_vfios {
+            true => self.vfio_nodes(&directory, group.as_deref())?,
+            // DPDK's programs use them with adapters that they drive by verbs.
+            false => self.nodes(&directory.join("infiniband_verbs"), "/dev/infiniband")?,
+        };
+        match nodes.iter().find_map(|node| self.kernel.holder(node)) {
+            None if !is_vfios => self.network(&directory, driver),
+            holder => Ok(holder),
         }
-        if let Some(program) = self.verbs(&directory)? {
-            return Ok(Some(program));
-        }
-        self.network(&directory, driver)
     }
 
     fn lease_of(
@@ -141,27 +144,19 @@ impl<'h> Users<'h> {
         Ok(None)
     }
 
-    fn opener(&self, directory: &Path, group: Option<&str>) -> Result<Option<String>, HostError> {
-        let own = self.host.list(&directory.join("vfio-dev"))?.names;
-        let own = own
-            .iter()
-            .map(|name| PathBuf::from("/dev/vfio/devices").join(name));
-        let of_group = group.into_iter().flat_map(|group| {
+    /// A function's own, and those of its group.
+    fn vfio_nodes(&self, directory: &Path, group: Option<&str>) -> Result<Vec<PathBuf>, HostError> {
+        let mut nodes = self.nodes(&directory.join("vfio-dev"), "/dev/vfio/devices")?;
+        nodes.extend(group.into_iter().flat_map(|group| {
             ["", "noiommu-"].map(|prefix| PathBuf::from(format!("/dev/vfio/{prefix}{group}")))
-        });
-        let mut holders = own
-            .chain(of_group)
-            .filter_map(|node| self.kernel.holder(&node));
-        Ok(holders.next())
+        }));
+        Ok(nodes)
     }
 
-    /// DPDK's programs use it with adapters that they drive by verbs.
-    fn verbs(&self, directory: &Path) -> Result<Option<String>, HostError> {
-        let names = self.host.list(&directory.join("infiniband_verbs"))?.names;
-        let nodes = names
-            .iter()
-            .map(|name| PathBuf::from("/dev/infiniband").join(name));
-        Ok(nodes.filter_map(|node| self.kernel.holder(&node)).next())
+    /// The nodes of what a directory lists.
+    fn nodes(&self, directory: &Path, place: &str) -> Result<Vec<PathBuf>, HostError> {
+        let names = self.host.list(directory)?.names.into_iter();
+        Ok(names.map(|name| Path::new(place).join(name)).collect())
     }
 
     fn network(&self, directory: &Path, driver: Option<&str>) -> Result<Option<String>, HostError> {
