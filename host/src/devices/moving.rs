@@ -223,9 +223,6 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     let pools = config.pools.values();
     let is_left = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
     let pools: Vec<_> = pools.filter(is_left).collect();
-    if pools.is_empty() {
-        return BTreeSet::new();
-    }
     let has_interface = |function: &&PciFunction| {
         let driver = function.driver.as_deref();
         function.class >> 16 == NETWORK && driver.is_some_and(|driver| driver != VFIO)
@@ -239,9 +236,6 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
 fn selected(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
     let pools = config.pools.values();
     let pools: Vec<_> = pools.filter(|pool| pool.class == Class::Netdev).collect();
-    if pools.is_empty() {
-        return BTreeSet::new();
-    }
     let netdevs = inventory.movable.iter().map(|movable| &movable.netdev);
     let chosen = selected_by(&pools, &netdevs.collect::<Vec<_>>(), inventory);
     chosen.iter().map(|netdev| netdev.name.clone()).collect()
@@ -252,6 +246,9 @@ fn selected_by<'n>(
     netdevs: &[&'n Netdev],
     inventory: &Inventory,
 ) -> Vec<&'n Netdev> {
+    if pools.is_empty() {
+        return Vec::new();
+    }
     let places = Places::of(inventory);
     let devices = netdevs.iter();
     let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &places)?)));

@@ -1,5 +1,6 @@
 //! Which devices a selector chooses, and which of its words choose none.
 
+use std::cell::Cell;
 use std::fmt;
 
 use onload_core::host_settings::PhysicalFunction;
@@ -30,20 +31,11 @@ pub(crate) fn select(
     places: &Places<'_>,
 ) -> Selection {
     let keys = keys(select, places);
-    let mut matched: Vec<Vec<bool>> = keys
-        .iter()
-        .map(|key| vec![false; key.words.len()])
-        .collect();
-    let mut belongs = |part: &Part<'_>| {
-        let mut all = true;
-        for (key, matched) in keys.iter().zip(&mut matched) {
-            let found = (key.find)(part);
-            all &= !found.is_empty();
-            for index in found {
-                matched[index] = true;
-            }
-        }
-        all
+    let belongs = |part: &Part<'_>| {
+        let any =
+            |words: &Vec<Word<'_>>| words.iter().filter(|word| word.is_met_by(part)).count() > 0;
+        // Each is tried, since one may match what the others do not.
+        keys.iter().map(any).fold(true, |all, any| all & any)
     };
     let mut chosen = Vec::with_capacity(candidates.len());
     for candidate in candidates {
@@ -63,28 +55,33 @@ pub(crate) fn select(
         }
         chosen.push(any);
     }
-    let words = keys.iter().zip(&matched).flat_map(|(key, matched)| {
-        let words = key.words.iter().zip(matched);
-        let unmatched = words.filter(|(_, matched)| !**matched);
-        unmatched.map(|(word, _)| format!("select.{} = {word}", key.name))
-    });
+    let words = keys.iter().flatten();
+    let unmatched = words.filter(|word| !word.is_matched.get());
     Selection {
         chosen,
-        unmatched: words.collect(),
+        unmatched: unmatched.map(|word| word.text.clone()).collect(),
     }
 }
 
-/// Which words of a key a part of a device matches, by index.
-type Find<'s> = Box<dyn Fn(&Part<'_>) -> Vec<usize> + 's>;
-
-struct Key<'s> {
-    name: &'static str,
-    /// Its words, as a configuration has them.
-    words: Vec<String>,
-    find: Find<'s>,
+/// A word of a selector.
+struct Word<'s> {
+    /// As `select.KEY = WORD`.
+    text: String,
+    test: Box<dyn Fn(&Part<'_>) -> bool + 's>,
+    /// Whether anything was it.
+    is_matched: Cell<bool>,
 }
 
-fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
+impl Word<'_> {
+    fn is_met_by(&self, part: &Part<'_>) -> bool {
+        let is_met = (self.test)(part);
+        self.is_matched.set(self.is_matched.get() | is_met);
+        is_met
+    }
+}
+
+/// The words of each key that has some: a device belongs where it matches one of each.
+fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
     let Select {
         vendor,
         device,
@@ -134,25 +131,21 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
             function.is_some_and(|function| function.address == *address)
         }),
     ];
-    keys.into_iter().flatten().collect()
+    keys.into_iter().filter(|words| !words.is_empty()).collect()
 }
 
-/// A key whose words are tried one after the other; `None` if it has none.
 fn key<'s, T>(
     name: &'static str,
     words: &'s [T],
     write: fn(&T) -> String,
-    test: impl Fn(&T, &Part<'_>) -> bool + 's,
-) -> Option<Key<'s>> {
-    (!words.is_empty()).then(|| Key {
-        name,
-        words: words.iter().map(write).collect(),
-        find: Box::new(move |part| {
-            let matching = words.iter().enumerate();
-            let matching = matching.filter(|(_, word)| test(word, part));
-            matching.map(|(index, _)| index).collect()
-        }),
-    })
+    test: impl Fn(&T, &Part<'_>) -> bool + Copy + 's,
+) -> Vec<Word<'s>> {
+    let words = words.iter().map(|word| Word {
+        text: format!("select.{name} = {}", write(word)),
+        test: Box::new(move |part| test(word, part)),
+        is_matched: Cell::new(false),
+    });
+    words.collect()
 }
 
 fn address(pf: &select::PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
