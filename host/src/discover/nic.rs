@@ -208,44 +208,45 @@ pub(crate) fn read(
             }
         }
     }
-    let others = without_interface(functions, interfaces).into_iter();
-    let others = others.chain(elsewhere(&attachments, interfaces));
-    others.for_each(|entry| probe.refuse(entry));
+    refuse_without_interface(probe, functions, interfaces);
     warn_of_trouble(probe, &nics, &attachments.abilities);
     Attached {
         nics,
-        elsewhere: away(&attachments, functions, interfaces, users),
+        elsewhere: elsewhere(probe, &attachments, functions, interfaces, users),
     }
 }
 
-fn away(
+fn elsewhere(
+    probe: &Probe<'_>,
     attachments: &Attachments,
     functions: &PciFunctions,
     interfaces: &[NetDevice],
     users: Users<'_>,
 ) -> Elsewhere {
-    let is_here = |is_it: &dyn Fn(&NetDevice) -> bool| interfaces.iter().any(is_it);
-    let usable = |datapath: Datapath| users.check(datapath).ok();
-    let names = attachments.interfaces.iter();
-    let names = names.filter(|(name, _)| !is_here(&|interface| interface.name == **name));
-    let attached_to = attachments.functions.iter();
-    let attached_to =
-        attached_to.filter(|(pci, _)| !is_here(&|interface| interface.pci == Some(**pci)));
-    Elsewhere {
-        names: names
-            .filter_map(|(name, listed)| {
-                Some((name.clone(), usable(listed.unwrap_or(Datapath::AfXdp))?))
-            })
-            .collect(),
-        functions: attached_to
-            .filter_map(|(pci, own)| {
-                let support = functions
-                    .get(*pci)
-                    .and_then(|function| support(function.id));
-                Some((*pci, usable(attached(own, support).ok()?)?))
-            })
-            .collect(),
+    let mut elsewhere = Elsewhere::default();
+    for (name, listed) in &attachments.interfaces {
+        if interfaces.iter().any(|interface| interface.name == *name) {
+            continue;
+        }
+        let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
+        probe.refuse(NotOffered::new(Class::Nic, name.as_str(), reason));
+        let usable = users.check(listed.unwrap_or(Datapath::AfXdp)).ok();
+        let usable = usable.map(|datapath| (name.clone(), datapath));
+        elsewhere.names.extend(usable);
     }
+    for (pci, own) in &attachments.functions {
+        if interfaces
+            .iter()
+            .any(|interface| interface.pci == Some(*pci))
+        {
+            continue;
+        }
+        let support = functions.get(*pci).and_then(|found| support(found.id));
+        let usable = attached(own, support).and_then(|datapath| users.check(datapath));
+        let usable = usable.map(|datapath| (*pci, datapath));
+        elsewhere.functions.extend(usable.ok());
+    }
+    elsewhere
 }
 
 fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String]) {
@@ -557,34 +558,22 @@ fn datapath_of_devtype(text: &str) -> Option<Datapath> {
     known.next()
 }
 
-fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<NotOffered> {
+fn refuse_without_interface(probe: &Probe<'_>, functions: &PciFunctions, interfaces: &[NetDevice]) {
     let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(|i| i.pci).collect();
-    let without = functions
-        .iter()
-        .filter(|function| support(function.id).is_some() && !with.contains(&function.address));
-    let reason = |function: &PciFunction| {
+    for function in functions.iter().filter(|one| !with.contains(&one.address)) {
         let advice = match support(function.id) {
+            None => continue,
             Some(Support::Capable(Datapath::Efct)) => "bind it to xilinx_efct to give it one",
             Some(Support::Refused(reason)) => reason,
-            _ => "bind it to sfc to give it one",
+            Some(Support::Capable(_)) => "bind it to sfc to give it one",
         };
-        match &function.driver {
+        let reason = match &function.driver {
             Some(driver) => format!("it has no interface: its driver is {driver}; {advice}"),
             None => format!("it has no interface: no driver is bound to it; {advice}"),
-        }
-    };
-    without
-        .map(|function| NotOffered::new(Class::Nic, function.address.to_string(), reason(function)))
-        .collect()
-}
-
-fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffered> {
-    let here = |name: &str| interfaces.iter().any(|interface| interface.name == name);
-    let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
-    let names = attachments.interfaces.keys().filter(|name| !here(name));
-    names
-        .map(|name| NotOffered::new(Class::Nic, name.as_str(), reason))
-        .collect()
+        };
+        let name = function.address.to_string();
+        probe.refuse(NotOffered::new(Class::Nic, name, reason));
+    }
 }
 
 #[cfg(fuzzing)]
