@@ -15,37 +15,23 @@ pub(super) fn why_not_all() -> Option<String> {
         let target = fs::read_link(link).ok()?;
         Some(target.to_string_lossy().into_owned())
     };
-    let own = Namespaces {
-        user: of("self", "user"),
-        pid: of("self", "pid"),
-        network: of("self", "net"),
-        first_network: of("1", "net"),
-    };
-    own.why_not_all().map(str::to_owned)
+    let (user, pid) = (of("self", "user"), of("self", "pid"));
+    let (network, first) = (of("self", "net"), of("1", "net"));
+    let all = [&user, &pid, &network, &first].map(|name| name.as_deref());
+    judged(all).map(str::to_owned)
 }
 
-struct Namespaces {
-    user: Option<String>,
-    pid: Option<String>,
-    network: Option<String>,
-    /// That of the first process that is seen.
-    first_network: Option<String>,
-}
-
-impl Namespaces {
-    /// The kernel sends uevents to network namespaces of the first user namespace alone, and those about
-    /// network interfaces to the one that they are in (`uevent_net_broadcast_untagged` and
-    /// `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
-    fn why_not_all(&self) -> Option<&'static str> {
-        if self.user.as_deref().is_some_and(|user| user != FIRST_USER) {
-            return Some("the kernel tells programs in a user namespace nothing of devices");
-        }
-        let sees_the_host = self.pid.as_deref() == Some(FIRST_PID);
-        let is_other = self.first_network.is_some() && self.first_network != self.network;
-        (sees_the_host && is_other).then_some(
-            "the kernel tells programs in a network namespace of their own nothing of the host's interfaces",
-        )
+/// By the namespaces of this process, and the network of the first process that is seen. The kernel sends uevents to
+/// network namespaces of the first user namespace alone, and those about network interfaces to the one that they are in
+/// (`uevent_net_broadcast_untagged` and `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
+fn judged([user, pid, network, first]: [Option<&str>; 4]) -> Option<&'static str> {
+    if user.is_some_and(|user| user != FIRST_USER) {
+        return Some("the kernel tells programs in a user namespace nothing of devices");
     }
+    let is_other = first.is_some() && first != network;
+    (pid == Some(FIRST_PID) && is_other).then_some(
+        "the kernel tells programs in a network namespace of their own nothing of the host's interfaces",
+    )
 }
 
 #[cfg(test)]
@@ -53,13 +39,7 @@ mod tests {
     use super::*;
 
     fn why_not_all(user: &str, pid: &str, own: &str, first: Option<&str>) -> Option<&'static str> {
-        let namespaces = Namespaces {
-            user: Some(user.to_owned()),
-            pid: Some(pid.to_owned()),
-            network: Some(own.to_owned()),
-            first_network: first.map(str::to_owned),
-        };
-        namespaces.why_not_all()
+        judged([Some(user), Some(pid), Some(own), first])
     }
 
     #[test]
