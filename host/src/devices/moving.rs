@@ -72,10 +72,9 @@ pub(super) fn settle(
             continue;
         }
         let is_named = movable.is_named || selected.contains(&netdev.name);
-        let reason = match &movable.obstacle {
-            _ if !is_named => Some(NOT_NAMED),
-            Some(reason) => Some(reason.as_str()),
-            None => None,
+        let reason = match is_named {
+            true => movable.obstacle.as_deref(),
+            false => Some(NOT_NAMED),
         };
         match reason {
             // A plugin takes the function that it is told, under whatever name its interface has.
