@@ -17,10 +17,10 @@ pub(crate) struct Names {
 impl Names {
     /// That name if possible, or else its PCI address. The error says why there is none.
     pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
-        let problem = match problem_with(name) {
-            None if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
-            None => "another device has that name".to_owned(),
-            Some(problem) => problem,
+        let problem = match legal(name) {
+            Ok(_) if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
+            Ok(_) => "another device has that name".to_owned(),
+            Err(problem) => problem,
         };
         let Some(pci) = pci else {
             return Err(format!(
@@ -37,12 +37,12 @@ impl Names {
     }
 }
 
-pub(crate) fn problem_with(name: &str) -> Option<String> {
+/// A name that a device may have; the error says why it may not.
+pub(crate) fn legal(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
-        return Some(format!("{name:?} is a word with a meaning of its own"));
+        return Err(format!("{name:?} is a word with a meaning of its own"));
     }
-    let legal = DeviceName::try_from(name).is_ok();
-    (!legal).then(|| format!("{name:?} is no legal name of a CDI device"))
+    DeviceName::try_from(name).map_err(|_| format!("{name:?} is no legal name of a CDI device"))
 }
 
 #[cfg(fuzzing)]

@@ -47,9 +47,7 @@ fn read_profile(
     files: &[String],
     name: &str,
 ) -> Result<Profile, String> {
-    if let Some(problem) = names::problem_with(name) {
-        return Err(format!("{problem}; rename its file"));
-    }
+    names::legal(name).map_err(|problem| format!("{problem}; rename its file"))?;
     let mut settings = BTreeMap::new();
     let mut importing = BTreeSet::new();
     collect(

@@ -17,7 +17,7 @@ use onload_sys::text::Listed;
 
 use super::edits::device;
 use crate::devices::LOOPBACK;
-use crate::discover::names::problem_with;
+use crate::discover::names::legal;
 use crate::discover::not_offered::NotOffered;
 use crate::spec_name::SpecName;
 
@@ -66,12 +66,9 @@ impl<'d> Offered<'d> {
     }
 
     fn bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
-        let otherwise = "name the bundle otherwise";
-        if let Some(problem) = problem_with(name) {
-            return Err(format!("{problem}; {otherwise}"));
-        }
-        let device_name = DeviceName::try_from(name);
-        let device_name = device_name.map_err(|error| format!("{error}; {otherwise}"))?;
+        let device_name = legal(name);
+        let device_name =
+            device_name.map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
         let (mut missing, mut edits) = (Vec::new(), Vec::new());
         for (class, wanted) in &bundle.devices {
             for wanted in wanted {

@@ -15,7 +15,7 @@ use onload_sys::text::{Listed, counted};
 use crate::devices::inventory::Inventory;
 use crate::devices::near::Near;
 use crate::devices::{Device, Places, Selection, discover, nearness, select, together};
-use crate::discover::names::problem_with;
+use crate::discover::names::legal;
 use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
 
@@ -193,13 +193,11 @@ impl ClassDevices<'_> {
 
     fn name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
         let otherwise = "name the pool otherwise";
-        if let Some(problem) = problem_with(name) {
-            return Err(format!("{problem}; {otherwise}"));
-        }
+        let legal = legal(name).map_err(|problem| format!("{problem}; {otherwise}"))?;
         if taken.contains(name) || name.parse::<PciAddress>().is_ok() {
             return Err(format!("{name:?} is the name of a device; {otherwise}"));
         }
-        DeviceName::try_from(name).map_err(|error| format!("{error}; {otherwise}"))
+        Ok(legal)
     }
 
     /// A pool of these, of which those are kept apart that are drained.
