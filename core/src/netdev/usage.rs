@@ -46,7 +46,7 @@ impl From<&netlink::link::Link> for Link {
             master: link.master,
             // The other end of a veth is on no interface of this namespace.
             lower: link.lower.filter(|_| link.lower_namespace.is_none()),
-            has_xdp: link.xdp.is_some(),
+            has_xdp: !link.xdp_modes.is_empty(),
         }
     }
 }

@@ -65,38 +65,6 @@ const UPPER_KINDS: [&[u8]; 7] = [
     b"macvlan", b"macvtap", b"ipvlan", b"ipvtap", b"vlan", b"macsec", b"ipoib",
 ];
 
-/// How an XDP program is attached (`XDP_ATTACHED_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Xdp {
-    Driver,
-    /// In the kernel's own path.
-    Generic,
-    Hardware,
-    Several,
-}
-
-impl Xdp {
-    fn read(word: u8) -> Option<Xdp> {
-        match word {
-            0 => None,
-            1 => Some(Xdp::Driver),
-            2 => Some(Xdp::Generic),
-            3 => Some(Xdp::Hardware),
-            _ => Some(Xdp::Several),
-        }
-    }
-
-    /// `XDP_FLAGS_*_MODE` of each program to remove.
-    pub fn modes(self) -> &'static [u32] {
-        match self {
-            Xdp::Generic => &[2],
-            Xdp::Driver => &[4],
-            Xdp::Hardware => &[8],
-            Xdp::Several => &[2, 4, 8],
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its number in its namespace.
@@ -128,7 +96,8 @@ pub struct Link {
     pub lower_namespace: Option<i32>,
     /// What makes it, for an interface that is no device.
     pub kind: Vec<u8>,
-    pub xdp: Option<Xdp>,
+    /// `XDP_FLAGS_*_MODE` of each XDP program on it.
+    pub xdp_modes: &'static [u32],
     /// The numbers of its XDP programs.
     pub xdp_programs: Vec<u32>,
     /// The PCI function that it belongs to (Linux 5.14).
@@ -200,7 +169,7 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
             }
             XDP => {
                 let attached = message::value(value, XDP_ATTACHED);
-                link.xdp = attached.and_then(|word| Xdp::read(*word.first()?));
+                link.xdp_modes = attached.and_then(<[u8]>::first).map_or(&[], xdp_modes);
                 link.xdp_programs = xdp_programs(value);
             }
             PROPERTIES => link.alternative_names = alternative_names(value),
@@ -212,6 +181,17 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
     let parent = parent.filter(|_| bus == Some(b"pci"));
     link.function = parent.and_then(|parent| std::str::from_utf8(parent).ok()?.parse().ok());
     Some(link)
+}
+
+/// By how they are attached (`XDP_ATTACHED_*`): by the driver, in the kernel's own path, in the hardware, or several.
+fn xdp_modes(attached: &u8) -> &'static [u32] {
+    match attached {
+        0 => &[],
+        1 => &[4],
+        2 => &[2],
+        3 => &[8],
+        _ => &[2, 4, 8],
+    }
 }
 
 fn xdp_programs(value: &[u8]) -> Vec<u32> {
@@ -398,7 +378,7 @@ mod tests {
             broadcast: vec![255; 6],
             link_mode: Some(1),
             words: BTreeMap::from([(27, 7), (41, 65536)]),
-            xdp: Some(Xdp::Generic),
+            xdp_modes: &[2],
             xdp_programs: vec![9],
             function: Some("0000:03:10.0".parse().unwrap()),
             ..Link::default()

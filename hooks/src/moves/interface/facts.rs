@@ -52,8 +52,8 @@ pub(super) fn plan<'a>(
         }
     };
     let one = |differs: bool, change| some(differs.then_some(change));
-    let modes = link.xdp.map_or(&[][..], |xdp| xdp.modes()).iter();
-    let no_xdp = modes.map(|mode| Step::Change(Change::NoXdp(*mode)));
+    let no_xdp = link.xdp_modes.iter();
+    let no_xdp = no_xdp.map(|mode| Step::Change(Change::NoXdp(*mode)));
     add("its XDP program", no_xdp.collect());
     let names = &facts.alternative_names;
     let is_kept = |name: &[u8]| names.iter().any(|own| own.as_bytes() == name);
@@ -127,8 +127,6 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    use onload_sys::netlink::link::Xdp;
-
     fn link() -> Link {
         Link {
             index: 7,
@@ -179,7 +177,7 @@ mod tests {
             queue_length: 1,
             alias: b"mine".to_vec(),
             flags: UP | 0x1100,
-            xdp: Some(Xdp::Several),
+            xdp_modes: &[2, 4, 8],
             broadcast: vec![255, 255, 255, 255, 255, 0],
             link_mode: Some(1),
             words: BTreeMap::from([(27, 7), (41, 3000), (63, 1)]),
@@ -251,7 +249,7 @@ mod tests {
             ["its other names"]
         );
         let xdp = Link {
-            xdp: Some(Xdp::Driver),
+            xdp_modes: &[4],
             ..link()
         };
         assert_eq!(wrong(&xdp), ["its XDP program"]);

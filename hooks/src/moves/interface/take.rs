@@ -39,7 +39,7 @@ fn undress(from: &Netns, link: &Link, before: &[Link]) {
     }
     let _ = leftovers::delete_uppers(from, link, Depth::Root, leftovers::SHORT);
     let _ = from.change(link.index, &state(0));
-    for mode in link.xdp.iter().flat_map(|xdp| xdp.modes()) {
+    for mode in link.xdp_modes {
         let _ = from.change(link.index, &Change::NoXdp(*mode));
     }
     // Since Linux 6.6 one that the host has too makes the move fail.
