@@ -25,17 +25,18 @@ const SUBSYSTEMS: [&str; 16] = [
     "sfc_char",
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Uevent<'a> {
-    /// `add`, `remove`, `change`, `move`, `bind`, `unbind`, `online` or `offline`.
-    pub(super) action: &'a str,
-    pub(super) path: &'a str,
-    pub(super) subsystem: &'a str,
+/// Whether discovery may find something else after this message. Each container that starts makes virtual interfaces,
+/// and none of them is ever offered.
+pub(super) fn is_of_interest(bytes: &[u8]) -> bool {
+    parse(bytes).is_some_and(|(path, subsystem)| {
+        let is_virtual = path.starts_with(VIRTUAL) && subsystem == "net";
+        SUBSYSTEMS.contains(&subsystem) && !is_virtual
+    })
 }
 
-/// Parses a message: `ACTION@PATH`, then `KEY=VALUE` any number of times, each with a zero byte behind it.
-/// None for anything else, such as what udev sends.
-pub(super) fn parse(bytes: &[u8]) -> Option<Uevent<'_>> {
+/// The path and the subsystem of a message: `ACTION@PATH`, then `KEY=VALUE` any number of times, each with a zero byte
+/// behind it. None for anything else, such as what udev sends.
+fn parse(bytes: &[u8]) -> Option<(&str, &str)> {
     let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
     let mut parts = text.split('\0');
     let (action, path) = parts.next()?.split_once('@')?;
@@ -51,34 +52,18 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Uevent<'_>> {
     }
     let is_right = said_action == Some(action) && said_path == Some(path);
     let subsystem = subsystem.filter(|_| is_right && path.starts_with('/'))?;
-    Some(Uevent {
-        action,
-        path,
-        subsystem,
-    })
-}
-
-impl Uevent<'_> {
-    /// Whether discovery may find something else now. Each container that starts makes virtual interfaces,
-    /// and none of them is ever offered.
-    pub(super) fn is_of_interest(&self) -> bool {
-        let is_virtual = self.path.starts_with(VIRTUAL) && self.subsystem == "net";
-        SUBSYSTEMS.contains(&self.subsystem) && !is_virtual
-    }
+    Some((path, subsystem))
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    if let Some(uevent) = parse(bytes) {
-        let begins = format!("{}@{}\0", uevent.action, uevent.path);
-        assert!(bytes.starts_with(begins.as_bytes()));
-        let _ = uevent.is_of_interest();
-    }
+    assert!(parse(bytes).is_none_or(|(path, _)| path.starts_with('/')));
+    let _ = is_of_interest(bytes);
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::*;
+    use super::parse;
 
     const VF: &str = "/devices/pci0000:80/0000:80:01.0/0000:81:10.0";
 
@@ -90,23 +75,16 @@ pub(super) mod tests {
     }
 
     fn is_of_interest(path: &str, subsystem: &str) -> bool {
-        parse(&message("add", path, subsystem))
-            .unwrap()
-            .is_of_interest()
+        super::is_of_interest(&message("add", path, subsystem))
     }
 
     #[test]
     fn a_message_of_the_kernel_is_read() {
         let bytes = message("bind", VF, "pci");
-        let expected = Uevent {
-            action: "bind",
-            path: VF,
-            subsystem: "pci",
-        };
-        assert_eq!(parse(&bytes), Some(expected));
+        assert_eq!(parse(&bytes), Some((VF, "pci")));
         // As the kernel sends it, with keys that we do not use and values with "=" in them.
         let whole = b"change@/module/onload\0ACTION=change\0DEVPATH=/module/onload\0SUBSYSTEM=module\0SYNTH_UUID=0\0X=a=b\0SEQNUM=1\0";
-        assert_eq!(parse(whole).map(|uevent| uevent.subsystem), Some("module"));
+        assert_eq!(parse(whole), Some(("/module/onload", "module")));
     }
 
     #[test]

@@ -210,10 +210,7 @@ impl Watcher {
             read.more |= directories.read()?;
         }
         if let Some(uevents) = &mut self.uevents {
-            let is_lost = uevents.read(|bytes| {
-                let uevent = uevent::parse(bytes);
-                read.more |= uevent.is_some_and(|uevent| uevent.is_of_interest());
-            })?;
+            let is_lost = uevents.read(|bytes| read.more |= uevent::is_of_interest(bytes))?;
             read.more |= is_lost;
         }
         if let Some(links) = &mut self.links {
