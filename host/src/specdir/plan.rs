@@ -98,7 +98,24 @@ pub fn plan(
         let Some(action) = decide(content, old, is_ours || wanted.force, is_held) else {
             continue;
         };
-        record(&name, content, &action, &known, &mut before, &mut after);
+        match (&action, content) {
+            // A file that onload-ctk once wrote there is still its own if somebody restores it.
+            (Action::Undecided, _) | (Action::Leave, Some(_)) => {
+                let written = known.files.get(&name).cloned();
+                let written = written.map(|written| (name.clone(), written));
+                after.files.extend(written);
+            }
+            (Action::Write(_) | Action::Keep, Some(content)) => {
+                let hash = sha256(content);
+                let entry = before.files.entry(name.clone()).or_default();
+                if !entry.sha256.contains(&hash) {
+                    entry.sha256.push(hash.clone());
+                }
+                let sha256 = vec![hash];
+                after.files.insert(name.clone(), Written { sha256 });
+            }
+            (_, None) | (Action::Remove, _) => {}
+        }
         let old = old.cloned().flatten();
         steps.push(Step { name, action, old });
     }
@@ -155,36 +172,6 @@ fn decide(
         (_, existing) if is_held => existing.map(|_| Action::Undecided),
         (Some(content), _) => Some(Action::Write(content.clone())),
         (None, Some(_)) => Some(Action::Remove),
-    }
-}
-
-fn record(
-    name: &str,
-    wanted: Option<&Vec<u8>>,
-    action: &Action,
-    known: &Manifest,
-    before: &mut Manifest,
-    after: &mut Manifest,
-) {
-    let old = known.files.get(name);
-    match (action, wanted) {
-        // A file that onload-ctk once wrote there is still its own if somebody restores it.
-        (Action::Undecided, _) | (Action::Leave, Some(_)) => {
-            after
-                .files
-                .extend(old.map(|old| (name.to_owned(), old.clone())));
-        }
-        (Action::Remove, _) | (_, None) => {}
-        (Action::Write(_) | Action::Keep, Some(content)) => {
-            let hash = sha256(content);
-            let entry = before.files.entry(name.to_owned()).or_default();
-            if !entry.sha256.contains(&hash) {
-                entry.sha256.push(hash.clone());
-            }
-            after
-                .files
-                .insert(name.to_owned(), Written { sha256: vec![hash] });
-        }
     }
 }
 
