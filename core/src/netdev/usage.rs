@@ -4,7 +4,6 @@
 //! here.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use onload_sys::error::{Result, bail};
@@ -90,91 +89,6 @@ pub struct Beside<'a> {
     pub has_packet_socket: bool,
 }
 
-/// What an interface is used for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Use {
-    DefaultRoute,
-    /// It is a part of another interface, of that name and kind.
-    Master {
-        name: String,
-        kind: Option<String>,
-    },
-    Upper {
-        name: String,
-        kind: Option<String>,
-    },
-    /// An interface of another network namespace is on it, as docker's networks of kind macvlan make them.
-    UpperElsewhere {
-        kind: String,
-        /// Who keeps the namespace, for people.
-        keeper: String,
-    },
-    Address {
-        address: IpAddr,
-        prefix: u8,
-    },
-    /// Somebody made a route over it.
-    Route {
-        destination: IpAddr,
-        prefix: u8,
-    },
-    Xdp,
-    Tcx,
-    PacketSocket,
-    /// An RDMA device in software is on it, which a move deletes.
-    SoftRdma(String),
-}
-
-impl fmt::Display for Use {
-    /// As the end of a sentence about the interface.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_kind = |kind: &Option<String>| match kind {
-            Some(kind) => format!("{} ", Quoted(kind).to_string().trim_matches('"')),
-            None => String::new(),
-        };
-        match self {
-            Use::DefaultRoute => f.write_str("it carries the default route"),
-            Use::Master { name, kind } => write!(
-                f,
-                "it is a part of {}{}; take it out there",
-                of_kind(kind),
-                Quoted(name)
-            ),
-            Use::Upper { name, kind } => {
-                write!(f, "{}{} is on it; delete that", of_kind(kind), Quoted(name))
-            }
-            Use::UpperElsewhere { kind, keeper } => write!(
-                f,
-                "a {} in a network namespace that {keeper} keeps is on it; stop that first",
-                Quoted(kind).to_string().trim_matches('"')
-            ),
-            Use::Address { address, prefix } => write!(
-                f,
-                "it has the address {address}/{prefix}; remove it, and keep NetworkManager and networkd from setting one"
-            ),
-            Use::Route {
-                destination,
-                prefix,
-            } => write!(
-                f,
-                "a route to {destination}/{prefix} leads over it; delete it"
-            ),
-            Use::Xdp => f.write_str("an XDP program is attached to it; detach it"),
-            Use::Tcx => f.write_str(
-                "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
-            ),
-            Use::PacketSocket => f.write_str(
-                "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
-            ),
-            Use::SoftRdma(name) => write!(
-                f,
-                "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
-                Quoted(name)
-            ),
-        }
-    }
-}
-
 impl Namespace {
     pub fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.name == name)
@@ -196,48 +110,72 @@ impl Namespace {
         found
     }
 
-    /// What the namespace uses an interface for, the gravest first; empty where nobody misses it. That it is registered
-    /// with Onload for AF_XDP is no use: it stays registered when it moves, and programs of the container are accelerated
-    /// on it.
-    pub fn uses(&self, link: &Link, beside: Beside<'_>) -> Vec<Use> {
+    /// What the namespace uses an interface for, the gravest first, each as the end of a sentence about it; empty where
+    /// nobody misses it. That it is registered with Onload for AF_XDP is no use: it stays registered when it moves, and
+    /// programs of the container are accelerated on it.
+    pub fn uses(&self, link: &Link, beside: Beside<'_>) -> Vec<String> {
         let mut uses = Vec::new();
         let own = self.routes.iter().filter(|route| route.index == link.index);
         if own.clone().any(|route| route.prefix == 0) {
-            uses.push(Use::DefaultRoute);
+            uses.push("it carries the default route".to_owned());
         }
-        uses.extend(link.master.map(|master| self.master(master)));
-        let on_it = self.links.iter();
-        let on_it =
-            on_it.filter(|upper| upper.lower == Some(link.index) && upper.index != link.index);
-        uses.extend(on_it.map(|upper| Use::Upper {
-            name: upper.name.clone(),
-            kind: upper.kind.clone(),
-        }));
+        if let Some(index) = link.master {
+            let master = self.links.iter().find(|link| link.index == index);
+            let master = master.map_or_else(|| Quoted(&format!("#{index}")).to_string(), shown);
+            uses.push(format!("it is a part of {master}; take it out there"));
+        }
+        let is_on_it = |upper: &&Link| upper.lower == Some(link.index) && upper.index != link.index;
+        let on_it = self.links.iter().filter(is_on_it);
+        uses.extend(on_it.map(|upper| format!("{} is on it; delete that", shown(upper))));
         for one in &self.addresses {
             if one.index == link.index && !is_automatic(one) {
                 let (address, prefix) = (one.address, one.prefix);
-                uses.push(Use::Address { address, prefix });
+                uses.push(format!(
+                    "it has the address {address}/{prefix}; remove it, and keep NetworkManager and networkd from setting one"
+                ));
             }
         }
-        let made = own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL);
-        uses.extend(made.map(|route| Use::Route {
-            destination: route.destination,
-            prefix: route.prefix,
+        for route in own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
+            let (destination, prefix) = (route.destination, route.prefix);
+            uses.push(format!(
+                "a route to {destination}/{prefix} leads over it; delete it"
+            ));
+        }
+        for (is_so, text) in [
+            (link.has_xdp, "an XDP program is attached to it; detach it"),
+            (
+                beside.has_tcx,
+                "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
+            ),
+            (
+                beside.has_packet_socket,
+                "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
+            ),
+        ] {
+            uses.extend(is_so.then(|| text.to_owned()));
+        }
+        uses.extend(beside.soft_rdma.map(|name| {
+            format!(
+                "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
+                Quoted(name)
+            )
         }));
-        uses.extend(link.has_xdp.then_some(Use::Xdp));
-        uses.extend(beside.has_tcx.then_some(Use::Tcx));
-        uses.extend(beside.has_packet_socket.then_some(Use::PacketSocket));
-        uses.extend(beside.soft_rdma.map(|name| Use::SoftRdma(name.to_owned())));
         uses
     }
+}
 
-    fn master(&self, index: u32) -> Use {
-        let master = self.links.iter().find(|link| link.index == index);
-        Use::Master {
-            name: master.map_or_else(|| format!("#{index}"), |link| link.name.clone()),
-            kind: master.and_then(|link| link.kind.clone()),
-        }
+/// An interface with its kind, for people.
+fn shown(link: &Link) -> String {
+    let name = Quoted(&link.name);
+    match &link.kind {
+        Some(kind) => format!("{} {name}", shown_kind(kind)),
+        None => name.to_string(),
     }
+}
+
+/// A kind of virtual interfaces, for people: a word of the kernel's, which wants no quotes.
+pub fn shown_kind(kind: &str) -> String {
+    Quoted(kind).to_string().trim_matches('"').to_owned()
 }
 
 /// Whether the kernel sets it by itself when the interface comes up: fe80::/64 (RFC 4291, 2.5.6).
@@ -399,8 +337,7 @@ mod tests {
 
     fn said(text: &str, name: &str, beside: Beside<'_>) -> Vec<String> {
         let namespace = Namespace::parse(text).unwrap();
-        let uses = namespace.uses(namespace.link(name).unwrap(), beside);
-        uses.iter().map(ToString::to_string).collect()
+        namespace.uses(namespace.link(name).unwrap(), beside)
     }
 
     #[test]

@@ -199,8 +199,8 @@ impl<'h> Users<'h> {
             // Only bpf(2) tells, which is the hook's.
             has_tcx: false,
         };
-        if let Some(first) = network.uses(link, beside).first() {
-            return Ok(Some(first.to_string()));
+        if let Some(first) = network.uses(link, beside).into_iter().next() {
+            return Ok(Some(first));
         }
         // Some that are on it, such as those of kind vxlan, do not name it by netlink.
         let entries = self.host.list(&Path::new(CLASS).join(interface))?.names;

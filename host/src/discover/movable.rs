@@ -179,8 +179,7 @@ impl Judgement<'_> {
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
             ..Beside::default()
         };
-        let uses = network.uses(link, beside).into_iter();
-        let uses: Vec<String> = uses.map(|each| each.to_string()).collect();
+        let uses = network.uses(link, beside);
         match uses.as_slice() {
             [] => None,
             [only] => Some(only.clone()),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::netdev::usage::{Beside, Link as Used, LinkRoute, Namespace, Use};
+use onload_core::netdev::usage::{Beside, Link as Used, LinkRoute, Namespace, shown_kind};
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::{bail, bpf};
@@ -26,13 +26,13 @@ pub(super) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<S
     let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
     let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
     for (place, uppers) in &elsewhere.found {
-        uses.extend(uppers.iter().map(|upper| Use::UpperElsewhere {
-            kind: String::from_utf8_lossy(&upper.kind).into_owned(),
-            keeper: place.keeper.clone(),
+        uses.extend(uppers.iter().map(|upper| {
+            let kind = shown_kind(&String::from_utf8_lossy(&upper.kind));
+            let keeper = &place.keeper;
+            format!("a {kind} in a network namespace that {keeper} keeps is on it; stop that first")
         }));
     }
     if !uses.is_empty() {
-        let uses: Vec<String> = uses.iter().map(ToString::to_string).collect();
         bail!(
             "interface {name} is in use on this host: {}",
             uses.join("; ")
