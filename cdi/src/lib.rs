@@ -80,7 +80,7 @@ pub use registry::{
     SpecSource, UnresolvableError,
 };
 pub use spec::{ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec};
-pub use validate::{Fault, Problem, Problems, lint, validate, validate_edits};
+pub use validate::{Problem, Problems, lint, validate, validate_edits};
 pub use version::{Requirement, UnknownVersion, Version, minimum_version};
 
 #[cfg(doctest)]

@@ -11,63 +11,8 @@ use thiserror::Error;
 
 /// Why a text is not a name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NameError {
-    /// A part of the name is empty.
-    #[error("invalid {what} in {text:?}: it is empty")]
-    Empty {
-        /// Which part.
-        what: &'static str,
-        /// The whole text.
-        text: String,
-    },
-    /// The first character is not allowed there.
-    #[error("invalid {what} {text:?}: it starts with {found:?}, want a {want}")]
-    Start {
-        /// Which part.
-        what: &'static str,
-        /// The part.
-        text: String,
-        /// The character found.
-        found: char,
-        /// What is allowed there.
-        want: &'static str,
-    },
-    /// The last character is not allowed there.
-    #[error("invalid {what} {text:?}: it ends with {found:?}, want a letter or a digit")]
-    End {
-        /// Which part.
-        what: &'static str,
-        /// The part.
-        text: String,
-        /// The character found.
-        found: char,
-    },
-    /// A character inside is not allowed.
-    #[error("invalid {what} {text:?}: {found:?} is not allowed, want letters, digits and {want}")]
-    Character {
-        /// Which part.
-        what: &'static str,
-        /// The part.
-        text: String,
-        /// The character found.
-        found: char,
-        /// What is allowed besides letters and digits.
-        want: &'static str,
-    },
-    /// A kind without a slash.
-    #[error("invalid kind {0:?}: want vendor/class")]
-    NoClass(String),
-    /// A qualified name without an equals sign, or a path.
-    #[error("{0:?} is not a qualified device name: want vendor/class=device")]
-    Unqualified(String),
-    /// There is no stage with this name.
-    #[error(
-        "no stage is called {0:?}: want one of {all}",
-        all = HookName::ALL.map(HookName::as_str).join(", ")
-    )]
-    HookName(String),
-}
+#[error("{0}")]
+pub struct NameError(String);
 
 struct Rule {
     what: &'static str,
@@ -94,42 +39,34 @@ const DEVICE: Rule = Rule {
 };
 
 fn check(rule: &Rule, part: &str, whole: &str) -> Result<(), NameError> {
+    let what = rule.what;
     let (Some(first), Some(last)) = (part.chars().next(), part.chars().next_back()) else {
-        return Err(NameError::Empty {
-            what: rule.what,
-            text: whole.to_owned(),
-        });
+        return Err(NameError(format!(
+            "invalid {what} in {whole:?}: it is empty"
+        )));
     };
-    let text = || part.to_owned();
+    let invalid = |why: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {why}"));
     if !(first.is_ascii_alphabetic() || rule.digit_first && first.is_ascii_digit()) {
         let want = if rule.digit_first {
             "letter or a digit"
         } else {
             "letter"
         };
-        return Err(NameError::Start {
-            what: rule.what,
-            text: text(),
-            found: first,
-            want,
-        });
+        return Err(invalid(format_args!(
+            "it starts with {first:?}, want a {want}"
+        )));
     }
     let odd = |c: &char| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c);
     if let Some(found) = part.chars().find(odd) {
         let want = rule.inside_words;
-        return Err(NameError::Character {
-            what: rule.what,
-            text: text(),
-            found,
-            want,
-        });
+        return Err(invalid(format_args!(
+            "{found:?} is not allowed, want letters, digits and {want}"
+        )));
     }
     if !last.is_ascii_alphanumeric() {
-        return Err(NameError::End {
-            what: rule.what,
-            text: text(),
-            found: last,
-        });
+        return Err(invalid(format_args!(
+            "it ends with {last:?}, want a letter or a digit"
+        )));
     }
     Ok(())
 }
@@ -194,7 +131,7 @@ impl FromStr for Kind {
     fn from_str(text: &str) -> Result<Self, NameError> {
         let (vendor, class) = text
             .split_once('/')
-            .ok_or_else(|| NameError::NoClass(text.to_owned()))?;
+            .ok_or_else(|| NameError(format!("invalid kind {text:?}: want vendor/class")))?;
         check(&VENDOR, vendor, text)?;
         check(&CLASS, class, text)?;
         Ok(Self(text.to_owned()))
@@ -254,7 +191,11 @@ impl FromStr for QualifiedName {
 
     /// Splits at the first `=`, then at the first `/`; a text that starts with `/` is a path.
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let unqualified = || NameError::Unqualified(text.to_owned());
+        let unqualified = || {
+            NameError(format!(
+                "{text:?} is not a qualified device name: want vendor/class=device"
+            ))
+        };
         if text.starts_with('/') {
             return Err(unqualified());
         }
@@ -336,10 +277,11 @@ impl FromStr for HookName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        Self::ALL
-            .into_iter()
-            .find(|name| name.as_str() == text)
-            .ok_or_else(|| NameError::HookName(text.to_owned()))
+        let named = Self::ALL.into_iter().find(|name| name.as_str() == text);
+        named.ok_or_else(|| {
+            let all = Self::ALL.map(Self::as_str).join(", ");
+            NameError(format!("no stage is called {text:?}: want one of {all}"))
+        })
     }
 }
 

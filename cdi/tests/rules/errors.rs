@@ -4,8 +4,8 @@ use std::io;
 use onload_cdi::json::RawObject;
 use onload_cdi::oci::{HostNodes, Node, NodeInfo, OciConfig, OciConfigError, apply};
 use onload_cdi::{
-    Fault, HookName, Kind, LoadError, NameError, ParseError, QualifiedName, Registry,
-    RegistryError, SpecSource, from_json, to_json, validate,
+    HookName, Kind, LoadError, ParseError, QualifiedName, Registry, RegistryError, SpecSource,
+    from_json, to_json, validate,
 };
 
 use crate::{edits, told};
@@ -56,13 +56,6 @@ fn wrong_names_are_read_told_together_and_written_back_as_they_were() {
     assert_eq!(to_json(&spec), WRONG_NAMES);
     let problems = validate(&spec).expect_err("wrong names");
     assert_eq!(problems.to_string(), WHAT_IS_WRONG);
-    let name = |at: usize| match &problems[at].fault {
-        Fault::Name(error) => error.clone(),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(name(0), NameError::NoClass("vendor.com".to_owned()));
-    assert_eq!(name(1), NameError::HookName("precreate".to_owned()));
-    assert_eq!(problems[4].fault, Fault::Twice("-a".to_owned()));
 }
 
 #[test]
@@ -95,10 +88,8 @@ fn each_stage_is_read_from_its_name_and_from_no_other() {
         "prestart ",
         "stop",
     ] {
-        assert_eq!(
-            text.parse::<HookName>(),
-            Err(NameError::HookName(text.to_owned()))
-        );
+        let said = text.parse::<HookName>().expect_err(text).to_string();
+        assert!(said.starts_with(&format!("no stage is called {text:?}")));
     }
 }
 
