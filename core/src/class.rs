@@ -10,7 +10,8 @@ use onload_sys::error::{Error, Result, bail, read_as_text};
 /// The vendor of every onload.dev kind, and the prefix of every onload.dev annotation.
 pub(crate) const VENDOR: &str = "onload.dev";
 
-/// A class of devices that an onload.dev specification may describe.
+/// A class of devices that an onload.dev specification may describe. What is particular of one is said by its methods, so
+/// that few files name a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Class {
@@ -56,67 +57,83 @@ impl Class {
         Class::Bundle,
     ];
 
-    /// The class as written in a kind, an annotation and a file name.
-    pub fn as_str(self) -> &'static str {
-        self.row().name
-    }
+    /// Those by which a container gets Onload or TCPDirect: their nodes let the host's user 0 in a container access every
+    /// Onload stack of the host (onload `efab_thr_user_can_access_stack`).
+    pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
 
-    /// Whether Onload or TCPDirect is what a container gets.
-    pub fn is_onload(self) -> bool {
-        self.row().is_onload
-    }
-
-    /// Whether its devices may be on PCI functions.
-    pub fn is_on_functions(self) -> bool {
-        self.row().is_on_functions
-    }
-
-    /// Whether a device is called as an interface or by the address of a function, which tells where it is.
-    pub fn is_named_after_function(self) -> bool {
-        self.row().is_named_after_function
-    }
-
-    /// Whether `all` stands for its devices.
-    pub fn has_all(self) -> bool {
-        self.row().has_all
-    }
-
-    /// Whether its devices pin the memory that programs use them with, beyond the usual RLIMIT_MEMLOCK.
-    pub fn pins_memory(self) -> bool {
-        self.row().pins_memory
-    }
-
-    /// Whether one container has a device at a time, if the operator says nothing else.
-    pub fn is_exclusive(self) -> bool {
-        self.row().is_exclusive
-    }
+    /// Those whose devices pin the memory that programs use them with, beyond the usual RLIMIT_MEMLOCK.
+    pub const PINNING: [Class; 2] = [Class::Rdma, Class::Vfio];
 
     /// Those whose devices may be virtual functions that one container has at a time, and that are set up for it.
     pub const OF_FUNCTIONS: [Class; 2] = [Class::Netdev, Class::Vfio];
 
+    /// The class as written in a kind, an annotation and a file name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Nic => "nic",
+            Class::NicPlain => "nic-plain",
+            Class::NicNodes => "nic-nodes",
+            Class::Zf => "zf",
+            Class::Profile => "profile",
+            Class::Rdma => "rdma",
+            Class::Vfio => "vfio",
+            Class::Hugepages => "hugepages",
+            Class::Netdev => "netdev",
+            Class::Ptp => "ptp",
+            Class::Pps => "pps",
+            Class::Gdrcopy => "gdrcopy",
+            Class::Bundle => "bundle",
+        }
+    }
+
+    pub fn is_onload(self) -> bool {
+        Class::ONLOAD.contains(&self)
+    }
+
+    pub fn pins_memory(self) -> bool {
+        Class::PINNING.contains(&self)
+    }
+
+    /// Whether its devices may be on PCI functions.
+    pub fn is_on_functions(self) -> bool {
+        self.is_named_after_function() || self.is_clock() || self == Class::Rdma
+    }
+
+    /// Whether a device is called as an interface or by the address of a function, which tells where it is.
+    pub fn is_named_after_function(self) -> bool {
+        self.is_onload() || Class::OF_FUNCTIONS.contains(&self)
+    }
+
+    /// Whether `all` stands for its devices.
+    pub fn has_all(self) -> bool {
+        self.is_onload() || self == Class::Rdma
+    }
+
+    /// Whether one container has a device at a time, if the operator says nothing else: the kernel gives an IOMMU group
+    /// to one process, and an interface is in one network namespace.
+    pub fn is_exclusive(self) -> bool {
+        matches!(self, Class::Vfio | Class::Netdev)
+    }
+
     /// Whether a device is an IOMMU group, which the host gives away with all functions in it.
     pub fn is_iommu_group(self) -> bool {
-        self.row().is_iommu_group
+        self == Class::Vfio
     }
 
     /// A clock, which may be read by anybody: who writes to one steps the host's time.
     pub fn is_clock(self) -> bool {
-        self.row().is_clock
+        matches!(self, Class::Ptp | Class::Pps)
     }
 
     /// Whether Kubernetes cannot have it as a resource: settings are no device, a bundle is devices of other classes,
     /// and kubelet counts huge pages itself.
     pub(crate) fn is_uncountable(self) -> bool {
-        self.row().is_uncountable
+        matches!(self, Class::Profile | Class::Bundle | Class::Hugepages)
     }
 
-    /// Whether `topology` shows its devices on their functions.
+    /// Whether `topology` shows its devices on their functions; those of nic-plain and nic-nodes are those of nic.
     pub fn is_drawn(self) -> bool {
-        self.row().is_drawn
-    }
-
-    fn row(self) -> &'static Row {
-        &ROWS[self as usize]
+        self.is_on_functions() && !matches!(self, Class::NicPlain | Class::NicNodes)
     }
 
     pub(crate) fn named(word: &str) -> Option<Class> {
@@ -146,127 +163,6 @@ impl Class {
         format!("{VENDOR}/{}", self.as_str())
     }
 }
-
-/// What is particular of a class: what differs is looked up here, so that few files name a class.
-struct Row {
-    name: &'static str,
-    is_onload: bool,
-    is_on_functions: bool,
-    is_named_after_function: bool,
-    has_all: bool,
-    pins_memory: bool,
-    is_exclusive: bool,
-    is_iommu_group: bool,
-    is_clock: bool,
-    is_uncountable: bool,
-    is_drawn: bool,
-}
-
-const NOTHING: Row = Row {
-    name: "",
-    is_onload: false,
-    is_on_functions: false,
-    is_named_after_function: false,
-    has_all: false,
-    pins_memory: false,
-    is_exclusive: false,
-    is_iommu_group: false,
-    is_clock: false,
-    is_uncountable: false,
-    is_drawn: false,
-};
-
-const ONLOAD: Row = Row {
-    is_onload: true,
-    is_on_functions: true,
-    is_named_after_function: true,
-    has_all: true,
-    ..NOTHING
-};
-
-const CLOCK: Row = Row {
-    is_clock: true,
-    is_on_functions: true,
-    is_drawn: true,
-    ..NOTHING
-};
-
-/// In the order of the variants.
-static ROWS: [Row; Class::ALL.len()] = [
-    Row {
-        name: "nic",
-        is_drawn: true,
-        ..ONLOAD
-    },
-    Row {
-        name: "nic-plain",
-        ..ONLOAD
-    },
-    Row {
-        name: "nic-nodes",
-        ..ONLOAD
-    },
-    Row {
-        name: "zf",
-        is_drawn: true,
-        ..ONLOAD
-    },
-    Row {
-        name: "profile",
-        is_uncountable: true,
-        ..NOTHING
-    },
-    Row {
-        name: "rdma",
-        is_on_functions: true,
-        has_all: true,
-        pins_memory: true,
-        is_drawn: true,
-        ..NOTHING
-    },
-    Row {
-        name: "vfio",
-        is_on_functions: true,
-        is_named_after_function: true,
-        pins_memory: true,
-        // The kernel gives an IOMMU group to one process.
-        is_exclusive: true,
-        is_iommu_group: true,
-        is_drawn: true,
-        ..NOTHING
-    },
-    Row {
-        name: "hugepages",
-        is_uncountable: true,
-        ..NOTHING
-    },
-    Row {
-        name: "netdev",
-        is_on_functions: true,
-        is_named_after_function: true,
-        // An interface is in one network namespace.
-        is_exclusive: true,
-        is_drawn: true,
-        ..NOTHING
-    },
-    Row {
-        name: "ptp",
-        ..CLOCK
-    },
-    Row {
-        name: "pps",
-        ..CLOCK
-    },
-    Row {
-        name: "gdrcopy",
-        ..NOTHING
-    },
-    Row {
-        name: "bundle",
-        is_uncountable: true,
-        ..NOTHING
-    },
-];
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -308,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_its_own_row() {
+    fn what_is_particular_of_each_class_is_said() {
         for (at, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, at, "{class}");
         }
@@ -324,6 +220,13 @@ mod tests {
             of(Class::is_named_after_function),
             "nic, nic-plain, nic-nodes, zf, vfio, netdev"
         );
+        assert_eq!(
+            of(Class::is_on_functions),
+            "nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps"
+        );
+        assert_eq!(of(Class::has_all), "nic, nic-plain, nic-nodes, zf, rdma");
+        assert_eq!(of(Class::is_drawn), "nic, zf, rdma, vfio, netdev, ptp, pps");
+        assert_eq!(of(Class::is_iommu_group), "vfio");
         assert_eq!(of(Class::is_uncountable), "profile, hugepages, bundle");
     }
 

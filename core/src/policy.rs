@@ -11,15 +11,8 @@ use crate::request::{Origin, Request};
 use onload_sys::error::{Result, bail};
 use onload_sys::text::Quoted;
 
-/// Classes whose nodes let the host's user 0 in a container access every Onload stack of the host
-/// (onload `efab_thr_user_can_access_stack`).
-pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
-
 /// Below this limit in bytes, not even the queues of one small program can be registered (RLIMIT_MEMLOCK).
 pub const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
-
-/// Classes whose users lock memory.
-pub const MEMLOCK: [Class; 2] = [Class::Rdma, Class::Vfio];
 
 /// Classes for which CAP_IPC_LOCK makes sense.
 pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];
@@ -160,7 +153,10 @@ fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<()> {
 }
 
 fn root_with_onload(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
-    let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
+    let Some(asked) = Class::ONLOAD
+        .iter()
+        .find_map(|class| request.devices.get(class))
+    else {
         return Ok(Vec::new());
     };
     let key = &asked.origin;
@@ -414,7 +410,7 @@ mod tests {
     #[test]
     fn the_host_s_root_with_onload_is_the_operator_s_choice() {
         let mut policy = policy(&Class::ALL);
-        for class in ONLOAD {
+        for class in Class::ONLOAD {
             let ask = [(class.as_str(), "all")];
             policy.root_with_onload = RootWithOnload::Warn;
             assert_eq!(verdict(&ask, &policy, true).unwrap().len(), 1);

@@ -15,7 +15,7 @@ use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfig
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::lease::Token;
-use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
+use onload_core::policy::HostRoot;
 use onload_core::request::{self, Origin, Request};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
@@ -184,7 +184,7 @@ impl Filter<'_> {
         self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
             && self.container.sees_exec
             && self.privilege.is_initial_namespace
-            && self.request.wants(&ONLOAD);
+            && self.request.wants(&Class::ONLOAD);
         if !self.outcome.guards_exec
             || host_root::look(config, self.host)? != HostRoot::ByCapability(CAP_SETUID)
         {
@@ -194,7 +194,7 @@ impl Filter<'_> {
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
-                self.key(&ONLOAD)
+                self.key(&Class::ONLOAD)
             ));
         }
         Ok(())
@@ -367,7 +367,7 @@ impl Filter<'_> {
                 u64::MAX => "unlimited".to_owned(),
                 bytes => format!("{bytes} bytes"),
             };
-            let mut classes = MEMLOCK.iter();
+            let mut classes = Class::PINNING.iter();
             let asked = classes.find_map(|class| self.request.devices.get(class));
             let of = asked.map(|asked| format!("{}: ", reason(&asked.origin)));
             let of = of.unwrap_or_default();

@@ -26,7 +26,7 @@ use onload_core::class::Class;
 use onload_core::config::Memlock;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
-use onload_core::policy::{self, MEMLOCK, Policy};
+use onload_core::policy::{self, Policy};
 use onload_core::request::{Origin, Origins, Request};
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
@@ -144,7 +144,7 @@ pub(crate) fn provide(
         devices,
         names: is_whole.then(|| names.collect()),
         preload,
-        memlock: request.wants(&MEMLOCK).then_some(memlock),
+        memlock: request.wants(&Class::PINNING).then_some(memlock),
         placements: placement::placements(request, &chosen.given, &specs, &sysfs),
         given: report::asked(request),
         reserved: chosen.reserved,
