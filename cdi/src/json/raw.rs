@@ -81,14 +81,6 @@ impl RawError {
     }
 }
 
-/// A value of an object or array, as read or as changed.
-#[derive(Clone, Debug)]
-enum Value {
-    Text(Piece),
-    Object(RawObject),
-    Array(RawArray),
-}
-
 /// A JSON object whose members keep their order and spelling. A clone shares what was read.
 #[derive(Clone, Debug)]
 pub struct RawObject {
@@ -102,9 +94,9 @@ pub struct RawObject {
 #[derive(Clone, Debug, Default)]
 struct Changes {
     /// The current values of changed members, by index; `None` for a removed one.
-    members: BTreeMap<usize, Option<Value>>,
+    members: BTreeMap<usize, Option<Piece>>,
     /// New members in order, by the spelling of the key.
-    added: Vec<(String, Value)>,
+    added: Vec<(String, Piece)>,
 }
 
 /// A JSON array whose elements keep their spelling. A clone shares what was read.
@@ -112,7 +104,7 @@ struct Changes {
 pub struct RawArray {
     piece: Piece,
     /// New elements, after those that were read.
-    added: Vec<Value>,
+    added: Vec<Piece>,
     is_modified: bool,
 }
 
@@ -125,40 +117,6 @@ pub enum Change {
     Drop,
     /// It is replaced.
     Replace(Box<RawValue>),
-}
-
-impl Value {
-    fn text(&self) -> Cow<'_, str> {
-        match self {
-            Self::Text(piece) => Cow::Borrowed(piece.as_str()),
-            Self::Object(object) => object.text(),
-            Self::Array(array) => array.text(),
-        }
-    }
-
-    fn write_to(&self, text: &mut String) {
-        match self {
-            Self::Text(piece) => text.push_str(piece.as_str()),
-            Self::Object(object) => object.write_to(text),
-            Self::Array(array) => array.write_to(text),
-        }
-    }
-
-    /// The maximum number of bytes of its JSON form.
-    fn size(&self) -> usize {
-        match self {
-            Self::Text(piece) => piece.len(),
-            Self::Object(object) => object.size(),
-            Self::Array(array) => array.size(),
-        }
-    }
-
-    fn piece(&self) -> Piece {
-        match self {
-            Self::Text(piece) => piece.clone(),
-            other => Piece::new(other.text()),
-        }
-    }
 }
 
 impl Default for RawObject {
@@ -263,7 +221,7 @@ impl RawObject {
     pub fn texts(
         &self,
         is_wanted: impl Fn(&str) -> bool,
-    ) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    ) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
         self.members().filter_map(move |member| {
             let key = decoded(member.spelling());
             is_wanted(&key).then(|| (key, member.value()))
@@ -301,16 +259,16 @@ impl RawObject {
         self.begins.iter().position(is_it)
     }
 
-    fn value(&self, key: &str) -> Option<Value> {
+    fn value(&self, key: &str) -> Option<Piece> {
         let changes = self.changes.as_deref();
         let index = self.index_of(key);
         let changed = |index| changes.and_then(|changes| changes.members.get(&index));
         match index.map(|index| (index, changed(index))) {
-            Some((index, None)) => Some(Value::Text(self.piece.part(&self.range(index)))),
+            Some((index, None)) => Some(self.piece.part(&self.range(index))),
             Some((_, Some(Some(value)))) => Some(value.clone()),
             Some((_, Some(None))) | None => {
                 let mut added = changes?.added.iter();
-                let is_it = |(spelling, _): &&(String, Value)| decoded(spelling) == key;
+                let is_it = |(spelling, _): &&(String, Piece)| decoded(spelling) == key;
                 added.find(is_it).map(|(_, value)| value.clone())
             }
         }
@@ -332,7 +290,7 @@ impl RawObject {
         let Some(value) = self.present(key) else {
             return Ok(None);
         };
-        read_text(&value.text())
+        read_text(value.as_str())
             .map(Some)
             .map_err(|error| error.at(key))
     }
@@ -342,13 +300,8 @@ impl RawObject {
     /// # Errors
     /// [`RawError::Value`] if it is something else, or has a key twice.
     pub fn object(&self, key: &str) -> Result<Option<Self>, RawError> {
-        match self.present(key) {
-            None => Ok(None),
-            Some(Value::Object(object)) => Ok(Some(object)),
-            Some(other) => Self::open(other.piece())
-                .map(Some)
-                .map_err(|error| error.at(key)),
-        }
+        let opened = self.present(key).map(Self::open).transpose();
+        opened.map_err(|error| error.at(key))
     }
 
     /// Opens the array at `key`; `None` if it is absent or `null`.
@@ -356,13 +309,8 @@ impl RawObject {
     /// # Errors
     /// [`RawError::Value`] if it is something else.
     pub fn array(&self, key: &str) -> Result<Option<RawArray>, RawError> {
-        match self.present(key) {
-            None => Ok(None),
-            Some(Value::Array(array)) => Ok(Some(array)),
-            Some(other) => RawArray::open(other.piece())
-                .map(Some)
-                .map_err(|error| error.at(key)),
-        }
+        let opened = self.present(key).map(RawArray::open).transpose();
+        opened.map_err(|error| error.at(key))
     }
 
     /// Reads each element of the array at `key`, one at a time, so that no list is too long.
@@ -378,7 +326,7 @@ impl RawObject {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
-            let element = read_text(&element);
+            let element = read_text(element);
             take(element.map_err(|error| error.at(format!("[{index}]")).at(key))?);
         }
         Ok(())
@@ -393,18 +341,17 @@ impl RawObject {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
-            let element = read_string(&element);
+            let element = read_string(element);
             take(&element.map_err(|error| error.at(format!("[{index}]")).at(key))?);
         }
         Ok(())
     }
 
-    fn present(&self, key: &str) -> Option<Value> {
-        self.value(key)
-            .filter(|value| !matches!(value, Value::Text(piece) if piece.as_str() == "null"))
+    fn present(&self, key: &str) -> Option<Piece> {
+        self.value(key).filter(|value| value.as_str() != "null")
     }
 
-    fn put(&mut self, key: &str, value: Value) {
+    fn put(&mut self, key: &str, value: Piece) {
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
         let is_there = |index: &usize| !matches!(changes.members.get(index), Some(None));
@@ -425,21 +372,21 @@ impl RawObject {
     /// [`RawError::Value`] if `value` cannot be expressed in JSON.
     pub fn write<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value).map_err(|error| RawError::from(error).at(key))?;
-        self.put(key, Value::Text(Piece::new(value.get())));
+        self.put(key, Piece::new(value.get()));
         Ok(())
     }
 
     /// Puts an object at `key`. Nothing changes if it is what was opened there.
     pub fn set_object(&mut self, key: &str, value: &Self) {
         if value.is_modified() || !self.contains(key) {
-            self.put(key, Value::Object(value.clone()));
+            self.put(key, value.written());
         }
     }
 
     /// Puts an array at `key`. Nothing changes if it is what was opened there.
     pub fn set_array(&mut self, key: &str, value: &RawArray) {
         if value.is_modified() || !self.contains(key) {
-            self.put(key, Value::Array(value.clone()));
+            self.put(key, value.written());
         }
     }
 
@@ -486,35 +433,27 @@ impl RawObject {
         Ok(())
     }
 
-    fn text(&self) -> Cow<'_, str> {
-        if !self.is_modified() {
-            return Cow::Borrowed(self.piece.as_str());
+    /// Its JSON form, which is copied only if it was changed.
+    fn written(&self) -> Piece {
+        let Some(changes) = &self.changes else {
+            return self.piece.clone();
+        };
+        // It is allocated once.
+        let added = changes.added.iter();
+        let added: usize = added.map(|(key, value)| key.len() + value.len() + 2).sum();
+        let mut size = self.piece.len() + added;
+        for (index, value) in &changes.members {
+            size -= self.range(*index).len();
+            size += value.as_ref().map_or(0, Piece::len);
         }
-        let mut text = String::with_capacity(self.size());
-        self.write_to(&mut text);
-        Cow::Owned(text)
-    }
-
-    fn write_to(&self, text: &mut String) {
-        if !self.is_modified() {
-            text.push_str(self.piece.as_str());
-            return;
-        }
-        let mut separator = '{';
+        let mut text = String::with_capacity(size);
         for member in self.members() {
-            text.push(separator);
-            separator = ',';
+            text.push(if text.is_empty() { '{' } else { ',' });
             text.push_str(member.spelling());
             text.push(':');
-            match member {
-                Member::Read(object, index) => text.push_str(object.text_at(index)),
-                Member::Changed(_, _, value) | Member::Added(_, value) => value.write_to(text),
-            }
+            text.push_str(member.value());
         }
-        if separator == '{' {
-            text.push('{');
-        }
-        text.push('}');
+        close(text, "{", '}')
     }
 
     /// The text of a value that was read.
@@ -525,33 +464,18 @@ impl RawObject {
             .unwrap_or_default()
     }
 
-    /// The maximum number of bytes of its JSON form, so that it is allocated once.
-    fn size(&self) -> usize {
-        let Some(changes) = &self.changes else {
-            return self.piece.len();
-        };
-        let added = changes.added.iter();
-        let added: usize = added.map(|(key, value)| key.len() + value.size() + 2).sum();
-        let mut size = self.piece.len() + added;
-        for (index, value) in &changes.members {
-            size -= self.range(*index).len();
-            size += value.as_ref().map_or(0, Value::size);
-        }
-        size
-    }
-
     /// The object's JSON form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.text().into_owned().into_bytes()
+        self.written().into_bytes()
     }
 }
 
 /// A current member of an object.
 enum Member<'a> {
     Read(&'a RawObject, usize),
-    Changed(&'a RawObject, usize, &'a Value),
-    Added(&'a str, &'a Value),
+    Changed(&'a RawObject, usize, &'a Piece),
+    Added(&'a str, &'a Piece),
 }
 
 impl<'a> Member<'a> {
@@ -566,10 +490,10 @@ impl<'a> Member<'a> {
         }
     }
 
-    fn value(&self) -> Cow<'a, str> {
+    fn value(&self) -> &'a str {
         match *self {
-            Self::Read(object, index) => Cow::Borrowed(object.text_at(index)),
-            Self::Changed(_, _, value) | Self::Added(_, value) => value.text(),
+            Self::Read(object, index) => object.text_at(index),
+            Self::Changed(_, _, value) | Self::Added(_, value) => value.as_str(),
         }
     }
 }
@@ -622,9 +546,9 @@ impl RawArray {
     }
 
     /// The texts of the elements, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        let read = Elements::of(self.piece.as_str()).map(Cow::Borrowed);
-        read.chain(self.added.iter().map(Value::text))
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let read = Elements::of(self.piece.as_str());
+        read.chain(self.added.iter().map(Piece::as_str))
     }
 
     /// Opens every element as an object.
@@ -645,7 +569,7 @@ impl RawArray {
             objects.push(object.map_err(|error| error.at(format!("[{index}]")))?);
         }
         for value in &self.added {
-            objects.push(RawObject::open(value.piece())?);
+            objects.push(RawObject::open(value.clone())?);
         }
         Ok(objects)
     }
@@ -661,23 +585,22 @@ impl RawArray {
     ) -> Result<(), RawError> {
         let mut text: Option<String> = None;
         for (index, element) in self.iter().enumerate() {
-            let change = change(&element).map_err(|error| error.at(format!("[{index}]")))?;
+            let change = change(element).map_err(|error| error.at(format!("[{index}]")))?;
             if text.is_none() && !matches!(change, Change::Keep) {
-                text = Some(self.begun(index));
+                let mut begun = String::with_capacity(self.size() + 4096);
+                let kept = self.iter().take(index);
+                kept.for_each(|element| append(&mut begun, element));
+                text = Some(begun);
             }
             match (&mut text, change) {
                 (None, _) | (_, Change::Drop) => {}
-                (Some(text), Change::Keep) => append(text, &element),
+                (Some(text), Change::Keep) => append(text, element),
                 (Some(text), Change::Replace(value)) => append(text, value.get()),
             }
         }
-        if let Some(mut text) = text {
-            if text.is_empty() {
-                text.push('[');
-            }
-            text.push(']');
+        if let Some(text) = text {
             *self = Self {
-                piece: Piece::new(text),
+                piece: close(text, "[", ']'),
                 added: Vec::new(),
                 is_modified: true,
             };
@@ -685,21 +608,12 @@ impl RawArray {
         Ok(())
     }
 
-    /// The text of the first elements, with capacity for all.
-    fn begun(&self, count: usize) -> String {
-        let mut text = String::with_capacity(self.size() + 4096);
-        self.iter()
-            .take(count)
-            .for_each(|element| append(&mut text, &element));
-        text
-    }
-
     /// Adds an object at the end.
     pub fn push_object(&mut self, object: &RawObject) {
-        self.push_piece(Value::Object(object.clone()));
+        self.push_piece(object.written());
     }
 
-    fn push_piece(&mut self, value: Value) {
+    fn push_piece(&mut self, value: Piece) {
         self.is_modified = true;
         self.added.push(value);
     }
@@ -710,46 +624,23 @@ impl RawArray {
     /// [`RawError::Parse`] if `value` cannot be expressed in JSON.
     pub fn push_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value)?;
-        self.push_piece(Value::Text(Piece::new(value.get())));
+        self.push_piece(Piece::new(value.get()));
         Ok(())
     }
 
-    fn text(&self) -> Cow<'_, str> {
-        if !self.is_modified {
-            return Cow::Borrowed(self.piece.as_str());
+    /// Its JSON form, which is copied only if something was added.
+    fn written(&self) -> Piece {
+        if self.added.is_empty() {
+            return self.piece.clone();
         }
         let mut text = String::with_capacity(self.size());
-        self.write_to(&mut text);
-        Cow::Owned(text)
-    }
-
-    fn write_to(&self, text: &mut String) {
-        if !self.is_modified {
-            text.push_str(self.piece.as_str());
-            return;
-        }
-        let mut separator = '[';
-        let mut begin = |text: &mut String| {
-            text.push(separator);
-            separator = ',';
-        };
-        for element in Elements::of(self.piece.as_str()) {
-            begin(text);
-            text.push_str(element);
-        }
-        for value in &self.added {
-            begin(text);
-            value.write_to(text);
-        }
-        if separator == '[' {
-            text.push('[');
-        }
-        text.push(']');
+        self.iter().for_each(|element| append(&mut text, element));
+        close(text, "[", ']')
     }
 
     /// The maximum number of bytes of its JSON form.
     fn size(&self) -> usize {
-        let added: usize = self.added.iter().map(|value| value.size() + 1).sum();
+        let added: usize = self.added.iter().map(|value| value.len() + 1).sum();
         self.piece.len() + added
     }
 }
@@ -758,6 +649,15 @@ impl RawArray {
 fn append(text: &mut String, element: &str) {
     text.push(if text.is_empty() { '[' } else { ',' });
     text.push_str(element);
+}
+
+/// Closes an object or array, which is still to be opened if it is empty.
+fn close(mut text: String, open: &str, end: char) -> Piece {
+    if text.is_empty() {
+        text.push_str(open);
+    }
+    text.push(end);
+    Piece::new(text)
 }
 
 /// Refuses the first repeated key. Keys are compared only if their hashes are equal, so time grows

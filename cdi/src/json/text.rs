@@ -60,6 +60,14 @@ impl Piece {
     pub(crate) fn len(&self) -> usize {
         self.range.len()
     }
+
+    /// Its bytes, which are copied only if others share the text.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        let mut bytes = Arc::unwrap_or_clone(self.whole).into_bytes();
+        bytes.truncate(self.range.end);
+        bytes.drain(..self.range.start);
+        bytes
+    }
 }
 
 impl fmt::Debug for Piece {

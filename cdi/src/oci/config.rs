@@ -185,7 +185,7 @@ impl MountEntry {
         let mut found = self.0.texts(|name| name == key);
         let said = found
             .next()
-            .and_then(|(_, text)| Some(read_string(&text).ok()? == value));
+            .and_then(|(_, text)| Some(read_string(text).ok()? == value));
         said.unwrap_or(value.is_empty())
     }
 
@@ -896,13 +896,7 @@ impl OciConfig {
     ) -> impl Iterator<Item = (Cow<'a, str>, Option<Cow<'a, str>>)> {
         let parts = self.annotations.iter();
         let ours = parts.flat_map(move |all| all.texts(move |key| key.starts_with(prefix)));
-        ours.map(|(key, text)| match text {
-            Cow::Borrowed(text) => (key, read_string(text).ok()),
-            Cow::Owned(text) => {
-                let value = read_string(&text).ok().map(Cow::into_owned);
-                (key, value.map(Cow::Owned))
-            }
-        })
+        ours.map(|(key, text)| (key, read_string(text).ok()))
     }
 
     /// The text of an annotation.

@@ -90,7 +90,7 @@ proptest! {
         let mut array = array_of(&object);
         object.set_array("b", &array);
         let both = RawObject::parse(&object.to_bytes()).expect("what was written");
-        let text_of = |key: &str| both.texts(|held| held == key).next().expect("a value").1.into_owned();
+        let text_of = |key: &str| both.texts(|held| held == key).next().expect("a value").1.to_owned();
         prop_assert_eq!(text_of("b"), text_of("a"));
         array.push_value("x").expect("a value");
         object.set_array("a", &array);
