@@ -145,9 +145,6 @@ impl RawObject {
     }
 
     /// As [`Self::parse`], for a text that is shared and not copied.
-    ///
-    /// # Errors
-    /// As for [`Self::parse`].
     pub fn parse_text(text: Arc<String>) -> Result<Self, RawError> {
         let piece = Piece::shared(text);
         let text = piece.as_str();
@@ -407,9 +404,6 @@ impl RawObject {
 
     /// Refuses keys that differ from one of `known` only in case, as Go's encoding/json folds it
     /// (fold.go): U+017F counts as an `s` there, and U+212A as a `k`.
-    ///
-    /// # Errors
-    /// [`RawError::Case`].
     pub fn refuse_case_variants(&self, known: &[&'static str]) -> Result<(), RawError> {
         for member in self.members() {
             let spelling = member.spelling();

@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::json::{Change, MAX_STRING, RawArray, RawError, RawObject, read_string};
 use crate::name::HookName;
 
-/// Why a configuration could not be read or changed.
+/// Why a configuration could not be read or changed: what only reads fails with the first, what changes with the second.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OciConfigError {
@@ -293,9 +293,6 @@ impl OciConfig {
     }
 
     /// As [`Self::parse`], for a text that is shared and not copied.
-    ///
-    /// # Errors
-    /// As for [`Self::parse`].
     pub fn parse_text(text: Arc<String>) -> Result<Self, OciConfigError> {
         let root = RawObject::parse_text(text);
         root.and_then(Self::open).map_err(OciConfigError::Read)
@@ -393,9 +390,6 @@ impl OciConfig {
     }
 
     /// `root.path`: the root file system, absolute or relative to the bundle.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn root_path(&self) -> Result<Option<String>, OciConfigError> {
         let read = || match self.root.object("root")? {
             Some(root) => root.read("path").map_err(|error| error.at("root")),
@@ -441,17 +435,11 @@ impl OciConfig {
     }
 
     /// Each of `process.args`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.in_process(|process| process.each_string("args", take))
     }
 
     /// Each entry of `process.env`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.in_process(|process| process.each_string("env", take))
     }
@@ -480,9 +468,6 @@ impl OciConfig {
     /// Adds `NAME=value` entries one after another, all in one pass. An entry takes the position of the first one
     /// with that name, and further ones are removed, so that readers who keep the first and readers who keep the last
     /// see the same. A new variable is added at the end. Other variables are not touched.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn env_append(&mut self, entries: &[String]) -> Result<(), OciConfigError> {
         let entries = entries.iter().map(|entry| match entry.split_once('=') {
             Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
@@ -499,9 +484,6 @@ impl OciConfig {
     }
 
     /// `process.user`; missing members are 0.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn user(&self) -> Result<User, OciConfigError> {
         self.in_process(|process| {
             let Some(user) = process.object("user")? else {
@@ -516,9 +498,6 @@ impl OciConfig {
     }
 
     /// Adds a supplementary group unless it is already there.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn additional_gid_add(&mut self, gid: u32) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut user = process.object("user")?.unwrap_or_default();
@@ -532,9 +511,6 @@ impl OciConfig {
     }
 
     /// The limit named `name`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
         self.in_process(|process| {
             let mut first = None;
@@ -548,18 +524,12 @@ impl OciConfig {
     }
 
     /// Sets a limit, in the position of an existing one of that type.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), OciConfigError> {
         let limits = [(limit.type_.clone(), limit)];
         self.edit_process(|process| replace(process, "rlimits", field("type"), &limits))
     }
 
     /// A set of `process.capabilities`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
         self.in_process(|process| match process.object("capabilities")? {
             Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
@@ -568,9 +538,6 @@ impl OciConfig {
     }
 
     /// Adds a capability to each of `sets` that does not have it yet.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn capability_add(
         &mut self,
         sets: &[CapabilitySet],
@@ -605,17 +572,11 @@ impl OciConfig {
     }
 
     /// Each of `linux.devices`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
         self.in_linux(|linux| linux.each("devices", take))
     }
 
     /// For each of `devices` in turn: removes the first at its path and adds it at the end.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut list = linux.array("devices")?.unwrap_or_default();
@@ -648,25 +609,16 @@ impl OciConfig {
     }
 
     /// `linux.resources.devices`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
         self.in_resources(|resources| Ok(resources.read("devices")?.unwrap_or_default()))
     }
 
     /// Each of `linux.resources.devices`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
         self.in_resources(|resources| resources.each("devices", take))
     }
 
     /// Adds device rules at the end.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
@@ -677,17 +629,11 @@ impl OciConfig {
     }
 
     /// `linux.resources.hugepageLimits`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
         self.in_resources(|resources| Ok(resources.read("hugepageLimits")?.unwrap_or_default()))
     }
 
     /// Each of `linux.resources.hugepageLimits`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn each_hugepage_limit(
         &self,
         take: impl FnMut(HugepageLimit),
@@ -696,9 +642,6 @@ impl OciConfig {
     }
 
     /// Sets the limits of page sizes, each in the position of an existing one.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
         let limits: Vec<(String, &HugepageLimit)> = limits
             .iter()
@@ -713,26 +656,17 @@ impl OciConfig {
     }
 
     /// `linux.cgroupsPath`.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn cgroups_path(&self) -> Result<Option<String>, OciConfigError> {
         self.in_linux(|linux| linux.read("cgroupsPath"))
     }
 
     /// `linux.mountLabel`: the label of SELinux for the container's files; an empty one is none.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn mount_label(&self) -> Result<Option<String>, OciConfigError> {
         let label: Option<String> = self.in_linux(|linux| linux.read("mountLabel"))?;
         Ok(label.filter(|label| !label.is_empty()))
     }
 
     /// `linux.resources.cpu.cpus` and `linux.resources.cpu.mems`; an empty one is none.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn cpuset(&self) -> Result<Cpuset, OciConfigError> {
         self.in_resources(|resources| {
             let Some(cpu) = resources.object("cpu")? else {
@@ -750,9 +684,6 @@ impl OciConfig {
     }
 
     /// Sets those of `linux.resources.cpu.cpus` and `linux.resources.cpu.mems` that are given.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn cpuset_set(&mut self, set: &Cpuset) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
@@ -772,17 +703,11 @@ impl OciConfig {
     }
 
     /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn has_namespace(&self, kind: &str) -> Result<bool, OciConfigError> {
         Ok(!self.namespace_paths(kind)?.is_empty())
     }
 
     /// The paths of the namespaces of this type; empty for a new namespace.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, OciConfigError> {
         #[derive(Deserialize)]
         struct Namespace {
@@ -802,9 +727,6 @@ impl OciConfig {
 
     /// The interfaces that `linux.netDevices` moves: each one's name on the host, and its name in the container if that is
     /// said.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn net_devices(&self) -> Result<Vec<(String, Option<String>)>, OciConfigError> {
         self.in_linux(|linux| {
             let Some(devices) = linux.object("netDevices")? else {
@@ -822,9 +744,6 @@ impl OciConfig {
     }
 
     /// Removes `linux.netDevices.<host>`, and the object with its last member.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn net_device_remove(&mut self, host: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let Some(mut devices) = linux.object("netDevices")? else {
@@ -841,9 +760,6 @@ impl OciConfig {
     }
 
     /// Sets `linux.netDevices.<host>` to an interface named `name` in the container.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn net_device_set(&mut self, host: &str, name: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut devices = linux.object("netDevices")?.unwrap_or_default();
@@ -856,9 +772,6 @@ impl OciConfig {
     }
 
     /// The hooks of a stage.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, OciConfigError> {
         read_in(self.hooks.as_ref(), &["hooks"], |hooks| {
             Ok(hooks.read(stage.as_str())?.unwrap_or_default())
@@ -866,9 +779,6 @@ impl OciConfig {
     }
 
     /// Each hook of a stage.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Read`].
     pub fn each_hook(
         &self,
         stage: HookName,
@@ -879,9 +789,6 @@ impl OciConfig {
     }
 
     /// Adds a hook after those of its stage.
-    ///
-    /// # Errors
-    /// [`OciConfigError::Change`].
     pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), OciConfigError> {
         let hooks = self.hooks.get_or_insert_default();
         let done = push(hooks, stage.as_str(), &[hook]);
