@@ -414,6 +414,19 @@ mod tests {
     }
 
     #[test]
+    fn the_start_time_is_read_behind_any_name() {
+        let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
+        assert_eq!(
+            start_time(format!("12 (a) {behind}").as_bytes()),
+            Some(4711)
+        );
+        let tricky = [b"12 (a\xff\n) S 1) () ", behind.as_bytes()].concat();
+        assert_eq!(start_time(&tricky), Some(4711));
+        assert_eq!(start_time(b"12 (a) S 1"), None);
+        assert_eq!(start_time(b""), None);
+    }
+
+    #[test]
     fn a_process_is_told_by_its_number_and_its_start_time() {
         let stat = format!("12 (a) Z) {STAT}");
         let (_dir, processes) = host(&[("proc/12/stat", &stat)]);

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::mountinfo::MountTable;
+use onload_sys::processes::start_time;
 use onload_sys::{bail, error};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -173,14 +174,6 @@ impl Init {
     }
 }
 
-/// Field 22 of proc_pid_stat(5). The second field is the program's name in parentheses and may contain anything, so
-/// counting starts after the last parenthesis.
-fn start_time(stat: &[u8]) -> Option<u64> {
-    let at = stat.iter().rposition(|byte| *byte == b')')?;
-    let behind = std::str::from_utf8(&stat[at + 1..]).ok()?;
-    behind.split_whitespace().nth(19)?.parse().ok()
-}
-
 /// The id outside the user namespace of its user 0 (user_namespaces(7), "/proc/PID/uid_map").
 fn outside_of_zero(map: &[u8]) -> Option<u32> {
     std::str::from_utf8(map).ok()?.lines().find_map(|line| {
@@ -193,19 +186,6 @@ fn outside_of_zero(map: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_start_time_is_read_behind_any_name() {
-        let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
-        assert_eq!(
-            start_time(format!("12 (a) {behind}").as_bytes()),
-            Some(4711)
-        );
-        let tricky = [b"12 (a\xff\n) S 1) () ", behind.as_bytes()].concat();
-        assert_eq!(start_time(&tricky), Some(4711));
-        assert_eq!(start_time(b"12 (a) S 1"), None);
-        assert_eq!(start_time(b""), None);
-    }
 
     #[test]
     fn the_outside_id_of_user_0_is_read() {

@@ -10,7 +10,7 @@ use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
 use onload_host::netlink::namespace::{Elsewhere as Network, elsewhere};
-use onload_sys::netlink::link::{self, Link};
+use onload_sys::netlink::link::{self, Link, address_text};
 
 use super::looked::Looked;
 use super::patience::{PATIENCE, patiently};
@@ -154,16 +154,10 @@ impl<'l> Accelerators<'l> {
             Some(
                 [&link.address, &link.permanent_address]
                     .into_iter()
-                    .any(|own| text(own) == address),
+                    .any(|own| address_text(own) == address),
             )
         }))
     }
-}
-
-/// A hardware address as the kernel writes it (`%pM`).
-fn text(address: &[u8]) -> String {
-    let bytes: Vec<String> = address.iter().map(|byte| format!("{byte:02x}")).collect();
-    bytes.join(":")
 }
 
 /// Whether one is; not known where none is known to be and of one it is not known.
