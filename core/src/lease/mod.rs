@@ -21,7 +21,6 @@ pub use moved::{
     Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
     VfFacts,
 };
-pub use returning::Left;
 pub use store::{LeaseError, Leases, Listed};
 pub use wish::{Claim, Numa, Wish};
 

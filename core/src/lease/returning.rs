@@ -19,17 +19,6 @@ const MOVING_PATIENCE: Duration = Duration::from_secs(5);
 /// What is done with a slot of a container; the others of the device are told beside.
 type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<()> + 'a;
 
-/// What an ended container leaves of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// It did not have it, or nothing of it moved.
-    Nothing,
-    /// Other containers of the same network namespace have it.
-    Others,
-    /// It is to come back.
-    Last(Box<Moved>),
-}
-
 impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
@@ -44,35 +33,31 @@ impl Leases {
         self.lock_named(&format!(".moving-{pci}"), MOVING_PATIENCE)
     }
 
-    /// Ends what a container that is gone has of a device. The last container of a network namespace leaves the
-    /// lease `returning`; [`Leases::returned`] ends it.
+    /// Ends what a container that is gone has of a device, and says what of it is to come back: the last container of a
+    /// network namespace leaves the lease `returning`; [`Leases::returned`] ends it.
     pub fn leave(
         &self,
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
-    ) -> Result<Left> {
+    ) -> Result<Option<Moved>> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
         let is_its = |slot: &&Slot| self.is_left_by(slot, container, bundle, token);
         let (own, others): (Vec<&Slot>, Vec<&Slot>) = found.iter().partition(is_its);
-        let mut left = Left::Nothing;
+        let mut last = None;
         for slot in own {
             let Some(lease) = slot.lease() else { continue };
-            let Some(moved) = lease.away() else {
-                self.remove(device, slot.number)?;
-                continue;
-            };
-            if is_with(&others, moved.namespace) {
-                self.remove(device, slot.number)?;
-                left = Left::Others;
-                continue;
+            match lease.away() {
+                Some(moved) if !is_with(&others, moved.namespace) => {
+                    self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
+                    last = Some(moved.clone());
+                }
+                _ => drop(self.remove(device, slot.number)?),
             }
-            self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
-            left = Left::Last(Box::new(moved.clone()));
         }
-        Ok(left)
+        Ok(last)
     }
 
     fn is_left_by(
@@ -319,7 +304,7 @@ mod tests {
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
-    fn leave(host: &Host, id: &str) -> Left {
+    fn leave(host: &Host, id: &str) -> Option<Moved> {
         let container = id.parse().unwrap();
         let left = host.leases.leave(&vf(), &container, &bundle(id), None);
         left.unwrap()
@@ -345,10 +330,10 @@ mod tests {
             "{other}"
         );
         host.end(1);
-        assert_eq!(leave(&host, "one"), Left::Others);
+        assert_eq!(leave(&host, "one"), None);
         assert_eq!(returning(&host), None);
         host.end(2);
-        assert_eq!(leave(&host, "two"), Left::Last(Box::new(moved(NAMESPACE))));
+        assert_eq!(leave(&host, "two"), Some(moved(NAMESPACE)));
         let back = Moved {
             returning: true,
             ..moved(NAMESPACE)
@@ -570,7 +555,7 @@ mod tests {
         host.end_process(1);
         take_rdma(&host, "one", 2, false).unwrap();
         host.end(2);
-        assert!(matches!(leave_rdma(&host, "one"), Left::Last(_)));
+        assert!(leave_rdma(&host, "one").is_some());
     }
 
     /// A virtual function of class vfio that is set up, with the VLANs that it has and had.
@@ -611,7 +596,7 @@ mod tests {
         assert_eq!(returning(), None, "the other has it still");
         let one = "one".parse().unwrap();
         let leave = host.leases.leave(&vfio(), &one, &bundle("one"), None);
-        assert_eq!(leave.unwrap(), Left::Others);
+        assert_eq!(leave.unwrap(), None);
         host.end(2);
         take("three", 3, None);
         assert_eq!(returning(), Some(function(100, 7)));
@@ -710,7 +695,7 @@ mod tests {
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
-    fn leave_rdma(host: &Host, id: &str) -> Left {
+    fn leave_rdma(host: &Host, id: &str) -> Option<Moved> {
         let container = id.parse().unwrap();
         let left = host.leases.leave(&ibdev(), &container, &bundle(id), None);
         left.unwrap()
@@ -723,7 +708,7 @@ mod tests {
         host.end(1);
         assert!(take_rdma(&host, "two", 2, false).is_err());
         let is_it = |moved: &Moved| matches!(&moved.facts, Facts::Rdma(facts) if facts.index == 3);
-        assert!(matches!(leave_rdma(&host, "one"), Left::Last(moved) if is_it(&moved)));
+        assert!(leave_rdma(&host, "one").is_some_and(|moved| is_it(&moved)));
         let back = host.leases.returning(&ibdev()).unwrap();
         assert!(is_it(&back.unwrap()));
         host.leases.returned(&ibdev()).unwrap();
@@ -736,7 +721,7 @@ mod tests {
         take_rdma(&host, "one", 1, true).unwrap();
         take_rdma(&host, "two", 2, true).unwrap();
         host.end(1);
-        assert_eq!(leave_rdma(&host, "one"), Left::Nothing);
+        assert_eq!(leave_rdma(&host, "one"), None);
         assert_eq!(host.files().len(), 1);
         // Nobody's poststop came for this one.
         host.end(2);
@@ -805,13 +790,13 @@ mod tests {
     fn the_end_of_another_start_or_engine_brings_nothing_back() {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
-        assert_eq!(leave(&host, "one"), Left::Nothing, "its process lives");
-        assert_eq!(leave(&host, "two"), Left::Nothing);
+        assert_eq!(leave(&host, "one"), None, "its process lives");
+        assert_eq!(leave(&host, "two"), None);
         host.end_process(1);
         let elsewhere = Path::new("/elsewhere/one");
         let id = "one".parse().unwrap();
-        let left: Left = host.leases.leave(&vf(), &id, elsewhere, None).unwrap();
-        assert_eq!(left, Left::Nothing);
+        let left = host.leases.leave(&vf(), &id, elsewhere, None).unwrap();
+        assert_eq!(left, None);
         assert_eq!(listed(&host), [(false, false)]);
     }
 }

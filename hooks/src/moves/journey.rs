@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Facts, Leases, Left, Moved, STAYS, Token};
+use onload_core::lease::{Device, Facts, Leases, Moved, STAYS, Token};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::name::NewName;
 use onload_core::netdev::settings::NetdevSettings;
@@ -669,10 +669,7 @@ pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -
             None
         };
         let left = leases.leave(device, gone.container, &bundle, gone.token)?;
-        let back = match left {
-            Left::Last(moved) => Return::new(&leases, device, *moved),
-            Left::Nothing | Left::Others => None,
-        };
+        let back = left.and_then(|moved| Return::new(&leases, device, moved));
         back.map_or(Ok(()), |back| back.bring(kind, Some(gone), DYING_PATIENCE))
     };
     each(own, &take_one)
