@@ -85,11 +85,6 @@ macro_rules! text_newtype {
                 formatter.write_str(&self.0)
             }
         }
-        impl AsRef<str> for $name {
-            fn as_ref(&self) -> &str {
-                &self.0
-            }
-        }
         impl TryFrom<&str> for $name {
             type Error = NameError;
             fn try_from(text: &str) -> Result<Self, NameError> {
@@ -267,12 +262,6 @@ impl fmt::Display for HookName {
     }
 }
 
-impl AsRef<str> for HookName {
-    fn as_ref(&self) -> &str {
-        self.as_str()
-    }
-}
-
 impl FromStr for HookName {
     type Err = NameError;
 
@@ -301,12 +290,9 @@ impl FromStr for HookName {
 /// assert_eq!((wrong.valid(), wrong.as_str()), (None, "vendor.com"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lenient<T>(Read<T>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Read<T> {
-    Valid(T),
-    Invalid(String, NameError),
+pub struct Lenient<T> {
+    text: String,
+    name: Result<T, NameError>,
 }
 
 impl<T> Lenient<T> {
@@ -315,10 +301,7 @@ impl<T> Lenient<T> {
     /// # Errors
     /// Why the text is not a valid name.
     pub fn check(&self) -> Result<&T, &NameError> {
-        match &self.0 {
-            Read::Valid(name) => Ok(name),
-            Read::Invalid(_, error) => Err(error),
-        }
+        self.name.as_ref()
     }
 
     /// The name, if it is valid.
@@ -326,16 +309,11 @@ impl<T> Lenient<T> {
     pub fn valid(&self) -> Option<&T> {
         self.check().ok()
     }
-}
 
-impl<T: AsRef<str>> Lenient<T> {
     /// The text, valid or not.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        match &self.0 {
-            Read::Valid(name) => name.as_ref(),
-            Read::Invalid(text, _) => text,
-        }
+        &self.text
     }
 }
 
@@ -348,10 +326,10 @@ impl<T: FromStr<Err = NameError>> Default for Lenient<T> {
 
 impl<T: FromStr<Err = NameError>> From<&str> for Lenient<T> {
     fn from(text: &str) -> Self {
-        Self(match text.parse() {
-            Ok(name) => Read::Valid(name),
-            Err(error) => Read::Invalid(text.to_owned(), error),
-        })
+        Self {
+            text: text.to_owned(),
+            name: text.parse(),
+        }
     }
 }
 
@@ -359,14 +337,17 @@ macro_rules! valid_names {
     ($($name:ident),*) => {$(
         impl From<$name> for Lenient<$name> {
             fn from(name: $name) -> Self {
-                Self(Read::Valid(name))
+                Self {
+                    text: name.to_string(),
+                    name: Ok(name),
+                }
             }
         }
     )*};
 }
 valid_names!(Kind, DeviceName, HookName);
 
-impl<T: AsRef<str>> fmt::Display for Lenient<T> {
+impl<T> fmt::Display for Lenient<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
     }
@@ -378,7 +359,7 @@ impl<'de, T: FromStr<Err = NameError>> Deserialize<'de> for Lenient<T> {
     }
 }
 
-impl<T: AsRef<str>> Serialize for Lenient<T> {
+impl<T> Serialize for Lenient<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
     }

@@ -141,7 +141,8 @@ impl RawObject {
     /// # Errors
     /// [`RawError`] if the bytes are anything else, or a key appears twice.
     pub fn parse(bytes: &[u8]) -> Result<Self, RawError> {
-        Self::parse_text(Arc::new(text_of(bytes)?.to_owned()))
+        let text = str::from_utf8(bytes).map_err(|error| RawError::Utf8(error.valid_up_to()))?;
+        Self::parse_text(Arc::new(text.to_owned()))
     }
 
     /// As [`Self::parse`], for a text that is shared and not copied.
@@ -720,11 +721,6 @@ fn fold(letter: char) -> char {
         '\u{212a}' => 'k',
         letter => letter.to_ascii_lowercase(),
     }
-}
-
-fn text_of(bytes: &[u8]) -> Result<&str, RawError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| RawError::Utf8(error.valid_up_to()))?;
-    Ok(text.trim_matches([' ', '\t', '\r', '\n']))
 }
 
 fn spell(key: &str) -> String {
