@@ -238,10 +238,7 @@ pub enum RdmaNetns {
 
 impl fmt::Display for RdmaNetns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RdmaNetns::Shared => "shared",
-            RdmaNetns::Exclusive => "exclusive",
-        })
+        self.serialize(f)
     }
 }
 

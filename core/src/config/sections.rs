@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{
     Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share, read_kinds,
@@ -296,7 +296,7 @@ pub struct Log {
 }
 
 /// How severe a line of the log is; the most severe is the least.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// A container does not start.
@@ -312,11 +312,6 @@ pub enum LogLevel {
 
 impl fmt::Display for LogLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LogLevel::Error => "error",
-            LogLevel::Warning => "warning",
-            LogLevel::Info => "info",
-            LogLevel::Debug => "debug",
-        })
+        self.serialize(f)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::class::Class;
 use onload_sys::error::{Error, Result, bail};
@@ -77,7 +77,7 @@ pub enum OnIncompatible {
 }
 
 /// Which provider libraries the programs of a container with RDMA devices load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaLibraries {
     /// The image's where they fit, and else the host's.
@@ -104,11 +104,7 @@ impl FromStr for RdmaLibraries {
 
 impl fmt::Display for RdmaLibraries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RdmaLibraries::Auto => "auto",
-            RdmaLibraries::Image => "image",
-            RdmaLibraries::Off => "off",
-        })
+        self.serialize(f)
     }
 }
 

@@ -66,10 +66,7 @@ impl VlanProtocol {
 
 impl fmt::Display for VlanProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            VlanProtocol::Q => "802.1q",
-            VlanProtocol::Ad => "802.1ad",
-        })
+        self.serialize(f)
     }
 }
 
@@ -90,11 +87,7 @@ impl LinkState {
 
 impl fmt::Display for LinkState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LinkState::Auto => "auto",
-            LinkState::Enable => "enable",
-            LinkState::Disable => "disable",
-        })
+        self.serialize(f)
     }
 }
 
