@@ -17,23 +17,13 @@ pub enum InjectError {
     /// The edits themselves are invalid.
     #[error("checking the edits")]
     Invalid(#[from] Problems),
-    /// A device node of the host is missing or not a device.
+    /// A device node of the host is missing, is no device, or has another type than the edits say.
     #[error("looking at the device node {path}")]
     Node {
         /// Path on the host.
         path: String,
-        /// The kernel's error.
+        /// The kernel's error, or what is wrong with the node.
         source: io::Error,
-    },
-    /// The host's node has another type than the edits say.
-    #[error("looking at the device node {path}: it is of type {found}, the edits say {want}")]
-    NodeType {
-        /// Path on the host.
-        path: String,
-        /// The type it has.
-        found: String,
-        /// The type in the edits.
-        want: String,
     },
     /// The configuration cannot be changed accordingly.
     #[error(transparent)]
@@ -236,32 +226,25 @@ fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectE
     };
     let complete = written.is_some_and(|kind| major != 0 || kind == "p");
     let path = node.source();
+    let failed = |source| InjectError::Node {
+        path: path.to_owned(),
+        source,
+    };
     let found = match nodes.node(path) {
         Ok(found) => found,
         Err(_) if complete => return Ok(device),
-        Err(source) => {
-            return Err(InjectError::Node {
-                path: path.to_owned(),
-                source,
-            });
-        }
+        Err(source) => return Err(failed(source)),
     };
     device.file_mode = device.file_mode.or(Some(found.mode));
     if complete {
         return Ok(device);
     }
     let letter = found.kind.letter();
-    match written {
-        Some(want) if want != letter => {
-            let (found, want) = (letter.to_owned(), want.to_owned());
-            return Err(InjectError::NodeType {
-                path: path.to_owned(),
-                found,
-                want,
-            });
-        }
-        _ => letter.clone_into(&mut device.type_),
+    if let Some(want) = written.filter(|want| *want != letter) {
+        let other = format!("it is of type {letter}, the edits say {want}");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, other)));
     }
+    letter.clone_into(&mut device.type_);
     if device.major == 0 && device.type_ != "p" {
         device.major = found.major.into();
         device.minor = found.minor.into();
