@@ -187,13 +187,7 @@ pub enum Origin {
 impl Origin {
     /// The annotation's key, or the word of a text.
     pub fn key(&self) -> &str {
-        match self.asked() {
-            Origin::Annotation(key)
-            | Origin::Device(key)
-            | Origin::Variable(key)
-            | Origin::Ticket(key) => key,
-            Origin::Bundle(_) => "",
-        }
+        self.words().1
     }
 
     /// Where somebody wrote it: of what stands in a bundle, where the bundle is requested.
@@ -209,21 +203,14 @@ impl Origin {
         Requested { origin, value }
     }
 
-    /// What stands before the key in a message, if anything does.
-    fn kind(&self) -> &'static str {
-        match self.asked() {
-            Origin::Annotation(_) => "annotation ",
-            Origin::Device(_) => "device ",
-            Origin::Variable(_) | Origin::Ticket(_) | Origin::Bundle(_) => "",
-        }
-    }
-
-    /// What stands behind the key in a message, if anything does.
-    fn place(&self) -> &'static str {
-        match self.asked() {
-            Origin::Annotation(_) | Origin::Device(_) | Origin::Bundle(_) => "",
-            Origin::Variable(_) => " of ONLOAD_CTK_REQUEST",
-            Origin::Ticket(_) => " of the ticket in ONLOAD_CTK_REQUEST",
+    /// For a message, what stands before the key, the key, and what stands behind it.
+    fn words(&self) -> (&'static str, &str, &'static str) {
+        match self {
+            Origin::Annotation(key) => ("annotation ", key, ""),
+            Origin::Device(key) => ("device ", key, ""),
+            Origin::Variable(key) => ("", key, " of ONLOAD_CTK_REQUEST"),
+            Origin::Ticket(key) => ("", key, " of the ticket in ONLOAD_CTK_REQUEST"),
+            Origin::Bundle(asked) => asked.words(),
         }
     }
 }
@@ -231,8 +218,8 @@ impl Origin {
 impl fmt::Display for Origin {
     /// For messages: what a user wrote is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, key, place) = (self.kind(), Quoted(self.key()), self.place());
-        write!(f, "{kind}{key}{place}")
+        let (kind, key, place) = self.words();
+        write!(f, "{kind}{}{place}", Quoted(key))
     }
 }
 
@@ -241,16 +228,14 @@ pub struct Origins<'a>(pub &'a [&'a Origin]);
 
 impl fmt::Display for Origins<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = |origin: &Origin| (origin.kind(), origin.place());
-        let groups = self.0.chunk_by(|one, other| words(one) == words(other));
+        let around = |origin: &Origin| (origin.words().0, origin.words().2);
+        let groups = self.0.chunk_by(|one, other| around(one) == around(other));
         for (at, group) in groups.enumerate() {
             f.write_str(if at > 0 { ", " } else { "" })?;
             let Some(first) = group.first() else { continue };
-            let (kind, place) = words(first);
-            let keys: Vec<String> = group
-                .iter()
-                .map(|of| Quoted(of.key()).to_string())
-                .collect();
+            let (kind, place) = around(first);
+            let keys = group.iter().map(|of| Quoted(of.key()).to_string());
+            let keys: Vec<String> = keys.collect();
             write!(f, "{kind}{}{place}", keys.join(", "))?;
         }
         Ok(())
