@@ -74,7 +74,7 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
         map_ids(&mut edits);
     }
     apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;
-    let changed = config.to_bytes();
+    let changed = config.into_bytes();
     printer.print(String::from_utf8_lossy(&changed))?;
     printer.print("\n")?;
     Ok(Answer::Yes)

@@ -344,17 +344,22 @@ impl OciConfig {
     /// The configuration as JSON; byte for byte what was read if nothing changed.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
+        self.clone().into_bytes()
+    }
+
+    /// As [`Self::to_bytes`], with less memory: each changed part goes when it is written.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
         let parts = [
-            ("process", &self.process),
-            ("linux", &self.linux),
-            ("hooks", &self.hooks),
-            ("annotations", &self.annotations),
+            ("process", self.process),
+            ("linux", self.linux),
+            ("hooks", self.hooks),
+            ("annotations", self.annotations),
         ];
-        // The copy shares what was opened.
-        let mut root = self.root.clone();
+        let mut root = self.root;
         for (key, part) in parts {
             if let Some(part) = part {
-                root.set_object(key, part);
+                root.set_object(key, &part);
             }
         }
         if self.mounts_changed {

@@ -152,7 +152,7 @@ impl Filter<'_> {
                 "reading the configuration: it has no \"process\" to which its onload.dev annotations could apply; add one, or remove the annotations"
             );
         }
-        let bytes = config.to_bytes();
+        let bytes = config.into_bytes();
         // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         if self.outcome.config.is_some() {
