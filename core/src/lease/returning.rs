@@ -16,9 +16,6 @@ use onload_sys::pci::PciAddress;
 /// How long a container's start or end waits for somebody else who moves the same device.
 const MOVING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is done with a slot of a container; the others of the device are told beside.
-type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<()> + 'a;
-
 impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
@@ -43,9 +40,9 @@ impl Leases {
         token: Option<&Token>,
     ) -> Result<Option<Moved>> {
         let _lock = self.lock()?;
-        let found = self.slots(device)?;
-        let is_its = |slot: &&Slot| self.is_left_by(slot, container, bundle, token);
-        let (own, others): (Vec<&Slot>, Vec<&Slot>) = found.iter().partition(is_its);
+        let is_its = |slot: &Slot| self.is_left_by(slot, container, bundle, token);
+        let found = self.slots(device)?.into_iter();
+        let (own, others): (Vec<Slot>, Vec<Slot>) = found.partition(is_its);
         let mut last = None;
         for slot in own {
             let Some(lease) = slot.lease() else { continue };
@@ -80,40 +77,39 @@ impl Leases {
     /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
     /// no other container of the namespace has, stays: it says what the device was. Its init may live.
     pub fn abandon(&self, device: &Device, container: &ContainerId, bundle: &Path) -> Result<()> {
-        self.each_own(device, container, bundle, &|own, others| {
-            let moved = own.lease().and_then(Lease::away);
-            if moved.is_some_and(|moved| !is_with(others, moved.namespace)) {
-                return Ok(());
+        let (_lock, own, others) = self.own(device, container, bundle)?;
+        for slot in own {
+            let moved = slot.lease().and_then(Lease::away);
+            if moved.is_none_or(|moved| is_with(&others, moved.namespace)) {
+                self.remove(device, slot.number)?;
             }
-            self.remove(device, own.number).map(drop)
-        })
+        }
+        Ok(())
     }
 
     /// Says that a device is to come back that could not be given to a container. Its init may live.
     pub fn call_back(&self, device: &Device, container: &ContainerId, bundle: &Path) -> Result<()> {
-        self.each_own(device, container, bundle, &|own, _| {
-            let lease = own.lease().map(returning);
-            lease.map_or(Ok(()), |lease| {
-                self.publish(device, Choice::Kept(own.number), &lease)
-            })
-        })
+        let (_lock, own, _) = self.own(device, container, bundle)?;
+        for slot in own {
+            if let Some(lease) = slot.lease() {
+                self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
+            }
+        }
+        Ok(())
     }
 
-    fn each_own(
+    /// The slots of a container and the others of the device, under the lock.
+    fn own(
         &self,
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
-        act: &ActOnOwn<'_>,
-    ) -> Result<()> {
-        let _lock = self.lock()?;
-        let found = self.slots(device)?;
-        let is_own = |slot: &&Slot| {
-            let lease = slot.lease();
-            lease.is_some_and(|lease| lease.container == *container && lease.bundle == bundle)
-        };
-        let (own, others): (Vec<&Slot>, Vec<&Slot>) = found.iter().partition(is_own);
-        own.into_iter().try_for_each(|own| act(own, &others))
+    ) -> Result<(Lock, Vec<Slot>, Vec<Slot>)> {
+        let lock = self.lock()?;
+        let is_own = |lease: &Lease| lease.container == *container && lease.bundle == bundle;
+        let found = self.slots(device)?.into_iter();
+        let (own, others) = found.partition(|slot| slot.lease().is_some_and(is_own));
+        Ok((lock, own, others))
     }
 
     /// Changes what the leases of a device that is away say of it.
@@ -221,8 +217,8 @@ impl Leases {
 }
 
 /// Whether one of these containers has the device in a network namespace.
-fn is_with(others: &[&Slot], namespace: u64) -> bool {
-    let has_it = |other: &&Slot| other.moved_to(namespace).is_some();
+fn is_with(others: &[Slot], namespace: u64) -> bool {
+    let has_it = |other: &Slot| other.moved_to(namespace).is_some();
     others.iter().any(has_it)
 }
 
