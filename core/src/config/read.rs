@@ -313,6 +313,8 @@ struct KeyReader<'t> {
 impl KeyReader<'_> {
     /// Reads a table of [`tables`], which messages call `name` and whose head is at that byte.
     fn table(&mut self, pattern: &str, name: &str, at: usize, value: &Spanned<DeValue<'_>>) {
+        let any = format!("{pattern}.*");
+        let has_names = self.tables.iter().any(|(table, _)| *table == any);
         let table = match Spanned::get_ref(value) {
             DeValue::Table(_) if pattern == LIST => {
                 let message = format!("expected an array of tables; write [[{name}]]");
@@ -328,9 +330,7 @@ impl KeyReader<'_> {
                 return;
             }
             DeValue::Array(_) => {
-                let named = format!("{pattern}.*");
-                let is_of_names = self.tables.iter().any(|(table, _)| *table == named);
-                let below = if is_of_names { ".NAME" } else { "" };
+                let below = if has_names { ".NAME" } else { "" };
                 let message = format!("expected a table, found an array; write [{name}{below}]");
                 return self.problem(at, name, &message);
             }
@@ -338,8 +338,6 @@ impl KeyReader<'_> {
             _ => return,
         };
         self.keys(pattern, name, table);
-        let any = format!("{pattern}.*");
-        let has_names = self.tables.iter().any(|(table, _)| *table == any);
         for (key, value) in table {
             let key_name = key.get_ref().as_ref();
             let below = if has_names {
