@@ -75,7 +75,7 @@ proptest! {
         prop_assert!(before.keys().eq(after.keys()));
         for (name, value) in after.texts(|_| true) {
             let (_, held) = before.texts(|key| key == name).next().expect("a value");
-            let want = if name == key { "true" } else { &*held };
+            let want = if name == key { "true" } else { held };
             prop_assert_eq!(value, want);
         }
         object.remove(&key);

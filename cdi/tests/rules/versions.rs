@@ -229,7 +229,7 @@ fn a_declared_version_must_be_known_and_high_enough() {
             (Err(problems), Some(said)) => {
                 assert_eq!(problems[0].location, "cdiVersion", "{version}");
                 assert!(
-                    problems[0].fault.to_string().starts_with(said),
+                    problems[0].fault.starts_with(said),
                     "{version}: {}",
                     problems[0]
                 );
