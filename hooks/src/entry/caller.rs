@@ -42,8 +42,9 @@ fn bundle_of(words: &[u8], id: &ContainerId) -> Option<PathBuf> {
         .filter(|word| !word.is_empty())
         .map(|word| OsStr::from_bytes(word).to_owned())
         .collect();
-    let create = args::parse(&words).create?;
-    let same = create.id.is_some_and(|named| named == id.as_str());
+    let called = args::parse(&words);
+    let same = called.container.is_some_and(|named| named == id.as_str());
+    let create = called.create?;
     (same && create.config.is_none() && create.bundle.is_absolute()).then_some(create.bundle)
 }
 

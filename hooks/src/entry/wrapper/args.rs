@@ -40,7 +40,6 @@ pub struct Create {
     pub bundle: PathBuf,
     /// The name of the configuration in the bundle, if crun's `--config` gives another one.
     pub config: Option<PathBuf>,
-    pub id: Option<OsString>,
 }
 
 /// The verbs of runc, crun and youki. Any other word may be the value of an option that this
@@ -54,22 +53,25 @@ const GLOBAL_FLAGS: &str = "V debug h help systemd-cgroup usage v version";
 
 const CREATE_VALUES: &str = "b bundle config console-socket f pid-file pidfd-socket preserve-fds";
 
-/// Verbs about one container, with their options that take a value. The value of an option that
-/// only another version has may be taken for the container's id; no container has that id then.
-const CONTAINER_VERBS: [(&str, &str); 13] = [
-    ("checkpoint", CHECKPOINT_VALUES),
-    ("delete", ""),
-    ("events", "interval"),
-    ("exec", EXEC_VALUES),
-    ("kill", ""),
-    ("pause", ""),
-    ("ps", "f format"),
-    ("restore", CHECKPOINT_VALUES),
-    ("resume", ""),
-    ("start", ""),
-    ("state", ""),
-    ("update", UPDATE_VALUES),
-    ("wait", ""),
+/// Verbs about one container, with their options that take a value, and those letters among them after which crun also
+/// accepts the value in the same word. The value of an option that only another version has may be taken for the
+/// container's id; no container has that id then.
+const CONTAINER_VERBS: [(&str, &str, &[u8]); 15] = [
+    ("checkpoint", CHECKPOINT_VALUES, b""),
+    ("create", CREATE_VALUES, b"bf"),
+    ("delete", "", b""),
+    ("events", "interval", b""),
+    ("exec", EXEC_VALUES, b"p"),
+    ("kill", "", b""),
+    ("pause", "", b""),
+    ("ps", "f format", b""),
+    ("restore", CHECKPOINT_VALUES, b""),
+    ("resume", "", b""),
+    ("run", CREATE_VALUES, b"bf"),
+    ("start", "", b""),
+    ("state", "", b""),
+    ("update", UPDATE_VALUES, b""),
+    ("wait", "", b""),
 ];
 
 const CHECKPOINT_VALUES: &str = "b bundle console-socket empty-ns image-path lsm-mount-context \
@@ -134,18 +136,40 @@ pub fn parse(args: &[OsString]) -> Invocation {
         }
         global(&mut found, opt.name, value);
     };
-    let about = CONTAINER_VERBS.iter().find(|(name, _)| verb == *name);
-    if verb == "create" || verb == "run" {
-        let create = create(words);
-        found.container.clone_from(&create.id);
-        found.create = Some(create);
-    } else if let Some((_, values)) = about {
-        let (container, process) = one_container(words, values);
-        found.container = container;
-        found.process = process.filter(|_| verb == "exec");
-    }
+    let creates = verb == "create" || verb == "run";
+    found.create = creates.then(Create::default);
     found.is_delete = verb == "delete";
-    found.makes_container = found.create.is_some() || verb == "restore";
+    found.makes_container = creates || verb == "restore";
+    let mut verbs = CONTAINER_VERBS.iter();
+    let Some((_, values, joined)) = verbs.find(|(name, ..)| verb == *name) else {
+        return found;
+    };
+    while let Some(word) = next(&mut words, values, joined) {
+        match word {
+            Word::Other(word) if word == "--" => {
+                let behind = words.next().map(OsStr::to_owned);
+                found.container = behind.or(found.container);
+                break;
+            }
+            Word::Other(word) => {
+                found.container = Some(word.to_owned());
+                // Here the id is the only word. A word before it is the value of an unknown option.
+                if !creates {
+                    break;
+                }
+            }
+            Word::Option(name, value) => match (name, &mut found.create) {
+                (b"b" | b"bundle", Some(create)) => {
+                    create.bundle = value.map(PathBuf::from).unwrap_or_default();
+                }
+                (b"f" | b"config", Some(create)) => create.config = value.map(PathBuf::from),
+                (b"p" | b"process", None) if verb == "exec" => {
+                    found.process = value.map(PathBuf::from);
+                }
+                _ => {}
+            },
+        }
+    }
     found
 }
 
@@ -183,30 +207,6 @@ fn next<'a>(
     Some(Word::Option(opt.name, value))
 }
 
-/// The first word that is neither an option nor an option's value, and the value of `--process`.
-fn one_container<'a>(
-    mut words: impl Iterator<Item = &'a OsStr>,
-    values: &str,
-) -> (Option<OsString>, Option<PathBuf>) {
-    let joined: &[u8] = if is_among(b"process", values) {
-        b"p"
-    } else {
-        b""
-    };
-    let mut process = None;
-    while let Some(word) = next(&mut words, values, joined) {
-        match word {
-            Word::Other(word) if word == "--" => {
-                return (words.next().map(OsStr::to_owned), process);
-            }
-            Word::Other(word) => return (Some(word.to_owned()), process),
-            Word::Option(b"p" | b"process", value) => process = value.map(PathBuf::from),
-            Word::Option(..) => {}
-        }
-    }
-    (None, process)
-}
-
 fn global(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
     let log = &mut found.log;
     match (name, value) {
@@ -217,26 +217,6 @@ fn global(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
         (b"log-format", Some(format)) => log.is_json = format == "json",
         _ => {}
     }
-}
-
-fn create<'a>(mut words: impl Iterator<Item = &'a OsStr>) -> Create {
-    let mut found = Create::default();
-    while let Some(word) = next(&mut words, CREATE_VALUES, b"bf") {
-        match word {
-            Word::Other(word) if word == "--" => {
-                found.id = words.next().map(OsString::from).or(found.id);
-                break;
-            }
-            // The id is the only word. A word before it is the value of an unknown option.
-            Word::Other(word) => found.id = Some(word.to_owned()),
-            Word::Option(b"b" | b"bundle", value) => {
-                found.bundle = value.map(PathBuf::from).unwrap_or_default();
-            }
-            Word::Option(b"f" | b"config", value) => found.config = value.map(PathBuf::from),
-            Word::Option(..) => {}
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -261,7 +241,7 @@ mod tests {
         assert!(found.log.is_json);
         let create = found.create.unwrap();
         assert_eq!(
-            (create.bundle, create.id),
+            (create.bundle, found.container),
             (PathBuf::from("/b"), Some("c1".into()))
         );
         let conmon = "--log-format=json --log=/b/oci-log create --bundle /b --pid-file /b/pid c1";
@@ -283,7 +263,7 @@ mod tests {
             "run --console-socket /s -b /b --preserve-fds 3 c1",
         ] {
             assert_eq!(bundle(line).as_deref(), Some("/b"), "{line}");
-            assert_eq!(parsed(line).create.unwrap().id, Some("c1".into()), "{line}");
+            assert_eq!(parsed(line).container, Some("c1".into()), "{line}");
         }
         assert_eq!(bundle("create c1").as_deref(), Some(""));
     }
@@ -426,13 +406,10 @@ mod tests {
 
     #[test]
     fn a_container_may_have_the_name_of_a_verb_or_of_an_option() {
+        assert_eq!(parsed("run -b /b create").container, Some("create".into()));
+        let dashed = parsed("create -b /b -- -b");
         assert_eq!(
-            parsed("run -b /b create").create.unwrap().id,
-            Some("create".into())
-        );
-        let dashed = parsed("create -b /b -- -b").create.unwrap();
-        assert_eq!(
-            (dashed.bundle, dashed.id),
+            (dashed.create.unwrap().bundle, dashed.container),
             (PathBuf::from("/b"), Some("-b".into()))
         );
     }
@@ -457,8 +434,8 @@ mod tests {
 
     #[test]
     fn the_value_of_an_unknown_option_is_not_the_container_s_name() {
-        let create = parsed("create --new-option value -b /b c1").create.unwrap();
-        assert_eq!(create.id, Some("c1".into()));
+        let found = parsed("create --new-option value -b /b c1");
+        assert_eq!(found.container, Some("c1".into()));
     }
 
     #[test]
