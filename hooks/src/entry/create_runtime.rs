@@ -95,7 +95,7 @@ fn give(
     }
     // Last, so that who is refused a device keeps its limits.
     if let Some(memlock) = arguments.memlock {
-        warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
+        warnings.extend(limits::raise_memlock(state.pid, memlock)?);
     }
     Ok(warnings)
 }

@@ -183,8 +183,7 @@ impl Inspection<'_> {
         }
         let process = limits::Process::new(&self.init, self.start_time)?;
         if let Some(memlock) = self.plan.memlock {
-            let raised = process.raise_memlock(memlock)?;
-            self.warnings.extend(raised.warning(memlock));
+            self.warnings.extend(process.raise_memlock(memlock)?);
         }
         if let Some(preload) = &self.plan.preload {
             process.lower_nofile(preload.nofile)?;

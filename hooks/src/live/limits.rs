@@ -11,32 +11,6 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
 use crate::record::init::Init;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Raised {
-    /// It is at least what was requested.
-    Fully,
-    /// Without CAP_SYS_RESOURCE the hard limit stayed; the soft limit now equals it.
-    ToHardLimit(Option<u64>),
-    /// Not even that was allowed: the process belongs to another user.
-    NotAtAll,
-}
-
-impl Raised {
-    #[must_use]
-    pub(crate) fn warning(&self, wanted: Memlock) -> Option<String> {
-        match self {
-            Raised::Fully => None,
-            Raised::ToHardLimit(hard) => Some(format!(
-                "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
-                hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
-            )),
-            Raised::NotAtAll => Some(format!(
-                "RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing"
-            )),
-        }
-    }
-}
-
 /// A process whose limits are set. prlimit(2) takes a number, which another process may have got meanwhile. A descriptor
 /// of the process shows before and after the call that it is still the same one.
 #[derive(Debug)]
@@ -72,9 +46,8 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are not an error; the result reports
-    /// them.
-    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised> {
+    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are a warning.
+    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Option<String>> {
         self.while_it_lives("raising RLIMIT_MEMLOCK", || {
             let old = self.current("Max locked memory")?;
             let mut set = |new| prlimit(Some(self.pid), Resource::Memlock, new).map(drop);
@@ -134,7 +107,7 @@ impl<'a> Process<'a> {
 
 /// As [`Process::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
 /// is not younger; a younger process merely has its number.
-pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised> {
+pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Option<String>> {
     let number = pid.ok_or_else(no_process)?;
     process(number)?;
     let init = Init::open(Some(number))?;
@@ -179,9 +152,9 @@ fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
 fn raise(
     old: Rlimit,
     set: &mut dyn FnMut(Rlimit) -> Result<(), Errno>,
-    want: Memlock,
-) -> Result<Raised, Errno> {
-    let want = match want {
+    wanted: Memlock,
+) -> Result<Option<String>, Errno> {
+    let want = match wanted {
         Memlock::Unlimited => None,
         Memlock::Bytes(bytes) => Some(bytes),
     };
@@ -190,21 +163,28 @@ fn raise(
         maximum: higher(old.maximum, want),
     };
     if new == old {
-        return Ok(Raised::Fully);
+        return Ok(None);
     }
     match set(new) {
-        Ok(()) => return Ok(Raised::Fully),
+        Ok(()) => return Ok(None),
         Err(Errno::PERM | Errno::ACCESS) => {}
         Err(error) => return Err(error),
     }
+    // Without CAP_SYS_RESOURCE the hard limit stays, and the soft one can be as high.
     let hard = old.maximum;
     let soft_only = Rlimit {
         current: hard,
         maximum: hard,
     };
     match set(soft_only) {
-        Ok(()) => Ok(Raised::ToHardLimit(hard)),
-        Err(Errno::PERM | Errno::ACCESS) => Ok(Raised::NotAtAll),
+        Ok(()) => Ok(Some(format!(
+            "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
+            hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
+        ))),
+        // The process belongs to another user.
+        Err(Errno::PERM | Errno::ACCESS) => Ok(Some(format!(
+            "RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing"
+        ))),
         Err(error) => Err(error),
     }
 }
@@ -235,7 +215,7 @@ mod tests {
             }
         }
 
-        fn raise(&mut self, want: Memlock) -> Raised {
+        fn raise(&mut self, want: Memlock) -> Option<String> {
             let old = self.limit;
             let mut set = |new: Rlimit| {
                 let raises = higher(new.maximum, old.maximum) != old.maximum;
@@ -257,16 +237,17 @@ mod tests {
     fn with_the_right_both_limits_rise() {
         let mut process = Fake::new(Some(8), Some(8));
         process.may_raise_hard = true;
-        assert_eq!(process.raise(Memlock::Unlimited), Raised::Fully);
+        assert_eq!(process.raise(Memlock::Unlimited), None);
         assert_eq!(process.limits(), (None, None));
     }
 
     #[test]
     fn without_the_right_the_soft_limit_rises_to_the_hard_one() {
         let mut process = Fake::new(Some(8), Some(64));
+        let warning = process.raise(Memlock::Unlimited).unwrap();
         assert_eq!(
-            process.raise(Memlock::Unlimited),
-            Raised::ToHardLimit(Some(64))
+            warning,
+            "RLIMIT_MEMLOCK raised only to the hard limit of 64 bytes, not to unlimited: CAP_SYS_RESOURCE is missing"
         );
         assert_eq!(process.limits(), (Some(64), Some(64)));
     }
@@ -275,15 +256,19 @@ mod tests {
     fn a_process_of_somebody_else_is_left_alone() {
         let mut process = Fake::new(Some(8), Some(64));
         process.is_ours = false;
-        assert_eq!(process.raise(Memlock::Bytes(128)), Raised::NotAtAll);
+        let warning = process.raise(Memlock::Bytes(128)).unwrap();
+        assert_eq!(
+            warning,
+            "RLIMIT_MEMLOCK not raised to 128: CAP_SYS_RESOURCE is missing"
+        );
     }
 
     #[test]
     fn nothing_is_ever_lowered() {
         let mut process = Fake::new(Some(100), None);
-        assert_eq!(process.raise(Memlock::Bytes(64)), Raised::Fully);
+        assert_eq!(process.raise(Memlock::Bytes(64)), None);
         assert_eq!(process.limits(), (Some(100), None));
-        assert_eq!(process.raise(Memlock::Bytes(128)), Raised::Fully);
+        assert_eq!(process.raise(Memlock::Bytes(128)), None);
         assert_eq!(process.limits(), (Some(128), None));
     }
 
