@@ -250,11 +250,9 @@ impl Filter<'_> {
             id: self.container.id,
             privilege: self.privilege,
         };
-        let applied = preload::apply(edits, config, choice, &now, self.host);
-        let applied = applied.with_context(|| self.key(&[Class::Nic]))?;
-        self.outcome.report.warnings.extend(applied.warnings);
-        self.outcome.report.reasons.extend(applied.reasons);
-        self.outcome.file = applied.file;
+        let report = &mut self.outcome.report;
+        let file = preload::apply(edits, config, choice, &now, self.host, report);
+        self.outcome.file = file.with_context(|| self.key(&[Class::Nic]))?;
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use super::target::{Target, Targets};
 use crate::config::state::State;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
+use crate::decide::report::Report;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
@@ -145,10 +146,10 @@ impl<'a> Inspection<'a> {
             id: Some(self.id),
             privilege: host.privilege(),
         };
-        let mut applied = preload::Applied::default();
-        let may = preload::may_preload(preload.source.as_deref(), config, &now, host, &mut applied);
+        let mut report = Report::default();
+        let may = preload::may_preload(preload.source.as_deref(), config, &now, host, &mut report);
         let may = may.context(&preload.key)?;
-        self.warnings.append(&mut applied.warnings);
+        self.warnings.append(&mut report.warnings);
         self.plan.preload = may.then(|| preload.clone());
         Ok(())
     }

@@ -22,6 +22,7 @@ use onload_sys::text::Chain;
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::present::drop_held_hooks;
+use crate::decide::report::Report;
 use libc_check::{Program, Verdict};
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -47,14 +48,6 @@ pub struct HostFile {
     pub label: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Applied {
-    pub warnings: Vec<String>,
-    pub file: Option<HostFile>,
-    /// What the container gets, and why.
-    pub reasons: Vec<String>,
-}
-
 /// What an entry point knows.
 pub(crate) struct PreloadContext<'a> {
     pub settings: &'a Settings,
@@ -64,27 +57,24 @@ pub(crate) struct PreloadContext<'a> {
     pub privilege: Privilege,
 }
 
-/// Puts the chosen preload into the edits and the configuration.
+/// Puts the chosen preload into the edits and the configuration; what it needs of this host.
 pub(crate) fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     choice: PreloadChoice,
     now: &PreloadContext<'_>,
     host: &dyn HostView,
-) -> Result<Applied> {
-    let mut applied = Applied::default();
+    report: &mut Report,
+) -> Result<Option<HostFile>> {
     let source = choice.source.as_deref();
-    if choice.mode == Preload::Off || !may_preload(source, config, now, host, &mut applied)? {
-        return Ok(applied);
+    if choice.mode == Preload::Off || !may_preload(source, config, now, host, report)? {
+        return Ok(None);
     }
-    match choice.mode {
-        Preload::Off => {}
-        Preload::Env => {
-            by_env(edits, config, now, choice.libraries, &mut applied).map_err(of_config)?;
-        }
-        Preload::File => by_file(edits, config, now, choice.mount, host, &mut applied)?,
+    if choice.mode == Preload::File {
+        return by_file(edits, config, now, choice.mount, host, report);
     }
-    Ok(applied)
+    by_env(edits, config, now, choice.libraries, report).map_err(of_config)?;
+    Ok(None)
 }
 
 /// Checks whether the container's libc can load the library at `source` on the host. A library that
@@ -94,17 +84,17 @@ pub(crate) fn may_preload(
     config: &OciConfig,
     now: &PreloadContext<'_>,
     host: &dyn HostView,
-    applied: &mut Applied,
+    report: &mut Report,
 ) -> Result<bool> {
     let Some(root) = now.root else {
-        applied.reasons.push(format!(
+        report.reasons.push(format!(
             "whether the image can load {LIBRARY} is not known before the image is there"
         ));
         return Ok(true);
     };
     let summary = source.and_then(|path| host.library(path));
     if let (Some(path), None) = (source, &summary) {
-        applied
+        report
             .warnings
             .push(format!("which glibc {path} needs cannot be read"));
     }
@@ -114,7 +104,7 @@ pub(crate) fn may_preload(
     match libc_check::check(root, &program, summary.as_ref(), &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
-            applied.warnings.push(format!(
+            report.warnings.push(format!(
                 "whether {LIBRARY} takes effect is unknown: {reason}"
             ));
             Ok(true)
@@ -123,7 +113,7 @@ pub(crate) fn may_preload(
             let what = format!("{LIBRARY} is not preloaded");
             let remedy = "use another image, ask for onload.dev/nic-plain";
             let warning = now.settings.left_out(&what, &reason, remedy)?;
-            applied.warnings.push(warning);
+            report.warnings.push(warning);
             Ok(false)
         }
     }
@@ -166,7 +156,7 @@ fn by_env(
     config: &OciConfig,
     now: &PreloadContext<'_>,
     mut libraries: Vec<String>,
-    applied: &mut Applied,
+    report: &mut Report,
 ) -> Result<(), OciConfigError> {
     if libraries.is_empty() {
         libraries.push(LIBRARY.to_owned());
@@ -188,7 +178,7 @@ fn by_env(
             now.settings.config.cdi.fdtable_size
         ));
     }
-    applied.reasons.push(format!(
+    report.reasons.push(format!(
         "{LIBRARY} is preloaded by LD_PRELOAD; EF_FDTABLE_SIZE bounds its table"
     ));
     Ok(())
@@ -200,9 +190,9 @@ fn by_file(
     now: &PreloadContext<'_>,
     from_spec: Option<Mount>,
     host: &dyn HostView,
-    applied: &mut Applied,
-) -> Result<()> {
-    cap_nofile(config, now, applied).map_err(of_config)?;
+    report: &mut Report,
+) -> Result<Option<HostFile>> {
+    cap_nofile(config, now, report).map_err(of_config)?;
     let own_list = || {
         let list = now.root.map_or_else(|| Ok(Vec::new()), own_list);
         list.map_err(not_merged)
@@ -213,14 +203,13 @@ fn by_file(
         let source = present.source();
         let standard = from_spec.as_ref().map(|mount| &*mount.host_path);
         if source == standard.unwrap_or(PRELOAD_FILE) {
-            return Ok(());
+            return Ok(None);
         }
         // The poststop of an earlier start of the same bundle removed it.
         if let Some((id, path)) = merged
             && source == path
         {
-            applied.file = Some(merged_list(id, &own_list()?, config)?);
-            return Ok(());
+            return Ok(Some(merged_list(id, &own_list()?, config)?));
         }
         return Err(not_merged(ListProblem::OwnMount));
     }
@@ -238,6 +227,7 @@ fn by_file(
         type_: None,
         options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
     });
+    let mut file = None;
     let own = own_list()?;
     if own.iter().any(|library| library != LIBRARY) {
         let Some((id, path)) = merged else {
@@ -246,19 +236,19 @@ fn by_file(
             );
         };
         mount.host_path = path;
-        applied.file = Some(merged_list(id, &own, config)?);
+        file = Some(merged_list(id, &own, config)?);
         let mut hooks = vec![cleanup(now.settings)];
         drop_held_hooks(&mut hooks, config).map_err(of_config)?;
         edits.hooks.append(&mut hooks);
-        applied.reasons.push(format!(
+        report.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
         ));
     }
     edits.mounts.push(mount);
-    applied.reasons.push(format!(
+    report.reasons.push(format!(
         "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; RLIMIT_NOFILE bounds its table"
     ));
-    Ok(())
+    Ok(file)
 }
 
 fn not_merged(problem: ListProblem) -> Error {
@@ -327,7 +317,7 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem>
 fn cap_nofile(
     config: &mut OciConfig,
     now: &PreloadContext<'_>,
-    applied: &mut Applied,
+    report: &mut Report,
 ) -> Result<(), OciConfigError> {
     const NAME: &str = "RLIMIT_NOFILE";
     let size = u64::from(now.settings.config.cdi.fdtable_size);
@@ -346,7 +336,7 @@ fn cap_nofile(
     };
     if (capped.soft, capped.hard) != (soft, hard) {
         config.rlimit_set(&capped)?;
-        applied.reasons.push(format!(
+        report.reasons.push(format!(
             "{NAME} is capped at {size}, since {LIBRARY} sizes a table by it"
         ));
     }
