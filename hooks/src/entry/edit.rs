@@ -21,7 +21,7 @@ use crate::decide::subject::Container;
 use crate::image::preload::MERGED;
 use crate::moves;
 use crate::record::lease::{self, Keeper};
-use crate::record::maker::EntryPoint;
+use crate::record::maker::Stage;
 use crate::record::own_dir::OwnDir;
 use crate::record::sweep;
 
@@ -41,39 +41,42 @@ pub(crate) fn request(file: &ConfigFile) -> Result<Option<DecisionInput>> {
     DecisionInput::read(file.scan(Places::VariableToo)?)
 }
 
-/// Edits a bundle's configuration in place. Where that fails, it is unchanged.
+/// Edits a bundle's configuration in place; `root` is where the runtime keeps its containers. Where that fails, it is
+/// unchanged.
 pub(crate) fn edit(
     file: &ConfigFile,
     container: Container<'_>,
-    entry_point: EntryPoint<'_>,
+    root: Option<&Path>,
     host: &ThisHost,
 ) -> Result<Outcome> {
     let Some(input) = request(file)? else {
         return Ok(Outcome::default());
     };
     let mut keeper = Keeper::creating(host, "onload-container-runtime");
-    keeper.root = entry_point.root;
-    keeper.fetch = Some(moves::fetch);
-    let mut outcome = keeper.keep_what(|| filter::give(&input, container, host, &keeper))?;
-    sweep::sweep(Path::new(RUN_DIR), container.id);
-    write_host_file(&mut outcome, entry_point, host)?;
+    keeper.root = root;
+    let mut outcome = give(&input, container, keeper, Stage::Runtime, host)?;
     if let Some(config) = outcome.config.take() {
         file.replace(&config).inspect_err(|_| undo(&outcome))?;
     }
     Ok(outcome)
 }
 
-/// Writes the outcome's host file, if it has one.
-fn write_host_file(
-    outcome: &mut Outcome,
-    entry_point: EntryPoint<'_>,
+/// Decides, keeps what was chosen of pools, and writes the outcome's host file, if it has one.
+fn give(
+    input: &DecisionInput,
+    container: Container<'_>,
+    mut keeper: Keeper<'_>,
+    stage: Stage,
     host: &ThisHost,
-) -> Result<()> {
+) -> Result<Outcome> {
+    keeper.fetch = Some(moves::fetch);
+    let mut outcome = keeper.keep_what(|| filter::give(input, container, host, &keeper))?;
+    sweep::sweep(Path::new(RUN_DIR), container.id);
     let Some(own) = &outcome.file else {
-        return Ok(());
+        return Ok(outcome);
     };
     let write = || {
-        let dir = OwnDir::open(&own.id, entry_point, host)?;
+        let dir = OwnDir::open(&own.id, stage, container.bundle, keeper.root, host)?;
         dir.write(MERGED, &own.bytes, own.label.as_deref())
             .inspect_err(|_| dir.give_up(&own.id))?;
         Ok(dir.warning)
@@ -84,7 +87,7 @@ fn write_host_file(
         }
     })?;
     outcome.report.warnings.extend(warning);
-    Ok(())
+    Ok(outcome)
 }
 
 /// Removes CAP_SETUID from the description of a process that is started in a container later (runc
@@ -117,7 +120,6 @@ pub(crate) fn stream(
     from: impl Read,
     to: &mut dyn Write,
     container: Container<'_>,
-    entry_point: EntryPoint<'_>,
     config: &Path,
 ) -> Result<Streamed> {
     const WRITING: &str = "writing standard output";
@@ -142,18 +144,13 @@ pub(crate) fn stream(
     if let Some(state) = State::recognise(&scanned.kept) {
         return Ok(Streamed::State(state));
     }
-    let host = ThisHost::with_config(config)?;
     let text = input::text(scanned.kept)?;
-    let mut outcome = match DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
-        Some(input) => {
-            let mut keeper = Keeper::before(&host, "onload-hook precreate");
-            keeper.fetch = Some(moves::fetch);
-            keeper.keep_what(|| filter::give(&input, container, &host, &keeper))?
-        }
-        None => Outcome::default(),
-    };
-    sweep::sweep(Path::new(RUN_DIR), container.id);
-    write_host_file(&mut outcome, entry_point, &host)?;
+    let mut outcome = Outcome::default();
+    if let Some(input) = DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
+        let host = ThisHost::with_config(config)?;
+        let keeper = Keeper::before(&host, "onload-hook precreate");
+        outcome = give(&input, container, keeper, Stage::Precreate, &host)?;
+    }
     to.write_all(outcome.config.as_deref().unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())
         .inspect_err(|_| undo(&outcome))
@@ -172,12 +169,7 @@ mod tests {
             id: None,
             sees_exec: false,
         };
-        let entry_point = EntryPoint {
-            stage: crate::record::maker::Stage::Precreate,
-            bundle: Path::new("/"),
-            root: None,
-        };
-        stream(bytes, &mut to, container, entry_point, Path::new("/none"))?;
+        stream(bytes, &mut to, container, Path::new("/none"))?;
         Ok(to)
     }
 

@@ -31,7 +31,6 @@ use crate::live;
 use crate::live::reapply;
 use crate::moves::{self, Gone, StandIns};
 use crate::record::lease;
-use crate::record::maker::{EntryPoint, Stage};
 use crate::record::sweep;
 
 fn usage() -> String {
@@ -230,13 +229,8 @@ fn precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
         id: id.as_ref(),
         sees_exec: false,
     };
-    let entry_point = EntryPoint {
-        stage: Stage::Precreate,
-        bundle: &bundle,
-        root: None,
-    };
     let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
-    let streamed = edit::stream(stdin, &mut stdout, container, entry_point, config);
+    let streamed = edit::stream(stdin, &mut stdout, container, config);
     match streamed.context(&subject)? {
         Streamed::Config(report) => say_all(&subject, &report, tell),
         Streamed::State(state) => return clean_up(&state, config, stand_ins),

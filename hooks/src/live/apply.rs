@@ -24,7 +24,7 @@ use crate::decide::host::ThisHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::sysfs::{Numbers, numbers_of};
 use crate::record::files::{self, Live};
-use crate::record::maker::{EntryPoint, Stage};
+use crate::record::maker::Stage;
 use crate::record::own_dir::OwnDir;
 
 impl Inspection<'_> {
@@ -36,12 +36,7 @@ impl Inspection<'_> {
         // With the engine's umask, the container's users might have no access to what is created in
         // its root.
         let _ = umask(Mode::empty());
-        let entry_point = EntryPoint {
-            stage: Stage::Hook,
-            bundle: self.bundle,
-            root: None,
-        };
-        let mut own = OwnDir::open(self.id, entry_point, host)?;
+        let mut own = OwnDir::open(self.id, Stage::Hook, self.bundle, None, host)?;
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
         let result = self.all(&mut own, &mut done, asker);

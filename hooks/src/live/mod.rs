@@ -40,7 +40,7 @@ use crate::moves::{self, StandIns};
 use crate::record::files::{self, Live};
 use crate::record::init::Init;
 use crate::record::lease::{self, Keeper};
-use crate::record::maker::{EntryPoint, Stage};
+use crate::record::maker::Stage;
 use crate::record::own_dir::OwnDir;
 use crate::record::sweep;
 use inspect::Inspection;
@@ -230,12 +230,7 @@ fn record(state: &State, asker: &Asker, warnings: &[String], host: &ThisHost) {
             library_warnings: warnings.to_vec(),
             ..Live::default()
         };
-        let entry_point = EntryPoint {
-            stage: Stage::Hook,
-            bundle: &state.bundle,
-            root: None,
-        };
-        let mut own = OwnDir::open(&state.id, entry_point, host)?;
+        let mut own = OwnDir::open(&state.id, Stage::Hook, &state.bundle, None, host)?;
         own.has_created_nothing(live.after(before))
     };
     if !warnings.is_empty() {

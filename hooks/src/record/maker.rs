@@ -51,17 +51,9 @@ pub(crate) struct Maker {
     roots: Vec<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EntryPoint<'a> {
-    pub stage: Stage,
-    /// A relative path starts at the working directory.
-    pub bundle: &'a Path,
-    /// The runtime's `--root`.
-    pub root: Option<&'a Path>,
-}
-
 impl Maker {
-    pub(crate) fn this(entry_point: EntryPoint<'_>) -> Result<Maker> {
+    /// `root` is the runtime's `--root`. Relative paths start at the working directory.
+    pub(crate) fn this(stage: Stage, bundle: &Path, root: Option<&Path>) -> Result<Maker> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
         let whole = |path: &Path| {
@@ -69,14 +61,14 @@ impl Maker {
             path.to_str().map(PathBuf::from)
         };
         Ok(Maker {
-            stage: entry_point.stage,
+            stage,
             pid,
             start_time: Init::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
             made_ms: since_boot_ms(),
             pid_namespace: pid_namespace()?,
-            bundle: whole(entry_point.bundle),
-            roots: match entry_point.root {
+            bundle: whole(bundle),
+            roots: match root {
                 Some(root) => whole(root).into_iter().collect(),
                 None => DEFAULT_ROOTS.map(PathBuf::from).to_vec(),
             },
@@ -160,12 +152,7 @@ mod tests {
             let (bundle, root) = (dir.path().join("bundle"), dir.path().join("root"));
             fs::create_dir(&bundle).unwrap();
             fs::create_dir_all(root.join("other")).unwrap();
-            let entry_point = EntryPoint {
-                stage,
-                bundle: &bundle,
-                root: Some(&root),
-            };
-            let mut maker = Maker::this(entry_point).unwrap();
+            let mut maker = Maker::this(stage, &bundle, Some(&root)).unwrap();
             maker.start_time -= 1;
             let id = "c1".parse().unwrap();
             Ended { dir, maker, id }
@@ -293,12 +280,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_is_told_no_root_is_known_by_the_usual_ones() {
-        let entry_point = EntryPoint {
-            stage: Stage::Runtime,
-            bundle: Path::new("."),
-            root: None,
-        };
-        let maker = Maker::this(entry_point).unwrap();
+        let maker = Maker::this(Stage::Runtime, Path::new("."), None).unwrap();
         assert_eq!(maker.roots, DEFAULT_ROOTS.map(PathBuf::from));
         assert!(maker.bundle.unwrap().is_absolute());
     }

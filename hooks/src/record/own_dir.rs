@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::files::{self, Live, Made, RECORD, Record};
 use super::init::has_ended;
-use super::maker::{EntryPoint, Maker};
+use super::maker::{Maker, Stage};
 use crate::decide::host::ThisHost;
 
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -44,12 +44,14 @@ impl OwnDir {
     /// it must belong to root.
     pub(crate) fn open(
         id: &ContainerId,
-        entry_point: EntryPoint<'_>,
+        stage: Stage,
+        bundle: &Path,
+        root: Option<&Path>,
         host: &ThisHost,
     ) -> Result<Self> {
         let run = open_run(host)?;
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
-        let maker = Maker::this(entry_point)?;
+        let maker = Maker::this(stage, bundle, root)?;
         let mut own = OwnDir::make(run, id, lock)?;
         own.read().inspect_err(|_| remove_empty(&own.run, id))?;
         own.record.maker = Some(maker);

@@ -31,7 +31,6 @@ use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
 use crate::record::made_by;
 use crate::record::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
-use crate::record::maker::{EntryPoint, Stage};
 use crate::record::sweep;
 
 const PROGRAM: &str = "onload-container-runtime";
@@ -336,18 +335,13 @@ fn edit(
     let Some(file) = open(create)? else {
         return Ok(Outcome::default());
     };
-    let bundle = &create.bundle;
     let container = Container {
-        bundle,
+        bundle: &create.bundle,
         id,
         sees_exec: true,
     };
-    let entry_point = EntryPoint {
-        stage: Stage::Runtime,
-        bundle,
-        root: invocation.root.as_deref().map(Path::new),
-    };
-    edit::edit(&file, container, entry_point, host)
+    let root = invocation.root.as_deref().map(Path::new);
+    edit::edit(&file, container, root, host)
 }
 
 /// The runtime that the configuration names; empty if it names none. Where it fails, the configuration itself
