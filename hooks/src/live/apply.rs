@@ -16,7 +16,7 @@ use super::devices;
 use super::identity::FileSystemUser;
 use super::inspect::Inspection;
 use super::limits;
-use super::plan::{Asker, Bind, VARIABLES};
+use super::plan::{Bind, VARIABLES};
 use super::systemd::SOCKET;
 use super::target::Targets;
 use super::undo::Done;
@@ -29,7 +29,7 @@ use crate::record::own_dir::OwnDir;
 
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
-    pub(super) fn go(mut self, asker: &Asker, host: &ThisHost) -> Result<Vec<String>> {
+    pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
         let home = home.context("opening this process's own mount namespace")?;
@@ -39,7 +39,7 @@ impl Inspection<'_> {
         let mut own = OwnDir::open(self.id, Stage::Hook, self.bundle, None, host)?;
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
-        let result = self.all(&mut own, &mut done, asker);
+        let result = self.all(&mut own, &mut done);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
@@ -54,8 +54,8 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(&mut self, own: &mut OwnDir, done: &mut Done, asker: &Asker) -> Result<()> {
-        let live = self.live(asker).after(self.before.clone());
+    fn all(&mut self, own: &mut OwnDir, done: &mut Done) -> Result<()> {
+        let live = self.live().after(self.before.clone());
         own.will_create(&self.root_path, &self.missing)?;
         let trees = self.prepare(own, &live)?;
         self.limits()?;
@@ -67,7 +67,7 @@ impl Inspection<'_> {
         own.has_created(&self.missing, made, live)
     }
 
-    fn live(&self, asker: &Asker) -> Live {
+    fn live(&self) -> Live {
         let leases = self.plan.leased.clone();
         let bundle = if leases.is_empty() {
             PathBuf::new()
@@ -83,7 +83,7 @@ impl Inspection<'_> {
             bundle,
             takes: self.plan.takes.clone(),
             variables: self.plan.variables.clone().unwrap_or_default(),
-            by_annotation: *asker == Asker::Annotations,
+            by_annotation: self.plan.by_annotation,
             library_warnings: self.plan.library_warnings.clone(),
         }
     }

@@ -127,7 +127,7 @@ fn give(
             report.reasons = libraries.reasons;
             plan.binds.extend(libraries.binds);
             report.reasons.extend(plan.reasons());
-            inject_plan(state, config, plan, before, asker, host, stand_ins)
+            inject_plan(state, config, plan, before, host, stand_ins)
         });
     if let (Err(_), Some(reserved)) = (&result, &reserved) {
         lease::give_back(reserved);
@@ -183,20 +183,23 @@ pub(crate) fn mount_libraries(
 ) -> Result<Vec<String>> {
     let mut warnings = own.warnings;
     let key = libraries::key(&own.devices);
-    let asker = Asker::Libraries(own.devices);
+    let devices = own.devices.iter();
+    let takes: Vec<String> = devices
+        .map(|name| format!("rdma-libraries {name}"))
+        .collect();
     if own.binds.is_empty() {
-        record(state, &asker, &warnings, host);
+        record(state, takes, &warnings, host);
         return Ok(warnings);
     }
     let plan = InjectionPlan {
         keys: key.clone(),
         binds: own.binds,
-        takes: asker.takes(),
+        takes: takes.clone(),
         ..InjectionPlan::default()
     };
     let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
         let before = done_before(state, host, warnings)?;
-        if asker.is_served(before.as_ref()) {
+        if plan::is_done(&takes, before.as_ref()) {
             return Ok(None);
         }
         let (init, config) = (Init::open(state.pid)?, configuration(&state.bundle)?);
@@ -204,11 +207,11 @@ pub(crate) fn mount_libraries(
         Inspection::new(state, init, &config, host, plan, before).map(Some)
     };
     match inspect(&mut warnings) {
-        Ok(Some(inspection)) => warnings.extend(inspection.go(&asker, host)?),
+        Ok(Some(inspection)) => warnings.extend(inspection.go(host)?),
         Ok(None) => {}
         Err(error) => {
             warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED));
-            record(state, &asker, &warnings, host);
+            record(state, takes, &warnings, host);
         }
     }
     Ok(warnings)
@@ -216,17 +219,17 @@ pub(crate) fn mount_libraries(
 
 /// Records for `onload-ctk status` why a container has no libraries of the host. It starts without that too: a rootless
 /// engine may not write there.
-fn record(state: &State, asker: &Asker, warnings: &[String], host: &ThisHost) {
+fn record(state: &State, takes: Vec<String>, warnings: &[String], host: &ThisHost) {
     let write = || -> Result<()> {
         let before = done_before(state, host, &mut Vec::new())?;
-        if asker.is_served(before.as_ref()) {
+        if plan::is_done(&takes, before.as_ref()) {
             return Ok(());
         }
         let init = Init::open(state.pid)?;
         let live = Live {
             pid: init.pid(),
             start_time: init.start_time()?,
-            takes: asker.takes(),
+            takes,
             library_warnings: warnings.to_vec(),
             ..Live::default()
         };
@@ -247,17 +250,16 @@ pub(crate) fn move_rdma(
     host: &ThisHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
-    let asker = Asker::Moves(asked.rdma_netns.clone());
     let mut warnings = libraries.warnings;
     let before = done_before(state, host, &mut warnings)?;
-    if asker.is_served(before.as_ref()) {
+    if plan::is_done(&plan::moving(asked), before.as_ref()) {
         return Ok(warnings);
     }
     let mut plan = plan::of_moves(asked, &host.settings()?)?;
     let config = configuration(&state.bundle)?;
     plan.binds.extend(libraries.binds);
     plan.library_warnings.clone_from(&warnings);
-    let more = inject_plan(state, &config, plan, before, &asker, host, stand_ins)?;
+    let more = inject_plan(state, &config, plan, before, host, stand_ins)?;
     warnings.extend(more);
     Ok(warnings)
 }
@@ -275,7 +277,6 @@ fn inject_plan(
     config: &OciConfig,
     mut plan: InjectionPlan,
     before: Option<Live>,
-    asker: &Asker,
     host: &ThisHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
@@ -283,15 +284,8 @@ fn inject_plan(
         std::mem::take(&mut plan.claims),
         std::mem::take(&mut plan.moves),
     );
-    let moving = |asked: &HookArguments| Asker::Moves(asked.rdma_netns.clone());
-    moves.retain(|asked| !moving(asked).is_served(before.as_ref()));
-    plan.takes = moves
-        .iter()
-        .flat_map(|asked| moving(asked).takes())
-        .collect();
-    if let Asker::Takes(_) = asker {
-        plan.takes.extend(asker.takes());
-    }
+    moves.retain(|asked| !plan::is_done(&plan::moving(asked), before.as_ref()));
+    plan.takes.extend(moves.iter().flat_map(plan::moving));
     let all = claims.iter().chain(&moves);
     plan.leased = all.flat_map(|asked| asked.lease.clone()).collect();
     let init = Init::open(state.pid)?;
@@ -305,7 +299,7 @@ fn inject_plan(
     let claimed = moves::claim(&claims, &moves, container, "onload-hook", host, stand_ins)?;
     let given = inspection
         .with_nodes(&claimed.nodes, config)
-        .and_then(|inspection| inspection.go(asker, host));
+        .and_then(|inspection| inspection.go(host));
     match given {
         Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
         Err(failed) => Err(claimed.withdraw(failed)),

@@ -9,7 +9,7 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::hook_arguments::{HookArguments, MovedRdma, Take};
+use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::{self, Origin, Request, Requested, Wanted};
@@ -44,37 +44,34 @@ pub(crate) enum Asker {
     Annotations,
     /// The engine, by devices of a specification: whoever may name those may have them.
     Takes(Vec<Take>),
-    /// RDMA devices in the container's network namespace, of which it gets the nodes.
-    Moves(Vec<MovedRdma>),
-    /// RDMA devices by the kernel's names, for which the container gets libraries.
-    Libraries(Vec<String>),
+}
+
+/// RDMA devices that move into the container's network namespace, as a record names what was done.
+pub(super) fn moving(asked: &HookArguments) -> Vec<String> {
+    let moving = asked.rdma_netns.iter();
+    moving.map(|rdma| format!("rdma-netns {rdma}")).collect()
+}
+
+/// Whether all of it was done before.
+pub(super) fn is_done(takes: &[String], before: Option<&Live>) -> bool {
+    before.is_some_and(|before| takes.iter().all(|take| before.takes.contains(take)))
 }
 
 impl Asker {
     /// The devices of a specification that ask.
-    pub(crate) fn takes(&self) -> Vec<String> {
+    fn takes(&self) -> Vec<String> {
         match self {
             Asker::Annotations => Vec::new(),
             Asker::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
-            Asker::Moves(moves) => {
-                let moves = moves.iter();
-                moves.map(|rdma| format!("rdma-netns {rdma}")).collect()
-            }
-            Asker::Libraries(devices) => {
-                let devices = devices.iter();
-                devices
-                    .map(|name| format!("rdma-libraries {name}"))
-                    .collect()
-            }
         }
     }
 
     /// Whether what it asks for was given before.
     pub(crate) fn is_served(&self, before: Option<&Live>) -> bool {
-        before.is_some_and(|before| match self {
-            Asker::Annotations => before.by_annotation,
-            _ => self.takes().iter().all(|take| before.takes.contains(take)),
-        })
+        match self {
+            Asker::Annotations => before.is_some_and(|before| before.by_annotation),
+            Asker::Takes(_) => is_done(&self.takes(), before),
+        }
     }
 
     /// The request of devices of a specification.
@@ -140,6 +137,8 @@ pub(crate) struct InjectionPlan {
     pub moves: Vec<HookArguments>,
     /// What is leased by both.
     pub leased: Vec<LeasedDevice>,
+    /// Whether the container itself asks for it, by annotations.
+    pub by_annotation: bool,
     /// The devices of a specification that ask for it, by which a second call knows that it is done.
     pub takes: Vec<String>,
     /// What is chosen of pools.
@@ -315,6 +314,8 @@ impl Planner<'_> {
             self.refuse_edits(*class, edits)?;
         }
         let mut plan = self.plan()?;
+        plan.by_annotation = *asker == Asker::Annotations;
+        plan.takes = asker.takes();
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             bail!(
