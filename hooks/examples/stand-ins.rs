@@ -43,7 +43,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         _ => return Err(USAGE.into()),
     }
     if rest == ["restore"] {
-        return restore(kind.to_str(), &stand_ins);
+        return restore(&stand_ins);
     }
     let words: Vec<OsString> = [vec!["onload-hook".into()], rest.to_vec()].concat();
     let status = hook::run(&words, &stand_ins);
@@ -68,21 +68,14 @@ fn rdma_device(text: &str) -> Result<StandIn, Box<dyn Error>> {
     })
 }
 
-fn restore(kind: Option<&str>, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
+fn restore(stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
     let Some(run) = RunDir::find(Path::new(RUN_DIR))? else {
         return Ok(ExitCode::SUCCESS);
     };
     let Some(leases) = Leases::find(&run, Processes::default())? else {
         return Ok(ExitCode::SUCCESS);
     };
-    Ok(match kind {
-        Some("netdev") => told(moves::restore_interfaces(&leases, &stand_ins.interfaces)?),
-        Some("vfio") => told(moves::restore_functions(
-            &leases,
-            &stand_ins.interfaces.functions,
-        )?),
-        _ => told(moves::restore_rdma(&leases, &stand_ins.rdma)?),
-    })
+    Ok(told(moves::restore(&leases, stand_ins)?))
 }
 
 fn told(restored: Vec<Restored>) -> ExitCode {

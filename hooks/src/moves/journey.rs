@@ -64,10 +64,12 @@ pub(crate) trait Kind: Sized {
     /// The device as a network namespace has it now.
     type Seen;
     /// What [`Kind::prepare`] found.
-    type Driver;
+    type Driver: Default;
 
     /// Why none can move from the host to this container.
-    fn check_way(&self, home: &Netns, to: &Netns, name: &str) -> Result<()>;
+    fn check_way(&self, _home: &Netns, _to: &Netns, _name: &str) -> Result<()> {
+        Ok(())
+    }
     /// What else must be nobody's before the device moves, beside the device itself.
     fn reserve(&self, _: &Leases, _: &Request<'_>) -> Result<Option<Lock>> {
         Ok(None)
@@ -94,7 +96,9 @@ pub(crate) trait Kind: Sized {
     /// Whether a namespace has a device of a function.
     fn is_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
     /// What can be done for a device that may be without its driver, and what has to be before it comes.
-    fn prepare(&self, home: &Home<'_, Self>, facts: &Self::Facts) -> Result<Self::Driver>;
+    fn prepare(&self, _: &Home<'_, Self>, _: &Self::Facts) -> Result<Self::Driver> {
+        Ok(Self::Driver::default())
+    }
     /// Takes the device out of a namespace, whatever was done to it there; no error where it has gone meanwhile.
     fn take(
         &self,
@@ -208,7 +212,7 @@ impl<'a, K: Kind> Way<'a, K> {
     /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
     /// comes after it and names no claim, leaves it so.
     fn is_set_up_by_claim(&self, device: &Device) -> Result<bool> {
-        if self.claim.claim.is_some() {
+        if self.claim.asked.claim.is_some() {
             return Ok(false);
         }
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
@@ -316,7 +320,7 @@ impl<'a> Request<'a> {
     fn join_others<K: Kind>(self, way: &Way<'_, K>, locks: Vec<Lock>) -> Result<Grant<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
         let Some(seen) = kind.look(&way.to, &self)? else {
-            let held = leases.holders(self.device, way.claim.token)?;
+            let held = leases.holders(self.device, way.claim.asked.token.as_ref())?;
             return Err(held.unwrap_or_else(|| way.home.away(self.pci, &self.name)));
         };
         let moved = leases.moved_to(self.device, way.to.cookie())?;

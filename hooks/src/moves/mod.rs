@@ -17,19 +17,19 @@ use onload_core::lease::{Device, Leases};
 use onload_core::netdev::settings::NetdevSettings;
 use onload_core::vf::{GivenVf, VfConfig};
 use onload_sys::bail;
-use onload_sys::error::{Error, Result};
+use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
 
 pub use function::Functions;
 pub use interface::Identity;
 pub(crate) use journey::Gone;
 pub use journey::Restored;
-use journey::{DYING_PATIENCE, Grants, Kind as _, Request};
+use journey::{DYING_PATIENCE, Grants, Kind, Request};
 pub(crate) use rdma::Node;
 pub use rdma::{Devices, StandIn};
 
 use crate::decide::host::{HostView, ThisHost};
-use crate::record::lease::{self, Container};
+use crate::record::lease::{self, Container, Wanted};
 
 /// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
 #[derive(Clone, Debug, Default)]
@@ -169,6 +169,9 @@ fn rdma_devices(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
 /// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
 pub(crate) struct Claimed<'a> {
     container: Container<'a>,
+    entry_point: &'a str,
+    host: &'a ThisHost,
+    stand_ins: &'a StandIns,
     leased: Vec<Device>,
     interfaces: Vec<Grants<'a, Identity>>,
     rdma: Vec<Grants<'a, Devices>>,
@@ -189,6 +192,9 @@ pub(crate) fn claim<'a>(
 ) -> Result<Claimed<'a>> {
     let mut claimed = Claimed {
         container,
+        entry_point,
+        host,
+        stand_ins,
         leased: Vec::new(),
         interfaces: Vec::new(),
         rdma: Vec::new(),
@@ -196,37 +202,14 @@ pub(crate) fn claim<'a>(
         nodes: Vec::new(),
         warnings: Vec::new(),
     };
-    match claimed.all(claims, moves, entry_point, host, stand_ins) {
+    match claimed.all(claims, moves) {
         Ok(()) => Ok(claimed),
         Err(failed) => Err(claimed.withdraw(failed)),
     }
 }
 
-fn wanted<'a>(
-    arguments: &'a HookArguments,
-    devices: &'a [Device],
-    entry_point: &'a str,
-) -> lease::Wanted<'a> {
-    lease::Wanted {
-        devices,
-        expect: &arguments.expect,
-        token: arguments.token.as_ref(),
-        claim: arguments.claim.as_ref(),
-        entry_point,
-        moved: None,
-        alone: false,
-    }
-}
-
 impl<'a> Claimed<'a> {
-    fn all(
-        &mut self,
-        claims: &'a [HookArguments],
-        moves: &'a [HookArguments],
-        entry_point: &'a str,
-        host: &'a ThisHost,
-        stand_ins: &'a StandIns,
-    ) -> Result<()> {
+    fn all(&mut self, claims: &'a [HookArguments], moves: &'a [HookArguments]) -> Result<()> {
         // Two containers that want the same two must not wait for each other.
         let by_lease = |all: &'a [HookArguments]| {
             let mut all: Vec<&HookArguments> = all.iter().collect();
@@ -234,58 +217,63 @@ impl<'a> Claimed<'a> {
             all
         };
         for asked in by_lease(claims) {
-            self.lease(asked, entry_point, host, stand_ins)?;
+            self.lease(asked)?;
         }
         for asked in by_lease(moves) {
-            self.move_rdma(asked, host, &stand_ins.rdma)?;
+            self.move_rdma(asked)?;
         }
         Ok(())
     }
 
     /// Interfaces move last: their way back is longer.
-    fn lease(
-        &mut self,
-        arguments: &'a HookArguments,
-        entry_point: &'a str,
-        host: &'a ThisHost,
-        stand_ins: &'a StandIns,
-    ) -> Result<()> {
-        let identity = &stand_ins.interfaces;
+    fn lease(&mut self, asked: &'a HookArguments) -> Result<()> {
+        let (container, host) = (self.container, self.host);
+        let identity = &self.stand_ins.interfaces;
         let by_function = &identity.functions;
-        let (moving, set_up) = (interfaces(arguments, host)?, functions(arguments)?);
+        let (moving, set_up) = (interfaces(asked, host)?, functions(asked)?);
         let is_moving = |device: &&Device| {
             let mut all = moving.iter().chain(&set_up);
             all.any(|one| one.device == *device)
         };
-        let leased = arguments.lease.iter().filter(|device| !is_moving(device));
+        let leased = asked.lease.iter().filter(|device| !is_moving(device));
         let leased: Vec<Device> = leased.cloned().collect();
-        settle_all(&leased, host, identity)?;
+        settle(&leased, host, identity, DYING_PATIENCE)?;
+        let wanted = Wanted {
+            devices: &[],
+            asked,
+            entry_point: self.entry_point,
+            moved: None,
+            alone: false,
+        };
         if !leased.is_empty() {
-            let wanted = wanted(arguments, &leased, entry_point);
-            let mut claimed = lease::claim(wanted, self.container, host);
-            if claimed.is_err() && settle_functions(&leased, host, by_function)? {
-                claimed = lease::claim(wanted, self.container, host);
+            let devices = &leased;
+            let wanted = Wanted { devices, ..wanted };
+            let mut claimed = lease::claim(wanted, container, host);
+            if claimed.is_err() && settle(&leased, host, by_function, Duration::ZERO)? {
+                claimed = lease::claim(wanted, container, host);
             }
             self.warnings.extend(claimed?);
             self.leased.extend(leased);
         }
-        let wanted = wanted(arguments, &[], entry_point);
-        let functions = Grants::new(set_up, wanted, self.container, host, by_function)?;
+        let functions = Grants::new(set_up, wanted, container, host, by_function)?;
         self.functions.extend(functions);
         self.interfaces
-            .extend(Grants::new(moving, wanted, self.container, host, identity)?);
+            .extend(Grants::new(moving, wanted, container, host, identity)?);
         Ok(())
     }
 
-    fn move_rdma(
-        &mut self,
-        arguments: &'a HookArguments,
-        host: &'a ThisHost,
-        devices: &'a Devices,
-    ) -> Result<()> {
-        let wanted = wanted(arguments, &[], "createRuntime");
-        let requests = rdma_devices(arguments)?;
-        let Some(grants) = Grants::new(requests, wanted, self.container, host, devices)? else {
+    fn move_rdma(&mut self, asked: &'a HookArguments) -> Result<()> {
+        let devices = &self.stand_ins.rdma;
+        let wanted = Wanted {
+            devices: &[],
+            asked,
+            entry_point: "createRuntime",
+            moved: None,
+            alone: false,
+        };
+        let requests = rdma_devices(asked)?;
+        let grants = Grants::new(requests, wanted, self.container, self.host, devices)?;
+        let Some(grants) = grants else {
             return Ok(());
         };
         match rdma::nodes(&grants, devices) {
@@ -326,37 +314,28 @@ impl<'a> Claimed<'a> {
     }
 }
 
-/// Brings back what earlier containers have left of interfaces, so that they can be leased.
-fn settle_all(devices: &[Device], host: &ThisHost, identity: &Identity) -> Result<()> {
-    let moving = devices.iter();
-    let moving: Vec<&Device> = moving.filter(|one| one.class == Class::Netdev).collect();
-    if moving.is_empty() || !host.is_initial_namespace() {
-        return Ok(());
+/// Brings back what earlier containers have left of devices of a kind, so that they can be leased; whether there was
+/// something.
+fn settle<K: Kind>(
+    devices: &[Device],
+    host: &ThisHost,
+    kind: &K,
+    patience: Duration,
+) -> Result<bool> {
+    let own = devices.iter().filter(|one| one.class == K::CLASS);
+    let own: Vec<&Device> = own.collect();
+    if own.is_empty() || !host.is_initial_namespace() {
+        return Ok(false);
     }
     let Some(leases) = lease::find()? else {
-        return Ok(());
+        return Ok(false);
     };
-    for device in moving {
-        let _moving = leases.lock_moving(device)?;
-        journey::settle(&leases, device, identity, DYING_PATIENCE)?;
-    }
-    Ok(())
-}
-
-/// As [`settle_all`], of virtual functions: those that nobody has to bring back are not even looked at. Whether there was
-/// one.
-fn settle_functions(devices: &[Device], host: &ThisHost, by: &Functions) -> Result<bool> {
     let mut settled = false;
-    if !host.is_initial_namespace() {
-        return Ok(settled);
-    }
-    let Some(leases) = lease::find()? else {
-        return Ok(settled);
-    };
-    for device in devices.iter().filter(|one| one.class == Functions::CLASS) {
-        if leases.is_away(device)? {
+    for device in own {
+        // Most of those that stay on the host are as they were, and a lock leaves a file.
+        if K::MOVES || leases.is_away(device)? {
             let _moving = leases.lock_moving(device)?;
-            settled |= journey::settle(&leases, device, by, Duration::ZERO)?;
+            settled |= journey::settle(&leases, device, kind, patience)?;
         }
     }
     Ok(settled)
@@ -376,20 +355,21 @@ pub(crate) fn take_back(
     devices.and(functions)
 }
 
-/// Brings back and restores every interface whose containers have ended. One that somebody moves right now is left to
-/// that. Nothing is waited for: udev calls again when the kernel gives an interface back.
-pub fn restore_interfaces(leases: &Leases, identity: &Identity) -> Result<Vec<Restored>> {
-    journey::restore(leases, &|_| true, identity, Duration::ZERO)
-}
-
-/// As [`restore_interfaces`].
-pub fn restore_rdma(leases: &Leases, devices: &Devices) -> Result<Vec<Restored>> {
-    journey::restore(leases, &|_| true, devices, Duration::ZERO)
-}
-
-/// As [`restore_interfaces`].
-pub fn restore_functions(leases: &Leases, functions: &Functions) -> Result<Vec<Restored>> {
-    journey::restore(leases, &|_| true, functions, Duration::ZERO)
+/// Brings back and restores every device whose containers have ended, RDMA devices first: one stands on an interface. One
+/// that somebody moves right now is left to that. Nothing is waited for: udev calls again when the kernel gives an
+/// interface back.
+pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
+    let StandIns { interfaces, rdma } = stand_ins;
+    let (functions, all, now) = (&interfaces.functions, |_: &Device| true, Duration::ZERO);
+    let rdma = journey::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
+    let interfaces =
+        journey::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
+    let functions = journey::restore(leases, &all, functions, now);
+    let functions = functions.context("restoring virtual functions")?;
+    Ok([rdma, interfaces, functions]
+        .into_iter()
+        .flatten()
+        .collect())
 }
 
 /// Brings back members of pools before a container is refused one. The refusal says which of them do not come, and why.

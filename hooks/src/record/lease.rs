@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
+use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Claim, ClaimUid, Device, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Used, Wish,
-    take_unleased,
+    Claim, Device, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Used, Wish, take_unleased,
 };
 use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -346,12 +346,9 @@ fn no_id() -> Error {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) devices: &'a [Device],
-    /// The nodes that the container gets, and the devices that they are of.
-    pub(crate) expect: &'a [Expect],
-    /// Of the reservation that they were chosen with.
-    pub(crate) token: Option<&'a Token>,
-    /// The claim of a cluster engine that the container is for.
-    pub(crate) claim: Option<&'a ClaimUid>,
+    /// What names them: with the nodes that the container gets, the reservation that they were chosen with, and the claim of
+    /// a cluster engine that the container is for.
+    pub(crate) asked: &'a HookArguments,
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
     /// What the only device was, if it moves to the container.
@@ -405,12 +402,12 @@ pub(crate) fn claim(
         container: container.id,
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },
-        token: wanted.token,
-        claim: wanted.claim,
+        token: wanted.asked.token.as_ref(),
+        claim: wanted.asked.claim.as_ref(),
         entry_point: wanted.entry_point,
     };
     let until = Instant::now() + OPENERS;
-    let user = |device: &Device| user(device, wanted.expect, &processes, until);
+    let user = |device: &Device| user(device, &wanted.asked.expect, &processes, until);
     leases.claim(&claim, &user)?;
     Ok(None)
 }

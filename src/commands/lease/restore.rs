@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use onload_core::lease::{Device, Leases};
-use onload_hooks::moves::{self, Devices, Functions, Identity};
+use onload_hooks::moves::{self, StandIns};
 use onload_host::leases;
 use onload_sys::error::Error;
 use onload_sys::text::Chain;
@@ -63,19 +63,10 @@ fn until_none_comes(
     }
 }
 
-/// One look. RDMA devices come first: one stands on an interface.
+/// One look.
 fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
-    let mut restored =
-        moves::restore_rdma(leases, &Devices::default()).context("restoring RDMA devices")?;
-    restored.extend(
-        moves::restore_interfaces(leases, &Identity::default()).context("restoring interfaces")?,
-    );
-    restored.extend(
-        moves::restore_functions(leases, &Functions::default())
-            .context("restoring virtual functions")?,
-    );
+    let restored = moves::restore(leases, &StandIns::default())?.into_iter();
     let why = |error: Error| Chain(&error).to_string();
-    let restored = restored.into_iter();
     Ok(restored
         .map(|one| (one.device, one.result.err().map(why)))
         .collect())

@@ -27,10 +27,6 @@ impl Kind for Functions {
     type Seen = ();
     type Driver = ();
 
-    fn check_way(&self, _: &Netns, _: &Netns, _: &str) -> Result<()> {
-        Ok(())
-    }
-
     fn look(&self, _: &Netns, _: &Request<'_>) -> Result<Option<()>> {
         Ok(Some(()))
     }
@@ -77,10 +73,6 @@ impl Kind for Functions {
 
     fn is_in(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
         true
-    }
-
-    fn prepare(&self, _: &Home<'_, Self>, _: &FunctionFacts) -> Result<()> {
-        Ok(())
     }
 
     fn take(&self, _: &Netns, (): &(), _: &Home<'_, Self>, _: &FunctionFacts) -> Result<()> {

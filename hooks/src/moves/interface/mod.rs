@@ -34,6 +34,7 @@ use super::netns::{Depth, Netns};
 const RESERVED: &[u8] = b"eth0";
 
 /// The driver of an interface's function, where that can be bound anew.
+#[derive(Default)]
 pub(crate) struct Driver {
     function: Option<Function>,
     /// A killed process had left the function without it.

@@ -105,10 +105,6 @@ impl Kind for Devices {
         all.iter().any(|found| found.pci == Some(pci))
     }
 
-    fn prepare(&self, _: &Home<'_, Self>, _: &RdmaFacts) -> Result<()> {
-        Ok(())
-    }
-
     fn take(
         &self,
         from: &Netns,
