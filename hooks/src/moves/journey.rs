@@ -2,10 +2,9 @@
 //! type, whose methods are all that may happen next; each method says which state that is.
 //!
 //! ```text
-//! Request ──▶ Candidate ──▶ Departure ──▶ Grant ──▶ Return ──▶ Arrival ──▶ the lease has ended
-//!    │                          │           ▲         ▲
-//!    │ there already            └───────────┼─────────┘ it could not be given
-//!    └──────────────────────────────────────┘
+//! Request ──▶ Grant ──▶ Return ──▶ Arrival ──▶ the lease has ended
+//!    │                     ▲
+//!    └─────────────────────┘ it could not be given
 //! ```
 //!
 //! A virtual function that is set up for a container and stays on the host takes the same way.
@@ -85,7 +84,9 @@ pub(crate) trait Kind: Sized {
     ) -> Result<(Self::Facts, Option<String>)>;
     /// What is known of a device that is in the container's namespace though no lease says how it was before.
     fn stray(&self, seen: &Self::Seen, request: &Request<'_>) -> Result<Self::Facts>;
-    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()>;
+    /// Gives the container a device that is leased to it.
+    fn send(&self, grant: &Grant<'_, Self>, facts: &Self::Facts, way: &Way<'_, Self>)
+    -> Result<()>;
 
     /// What a lease keeps, if that is of this kind.
     fn of(facts: &Facts) -> Option<&Self::Facts>;
@@ -280,26 +281,22 @@ impl<'a> Request<'a> {
         let Some(seen) = kind.look(&way.home.netns, &self)? else {
             return self.join_others(way, locks);
         };
-        let candidate = Candidate {
-            request: self,
-            seen,
-            _locks: locks,
-        };
+        let grant = Grant::new(self, seen, locks);
         if !K::MOVES {
-            let device = candidate.request.device;
+            let device = grant.request.device;
             if let Some(moved) = leases.moved_to(device, STAYS)? {
-                if let Err(otherwise) = candidate.request.check_same(&moved)
+                if let Err(otherwise) = grant.request.check_same(&moved)
                     && !way.is_set_up_by_claim(device)?
                 {
                     return Err(otherwise);
                 }
-                return candidate.stay(way, Some(&moved));
+                return grant.stay(way, Some(&moved));
             }
         } else if way.to.is(&way.home.netns) {
             // A container with the host's network opens it where it is.
-            return candidate.stay(way, None);
+            return grant.stay(way, None);
         }
-        candidate.lease(way)?.send(way)
+        grant.send(way)
     }
 
     /// One that others have too is set up once.
@@ -332,87 +329,60 @@ impl<'a> Request<'a> {
             None => (kind.stray(&seen, &self)?.into(), Vec::new()),
         };
         let moved = way.moved(facts, addresses);
-        let candidate = Candidate {
-            request: self,
-            seen,
-            _locks: locks,
-        };
-        candidate.stay(way, Some(&moved))
+        Grant::new(self, seen, locks).stay(way, Some(&moved))
     }
 }
 
-/// A device that was found, and is not leased yet.
-pub(crate) struct Candidate<'a, K: Kind> {
+/// A device that the container has, or is about to have.
+pub(crate) struct Grant<'a, K: Kind> {
     pub(super) request: Request<'a>,
     /// As it was when it was found.
     pub(super) seen: K::Seen,
     /// Nobody else touches it before all are granted.
     _locks: Vec<Lock>,
-}
-
-impl<'a, K: Kind> Candidate<'a, K> {
-    /// For a container in whose namespace it is. Next: [`Grant`].
-    fn stay(self, way: &Way<'_, K>, moved: Option<&Moved>) -> Result<Grant<'a, K>> {
-        way.lease(self.request.device, moved)?;
-        Ok(Grant {
-            candidate: self,
-            facts: None,
-            warning: None,
-        })
-    }
-
-    /// Next: [`Departure`].
-    fn lease(self, way: &Way<'_, K>) -> Result<Departure<'a, K>> {
-        let request = &self.request;
-        let (facts, warning) = way.home.kind.examine(&self.seen, request, way)?;
-        let addresses = request.settings.addresses.iter();
-        let addresses = addresses.map(InterfaceAddress::address).collect();
-        let moved = way.moved(facts.clone().into(), addresses);
-        way.lease(request.device, Some(&moved))?;
-        Ok(Departure {
-            candidate: self,
-            facts,
-            warning,
-        })
-    }
-}
-
-/// A device that is leased and may move now.
-pub(crate) struct Departure<'a, K: Kind> {
-    pub(super) candidate: Candidate<'a, K>,
-    pub(super) facts: K::Facts,
-    warning: Option<String>,
-}
-
-impl<'a, K: Kind> Departure<'a, K> {
-    /// Next: [`Grant`], or [`Return`] and its error.
-    fn send(self, way: &Way<'_, K>) -> Result<Grant<'a, K>> {
-        if let Err(failed) = way.home.kind.send(&self, way) {
-            let back = way.bring_back(self.candidate.request.device, self.facts);
-            return Err(and_back(failed, back));
-        }
-        Ok(Grant {
-            candidate: self.candidate,
-            facts: Some(self.facts),
-            warning: self.warning,
-        })
-    }
-}
-
-/// A device that the container has.
-struct Grant<'a, K: Kind> {
-    candidate: Candidate<'a, K>,
     /// What it was; none where it did not move for this container.
     facts: Option<K::Facts>,
     /// What is not known of it.
     warning: Option<String>,
 }
 
-impl<K: Kind> Grant<'_, K> {
+impl<'a, K: Kind> Grant<'a, K> {
+    /// Not before it is leased.
+    fn new(request: Request<'a>, seen: K::Seen, locks: Vec<Lock>) -> Self {
+        Grant {
+            request,
+            seen,
+            _locks: locks,
+            facts: None,
+            warning: None,
+        }
+    }
+
+    /// For a container in whose namespace it is.
+    fn stay(self, way: &Way<'_, K>, moved: Option<&Moved>) -> Result<Self> {
+        way.lease(self.request.device, moved)?;
+        Ok(self)
+    }
+
+    /// Leases it with what it was, and moves it then. Next: the same, or [`Return`] and its error.
+    fn send(mut self, way: &Way<'_, K>) -> Result<Self> {
+        let (request, kind) = (&self.request, way.home.kind);
+        let (facts, warning) = kind.examine(&self.seen, request, way)?;
+        let addresses = request.settings.addresses.iter();
+        let addresses = addresses.map(InterfaceAddress::address).collect();
+        let moved = way.moved(facts.clone().into(), addresses);
+        way.lease(request.device, Some(&moved))?;
+        if let Err(failed) = kind.send(&self, &facts, way) {
+            return Err(and_back(failed, way.bring_back(request.device, facts)));
+        }
+        (self.facts, self.warning) = (Some(facts), warning);
+        Ok(self)
+    }
+
     /// Next: [`Return`], where it moved for this container. Otherwise it is the host's network, or the others of the
     /// namespace keep the device.
     fn withdraw(self, way: &Way<'_, K>) -> Result<()> {
-        let device = self.candidate.request.device;
+        let device = self.request.device;
         if let Some(facts) = self.facts {
             return way.bring_back(device, facts);
         }
@@ -462,7 +432,7 @@ impl<'a, K: Kind> Grants<'a, K> {
 
     /// The devices with their names on the host.
     pub(super) fn seen(&self) -> impl Iterator<Item = (&str, &K::Seen)> {
-        let all = self.all.iter().map(|one| &one.candidate);
+        let all = self.all.iter();
         all.map(|one| (one.request.name.as_str(), &one.seen))
     }
 

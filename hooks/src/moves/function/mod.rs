@@ -14,7 +14,7 @@ use onload_sys::pci::PciAddress;
 
 pub use vf::Functions;
 
-use super::journey::{Arrival, Departure, Home, Kind, NotBack, Request, Way};
+use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
 use super::netns::Netns;
 
 impl Kind for Functions {
@@ -49,10 +49,14 @@ impl Kind for Functions {
         bail!("vfio {} is not on this host", request.name)
     }
 
-    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
-        let FunctionFacts { pci, vf } = &departure.facts;
-        let set = self.set_up(&way.home.netns, *pci, vf);
-        set.with_context(|| format!("vfio {}", departure.candidate.request.name))
+    fn send(
+        &self,
+        grant: &Grant<'_, Self>,
+        facts: &FunctionFacts,
+        way: &Way<'_, Self>,
+    ) -> Result<()> {
+        let set = self.set_up(&way.home.netns, facts.pci, &facts.vf);
+        set.with_context(|| format!("vfio {}", grant.request.name))
     }
 
     fn of(facts: &Facts) -> Option<&FunctionFacts> {

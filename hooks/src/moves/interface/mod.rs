@@ -27,7 +27,7 @@ use onload_sys::{bail, error};
 pub use identity::Identity;
 use rebind::Function;
 
-use super::journey::{Arrival, Departure, Home, Kind, NotBack, Request, Way};
+use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
 use super::netns::{Depth, Netns};
 
 /// What engines call the interface that they give a container themselves.
@@ -111,11 +111,16 @@ impl Kind for Identity {
         )
     }
 
-    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
-        let (link, request) = (&departure.candidate.seen, &departure.candidate.request);
+    fn send(
+        &self,
+        grant: &Grant<'_, Self>,
+        facts: &InterfaceFacts,
+        way: &Way<'_, Self>,
+    ) -> Result<()> {
+        let (link, request) = (&grant.seen, &grant.request);
         // It may have come into use since the first look. Nobody but root can do that.
         usage::check(&way.home.netns, link, Depth::Root)?;
-        function::set_up(&way.home, link, &departure.facts)?;
+        function::set_up(&way.home, link, facts)?;
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
         let moved = way.home.netns.give(link.index, &way.to, new_name);
         moved.with_context(|| leftovers::moving(&link.name, "into the container"))?;

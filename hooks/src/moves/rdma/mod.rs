@@ -18,7 +18,7 @@ pub(crate) use devices::Node;
 use devices::RdmaDevice;
 pub use devices::{Devices, StandIn};
 
-use super::journey::{Arrival, Departure, Grants, Home, Kind, NotBack, Request, Way};
+use super::journey::{Arrival, Grant, Grants, Home, Kind, NotBack, Request, Way};
 use super::netns::Netns;
 use super::passing::{is_passing, passing};
 
@@ -73,8 +73,8 @@ impl Kind for Devices {
         Ok(facts_of(found, request, true))
     }
 
-    fn send(&self, departure: &Departure<'_, Self>, way: &Way<'_, Self>) -> Result<()> {
-        let found = &departure.candidate.seen;
+    fn send(&self, grant: &Grant<'_, Self>, _: &RdmaFacts, way: &Way<'_, Self>) -> Result<()> {
+        let found = &grant.seen;
         let moved = self.give(&way.home.netns, found.index, &way.to);
         check_moved(moved, "moving into the container", &found.name)
     }
