@@ -111,9 +111,21 @@ pub(crate) trait Kind: Sized {
     /// Makes a device that is on the host what it was.
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack>;
 
-    fn looking(name: &str) -> String;
+    fn looking(name: &str) -> String {
+        format!(
+            "looking at other network namespaces for {} {name}",
+            Self::WORD
+        )
+    }
+
     /// `keeper` keeps the namespace where the device is.
-    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error;
+    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
+        let why = match keeper {
+            Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
+            None => "; is its function bound to its driver?".to_owned(),
+        };
+        error!("{} {name} ({pci}) is not on this host{why}", Self::WORD)
+    }
 }
 
 /// The host's own network namespace, where devices come from and go back to.

@@ -20,13 +20,13 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
 
-pub use function::Functions;
+pub use function::{Functions, VfStandIns};
 pub use interface::Identity;
 pub(crate) use journey::Gone;
 pub use journey::Restored;
 use journey::{DYING_PATIENCE, Grants, Kind, Request};
-pub(crate) use rdma::Node;
-pub use rdma::{Devices, StandIn};
+pub use netns::Netns;
+pub use rdma::{Devices, Node, RdmaAccess, RdmaDevice};
 
 use crate::decide::host::{HostView, ThisHost};
 use crate::record::lease::{self, Container, Wanted};

@@ -162,7 +162,7 @@ fn a_function_that_is_open_still_is_not_put_back() {
     // Its node is that of another device, which a process of this name can open.
     let script = r#"
         node=/tmp/vfs/dev/vfio/devices/vfio7
-        mkdir -p ${node%/*} /tmp/vfs/sys/$VF/vfio-dev/vfio7
+        mkdir -p ${node%/*} /tmp/vfs/sys/bus/pci/devices/$VF/vfio-dev/vfio7
         [ -e $node ] || mknod $node c 1 3
         make one || fail "$(cat /tmp/err)"
         sleep 1000 <$node >/dev/null 2>&1 & user=$!

@@ -14,23 +14,17 @@ use crate::moves::journey::{DYING_PATIENCE, PAUSE};
 use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, group_user, opener};
 
 impl Functions {
-    /// Where sysfs has the functions; for stand-ins, a directory beside them.
-    fn sysfs(&self) -> PathBuf {
-        let stand_ins = self.stand_ins.as_ref();
-        stand_ins.map_or_else(|| PCI_FUNCTIONS.into(), |directory| directory.join("sys"))
-    }
-
-    /// A directory of nodes.
-    fn nodes(&self, of: &str) -> PathBuf {
+    /// A directory of sysfs or of nodes.
+    fn at(&self, path: &str) -> PathBuf {
         match &self.stand_ins {
-            Some(directory) => directory.join(of.trim_start_matches('/')),
-            None => of.into(),
+            Some(own) => own.root().join(path.trim_start_matches('/')),
+            None => path.into(),
         }
     }
 
     /// That whoever opens the group of a function gets no other one, which nobody would set up.
     pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
-        if let Some(other) = other_in_group(&self.sysfs(), pci) {
+        if let Some(other) = other_in_group(&self.at(PCI_FUNCTIONS), pci) {
             bail!(
                 "{pci} shares its IOMMU group with {other}, which would come with it and is not set up; leave the table vf of its pool out, or have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)"
             );
@@ -54,7 +48,7 @@ impl Functions {
     }
 
     fn user(&self, pci: PciAddress) -> Option<String> {
-        let own = self.sysfs().join(pci.to_string());
+        let own = self.at(PCI_FUNCTIONS).join(pci.to_string());
         let (processes, until) = (Processes::default(), Instant::now() + OPENERS);
         let group = std::fs::read_link(own.join("iommu_group")).ok();
         let group = group.as_deref().and_then(Path::file_name);
@@ -62,7 +56,7 @@ impl Functions {
         if let Some(group) = group {
             let mut unsafe_one = std::ffi::OsString::from("noiommu-");
             unsafe_one.push(group);
-            let nodes = self.nodes(GROUPS);
+            let nodes = self.at(GROUPS);
             groups = vec![nodes.join(group), nodes.join(unsafe_one)];
         }
         // Who has the node of the function alone has not opened the group, and may begin with it later.
@@ -71,7 +65,7 @@ impl Functions {
             .flatten();
         let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
         group_user(&groups, &processes, until).or_else(|| {
-            names.find_map(|name| opener(&self.nodes(FUNCTIONS).join(name), &processes, until))
+            names.find_map(|name| opener(&self.at(FUNCTIONS).join(name), &processes, until))
         })
     }
 }
@@ -95,17 +89,36 @@ fn other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
 mod tests {
     use std::fs::create_dir_all;
     use std::os::unix::fs::symlink;
+    use std::rc::Rc;
+
+    use onload_sys::netlink::vf::{VfChange, VfSettings};
 
     use super::*;
+    use crate::moves::VfStandIns;
+
+    impl VfStandIns for tempfile::TempDir {
+        fn root(&self) -> &Path {
+            self.path()
+        }
+
+        fn find(&self, _: PciAddress) -> Result<Option<(String, VfSettings)>> {
+            Ok(None)
+        }
+
+        fn tell(&self, _: PciAddress, _: VfChange) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn a_function_is_set_up_only_where_no_other_comes_with_it() {
-        let tree = tempfile::tempdir().unwrap();
-        let sys = tree.path().join("sys");
+        let tree = Rc::new(tempfile::tempdir().unwrap());
+        let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let stand_ins = Some(tree.path().to_owned());
-            let functions = Functions { stand_ins };
+            let functions = Functions {
+                stand_ins: Some(tree.clone()),
+            };
             functions
                 .check_alone(pci)
                 .map_err(|error| error.to_string())

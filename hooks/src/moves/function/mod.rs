@@ -2,17 +2,15 @@
 //! [journey](super::journey) is from what it was to what the container has, and back.
 
 mod group;
-mod stand_in;
 mod vf;
 
 use onload_core::class::Class;
 use onload_core::lease::{Facts, FunctionFacts};
 use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Result};
 use onload_sys::pci::PciAddress;
 
-pub use vf::Functions;
+pub use vf::{Functions, VfStandIns};
 
 use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
 use super::netns::Netns;
@@ -88,13 +86,5 @@ impl Kind for Functions {
         // Who kept it open would go on with what it was.
         self.check_unused(*pci)?;
         self.put_back(&home.netns, *pci, vf)
-    }
-
-    fn looking(name: &str) -> String {
-        format!("looking for vfio {name}")
-    }
-
-    fn not_here(name: &str, pci: PciAddress, _: Option<String>) -> Error {
-        error!("vfio {name} ({pci}) is not on this host")
     }
 }

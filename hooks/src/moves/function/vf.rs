@@ -1,8 +1,10 @@
 //! A virtual function, as the driver of its physical function is asked and told. That is done through the interface of the
 //! physical function, in the network namespace of the host.
 
+use std::fmt::Debug;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::rc::Rc;
 
 use onload_core::lease::VfFacts;
 use onload_core::vf::VfConfig;
@@ -13,7 +15,6 @@ use onload_sys::netlink::link::Link;
 use onload_sys::netlink::vf::{VfChange, VfSettings};
 use onload_sys::pci::PciAddress;
 
-use super::stand_in;
 use crate::moves::journey::NotBack;
 use crate::moves::netns::Netns;
 
@@ -22,9 +23,16 @@ pub(super) const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 /// How virtual functions are found and told.
 #[derive(Clone, Debug, Default)]
 pub struct Functions {
-    /// A directory of files that stand in for virtual functions, one each: for tests on machines without any. The programs
-    /// know none.
-    pub stand_ins: Option<PathBuf>,
+    /// For tests on machines without virtual functions. The programs know none.
+    pub stand_ins: Option<Rc<dyn VfStandIns>>,
+}
+
+/// What stands in for virtual functions, and for what sysfs and /dev have of them, below a root of its own.
+pub trait VfStandIns: Debug {
+    fn root(&self) -> &Path;
+    /// The interface of its physical function, and its settings.
+    fn find(&self, pci: PciAddress) -> Result<Option<(String, VfSettings)>>;
+    fn tell(&self, pci: PciAddress, change: VfChange) -> io::Result<()>;
 }
 
 /// A virtual function with a physical one that can be told of it.
@@ -39,17 +47,16 @@ enum Pf<'a> {
         link: Box<Link>,
         number: u32,
     },
-    /// The file of a stand-in, and what it is called.
-    StandIn(PathBuf, String),
+    /// What it is called last.
+    StandIn(&'a dyn VfStandIns, PciAddress, String),
 }
 
 impl Functions {
     /// None where a function is no virtual one, or is not there.
-    fn find<'a>(&self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
-        if let Some(directory) = &self.stand_ins {
-            let file = directory.join(pci.to_string());
-            return Ok(stand_in::find(&file)?.map(|(pf, settings)| Vf {
-                pf: Pf::StandIn(file, pf),
+    fn find<'a>(&'a self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
+        if let Some(own) = self.stand_ins.as_deref() {
+            return Ok(own.find(pci)?.map(|(name, settings)| Vf {
+                pf: Pf::StandIn(own, pci, name),
                 settings,
             }));
         }
@@ -179,7 +186,7 @@ impl Pf<'_> {
     fn shown(&self) -> String {
         match self {
             Pf::Interface { link, .. } => link.shown(),
-            Pf::StandIn(_, name) => name.clone(),
+            Pf::StandIn(_, _, name) => name.clone(),
         }
     }
 
@@ -190,7 +197,7 @@ impl Pf<'_> {
                 link,
                 number,
             } => netns.set_virtual_function(link.index, *number, change),
-            Pf::StandIn(file, _) => stand_in::set(file, change),
+            Pf::StandIn(own, pci, _) => own.tell(*pci, change),
         }
     }
 }

@@ -8,5 +8,5 @@ mod search;
 #[cfg(test)]
 pub(crate) mod test_namespace;
 
-pub(crate) use namespace::Netns;
+pub use namespace::Netns;
 pub(crate) use search::{Depth, Found, Unseen, find, holder_of, others};

@@ -29,7 +29,7 @@ const OWN_PIDS: &str = "/proc/self/ns/pid";
 const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 
 #[derive(Debug)]
-pub(crate) struct Netns {
+pub struct Netns {
     file: File,
     socket: Socket,
     /// What no other namespace has since boot (SO_NETNS_COOKIE, Linux 5.14).
@@ -116,7 +116,7 @@ impl Netns {
         self.file.as_fd()
     }
 
-    pub(crate) fn links(&self) -> Result<Vec<Link>> {
+    pub fn links(&self) -> Result<Vec<Link>> {
         let listed = self.socket.list(link::GET, &link::all(), &link::parse);
         listed.context("listing network interfaces")
     }
@@ -162,13 +162,13 @@ impl Netns {
         listed.context("listing routes")
     }
 
-    pub(crate) fn change(&self, index: u32, change: &Change<'_>) -> io::Result<()> {
+    pub fn change(&self, index: u32, change: &Change<'_>) -> io::Result<()> {
         self.socket.tell(link::SET, 0, &change.payload(index))
     }
 
     /// Moves an interface to another namespace: under the name that it has, or under another. EEXIST where one of its
     /// names is taken there; it may have moved all the same, under the name that it had.
-    pub(crate) fn give(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
+    pub fn give(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
         let payload = link::to_namespace(index, to.fd(), name);
         self.socket.tell(link::SET, 0, &payload)
     }

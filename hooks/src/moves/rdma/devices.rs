@@ -2,17 +2,18 @@
 //! belongs to, and /sys shows the devices of the namespace that it was mounted in. So for another namespace sysfs is
 //! mounted again, for this process and nowhere in the tree of files.
 
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use onload_sys::fs::detached;
-use onload_sys::netlink::link::{Change, Link};
 use onload_sys::netlink::nldev::{Character, NetnsMode};
 use onload_sys::netlink::socket::Socket;
+use onload_sys::numbers::Numbers;
 use onload_sys::pci::PciAddress;
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
 use rustix::net::netlink::RDMA;
 
 use super::kernel;
@@ -25,38 +26,43 @@ const NODES: &str = "/dev/infiniband";
 const VERBS: &str = "uverbs";
 const CONNECTION_MANAGER: &str = "rdma_cm";
 
-#[derive(Clone, Debug, Default)]
-pub struct Devices {
-    /// Where there are any, they are instead of the kernel's devices.
-    pub stand_ins: Vec<StandIn>,
-}
-
-/// A virtual pair (veth(4)) that stands in for an RDMA device: one of its ends has the device's name and moves, and the
-/// other stays where it is. For tests on machines without a device that can move; the programs know none.
+/// The RDMA devices of this host, by the kernel: tests on machines without one that can move have others.
 #[derive(Clone, Debug)]
-pub struct StandIn {
-    /// The index of the end that stays.
-    pub end: u32,
-    pub pci: PciAddress,
-    /// The name of its node below /dev/infiniband.
-    pub node: String,
-    /// Its driver cannot move it.
-    pub is_fixed: bool,
+pub struct Devices(pub Rc<dyn RdmaAccess>);
+
+impl Default for Devices {
+    fn default() -> Self {
+        Devices(Rc::new(Kernel))
+    }
 }
 
+/// How devices are found and told.
+pub trait RdmaAccess: Debug {
+    /// Whether namespaces share the devices; none where the kernel knows none.
+    fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>>;
+    fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>>;
+    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()>;
+    fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
+    /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>>;
+}
+
+#[derive(Debug)]
+struct Kernel;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RdmaDevice {
-    pub(super) index: u32,
+pub struct RdmaDevice {
+    pub index: u32,
     /// Its name; what a container has called it need be no text.
-    pub(super) name: String,
-    pub(super) pci: Option<PciAddress>,
+    pub name: String,
+    pub pci: Option<PciAddress>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub struct Node {
     /// Its path, on the host and in the container.
-    pub(crate) path: PathBuf,
-    pub(crate) numbers: onload_sys::numbers::Numbers,
+    pub path: PathBuf,
+    pub numbers: Numbers,
 }
 
 impl From<Character> for Node {
@@ -68,19 +74,12 @@ impl From<Character> for Node {
     }
 }
 
-impl Devices {
-    /// Whether namespaces share the devices; none where the kernel knows none.
-    pub(super) fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>> {
-        if self.stand_ins.is_empty() {
-            return kernel::mode(&socket_in(netns)?);
-        }
-        Ok(Some(NetnsMode::Exclusive))
+impl RdmaAccess for Kernel {
+    fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>> {
+        kernel::mode(&socket_in(netns)?)
     }
 
-    pub(super) fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
-        if !self.stand_ins.is_empty() {
-            return self.stand_ins_of(netns);
-        }
+    fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
         let links = kernel::links(&socket_in(netns)?)?;
         if links.is_empty() {
             return Ok(Vec::new());
@@ -94,37 +93,15 @@ impl Devices {
         Ok(found.collect())
     }
 
-    pub(super) fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
-        if self.stand_ins.is_empty() {
-            return kernel::give(&socket_in(from)?, index, to.fd());
-        }
-        if self.stand_in(index)?.is_fixed {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        from.give(self.link_of(from, index)?, to, None)
+    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+        kernel::give(&socket_in(from)?, index, to.fd())
     }
 
-    pub(super) fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
-        if self.stand_ins.is_empty() {
-            return kernel::rename(&socket_in(netns)?, index, name);
-        }
-        let change = Change::Name(name.as_bytes());
-        netns.change(self.link_of(netns, index)?, &change)
+    fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
+        kernel::rename(&socket_in(netns)?, index, name)
     }
 
-    /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
-    pub(super) fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>> {
-        if !self.stand_ins.is_empty() {
-            let node = Path::new(NODES).join(&self.stand_in(index)?.node);
-            let stat = rustix::fs::stat(&node)?;
-            return Ok(vec![Node {
-                path: node,
-                numbers: onload_sys::numbers::Numbers {
-                    major: rustix::fs::major(stat.st_rdev),
-                    minor: rustix::fs::minor(stat.st_rdev),
-                },
-            }]);
-        }
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>> {
         let socket = socket_in(netns)?;
         let Some(verbs) = kernel::character(&socket, Some(index), VERBS)? else {
             return Ok(Vec::new());
@@ -136,34 +113,6 @@ impl Devices {
             .flatten()
             .map(Node::from)
             .collect())
-    }
-
-    fn stand_in(&self, index: u32) -> io::Result<&StandIn> {
-        let mut all = self.stand_ins.iter();
-        let found = all.find(|stand_in| stand_in.end == index);
-        found.ok_or_else(|| Errno::INVAL.into())
-    }
-
-    fn stand_ins_of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
-        let links = netns.links().map_err(io::Error::other)?;
-        let found = links.iter().filter_map(|link| {
-            let end = link.lower.filter(|_| link.kind == b"veth")?;
-            let stand_in = self.stand_in(end).ok()?;
-            Some(RdmaDevice {
-                index: end,
-                name: link.shown(),
-                pci: Some(stand_in.pci),
-            })
-        });
-        Ok(found.collect())
-    }
-
-    /// The number that a stand-in has as an interface.
-    fn link_of(&self, netns: &Netns, index: u32) -> io::Result<u32> {
-        let links = netns.links().map_err(io::Error::other)?;
-        let is_it = |link: &&Link| link.kind == b"veth" && link.lower == Some(index);
-        let found = links.iter().find(is_it).map(|link| link.index);
-        found.ok_or_else(|| Errno::INVAL.into())
     }
 }
 

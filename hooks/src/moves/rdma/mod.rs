@@ -8,15 +8,13 @@ use std::io;
 
 use onload_core::class::Class;
 use onload_core::lease::{Facts, RdmaFacts};
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::nldev::NetnsMode;
 use onload_sys::pci::PciAddress;
-use onload_sys::{bail, error};
 use rustix::io::Errno;
 
-pub(crate) use devices::Node;
-use devices::RdmaDevice;
-pub use devices::{Devices, StandIn};
+pub use devices::{Devices, Node, RdmaAccess, RdmaDevice};
 
 use super::journey::{Arrival, Grant, Grants, Home, Kind, NotBack, Request, Way};
 use super::netns::Netns;
@@ -32,7 +30,7 @@ impl Kind for Devices {
     type Driver = ();
 
     fn check_way(&self, home: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = self.mode(home);
+        let mode = self.0.mode(home);
         let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(NetnsMode::Shared) {
             bail!(
@@ -75,7 +73,7 @@ impl Kind for Devices {
 
     fn send(&self, grant: &Grant<'_, Self>, _: &RdmaFacts, way: &Way<'_, Self>) -> Result<()> {
         let found = &grant.seen;
-        let moved = self.give(&way.home.netns, found.index, &way.to);
+        let moved = self.0.give(&way.home.netns, found.index, &way.to);
         check_moved(moved, "moving into the container", &found.name)
     }
 
@@ -101,7 +99,7 @@ impl Kind for Devices {
     }
 
     fn is_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
-        let all = self.of(netns).unwrap_or_default();
+        let all = self.0.of(netns).unwrap_or_default();
         all.iter().any(|found| found.pci == Some(pci))
     }
 
@@ -112,7 +110,7 @@ impl Kind for Devices {
         home: &Home<'_, Self>,
         facts: &RdmaFacts,
     ) -> Result<()> {
-        match self.give(from, found.index, &home.netns) {
+        match self.0.give(from, found.index, &home.netns) {
             // The namespace ends, and the kernel was faster.
             Err(error) if is_gone(&error) => Ok(()),
             moved => check_moved(moved, "moving back to the host", &facts.name),
@@ -127,7 +125,7 @@ impl Kind for Devices {
         if seen.name == *own {
             return Ok(());
         }
-        let rename = |name: &str| self.rename(&home.netns, seen.index, name);
+        let rename = |name: &str| self.0.rename(&home.netns, seen.index, name);
         let Err(source) = rename(own) else {
             return Ok(());
         };
@@ -142,23 +140,11 @@ impl Kind for Devices {
         });
         Ok(failed?)
     }
-
-    fn looking(name: &str) -> String {
-        format!("looking at other network namespaces for rdma {name}")
-    }
-
-    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
-        let why = match keeper {
-            Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
-            None => "; is its function bound to its driver?".to_owned(),
-        };
-        error!("rdma {name} ({pci}) is not on this host{why}")
-    }
 }
 
 impl Devices {
     fn all(&self, netns: &Netns, name: &str) -> Result<Vec<RdmaDevice>> {
-        let listed = self.of(netns);
+        let listed = self.0.of(netns);
         listed.with_context(|| format!("looking for rdma {name}"))
     }
 }
@@ -167,7 +153,7 @@ impl Devices {
 pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<Vec<Node>> {
     let mut nodes = Vec::new();
     for (name, found) in grants.seen() {
-        let own = devices.nodes(grants.to(), found.index);
+        let own = devices.0.nodes(grants.to(), found.index);
         let own = own.with_context(|| format!("looking for the nodes of rdma {name}"))?;
         if own.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");

@@ -5,15 +5,19 @@
 //! is, NODE the name of a node below /dev/infiniband, and `fixed` a device whose driver cannot move it.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
+mod rdma;
+mod vf;
+
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use onload_core::lease::Leases;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_hooks::entry::hook;
-use onload_hooks::moves::{self, Restored, StandIn, StandIns};
+use onload_hooks::moves::{self, Devices, Restored, StandIns};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Chain;
@@ -30,14 +34,17 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (functions, list): (Vec<&str>, Vec<&str>) = list.partition(|one| one.starts_with("vf="));
     let directory = functions.first().and_then(|one| one.strip_prefix("vf="));
     let mut stand_ins = StandIns::default();
-    stand_ins.interfaces.functions.stand_ins = directory.map(Into::into);
+    if let Some(directory) = directory {
+        stand_ins.interfaces.functions.stand_ins = Some(Rc::new(vf::Files(directory.into())));
+    }
     let list = list.into_iter();
     match kind.to_str() {
         Some("netdev") => {
             stand_ins.interfaces.stand_ins = list.map(interface).collect::<Result<_, _>>()?;
         }
         Some("rdma") => {
-            stand_ins.rdma.stand_ins = list.map(rdma_device).collect::<Result<_, _>>()?;
+            let pairs = list.map(rdma_device).collect::<Result<_, _>>()?;
+            stand_ins.rdma = Devices(Rc::new(rdma::Pairs(pairs)));
         }
         Some("vfio") => {}
         _ => return Err(USAGE.into()),
@@ -55,12 +62,12 @@ fn interface(text: &str) -> Result<(u32, PciAddress), Box<dyn Error>> {
     Ok((index.parse()?, pci.parse()?))
 }
 
-fn rdma_device(text: &str) -> Result<StandIn, Box<dyn Error>> {
+fn rdma_device(text: &str) -> Result<rdma::Pair, Box<dyn Error>> {
     let parts: Vec<&str> = text.split('=').collect();
     let [index, pci, node, rest @ ..] = parts.as_slice() else {
         return Err("want INDEX=PCI=NODE[=fixed]".into());
     };
-    Ok(StandIn {
+    Ok(rdma::Pair {
         end: index.parse()?,
         pci: pci.parse()?,
         node: (*node).to_owned(),
