@@ -2,7 +2,7 @@
 //! cgroup, and moves the mounts into its mount namespace.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
@@ -55,7 +55,13 @@ impl Inspection<'_> {
     }
 
     fn all(&mut self, own: &mut OwnDir, done: &mut Done) -> Result<()> {
-        let live = self.live().after(self.before.clone());
+        let live = Live {
+            pid: self.init.pid(),
+            start_time: self.start_time,
+            variables: self.plan.variables.clone().unwrap_or_default(),
+            ..self.plan.record.clone()
+        };
+        let live = live.after(self.before.clone());
         own.will_create(&self.root_path, &self.missing)?;
         let trees = self.prepare(own, &live)?;
         self.limits()?;
@@ -65,27 +71,6 @@ impl Inspection<'_> {
         self.enter(&trees, done)?;
         let made = done.made.iter().map(|fresh| fresh.made.clone());
         own.has_created(&self.missing, made, live)
-    }
-
-    fn live(&self) -> Live {
-        let leases = self.plan.leased.clone();
-        let bundle = if leases.is_empty() {
-            PathBuf::new()
-        } else {
-            self.bundle.to_owned()
-        };
-        Live {
-            pid: self.init.pid(),
-            start_time: self.start_time,
-            rules: self.plan.rules.clone(),
-            nodes: self.plan.rule_nodes(),
-            leases,
-            bundle,
-            takes: self.plan.takes.clone(),
-            variables: self.plan.variables.clone().unwrap_or_default(),
-            by_annotation: self.plan.by_annotation,
-            library_warnings: self.plan.library_warnings.clone(),
-        }
     }
 
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.

@@ -121,7 +121,7 @@ impl<'a> Inspection<'a> {
     }
 
     fn look_at_cgroup(&mut self) -> Result<()> {
-        if !self.plan.rules.is_empty() {
+        if !self.plan.record.rules.is_empty() {
             self.device_cgroup = own_device_cgroup(&self.init)?;
         }
         Ok(())

@@ -122,7 +122,7 @@ fn give(
     report.given = std::mem::take(&mut plan.given);
     let result =
         libraries::of_plan(&plan, asker, config, root.as_ref(), host).and_then(|libraries| {
-            plan.library_warnings.clone_from(&libraries.warnings);
+            plan.record.library_warnings.clone_from(&libraries.warnings);
             report.warnings.extend(libraries.warnings);
             report.reasons = libraries.reasons;
             plan.binds.extend(libraries.binds);
@@ -191,12 +191,12 @@ pub(crate) fn mount_libraries(
         record(state, takes, &warnings, host);
         return Ok(warnings);
     }
-    let plan = InjectionPlan {
+    let mut plan = InjectionPlan {
         keys: key.clone(),
         binds: own.binds,
-        takes: takes.clone(),
         ..InjectionPlan::default()
     };
+    plan.record.takes.clone_from(&takes);
     let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
         let before = done_before(state, host, warnings)?;
         if plan::is_done(&takes, before.as_ref()) {
@@ -258,7 +258,7 @@ pub(crate) fn move_rdma(
     let mut plan = plan::of_moves(asked, &host.settings()?)?;
     let config = configuration(&state.bundle)?;
     plan.binds.extend(libraries.binds);
-    plan.library_warnings.clone_from(&warnings);
+    plan.record.library_warnings.clone_from(&warnings);
     let more = inject_plan(state, &config, plan, before, host, stand_ins)?;
     warnings.extend(more);
     Ok(warnings)
@@ -285,9 +285,13 @@ fn inject_plan(
         std::mem::take(&mut plan.moves),
     );
     moves.retain(|asked| !plan::is_done(&plan::moving(asked), before.as_ref()));
-    plan.takes.extend(moves.iter().flat_map(plan::moving));
+    let record = &mut plan.record;
+    record.takes.extend(moves.iter().flat_map(plan::moving));
     let all = claims.iter().chain(&moves);
-    plan.leased = all.flat_map(|asked| asked.lease.clone()).collect();
+    record.leases = all.flat_map(|asked| asked.lease.clone()).collect();
+    if !record.leases.is_empty() {
+        record.bundle.clone_from(&state.bundle);
+    }
     let init = Init::open(state.pid)?;
     let container = lease::Container {
         id: &state.id,

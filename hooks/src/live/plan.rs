@@ -10,7 +10,6 @@ use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, Take};
-use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::{self, Origin, Request, Requested, Wanted};
 use onload_core::run_dir::RUN_DIR;
@@ -126,7 +125,6 @@ pub(crate) struct InjectionPlan {
     /// Where it is requested, for people.
     pub keys: String,
     pub binds: Vec<Bind>,
-    pub rules: Vec<Rule>,
     pub preload: Option<PreloadPlan>,
     pub memlock: Option<Memlock>,
     /// What only one container may have, as its hooks would claim it.
@@ -135,12 +133,9 @@ pub(crate) struct InjectionPlan {
     pub rdma: Vec<String>,
     /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
-    /// What is leased by both.
-    pub leased: Vec<LeasedDevice>,
-    /// Whether the container itself asks for it, by annotations.
-    pub by_annotation: bool,
-    /// The devices of a specification that ask for it, by which a second call knows that it is done.
-    pub takes: Vec<String>,
+    /// What of it is recorded: the devices that are opened, what is leased, and who asks, by which a second call knows that
+    /// it is done.
+    pub record: Live,
     /// What is chosen of pools.
     pub reserved: Option<Reserved>,
     /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
@@ -148,8 +143,6 @@ pub(crate) struct InjectionPlan {
     /// What is given, on one line.
     pub given: String,
     pub warnings: Vec<String>,
-    /// Those of them about provider libraries, for the record.
-    pub library_warnings: Vec<String>,
 }
 
 /// This entry point cannot set the variable instead.
@@ -162,17 +155,6 @@ pub(super) fn list_in_the_way(key: &str, problem: ListProblem) -> Error {
 }
 
 impl InjectionPlan {
-    /// For each rule, the host node whose device it opens.
-    pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
-        let mut nodes = Vec::new();
-        for rule in &self.rules {
-            let mut binds = self.binds.iter();
-            let its = binds.find(|bind| bind.rule.map(Rule::numbers) == Some(rule.numbers()));
-            nodes.extend(its.map(|bind| bind.source.clone()));
-        }
-        nodes
-    }
-
     /// What is to be done, step by step.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -180,7 +162,7 @@ impl InjectionPlan {
             let (target, source) = (bind.target.display(), bind.source.display());
             reasons.push(format!("mount {target} from {source}"));
         }
-        for rule in &self.rules {
+        for rule in &self.record.rules {
             reasons.push(format!("device {} is opened", rule.numbers()));
         }
         if let Some(preload) = &self.preload {
@@ -195,7 +177,7 @@ impl InjectionPlan {
     /// Whether the configuration holds all of it already.
     pub(crate) fn is_empty(&self) -> bool {
         self.binds.is_empty()
-            && self.rules.is_empty()
+            && self.record.rules.is_empty()
             && self.preload.is_none()
             && self.memlock.is_none()
             && self.claims.is_empty()
@@ -219,8 +201,10 @@ impl InjectionPlan {
     }
 
     fn add_node(&mut self, bind: Bind, rule: Rule, given: &[DeviceRule]) {
-        if !rule.is_given(given) && !self.rules.contains(&rule) {
-            self.rules.push(rule);
+        let record = &mut self.record;
+        if !rule.is_given(given) && !record.rules.contains(&rule) {
+            record.rules.push(rule);
+            record.nodes.push(bind.source.clone());
         }
         self.binds.push(bind);
     }
@@ -314,8 +298,8 @@ impl Planner<'_> {
             self.refuse_edits(*class, edits)?;
         }
         let mut plan = self.plan()?;
-        plan.by_annotation = *asker == Asker::Annotations;
-        plan.takes = asker.takes();
+        plan.record.by_annotation = *asker == Asker::Annotations;
+        plan.record.takes = asker.takes();
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             bail!(
