@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use onload_core::bundle::{Bundle, Cpus, Mems};
 use onload_core::class::Class;
-use onload_core::expect::Expected;
+use onload_core::expect::{Expect, Expected};
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{OpenedBundle, Origin, Request};
@@ -80,16 +80,21 @@ fn nearest_to_gpu(name: &str, specs: &Specs) -> Vec<String> {
     };
     let hooks = found.device.container_edits.hooks.iter();
     let arguments = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
-    let mut names = Vec::new();
-    for (_, arguments) in arguments {
-        let expected = arguments.expect.into_iter();
-        names.extend(expected.filter_map(|expect| match expect.device {
-            Expected::Rdma { ibdev, .. } => Some(ibdev),
-            _ => None,
-        }));
-        names.extend(arguments.rdma_netns.into_iter().map(|moved| moved.ibdev));
-    }
-    names
+    arguments
+        .flat_map(|(_, asked)| rdma_named(&asked))
+        .collect()
+}
+
+/// The RDMA devices whose nodes a hook expects, or that it moves, by the kernel's names.
+pub(crate) fn rdma_named(asked: &HookArguments) -> Vec<String> {
+    let verbs = asked.expect.iter();
+    let verbs = verbs.filter(|expect| expect.node_name().starts_with("uverbs"));
+    let expected = verbs.filter_map(|Expect { device, .. }| match device {
+        Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
+        _ => None,
+    });
+    let moving = asked.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
+    expected.chain(moving).collect()
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use onload_cdi::HookName;
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::RdmaLibraries;
-use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::HookArguments;
 use onload_sys::error::{Context, Result};
 use onload_sys::mount_api::attr;
 
 use super::plan::{Asker, Bind, InjectionPlan};
 use crate::decide::host::{HostView, ThisHost};
+use crate::decide::placement::rdma_named;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::rdma_libraries;
 use onload_core::providers::LibraryMount;
@@ -38,9 +38,9 @@ pub(super) fn of_hook(
 ) -> Result<Libraries> {
     let looking = looking(config)?;
     let devices: Vec<String> = match looking.first() {
-        Some(first) if first == asked => looking.iter().flat_map(named).collect(),
+        Some(first) if first == asked => looking.iter().flat_map(rdma_named).collect(),
         _ if looking.contains(asked) => return Ok(Libraries::default()),
-        _ => named(asked),
+        _ => rdma_named(asked),
     };
     let key = key(&devices);
     let path = config.root_path().context(CONFIG_JSON)?.unwrap_or_default();
@@ -107,19 +107,6 @@ pub(super) const NOT_MOUNTED: &str =
 
 pub(super) fn key(devices: &[String]) -> String {
     format!("{}={}", Class::Rdma.kind(), devices.join(","))
-}
-
-fn named(asked: &HookArguments) -> Vec<String> {
-    let verbs = asked
-        .expect
-        .iter()
-        .filter(|expect| expect.node_name().starts_with("uverbs"));
-    let expected = verbs.filter_map(|Expect { device, .. }| match device {
-        Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
-        _ => None,
-    });
-    let moving = asked.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
-    expected.chain(moving).collect()
 }
 
 /// Why nothing is mounted into a container that is there already.
