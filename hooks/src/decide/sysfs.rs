@@ -139,22 +139,18 @@ impl Sysfs {
         if found.is_some() || class != "pps" {
             return Ok(found);
         }
-        let attribute = device.join("name");
-        let source = unless_absent(read_attribute(&attribute));
-        let source = source.with_context(|| reading(&attribute))?;
+        let source = unless_absent(&device.join("name"), read_attribute)?;
         let is_clock = |source: &String| source.strip_prefix("ptp").is_some_and(is_number);
         let Some(source) = source.filter(is_clock) else {
             return Ok(None);
         };
         let clock = self.class("ptp").join(source);
-        let found = unless_absent(sits_on(&clock)).with_context(|| reading(&clock))?;
-        Ok(found.flatten())
+        Ok(unless_absent(&clock, sits_on)?.flatten())
     }
 
     /// The number of a driver's first node; `None` while the driver is not loaded.
     fn character_driver(&self, name: &str) -> Result<Option<Numbers>> {
-        let path = self.proc("devices");
-        let devices = unless_absent(fs::read_to_string(&path)).with_context(|| reading(&path))?;
+        let devices = unless_absent(&self.proc("devices"), |path| fs::read_to_string(path))?;
         Ok(devices.and_then(|devices| Numbers::of_character_driver(&devices, name)))
     }
 
@@ -167,10 +163,10 @@ fn reading(path: &Path) -> String {
     format!("reading {path:?}")
 }
 
-fn unless_absent<T>(read: io::Result<T>) -> io::Result<Option<T>> {
-    match read {
+fn unless_absent<T>(path: &Path, read: impl FnOnce(&Path) -> io::Result<T>) -> Result<Option<T>> {
+    match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => read.map(Some),
+        read => read.map(Some).with_context(|| reading(path)),
     }
 }
 
@@ -231,8 +227,7 @@ impl SysfsCheck<'_> {
             bail!("{name} is not a node of an vfio device");
         }
         self.numbers(name, &self.sysfs.class("vfio").join(name).join("dev"))?;
-        let link = function.join("iommu_group");
-        let group = unless_absent(fs::read_link(&link)).with_context(|| reading(&link))?;
+        let group = unless_absent(&function.join("iommu_group"), |link| fs::read_link(link))?;
         let Some(group) = group else {
             return self.moved("a group without that function");
         };
@@ -305,10 +300,9 @@ impl SysfsCheck<'_> {
 
 /// What an attribute of the kernel says; `None` if there is none.
 fn numbers(path: &Path) -> Result<Option<Numbers>> {
-    match unless_absent(read_attribute(path)).with_context(|| reading(path))? {
-        None => Ok(None),
-        Some(text) => Ok(Some(text.parse().with_context(|| reading(path))?)),
-    }
+    let text = unless_absent(path, read_attribute)?;
+    let numbers = text.map(|text| text.parse()).transpose();
+    numbers.with_context(|| reading(path))
 }
 
 /// The numbers of a character device; none of another file.

@@ -37,15 +37,15 @@ pub(crate) fn choose(
     let (mut cpus, mut mems) = (BTreeSet::new(), BTreeSet::new());
     for placement in placements {
         let resolver = Resolver::new(placement, cgroups_path, sysfs);
-        if placement.cpus.is_some() {
-            let wanted = resolver.cpus();
+        if let Some(wanted) = &placement.cpus {
+            let wanted = resolver.cpus(wanted);
             match &own.cpus {
                 Some(held) => chosen.keep(placement, ("cpus", "CPUs"), held, wanted.ok()),
                 None => cpus.extend(wanted?),
             }
         }
-        if placement.mems.is_some() {
-            let wanted = resolver.mems();
+        if let Some(wanted) = &placement.mems {
+            let wanted = resolver.mems(wanted);
             match &own.mems {
                 Some(held) => chosen.keep(placement, ("mems", "NUMA nodes"), held, wanted.ok()),
                 None => mems.extend(wanted?),
@@ -129,23 +129,21 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn cpus(&self) -> Result<BTreeSet<u32>> {
+    fn cpus(&self, wanted: &Cpus) -> Result<BTreeSet<u32>> {
         let above = self.above()?;
-        let (wanted, is_list) = match &self.placement.cpus {
-            None => return Ok(BTreeSet::new()),
-            Some(Cpus::List(list)) => (list.clone(), true),
-            Some(Cpus::Numa) => (self.cpus_of_nodes()?, false),
-            Some(Cpus::Isolated) => (self.isolated()?, false),
+        let (wanted, is_list) = match wanted {
+            Cpus::List(list) => (list.clone(), true),
+            Cpus::Numa => (self.cpus_of_nodes()?, false),
+            Cpus::Isolated => (self.isolated()?, false),
         };
         self.within(above, &wanted, is_list, ("the CPUs", &above.cpus))
     }
 
-    fn mems(&self) -> Result<BTreeSet<u32>> {
+    fn mems(&self, wanted: &Mems) -> Result<BTreeSet<u32>> {
         let above = self.above()?;
-        let (wanted, is_list) = match &self.placement.mems {
-            None => return Ok(BTreeSet::new()),
-            Some(Mems::List(list)) => (list.clone(), true),
-            Some(Mems::Numa) => (self.nodes()?, false),
+        let (wanted, is_list) = match wanted {
+            Mems::List(list) => (list.clone(), true),
+            Mems::Numa => (self.nodes()?, false),
         };
         let has = ("memory of the NUMA nodes", &above.mems);
         self.within(above, &wanted, is_list, has)
