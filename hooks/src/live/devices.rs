@@ -190,43 +190,33 @@ fn allow_v2(
         return Ok(());
     }
     let covers_new = update_systemd(dir, id, rules, socket, changes)?;
-    let mut update = SystemdUpdate {
-        covers_new,
-        has_replaced: false,
-    };
+    let mut has_replaced = false;
     for own in own.iter().filter(|_| covers_new) {
         let now = query(&own.path, &own.fd)?;
         // A program that systemd has just attached allows the devices by itself.
         let is_new = |id: &u32| !own.before.ids.contains(id);
-        update.has_replaced |= now.ids.iter().any(is_new);
+        has_replaced |= now.ids.iter().any(is_new);
     }
     for own in &own {
-        extend_all(own, update, rules, changes)?;
+        extend_all(own, covers_new, has_replaced, rules, changes)?;
     }
     Ok(())
 }
 
-#[derive(Clone, Copy)]
-struct SystemdUpdate {
-    /// Programs that it attaches from now on allow the devices.
-    covers_new: bool,
-    /// It has already attached one.
-    has_replaced: bool,
-}
-
 /// Prepends the rules to each program of a cgroup until all have them: others may attach programs at the
-/// same time.
+/// same time. `covers_new` says that those which systemd attaches from now on allow the devices, `has_replaced` that it
+/// has attached one already.
 fn extend_all(
     own: &CgroupPrograms,
-    update: SystemdUpdate,
+    covers_new: bool,
+    has_replaced: bool,
     rules: &[Rule],
     changes: &mut Changes,
 ) -> Result<()> {
     let mut done = Vec::new();
     for round in 0.. {
         let now = query(&own.path, &own.fd)?;
-        let has_rules =
-            |id: &u32| done.contains(id) || update.covers_new && !own.before.ids.contains(id);
+        let has_rules = |id: &u32| done.contains(id) || covers_new && !own.before.ids.contains(id);
         let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
         let Some(first) = left.first() else { break };
         if round == ROUNDS {
@@ -243,7 +233,7 @@ fn extend_all(
                     changes.programs.push(replaced);
                 }
                 Extended::Gone => {}
-                Extended::Hidden(_, old) if update.has_replaced => {
+                Extended::Hidden(_, old) if has_replaced => {
                     changes.programs.push(detach(own, now.flags, old)?);
                 }
                 Extended::Hidden(cause, _) => bail!(

@@ -283,15 +283,14 @@ impl Answer {
 
 /// Bytes of the header fields, without what pads them to a multiple of 8, and of the body.
 fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
-    if fixed[0] != b'l' {
-        return None;
-    }
-    let number = |at: usize| {
-        let bytes: [u8; 4] = fixed.get(at..at + 4)?.try_into().ok()?;
-        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    let length = |at| {
+        let number = Reader { bytes: fixed, at }.number()?;
+        usize::try_from(number)
+            .ok()
+            .filter(|length| *length <= MAX_MESSAGE)
     };
-    let (body, fields) = (number(4)?, number(12)?);
-    (body <= MAX_MESSAGE && fields <= MAX_MESSAGE).then_some((fields, body))
+    let (body, fields) = (length(4)?, length(12)?);
+    (fixed[0] == b'l').then_some((fields, body))
 }
 
 /// Values in wire format ("Marshaling").

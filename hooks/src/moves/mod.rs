@@ -15,7 +15,7 @@ use onload_core::hook_arguments::{Given, HookArguments};
 use onload_core::host_settings::Interface;
 use onload_core::lease::{Device, Leases};
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::vf::{GivenVf, VfConfig};
+use onload_core::vf::GivenVf;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
@@ -105,7 +105,9 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
     for interface in &arguments.netdev {
         let name = interface.name.to_string();
         let mut request = request(arguments, Class::Netdev, name, interface.pci)?;
-        request.vf = vf_of(arguments, request.device);
+        let mut set_up = arguments.vf.iter();
+        let vf = set_up.find(|given| given.device == *request.device);
+        request.vf = vf.map(|given| given.vf.clone());
         let settings = configured.get(request.device.name.as_str());
         request.settings = settings.cloned().unwrap_or_default();
         let of = &interface.name;
@@ -120,11 +122,6 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
         requests.push(request);
     }
     Ok(requests)
-}
-
-fn vf_of(arguments: &HookArguments, device: &Device) -> Option<VfConfig> {
-    let mut given = arguments.vf.iter();
-    Some(given.find(|given| given.device == *device)?.vf.clone())
 }
 
 /// The virtual functions of class vfio that a hook is to set up.
