@@ -22,7 +22,7 @@ use onload_sys::error::{Context, Result};
 
 use super::input::DecisionInput;
 use super::net_devices;
-use super::scan::{self, Places, Scanned};
+use super::scan::{self, Places};
 use crate::decide::cpuset;
 use crate::decide::device::Device;
 use crate::decide::host::{HostView, Privilege, Settings};
@@ -67,13 +67,8 @@ pub fn apply(
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Outcome> {
-    let scanned = Scanned {
-        kept: json.to_vec(),
-        more: false,
-        may_ask: scan::may_ask(json, Places::VariableToo),
-        places: Places::VariableToo,
-    };
-    match DecisionInput::read(scanned)? {
+    let scanned = scan::read(json, json.len(), Places::VariableToo, &mut |_, _| Ok(()));
+    match DecisionInput::read(scanned.context(CONFIG_JSON)?)? {
         Some(input) => give(&input, container, host, pools),
         None => Ok(Outcome::default()),
     }
