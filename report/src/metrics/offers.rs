@@ -6,7 +6,6 @@ use std::fmt;
 use onload_core::class::Class;
 use onload_core::lease::Listed;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Health, Offer};
 
 use super::family::{Family, Kind, count};
@@ -21,7 +20,6 @@ type Counts = BTreeMap<(Class, &'static str), usize>;
 
 pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
     let mut counts = Counts::new();
-    let mut held: BTreeMap<Class, usize> = BTreeMap::new();
     let mut reasons = Vec::new();
     for offer in offers {
         for health in ["healthy", "unhealthy"] {
@@ -40,9 +38,10 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
             }
         };
         *counts.entry((offer.class, health)).or_default() += 1;
-        *held.entry(offer.class).or_default() += usize::from(!offer.leases.is_empty());
     }
     reasons.truncate(MOST_REASONS);
+    let held = offers.iter();
+    let held = held.map(|offer| (offer.class, usize::from(!offer.leases.is_empty())));
     let counts = counts.into_iter().map(|((class, health), number)| {
         let labels = vec![("class", class.to_string()), ("health", health.to_owned())];
         (labels, count(number))
@@ -69,14 +68,11 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
 }
 
 pub(super) fn drained(offers: &[Offer]) -> Family {
-    let mut drained: BTreeMap<Class, usize> = BTreeMap::new();
-    for offer in offers {
-        *drained.entry(offer.class).or_default() += usize::from(offer.is_drained);
-    }
+    let offers = offers.iter();
     by_class(
         "devices_drained",
         "Devices that are drained, so that no container gets them any more",
-        drained,
+        offers.map(|offer| (offer.class, usize::from(offer.is_drained))),
     )
 }
 
@@ -100,48 +96,45 @@ pub(super) fn drained_since(inventory: &Inventory) -> Family {
 }
 
 pub(super) fn leases(leases: &[Listed]) -> Family {
-    let mut counts: BTreeMap<Class, usize> = BTreeMap::new();
-    for lease in leases.iter().filter(|lease| !lease.is_over) {
-        *counts.entry(lease.device.class).or_default() += 1;
-    }
-    by_class("leases", "Leases of containers that live", counts)
+    let live = leases.iter().filter(|lease| !lease.is_over);
+    let classes = live.map(|lease| (lease.device.class, 1));
+    by_class("leases", "Leases of containers that live", classes)
 }
 
 /// The containers that were made with a device, by class: a lease is nothing that every class has.
 pub(super) fn containers(grantees: &[Grantee]) -> Family {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for grantee in grantees {
+    let classes = grantees.iter().flat_map(|grantee| {
         let devices = grantee.devices.iter();
         let classes = devices.filter_map(|device| Some(device.split_once('=')?.0));
-        for class in classes.collect::<BTreeSet<_>>() {
-            *counts.entry(class).or_default() += 1;
-        }
-    }
+        classes.collect::<BTreeSet<&str>>()
+    });
     by_class(
         "containers",
         "Containers that were made with a device, as the configurations of root's engines say",
-        counts,
+        classes.map(|class| (class, 1)),
     )
 }
 
 pub(super) fn not_offered(inventory: &Inventory) -> Family {
-    let mut counts: BTreeMap<Subject, usize> = BTreeMap::new();
-    for entry in &inventory.not_offered {
-        *counts.entry(entry.kind).or_default() += 1;
-    }
+    let entries = inventory.not_offered.iter();
     by_class(
         "not_offered",
         "What was seen and is not offered; onload-ctk discover --explain says why",
-        counts,
+        entries.map(|entry| (entry.kind, 1)),
     )
 }
 
-pub(super) fn by_class<C: fmt::Display>(
+/// The sum of each class.
+pub(super) fn by_class<C: fmt::Display + Ord>(
     name: &'static str,
     help: &'static str,
-    counts: impl IntoIterator<Item = (C, usize)>,
+    numbers: impl Iterator<Item = (C, usize)>,
 ) -> Family {
-    let counts = counts.into_iter();
-    let counts = counts.map(|(class, number)| (vec![("class", class.to_string())], count(number)));
-    Family::new(name, help, Kind::Count, counts)
+    let mut sums: BTreeMap<C, usize> = BTreeMap::new();
+    for (class, number) in numbers {
+        *sums.entry(class).or_default() += number;
+    }
+    let sums = sums.into_iter();
+    let sums = sums.map(|(class, sum)| (vec![("class", class.to_string())], count(sum)));
+    Family::new(name, help, Kind::Count, sums)
 }
