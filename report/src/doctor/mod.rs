@@ -30,7 +30,7 @@ pub use check::{Check, Family, Finding, Remedy, Verdict};
 pub use examined::Examined;
 use examined::Findings;
 
-/// The check that names engines which nobody uses, too.
+/// The check that engines are looked for in, which names those that nobody uses, too.
 const ENGINE: &str = "engine";
 
 type OfHost = fn(&Examined<'_>) -> Findings;
@@ -74,9 +74,8 @@ const OF_HOST: &[(Family, &str, OfHost)] = &[
 
 type OfEngines = fn(&Examined<'_>, &[Engine]) -> Findings;
 
-/// Those of [`Family::Engines`], which are looked for once.
+/// The others of [`Family::Engines`].
 const OF_ENGINES: &[(&str, OfEngines)] = &[
-    (ENGINE, engines::installed),
     ("engine-version", engines::versions),
     ("engine-cdi", engines::cdi),
     ("engine-spec-dirs", engines::spec_dirs),
@@ -91,7 +90,8 @@ const OF_ENGINES: &[(&str, OfEngines)] = &[
 
 pub fn names() -> impl Iterator<Item = &'static str> {
     let of_host = OF_HOST.iter().map(|(_, name, _)| *name);
-    of_host.chain(OF_ENGINES.iter().map(|(name, _)| *name))
+    let of_engines = OF_ENGINES.iter().map(|(name, _)| *name);
+    of_host.chain([ENGINE]).chain(of_engines)
 }
 
 pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
@@ -110,18 +110,22 @@ pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> 
     }
     // Programs are asked for their versions, which takes its time.
     begin(ENGINE);
-    let engines = engines::engines(examined);
-    let all = engines.as_deref().unwrap_or_default();
-    let used = all.iter().filter(|engine| engine.is_used);
-    let used: Vec<Engine> = used.cloned().collect();
+    let mut engines = engines::engines(examined);
+    let of_engines = |look: OfEngines, engines: &Result<Vec<Engine>, HostError>| match engines {
+        Ok(engines) => look(examined, engines),
+        Err(error) => Ok(vec![not_read(error)]),
+    };
+    add(
+        Family::Engines,
+        ENGINE,
+        of_engines(engines::installed, &engines),
+    );
+    if let Ok(engines) = &mut engines {
+        engines.retain(|engine| engine.is_used);
+    }
     for (name, look) in OF_ENGINES {
         begin(name);
-        let found = match &engines {
-            Ok(all) if *name == ENGINE => look(examined, all),
-            Ok(_) => look(examined, &used),
-            Err(error) => Ok(vec![not_read(error)]),
-        };
-        add(Family::Engines, name, found);
+        add(Family::Engines, name, of_engines(*look, &engines));
     }
     checks
 }

@@ -4,7 +4,7 @@ use onload_engines::kind::Kind;
 use onload_engines::settings::{CONTAINERD_2, Runtimes, Settings};
 use onload_engines::version::Version;
 
-use super::found::Engine;
+use super::found::{Engine, each};
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
@@ -15,13 +15,9 @@ const BUILT_IN: &str = "runc";
 const MERGING: Version = Version(2, 0, 0);
 
 pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let mut findings = Vec::new();
-    for engine in engines.iter().filter(|e| e.kind == Kind::Containerd) {
-        let Ok(settings) = &engine.settings else {
-            continue;
-        };
-        if settings.is_off {
-            continue;
+    each(engines, |engine, settings| {
+        if engine.kind != Kind::Containerd || settings.is_off {
+            return Ok(None);
         }
         let (name, names) = default(engine, settings);
         let is_there = names.contains(&name);
@@ -35,10 +31,8 @@ pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) ->
             }
             _ => Finding::pass(format!("the default runtime {name:?} is registered")),
         };
-        let finding = settings.files.iter().fold(finding, Finding::at);
-        findings.push(finding.at(&engine.program).of(engine.kind.name()));
-    }
-    Ok(findings)
+        Ok(Some(finding.at(&engine.program)))
+    })
 }
 
 /// The default runtime, and the names that are registered. containerd 2 merges files and what it has by itself;

@@ -10,7 +10,8 @@ use onload_engines::version::Version;
 use onload_host::host::HostError;
 
 use super::daemon;
-use crate::doctor::examined::Examined;
+use crate::doctor::check::Finding;
+use crate::doctor::examined::{Examined, Findings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Engine {
@@ -36,4 +37,22 @@ pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError>
         }
     }
     Ok(engines)
+}
+
+/// What a check says of each engine whose files are understood, after a look at these.
+pub(super) fn each(
+    engines: &[Engine],
+    look: impl Fn(&Engine, &Settings) -> Result<Option<Finding>, HostError>,
+) -> Findings {
+    let findings = engines.iter().filter_map(|engine| {
+        let settings = engine.settings.as_ref().ok()?;
+        let found = look(engine, settings).transpose()?;
+        Some(found.map(|mut finding| {
+            finding
+                .looked_at
+                .splice(..0, settings.files.iter().cloned());
+            finding.of(engine.kind.name())
+        }))
+    });
+    findings.collect()
 }

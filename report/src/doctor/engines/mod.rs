@@ -21,6 +21,7 @@ use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
 use super::examined::{Examined, Findings};
 pub(super) use default_runtime::default_runtime;
+use found::each;
 pub(super) use found::{Engine, engines};
 pub(super) use hooks::hooks;
 pub(super) use nri::plugin;
@@ -83,25 +84,15 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
 }
 
 pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let mut findings = Vec::new();
     let mut kinds = engines.iter().map(|engine| engine.kind);
     let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
-    for engine in engines {
-        let Ok(settings) = &engine.settings else {
-            continue;
-        };
+    each(engines, |engine, settings| {
         // What knows no CDI cannot have it on, and has a check of its own.
         let too_old = engine
             .version
             .and_then(|version| engine.kind.too_old(version));
-        if too_old.is_some() {
-            continue;
-        }
-        let Some(is_on) = is_cdi_on(engine, settings) else {
-            continue;
-        };
-        let name = engine.kind.name();
-        let finding = match is_on {
+        let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
+        Ok(is_on.map(|is_on| match is_on {
             Some(true) => Finding::pass("CDI is on"),
             // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
             Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::pass(
@@ -115,11 +106,8 @@ pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
                 "whether CDI is on by default depends on its version, which is unknown",
                 Remedy::run(format!("{} --version", engine.program.display())),
             ),
-        };
-        let finding = settings.files.iter().fold(finding, Finding::at);
-        findings.push(finding.of(name));
-    }
-    Ok(findings)
+        }))
+    })
 }
 
 /// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
@@ -156,15 +144,16 @@ fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
 }
 
 pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let mut findings = Vec::new();
     let files = our_files(examined);
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut findings = Vec::new();
     for engine in engines {
         let newest = engine
             .version
             .and_then(|version| engine.kind.newest_cdi(version));
-        let (Some(newest), false) = (newest, files.is_empty()) else {
-            continue;
-        };
+        let Some(newest) = newest else { continue };
         let too_new = files.iter().filter(|(_, version)| *version > newest);
         let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
         let text = || {
@@ -221,12 +210,7 @@ fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
 /// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
 pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let is_there = examined.is_file(RUNTIME_PATH)?;
-    let mut findings = Vec::new();
-    for engine in engines {
-        let Ok(settings) = &engine.settings else {
-            continue;
-        };
-        let name = engine.kind.name();
+    each(engines, |engine, settings| {
         let finding = if settings.has_runtime && !is_there && engine.kind != Kind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
@@ -235,15 +219,14 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
             Finding::pass("the runtime \"onload\" is registered")
         } else if is_wrapper_wanted(examined, engine, engines)? {
             let text = "the runtime \"onload\" is not registered: annotations are ignored";
+            let name = engine.kind.name();
             let configure = format!("onload-ctk runtime configure --runtime {name}");
             Finding::warn(text, Remedy::run(configure))
         } else {
-            continue;
+            return Ok(None);
         };
-        let finding = settings.files.iter().fold(finding, Finding::at);
-        findings.push(finding.at(CONFIG_PATH).of(name));
-    }
-    Ok(findings)
+        Ok(Some(finding.at(CONFIG_PATH)))
+    })
 }
 
 fn is_wrapper_wanted(
@@ -270,13 +253,9 @@ fn is_wrapper_wanted(
 
 /// Whether daemons were started since their files changed: they read these once.
 pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let mut findings = Vec::new();
-    for engine in engines {
-        let Ok(settings) = &engine.settings else {
-            continue;
-        };
+    each(engines, |engine, settings| {
         let Some((started, service)) = daemon::started(examined, engine.kind)? else {
-            continue;
+            return Ok(None);
         };
         let mut newer = None;
         for file in &settings.files {
@@ -289,7 +268,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
             _ => None,
         };
-        let finding = match (newer, reload) {
+        Ok(Some(match (newer, reload) {
             (Some(file), None) => Finding::warn(
                 format!("{} changed after it was started", file.display()),
                 Remedy::run(format!("systemctl restart {service}")),
@@ -300,9 +279,6 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             ),
             (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
             (None, _) => Finding::pass("was started since its files changed"),
-        };
-        let finding = settings.files.iter().fold(finding, Finding::at);
-        findings.push(finding.of(engine.kind.name()));
-    }
-    Ok(findings)
+        }))
+    })
 }
