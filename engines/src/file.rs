@@ -97,14 +97,15 @@ pub struct Files {
     pub others: Vec<Other>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Action {
+    #[default]
     Keep,
     Write(String),
     Remove,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     pub file: Action,
     pub backup: Action,

@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_engines::engine::Engine;
-use onload_engines::file::Decision;
-use onload_engines::holders::Held;
 use onload_engines::installed::CdiOfEngine;
 use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::policy;
@@ -33,12 +31,6 @@ use crate::printer::{Printer, harmless};
 const CONFIG_DIR: &str = "/etc/onload-ctk";
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
-struct Work {
-    file: EngineFile,
-    held: Held,
-    decision: Decision,
-}
-
 pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::Result<Answer> {
     let host = watched_host(global)?;
     refuse(&host, global, args)?;
@@ -49,7 +41,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     };
     let files = setups(&host, args)?.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
-    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut files = files.collect::<anyhow::Result<Vec<_>>>()?;
     for file in files.iter().filter(|_| !args.remove) {
         file.look_for_engine(&host, args.dry_run, printer)?;
     }
@@ -61,11 +53,11 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     } else {
         lock(&host, args)?
     };
-    let work = files.into_iter();
-    let work = work.map(|file| decide(&host, args, file, printer));
-    let mut work = work.collect::<anyhow::Result<Vec<_>>>()?;
+    for file in &mut files {
+        file.decide(&host, args.remove, printer)?;
+    }
     let policy = PolicyFile::open(&host, global, args, printer)?;
-    for warning in work.iter().flat_map(|work| &work.decision.warnings) {
+    for warning in files.iter().flat_map(|file| &file.decision.warnings) {
         printer.warning(warning);
     }
     let cdi = cdi_of(&host, args);
@@ -85,63 +77,69 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         ));
     }
     if args.dry_run {
-        show(&work, policy.as_ref(), printer)?;
+        show(&files, policy.as_ref(), printer)?;
     } else {
         if let Some(policy) = policy {
             policy.write(&host, printer)?;
         }
         // One that knows no CDI has none to turn on.
         let is_settled = cdi.is_on || cdi.too_old.is_some();
-        let changed = carry_out(&host, &mut work, is_settled, service.as_ref(), printer)?;
+        let changed = carry_out(&host, &mut files, is_settled, service.as_ref(), printer)?;
         if !changed && !args.remove && args.file.is_none() {
             let_it_read(global, args.runtime, service.as_ref(), printer)?;
         }
     }
-    Ok(answer(&work))
+    Ok(if files.iter().any(EngineFile::is_held) {
+        Answer::No
+    } else {
+        Answer::Yes
+    })
 }
 
-fn show(work: &[Work], policy: Option<&PolicyFile>, printer: &mut Printer) -> anyhow::Result<()> {
-    for work in work {
-        work.file.show(&work.decision, printer)?;
+fn show(
+    files: &[EngineFile],
+    policy: Option<&PolicyFile>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    for file in files {
+        file.show(printer)?;
     }
     if let Some(policy) = policy {
         policy.show(printer)?;
     }
-    for work in work.iter().filter(|work| work.held.is_held()) {
-        printer.warning(work.file.what_stays(&work.held));
+    for file in files.iter().filter(|file| file.is_held()) {
+        printer.warning(file.what_stays());
     }
     Ok(())
 }
 
 fn carry_out(
     host: &Host,
-    work: &mut [Work],
+    files: &mut [EngineFile],
     has_cdi: bool,
     service: Option<&Service>,
     printer: &mut Printer,
 ) -> anyhow::Result<bool> {
-    let needs_restart = |work: &Work| work.file.needs_restart(&work.decision, has_cdi);
-    let how = if work.iter().any(needs_restart) {
+    let how = if files.iter().any(|file| file.needs_restart(has_cdi)) {
         Reread::Restart
     } else {
         Reread::Reload
     };
     let mut changed = None;
-    for work in work.iter_mut() {
-        if work.file.carry_out(host, &work.decision, printer)? {
-            changed = Some(work.file.setup.clone());
+    for file in files.iter_mut() {
+        if file.carry_out(host, printer)? {
+            changed = Some(file.setup.clone());
         }
     }
     if let Some(setup) = &changed {
         match service {
-            Some(service) => reread(service, how, work, printer)?,
+            Some(service) => reread(service, how, files, printer)?,
             None => say_how(setup, how, printer),
         }
     }
-    for work in work.iter().filter(|work| work.held.is_held()) {
+    for file in files.iter().filter(|file| file.is_held()) {
         // A name may be any user's, of a container of their own podman.
-        let stays = work.file.what_stays(&work.held);
-        printer.print(format_args!("{}\n", harmless(stays)))?;
+        printer.print(format_args!("{}\n", harmless(file.what_stays())))?;
     }
     Ok(changed.is_some())
 }
@@ -171,14 +169,6 @@ fn let_it_read(
         Reread::Restart
     };
     reread(service, how, &[], printer)
-}
-
-fn answer(work: &[Work]) -> Answer {
-    if work.iter().any(|work| work.held.is_held()) {
-        Answer::No
-    } else {
-        Answer::Yes
-    }
 }
 
 fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> {
@@ -257,30 +247,6 @@ fn lock(host: &Host, args: &Configure) -> anyhow::Result<Option<Lock>> {
         config_file::lock_as_user(host)?
     } else {
         Some(config_file::lock(host)?)
-    })
-}
-
-fn decide(
-    host: &Host,
-    args: &Configure,
-    mut file: EngineFile,
-    printer: &mut Printer,
-) -> anyhow::Result<Work> {
-    file.read(host, args.remove, printer)?;
-    if args.remove {
-        let held = file.held(host)?;
-        let decision = file.remove(&held)?;
-        return Ok(Work {
-            file,
-            held,
-            decision,
-        });
-    }
-    let decision = file.configure()?;
-    Ok(Work {
-        held: Held::By(Vec::new()),
-        file,
-        decision,
     })
 }
 
@@ -421,7 +387,7 @@ fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
 fn reread(
     service: &Service,
     how: Reread,
-    work: &[Work],
+    files: &[EngineFile],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let name = service.name;
@@ -435,8 +401,8 @@ fn reread(
         printer.note(format_args!("{}ed {name}", how.word()));
         return Ok(());
     };
-    for work in work.iter().rev() {
-        work.file.put_back()?;
+    for file in files.iter().rev() {
+        file.put_back()?;
     }
     let again = match service.reread_again(how)? {
         None => format!("it was {}ed with them", how.word()),

@@ -23,6 +23,8 @@ pub(super) struct EngineFile {
     directory: Option<ConfigDir>,
     file: Option<ConfigFile>,
     files: Files,
+    pub(super) decision: Decision,
+    held: Held,
 }
 
 impl EngineFile {
@@ -44,6 +46,8 @@ impl EngineFile {
             is_named,
             file: None,
             files: Files::default(),
+            decision: Decision::default(),
+            held: Held::By(Vec::new()),
         })
     }
 
@@ -59,12 +63,7 @@ impl EngineFile {
         backup_name(&self.setup.file)
     }
 
-    pub(super) fn read(
-        &mut self,
-        host: &Host,
-        is_removed: bool,
-        printer: &mut Printer,
-    ) -> anyhow::Result<()> {
+    fn read(&mut self, host: &Host, is_removed: bool, printer: &mut Printer) -> anyhow::Result<()> {
         if let Some(directory) = &self.directory {
             self.file = directory.read(self.name())?;
             if self.file.is_some() {
@@ -120,7 +119,34 @@ impl EngineFile {
         Ok(())
     }
 
-    pub(super) fn held(&self, host: &Host) -> anyhow::Result<Held> {
+    /// What is to be done with it; nothing is done yet.
+    pub(super) fn decide(
+        &mut self,
+        host: &Host,
+        is_removed: bool,
+        printer: &mut Printer,
+    ) -> anyhow::Result<()> {
+        self.read(host, is_removed, printer)?;
+        let decision = if is_removed {
+            self.held = self.look_for_holders(host)?;
+            let keep = if self.is_held() {
+                Keep::Runtime
+            } else {
+                Keep::Nothing
+            };
+            self.setup.remove(&self.files, keep)
+        } else {
+            self.setup.configure(&self.files)
+        };
+        self.decision = decision.with_context(|| self.what())?;
+        Ok(())
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_held()
+    }
+
+    fn look_for_holders(&self, host: &Host) -> anyhow::Result<Held> {
         let now = self.files.now.as_deref();
         if !self.setup.registers(now).with_context(|| self.what())? {
             return Ok(Held::By(Vec::new()));
@@ -134,8 +160,9 @@ impl EngineFile {
         })
     }
 
-    pub(super) fn what_stays(&self, held: &Held) -> String {
-        let (name, path) = (self.setup.engine.name(), self.shown.display());
+    pub(super) fn what_stays(&self) -> String {
+        let (held, name) = (&self.held, self.setup.engine.name());
+        let path = self.shown.display();
         let file = if self.is_named {
             format!(" --file {}", self.setup.file.display())
         } else {
@@ -146,50 +173,37 @@ impl EngineFile {
         )
     }
 
-    pub(super) fn configure(&self) -> anyhow::Result<Decision> {
-        let decision = self.setup.configure(&self.files);
-        decision.with_context(|| self.what())
-    }
-
-    pub(super) fn remove(&self, held: &Held) -> anyhow::Result<Decision> {
-        let keep = if held.is_held() {
-            Keep::Runtime
-        } else {
-            Keep::Nothing
-        };
-        let decision = self.setup.remove(&self.files, keep);
-        decision.with_context(|| self.what())
-    }
-
     fn what(&self) -> String {
         let (name, path) = (self.setup.engine.name(), self.shown.display());
         format!("configuring {name}, whose {path} is left as it is")
     }
 
-    pub(super) fn show(&self, decision: &Decision, printer: &mut Printer) -> anyhow::Result<()> {
-        let now = self.files.now.as_deref();
-        let new = match &decision.file {
-            Action::Keep => {
-                printer.note(nothing_to_change(&self.shown));
-                return Ok(());
-            }
-            Action::Write(text) => Some(text.as_str()),
-            Action::Remove => None,
-        };
+    pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
+        if self.decision.file == Action::Keep {
+            printer.note(nothing_to_change(&self.shown));
+            return Ok(());
+        }
+        let (now, new) = self.change();
         Ok(print_diff(&self.shown, now, new, printer)?)
     }
 
+    /// Its text as it is, and as it is to be.
+    fn change(&self) -> (Option<&str>, Option<&str>) {
+        let now = self.files.now.as_deref();
+        match &self.decision.file {
+            Action::Keep => (now, now),
+            Action::Write(text) => (now, Some(text)),
+            Action::Remove => (now, None),
+        }
+    }
+
     /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
-    pub(super) fn carry_out(
-        &mut self,
-        host: &Host,
-        decision: &Decision,
-        printer: &mut Printer,
-    ) -> anyhow::Result<bool> {
-        let changes = decision.file != Action::Keep;
-        if changes || decision.backup != Action::Keep {
+    pub(super) fn carry_out(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
+        let changes = self.decision.file != Action::Keep;
+        if changes || self.decision.backup != Action::Keep {
             self.make_directory(host)?;
         }
+        let decision = &self.decision;
         if let Some(directory) = &self.directory {
             let backup = self.backup_name();
             if let Action::Write(text) = &decision.backup {
@@ -213,13 +227,8 @@ impl EngineFile {
         Ok(changes)
     }
 
-    pub(super) fn needs_restart(&self, decision: &Decision, has_cdi: bool) -> bool {
-        let now = self.files.now.as_deref();
-        let new = match &decision.file {
-            Action::Keep => now,
-            Action::Write(text) => Some(text.as_str()),
-            Action::Remove => None,
-        };
+    pub(super) fn needs_restart(&self, has_cdi: bool) -> bool {
+        let (now, new) = self.change();
         self.setup.needs_restart(now, new, has_cdi)
     }
 
@@ -325,9 +334,8 @@ mod tests {
             let host = Host::open(root.path()).unwrap();
             let mut printer = Printer::new(ColorChoice::Never, true, false);
             let mut file = EngineFile::open(&host, Setup::usual(engine), false).unwrap();
-            file.read(&host, false, &mut printer).unwrap();
-            let decision = file.configure().unwrap();
-            assert!(file.carry_out(&host, &decision, &mut printer).unwrap());
+            file.decide(&host, false, &mut printer).unwrap();
+            assert!(file.carry_out(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
             file.put_back().unwrap();
             assert_eq!(fs::read_to_string(&path).ok().as_deref(), was, "{engine:?}");
