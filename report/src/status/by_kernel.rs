@@ -13,11 +13,13 @@ use super::kernel_log::{Failure, failures};
 use super::looked::Looked;
 use super::names::OciConfig;
 use super::patience::{PATIENCE, patiently};
-use super::process::{self, Budget, Preload, Process, boot_time};
-use super::sockets::of_kernel;
+use super::process::{Budget, Preload, Process, boot_time, directory};
 
 const MOST: usize = 8;
 const SHOWN: usize = 64;
+const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
+/// The column of a socket's inode (proc_pid_net(5)).
+const INODE: usize = 9;
 
 pub(super) struct ByKernelReader<'l> {
     looked: Looked<'l>,
@@ -118,7 +120,7 @@ impl<'l> ByKernelReader<'l> {
             return cause;
         }
         let host = self.looked.host;
-        let file = host.link(&process::directory(process.pid).join("exe"));
+        let file = host.link(&directory(process.pid).join("exe"));
         let file = file.ok().flatten();
         let file = file.as_deref().and_then(Path::file_name);
         let file = file.map(|name| name.to_string_lossy());
@@ -165,4 +167,25 @@ fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
         }
     }
     None
+}
+
+/// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be read. Those
+/// that Onload has taken over are in no table under a descriptor of the program.
+fn of_kernel(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
+    let mut found = BTreeSet::new();
+    for table in TABLES {
+        let wanted = |line: &[u8]| inode(line).is_some_and(|inode| inodes.contains(&inode));
+        let path = directory(pid).join("net").join(table);
+        // A kernel without IPv6 has no tables of it.
+        let lines = host.lines(&path, &wanted).ok()?.unwrap_or_default();
+        found.extend(lines.split(|byte| *byte == b'\n').filter_map(inode));
+    }
+    Some(found)
+}
+
+fn inode(line: &[u8]) -> Option<u64> {
+    let mut words = line
+        .split(|byte| *byte == b' ')
+        .filter(|word| !word.is_empty());
+    std::str::from_utf8(words.nth(INODE)?).ok()?.parse().ok()
 }

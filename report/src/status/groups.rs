@@ -1,15 +1,16 @@
 //! Which processes are of one container.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::lease::{Holder, Lease, Listed};
+use onload_host::bundles;
 use onload_host::host::{Host, HostError};
 
 use super::cgroup::{self, Engine};
 use super::process;
-use super::tasks::Tasks;
 
 #[derive(Clone, Debug)]
 pub(super) struct Group {
@@ -24,6 +25,31 @@ impl Group {
     /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
     pub(super) fn is_of_root(&self) -> bool {
         self.is_named && self.user.is_none()
+    }
+}
+
+/// The tasks of containerd, of which people choose the ids where no cluster does (`ctr run`).
+struct Tasks<'h> {
+    host: &'h Host,
+    /// One for each namespace, which it is called after.
+    directories: Vec<PathBuf>,
+}
+
+impl<'h> Tasks<'h> {
+    fn of(host: &'h Host) -> Self {
+        // What cannot be read is not known.
+        let list = |path: &Path| bundles::list(host, path).unwrap_or_default();
+        Tasks {
+            host,
+            directories: bundles::of_containerd(list),
+        }
+    }
+
+    /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
+    fn has(&self, namespace: &str, id: &str) -> bool {
+        let directories = self.directories.iter();
+        let mut own = directories.filter(|one| one.file_name() == Some(OsStr::new(namespace)));
+        own.any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
     }
 }
 

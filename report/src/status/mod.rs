@@ -18,9 +18,7 @@ mod onload;
 mod patience;
 mod process;
 mod rdma;
-mod sockets;
 mod state;
-mod tasks;
 mod verdict;
 
 #[cfg(test)]
