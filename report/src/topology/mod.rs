@@ -8,13 +8,11 @@ mod groups;
 mod layout;
 mod matrix;
 mod model;
-mod near;
 mod node_facts;
 mod pairs;
 mod panel;
 mod places;
 mod read;
-mod seen;
 mod svg;
 #[cfg(test)]
 mod tests;
@@ -27,7 +25,7 @@ pub use model::{
     Bridge, Bus, Device, Function, Gpu, Interface, Memory, Nearest, NumaNode, Pages, Root, State,
     Topology,
 };
+pub use places::Seen;
 pub use read::read;
-pub use seen::Seen;
 pub use svg::svg;
 pub use text::{Kind, Line, lines};

@@ -9,13 +9,26 @@ use onload_core::pool::ANY;
 use onload_host::devices::inventory::Inventory;
 use onload_host::devices::near::Near;
 use onload_host::devices::{Device as Offered, Health};
+use onload_host::discover::gpu::Distance;
 use onload_host::discover::not_offered::Subject;
 use onload_host::discover::pci::PciFunction;
+use onload_host::host::Host;
+use onload_host::pools::Pools;
 use onload_sys::pci::PciAddress;
 
-use super::model::{Device, Function, Interface, State};
-use super::near;
-use super::seen::Seen;
+use super::model::{Device, Function, Gpu, Interface, Nearest, State};
+use crate::status::Grantee;
+
+/// What a topology is made of, before it is put together.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'s> {
+    pub host: &'s Host,
+    pub inventory: &'s Inventory,
+    pub pools: &'s Pools,
+    /// Its leases; none where they are not known, as to everybody but root.
+    pub leases: Option<&'s [Listed]>,
+    pub grantees: &'s [Grantee],
+}
 
 pub(super) struct Places<'s> {
     inventory: &'s Inventory,
@@ -141,7 +154,7 @@ impl<'s> Places<'s> {
             driver: function.driver.clone(),
             link: None,
             index: self.indexes.get(&address).copied(),
-            gpu: near::gpu(&self.near, address),
+            gpu: gpu(&self.near, address),
             interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
             devices,
             virtual_functions: Vec::new(),
@@ -261,5 +274,44 @@ fn container(listed: &Listed) -> String {
     match &listed.lease {
         Ok(lease) => lease.container.to_string(),
         Err(_) => "an unknown container".to_owned(),
+    }
+}
+
+/// A GPU and the NICs that are nearest to it, as they are shown.
+fn gpu(near: &Near<'_>, address: PciAddress) -> Option<Gpu> {
+    let number = near.gpus.iter().position(|(gpu, _)| *gpu == address)?;
+    let (_, vendor) = near.gpus.get(number)?;
+    let given = near.given(address);
+    Some(Gpu {
+        number,
+        vendor,
+        nearest: nearest(near, address),
+        rdma_name: given.map(|given| given.name.clone()),
+        rdma: given.map(|given| given.rdma.clone()).unwrap_or_default(),
+    })
+}
+
+/// Among the NICs with RDMA where there are any: a GPU reaches no other by itself.
+fn nearest(near: &Near<'_>, gpu: PciAddress) -> Nearest {
+    let has_rdma = near.nics.iter().any(|nic| nic.is_rdma);
+    let candidates = near.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
+    let candidates: Vec<_> = candidates
+        .map(|nic| (near.distance(gpu, nic.address), nic))
+        .collect();
+    let least = candidates.iter().filter_map(|(at, _)| *at).min();
+    // A NIC at an unknown distance is below another root: it may be as near as any that is.
+    let is_open = candidates.iter().any(|(at, _)| at.is_none());
+    let Some(distance) = least.filter(|least| *least <= Distance::Phb || !is_open) else {
+        return Nearest {
+            distance: None,
+            nearest: Vec::new(),
+            reason: is_open.then(|| near.why_unknown().to_owned()),
+        };
+    };
+    let nearest = candidates.iter().filter(|(at, _)| *at == Some(distance));
+    Nearest {
+        distance: Some(distance),
+        nearest: nearest.map(|(_, nic)| nic.name.clone()).collect(),
+        reason: None,
     }
 }

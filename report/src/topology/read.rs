@@ -10,8 +10,7 @@ use onload_sys::pci::PciAddress;
 
 use super::model::{Bridge, Bus, Function, NumaNode, Root, Topology};
 use super::node_facts;
-use super::places::Places;
-use super::seen::Seen;
+use super::places::{Places, Seen};
 
 pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     let mut places = Places::of(&seen);
