@@ -17,11 +17,10 @@ use onload_report::doctor::Verdict;
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
-use super::doctor::examined;
-use super::engine_checks::{advised, of};
+use super::doctor::{advised, examined, of};
 use super::engine_file::EngineFile;
 use super::restart::{Reread, Service};
-use super::{nothing_to_change, print_diff, program_version, watched_host};
+use super::{nothing_to_change, print_diff, process, watched_host};
 use crate::cli::{Configure, Global};
 use crate::config_file::{self, ConfigDir, ConfigFile};
 use crate::exit::Answer;
@@ -234,8 +233,7 @@ fn cdi_of(host: &Host, args: &Configure) -> CdiOfEngine {
     if args.remove || args.file.is_some() {
         return CdiOfEngine::default();
     }
-    let is_running = host.is_running();
-    let version_of = |program: &Path| is_running.then(|| program_version::of(program))?;
+    let version_of = |program: &Path| process::version_of(host, program);
     // It decides what is advised, and no file.
     CdiOfEngine::of(host, args.runtime.kind(), &version_of).unwrap_or_default()
 }

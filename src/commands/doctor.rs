@@ -10,7 +10,7 @@ use onload_host::settings;
 use onload_report::doctor::{Check, Examined, Family, Verdict, examine};
 use serde_json::json;
 
-use super::{program_version, spec_dirs, watched_host};
+use super::{process, spec_dirs, watched_host};
 use crate::cli::{Doctor, Global, Listing};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
@@ -49,8 +49,6 @@ pub(super) fn examined(
     printer.progress("looking at this host");
     let (inventory, pools) = survey(&host, &config);
     let specs = Registry::scan(&spec_dirs(&host, &[])?);
-    let is_running = host.is_running();
-    let version_of = |program: &Path| is_running.then(|| program_version::of(program))?;
     let examined = Examined {
         host: &host,
         config: &config,
@@ -58,13 +56,35 @@ pub(super) fn examined(
         inventory: &inventory,
         pools: &pools,
         specs: &specs,
-        version_of: &version_of,
+        version_of: &|program: &Path| process::version_of(&host, program),
     };
     let checks = examine(&examined, |name| {
         printer.progress(format_args!("checking {name}"));
     });
     printer.end_progress();
     Ok((inventory, checks))
+}
+
+/// The checks of a name, such as those of the engines one by one.
+pub(super) fn of<'c>(checks: &'c [Check], name: &'static str) -> impl Iterator<Item = &'c Check> {
+    checks.iter().filter(move |check| check.name == name)
+}
+
+/// What keeps containers of an engine from asking for devices.
+pub(super) fn obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
+    let names = ["engine-version", "engine-cdi", "engine-restarted"];
+    let all = names.into_iter().flat_map(|name| of(checks, name));
+    let mut own = all.filter(|check| check.finding.subject == engine.finding.subject);
+    own.find(|check| check.finding.verdict != Verdict::Pass)
+}
+
+/// What a check found, with the first thing to do.
+pub(super) fn advised(check: &Check) -> String {
+    let finding = &check.finding;
+    match finding.remedy.first() {
+        Some(remedy) => format!("{}; {remedy}", finding.finding),
+        None => finding.finding.clone(),
+    }
 }
 
 /// A failed check decides, then one whose result is unknown.

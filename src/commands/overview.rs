@@ -8,8 +8,7 @@ use onload_report::doctor::{Check, Remedy, Verdict};
 use onload_sys::text::{Listed, counted, shell_word};
 
 use super::advise;
-use super::doctor::examined;
-use super::engine_checks::{advised, obstacle, of};
+use super::doctor::{advised, examined, obstacle, of};
 use super::trial::Engine;
 use crate::cli::Global;
 use crate::exit::Answer;

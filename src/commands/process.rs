@@ -1,4 +1,4 @@
-//! The arguments of other processes. A process can keep them from being read: the kernel takes them
+//! What other programs say: their versions, and the arguments of processes. A process can keep them from being read: the kernel takes them
 //! from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file that
 //! is mapped there arrives only when its owner likes. The kernel waits for such a page without
 //! reacting to signals.
@@ -11,11 +11,16 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use onload_host::host::Host;
+use onload_sys::fs::trust::{Owners, Trusted};
+use rustix::process::geteuid;
 
 const CAT: &str = "/bin/cat";
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const NAME_LIMIT: u64 = 64;
 const LIMIT: u64 = 16 * 1024 * 1024;
+const VERSION_LIMIT: u64 = 4096;
+/// How long a program may take to print its version.
+const VERSION_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// The name comes from the kernel, and is read first. The owner is not checked: a container's process may be root's.
 pub(super) fn arguments_of(
@@ -57,6 +62,21 @@ pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<V
         );
     };
     answer.context("reading its answer")
+}
+
+/// What `PROGRAM --version` of the running host prints, without anything of our environment; none where it does not
+/// answer, or where somebody else than root and the caller could have put it there: it would be run with the caller's
+/// rights.
+pub(super) fn version_of(host: &Host, program: &Path) -> Option<String> {
+    let owners = Owners::of(&[0, geteuid().as_raw()]);
+    let trusted = Trusted::host(owners).ok().filter(|_| host.is_running())?;
+    trusted.check(program).ok()?;
+    let mut command = Command::new(program);
+    command.arg("--version").env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
+    let answer = answer(&mut child, VERSION_LIMIT, VERSION_PATIENCE)?.ok()?;
+    String::from_utf8(answer).ok()
 }
 
 /// What a program prints, as far as so many bytes of it; none where it does not end its answer in time.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onload_report::doctor::{Check, Verdict};
 
-use super::super::engine_checks::{obstacle, of};
+use super::super::doctor::{obstacle, of};
 use super::asked::Asked;
 use super::names::Names;
 pub(crate) use crate::cli::TryEngine as Engine;

@@ -19,8 +19,7 @@ use onload_report::doctor::{Check, Verdict};
 use onload_sys::text::shell_word;
 use rustix::process::geteuid;
 
-use super::doctor::examined;
-use super::engine_checks::{advised, of};
+use super::doctor::{advised, examined, of};
 use super::interrupt::Interrupt;
 use super::watched_host;
 use crate::cli::{Global, Try};
