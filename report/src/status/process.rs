@@ -48,12 +48,6 @@ pub(super) struct Process {
     pub(super) mounts: Option<PathBuf>,
 }
 
-#[derive(Debug, Default)]
-struct Open {
-    ours: Vec<String>,
-    sockets: Vec<u64>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preload {
     No,
@@ -157,7 +151,9 @@ impl<'h> Reader<'h> {
     /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
     pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<Process> {
         let started = self.start_time(pid)?;
-        let process = self.look(pid, budget).ok()?;
+        let mut process = self.look(pid).ok()?;
+        self.maps(&mut process, budget).ok()?;
+        self.open(&mut process, budget).ok()?;
         (self.start_time(pid) == Some(started)).then_some(Process { started, ..process })
     }
 
@@ -170,17 +166,13 @@ impl<'h> Reader<'h> {
         (!is_zombie(&stat)).then(|| start_time(&stat)).flatten()
     }
 
-    fn look(&self, pid: u32, budget: &mut Budget) -> Result<Process, Ended> {
+    fn look(&self, pid: u32) -> Result<Process, Ended> {
         let directory = directory(pid);
         let small = |name: &str| seen(self.host.bytes(&directory.join(name), SMALL));
         let status = small("status")?.unwrap_or_default();
         let status = Status(String::from_utf8_lossy(&status));
         let limits = small("limits")?.unwrap_or_default();
         let auxiliary = small("auxv")?.unwrap_or_default();
-        let (preload, are_all_mapped) = self.preload(&directory, budget)?;
-        let (open, are_all_open) = self.open(&directory, budget)?;
-        let (ours, sockets) =
-            open.map_or((None, Vec::new()), |open| (Some(open.ours), open.sockets));
         let own_pid = status.words("NSpid").next_back();
         Ok(Process {
             pid,
@@ -188,10 +180,6 @@ impl<'h> Reader<'h> {
             name: status.field("Name").unwrap_or_default().to_owned(),
             is_init: own_pid == Some("1"),
             is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
-            preload,
-            open: ours,
-            sockets,
-            is_cut: !(are_all_mapped && are_all_open),
             memlock: if self.locks_any_amount(pid, &status) {
                 Some(Limit::Unlimited)
             } else {
@@ -212,24 +200,20 @@ impl<'h> Reader<'h> {
         has && own.is_some_and(|own| namespace(self.host, pid, "user").as_ref() == Some(own))
     }
 
-    fn preload(
-        &self,
-        directory: &Path,
-        budget: &mut Budget,
-    ) -> Result<(Option<Preload>, bool), Ended> {
+    fn maps(&self, process: &mut Process, budget: &mut Budget) -> Result<(), Ended> {
         if budget.mappings == 0 {
-            return Ok((Some(Preload::No), false));
+            (process.preload, process.is_cut) = (Some(Preload::No), true);
+            return Ok(());
         }
         let read = Cell::new(0);
         let wanted = |line: &[u8]| {
             read.set(read.get() + 1);
             is_library(line)
         };
-        let lines = seen(self.host.lines(&directory.join("maps"), &wanted))?;
+        let path = directory(process.pid).join("maps");
+        let lines = seen(self.host.lines(&path, &wanted))?;
         budget.mappings = budget.mappings.saturating_sub(read.get());
-        let Some(lines) = lines else {
-            return Ok((None, true));
-        };
+        let Some(lines) = lines else { return Ok(()) };
         let lines = || {
             let lines = lines.split(|byte| *byte == b'\n');
             lines.filter(|line| !line.is_empty())
@@ -238,7 +222,7 @@ impl<'h> Reader<'h> {
             let inodes = inode(line).zip(self.library);
             inodes.is_some_and(|(mapped, own)| mapped != own)
         };
-        let preload = if lines().any(|line| line.ends_with(DELETED)) {
+        process.preload = Some(if lines().any(|line| line.ends_with(DELETED)) {
             Preload::Replaced
         } else if lines().any(is_foreign) {
             Preload::Foreign
@@ -246,21 +230,23 @@ impl<'h> Reader<'h> {
             Preload::Yes
         } else {
             Preload::No
-        };
-        Ok((Some(preload), true))
+        });
+        Ok(())
     }
 
-    fn open(&self, directory: &Path, budget: &mut Budget) -> Result<(Option<Open>, bool), Ended> {
+    fn open(&self, process: &mut Process, budget: &mut Budget) -> Result<(), Ended> {
         if budget.descriptors == 0 {
-            return Ok((Some(Open::default()), false));
+            (process.open, process.is_cut) = (Some(Vec::new()), true);
+            return Ok(());
         }
-        let directory = directory.join("fd");
+        let directory = directory(process.pid).join("fd");
         let Some(listed) = seen(self.host.list(&directory).map(Some))? else {
-            return Ok((None, true));
+            return Ok(());
         };
         let most = budget.descriptors;
         budget.descriptors = most.saturating_sub(listed.names.len());
-        let mut open = Open::default();
+        process.is_cut |= listed.names.len() > most;
+        let mut ours = Vec::new();
         for name in listed.names.iter().take(most) {
             let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
                 continue;
@@ -272,11 +258,12 @@ impl<'h> Reader<'h> {
                 || target.starts_with("anon_inode:[vfio")
                 || is_onloads(target)
             {
-                open.ours.push(target.to_owned());
+                ours.push(target.to_owned());
             }
-            open.sockets.extend(socket(target));
+            process.sockets.extend(socket(target));
         }
-        Ok((Some(open), listed.names.len() <= most))
+        process.open = Some(ours);
+        Ok(())
     }
 }
 
