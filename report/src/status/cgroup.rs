@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     Docker,
@@ -11,6 +11,7 @@ pub enum Engine {
     Containerd,
     #[serde(rename = "cri-o")]
     Crio,
+    #[default]
     Unknown,
 }
 

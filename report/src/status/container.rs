@@ -7,7 +7,7 @@ use onload_host::host::Host;
 use onload_sys::elf::interpreter;
 
 use super::asks::Grant;
-use super::cgroup::Engine;
+use super::groups::Group;
 use super::inside::{self, Inside};
 use super::kernel_log;
 use super::looked::Guarded;
@@ -25,19 +25,15 @@ const TABLE: u64 = 1024 * 1024;
 const ENVIRONMENT: usize = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    pub(super) engine: Engine,
-    pub(super) id: String,
+    pub(super) group: Group,
     pub(super) name: Option<String>,
-    pub(super) user: Option<u32>,
     /// The first of its pid namespace comes first.
     pub(super) processes: Vec<Process>,
     pub(super) is_seen: bool,
     pub(super) is_stuck: bool,
     pub(super) within: Within,
-    /// Whether its cgroup names it. Sandboxes of programs have none of their own.
-    pub(super) is_named: bool,
     /// None where that is not known.
     pub(super) has_host_network: Option<bool>,
     /// Without the loopback; none where they are not known.
@@ -126,24 +122,10 @@ pub(super) enum Program {
 pub(super) enum Environment {
     Ours,
     /// LD_PRELOAD is there and does not name it.
-    Other {
-        is_nic: bool,
-    },
-    None {
-        is_nic: bool,
-    },
+    Other,
+    None,
     #[default]
     Unknown,
-}
-
-impl Environment {
-    pub(super) fn is_ours(self) -> bool {
-        match self {
-            Environment::Ours => true,
-            Environment::Other { is_nic } | Environment::None { is_nic } => is_nic,
-            Environment::Unknown => false,
-        }
-    }
 }
 
 /// Where a device of ours is in a container, and where the kernel says its number.
@@ -258,26 +240,30 @@ pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> 
 
 impl Environment {
     pub(super) fn of(variables: &[u8]) -> Environment {
-        let mut all = variables.split(|byte| *byte == 0);
-        let is_nic = all.any(|variable| {
-            let name = variable.strip_prefix(VARIABLE.as_bytes());
-            name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
-        });
         match variable(variables, "LD_PRELOAD") {
             Some(value) if memchr::memmem::find(value, b"libonload.so").is_some() => {
                 Environment::Ours
             }
-            Some(_) => Environment::Other { is_nic },
-            None => Environment::None { is_nic },
+            Some(_) => Environment::Other,
+            None => Environment::None,
         }
     }
+}
+
+/// Whether they name an interface that the library was given for.
+pub(super) fn name_nic(variables: &[u8]) -> bool {
+    let mut all = variables.split(|byte| *byte == 0);
+    all.any(|variable| {
+        let name = variable.strip_prefix(VARIABLE.as_bytes());
+        name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
+    })
 }
 
 impl Facts {
     pub(super) fn is_of_interest(&self) -> bool {
         let is_in_use = self.maps() || self.has_open("/dev/onload") || !self.leases.is_empty();
         // A sandbox of some program shows the host's /dev.
-        let is_container = self.is_named || self.within.has_own_devices;
+        let is_container = self.group.is_named || self.within.has_own_devices;
         is_in_use
             || self.has_open("/dev/infiniband")
             || self.has_open("/dev/vfio")

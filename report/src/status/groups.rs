@@ -12,11 +12,12 @@ use onload_host::host::{Host, HostError};
 use super::cgroup::{self, Engine};
 use super::process;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) engine: Engine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
+    /// Whether its cgroup names it, or a lease does. Sandboxes of programs have none of their own.
     pub(super) is_named: bool,
     pub(super) pids: Vec<u32>,
 }

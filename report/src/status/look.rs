@@ -87,24 +87,16 @@ impl<'l> Look<'l> {
         };
         let has_host_network = network.zip(self.own_network.as_ref());
         let mut facts = Facts {
-            engine: group.engine,
+            group,
             name,
-            id: group.id,
-            user: group.user,
-            is_named: group.is_named,
+            processes,
             is_seen: within.is_some(),
             is_stuck,
             within: within.unwrap_or_default(),
             has_host_network: has_host_network.map(|(its, own)| its == *own),
-            interfaces: None,
-            accelerated: Vec::new(),
-            by_kernel: Vec::new(),
-            start: Start::default(),
-            rdma: Libraries::default(),
             leases,
             grants,
-            unanswered: None,
-            processes,
+            ..Facts::default()
         };
         if !facts.is_of_interest() {
             facts.unanswered = config.and_then(|config| self.unanswered(&facts, &config));
@@ -153,12 +145,13 @@ impl<'l> Look<'l> {
     /// Why a container that has nothing of ours asks for something. What was given to a running container is in no
     /// configuration, and its directory is there.
     fn unanswered(&self, facts: &Facts, config: &OciConfig) -> Option<Verdict> {
-        let given = Path::new(RUN_DIR).join(&facts.id);
+        let Group { engine, id, .. } = &facts.group;
+        let given = Path::new(RUN_DIR).join(id);
         if !matches!(self.looked.host.entry(&given), Ok(None)) {
             return None;
         }
-        let labels = self.names.labels(facts.engine, &facts.id);
-        let runtime = self.names.runtime(facts.engine, &facts.id, config);
+        let labels = self.names.labels(*engine, id);
+        let runtime = self.names.runtime(*engine, id, config);
         unanswered(config, &labels, runtime.as_deref())
     }
 
@@ -241,8 +234,8 @@ impl<'l> Look<'l> {
         let look = move |host: &Host| rdma::judged(host, pid, path.as_deref(), &nodes);
         let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
         match judged.flatten().unwrap_or_default() {
-            misfit @ Libraries::Misfit(_) if facts.user.is_none() => {
-                let recorded = rdma::recorded(host, &facts.id, &facts.processes);
+            misfit @ Libraries::Misfit(_) if facts.group.user.is_none() => {
+                let recorded = rdma::recorded(host, &facts.group.id, &facts.processes);
                 recorded.unwrap_or(misfit)
             }
             judged => judged,
@@ -289,14 +282,13 @@ impl<'l> Look<'l> {
     fn start_of(&self, process: &Process) -> Start {
         let (host, guarded) = (self.looked.host, self.looked.guarded);
         let variables = container::variables(host, process.pid, guarded);
-        let environment = variables
-            .as_deref()
-            .map_or(Environment::Unknown, Environment::of);
+        let variables = variables.as_deref();
+        let environment = variables.map_or(Environment::Unknown, Environment::of);
         Start {
             program: container::program(host, process.pid, guarded),
             environment,
             is_secure: process.is_secure,
-            is_told: environment.is_ours(),
+            is_told: environment == Environment::Ours || variables.is_some_and(container::name_nic),
             ..Start::default()
         }
     }

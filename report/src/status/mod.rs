@@ -114,7 +114,7 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
         let (facts, missed) = look.facts(group, budget);
         unseen += missed;
         if let Some(facts) = facts {
-            containers.push(container(&facts, host_facts));
+            containers.push(container(facts, host_facts));
         }
     }
     containers.sort();
@@ -159,30 +159,23 @@ pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
     Ok(grantees)
 }
 
-fn container(facts: &Facts, host: HostFacts) -> Container {
+fn container(facts: Facts, host: HostFacts) -> Container {
+    let verdicts = decide(&facts, host);
+    let nodes = facts.within.nodes.into_iter();
+    let leases = facts.leases.iter();
+    let processes = facts.processes.into_iter();
     Container {
-        engine: facts.engine,
-        name: facts.name.clone(),
-        id: facts.id.clone(),
-        user: facts.user,
-        verdicts: decide(facts, host),
-        nodes: facts
-            .within
-            .nodes
-            .iter()
-            .map(|node| node.path.clone())
-            .collect(),
-        leases: facts
-            .leases
-            .iter()
+        engine: facts.group.engine,
+        name: facts.name,
+        id: facts.group.id,
+        user: facts.group.user,
+        verdicts,
+        nodes: nodes.map(|node| node.path).collect(),
+        leases: leases
             .map(|(class, name)| format!("{class}={name}"))
             .collect(),
-        devices: facts.grants.clone(),
-        processes: facts
-            .processes
-            .iter()
-            .map(|process| (process.pid, process.name.clone()))
-            .collect(),
+        devices: facts.grants,
+        processes: processes.map(|one| (one.pid, one.name)).collect(),
     }
 }
 

@@ -284,11 +284,11 @@ fn without_library(facts: &Facts) -> Verdict {
             "its program is linked with musl, and libonload.so needs glibc",
             "use an image with glibc",
         ),
-        (_, Environment::Other { .. }) => lost(
+        (_, Environment::Other) => lost(
             "LD_PRELOAD was set to something else by the user or the image",
             "leave LD_PRELOAD out, or set LD_PRELOAD=libonload.so",
         ),
-        (_, Environment::None { .. }) if !facts.start.has_preload_file => lost(
+        (_, Environment::None) if !facts.start.has_preload_file => lost(
             "LD_PRELOAD was taken out of its environment, or all of that was cleared",
             "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml",
         ),
