@@ -159,15 +159,12 @@ impl Canvas {
     }
 
     pub(super) fn note(&mut self, item: usize, note: &str) {
-        if let Some(item) = self.items.get_mut(item) {
-            item.note = Some(plain(note));
-        }
+        self.items[item].note = Some(plain(note));
     }
 
     pub(super) fn end(&mut self, item: usize, bottom: i32) {
-        if let Some(item) = self.items.get_mut(item) {
-            item.rect.height = bottom - item.rect.y;
-        }
+        let rect = &mut self.items[item].rect;
+        rect.height = bottom - rect.y;
     }
 
     /// As far as there is room; gives the place that it takes.

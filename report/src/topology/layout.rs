@@ -13,25 +13,21 @@ const GAP: i32 = 16;
 pub fn draw(topology: &Topology) -> Drawing {
     let mut canvas = Canvas::default();
     let top = heading(&mut canvas, topology) + GAP;
-    let count = topology.nodes.len();
-    let columns: usize = if count > 1 { 2 } else { 1 };
-    let width = match columns {
-        1 => WIDTH - 2 * MARGIN,
-        _ => (WIDTH - 2 * MARGIN - GAP) / 2,
+    let (whole, half) = (WIDTH - 2 * MARGIN, (WIDTH - 2 * MARGIN - GAP) / 2);
+    // The left end of each column, and how far it is filled.
+    let (mut columns, width) = match topology.nodes.len() {
+        ..2 => (vec![(MARGIN, top)], whole),
+        _ => (vec![(MARGIN, top), (MARGIN + half + GAP, top)], half),
     };
-    let mut ends = vec![top; columns];
     for node in &topology.nodes {
         let (panel, height) = panel::place(node, width);
         // The shorter column, and of two that are alike the left one.
-        let column = ends.iter().enumerate().min_by_key(|(_, end)| **end);
-        let column = column.map_or(0, |(column, _)| column);
-        let x = i32::try_from(column).unwrap_or(0) * (width + GAP) + MARGIN;
-        if let Some(end) = ends.get_mut(column) {
-            canvas.append(panel, (x, *end));
+        if let Some((x, end)) = columns.iter_mut().min_by_key(|(_, end)| *end) {
+            canvas.append(panel, (*x, *end));
             *end += height + GAP;
         }
     }
-    let end = ends.into_iter().max().unwrap_or(top);
+    let end = columns.into_iter().map(|(_, end)| end).max().unwrap_or(top);
     Drawing {
         width: WIDTH,
         height: end - GAP + MARGIN,

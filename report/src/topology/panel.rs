@@ -55,12 +55,12 @@ fn placed(node: &NumaNode, width: i32, beside: i32) -> Inside {
     }
     for root in &node.roots {
         inside.y += GAP;
-        inside.line(Style::Detail, &format!("PCIe root {}", root.name));
+        inside.line(&format!("PCIe root {}", root.name));
         inside.bus(&root.bus, PAD, 0);
     }
     inside.devices(&node.devices);
     if node.roots.is_empty() && node.devices.is_empty() {
-        inside.line(Style::Detail, NOTHING_HERE);
+        inside.line(NOTHING_HERE);
     }
     inside
 }
@@ -102,11 +102,11 @@ impl Inside {
         self.y = line.bottom() + GAP;
     }
 
-    fn line(&mut self, style: Style, text: &str) {
-        let room = self.right - PAD;
+    fn line(&mut self, text: &str) {
+        let (place, room) = ((PAD, self.y), self.right - PAD);
         let line = self
             .canvas
-            .text(Some(self.panel), (PAD, self.y), room, style, text);
+            .text(Some(self.panel), place, room, Style::Detail, text);
         self.y = line.bottom() + GAP;
     }
 
@@ -114,10 +114,7 @@ impl Inside {
         let Some(list) = &node.cpus else { return };
         let isolated = node.isolated_cpus.as_deref();
         let told = isolated.map(|isolated| format!(", isolated {isolated}"));
-        self.line(
-            Style::Detail,
-            &format!("CPUs {list}{}", told.unwrap_or_default()),
-        );
+        self.line(&format!("CPUs {list}{}", told.unwrap_or_default()));
         let cpus = cpu_list::parse(list).unwrap_or_default();
         if cpus.len() > MOST_CPUS {
             return;
@@ -180,9 +177,7 @@ impl Inside {
             let text = self
                 .canvas
                 .text(Some(pill), place, room, Style::Detail, &text);
-            if let Some(item) = self.canvas.items.get_mut(pill) {
-                item.rect.width = text.width + 12;
-            }
+            self.canvas.items[pill].rect.width = text.width + 12;
             self.y = text.bottom() + 2 + GAP;
             self.bus(&bridge.bus, left + indent, level + 1);
         }
@@ -213,7 +208,7 @@ impl Inside {
             return;
         }
         self.y += GAP;
-        self.line(Style::Detail, "not on PCI");
+        self.line("not on PCI");
         let labels = devices
             .iter()
             .map(|device| (device, format!("{} {}", device.class, device.name)));
