@@ -187,15 +187,6 @@ fn nothing_to_change(path: &Path) -> String {
     format!("nothing to change in {}", path.display())
 }
 
-/// So many of some names, and how many more there are.
-fn first_of(names: &[String], most: usize) -> String {
-    let shown = names.get(..most).unwrap_or(names).join(", ");
-    match names.len().saturating_sub(most) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
 fn joined(dirs: &[PathBuf]) -> String {
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     dirs.join(" and ")

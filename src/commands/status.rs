@@ -11,12 +11,14 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::survey;
-use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
+use onload_report::status::{
+    Container, Evidence, Looked, State, Status, first_of, network, status,
+};
 use onload_sys::text::counted;
 use rustix::process::geteuid;
 use serde_json::json;
 
-use super::{first_of, open_host_of_incident, process};
+use super::{open_host_of_incident, process};
 use crate::cli::{self, Global, Listing};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};

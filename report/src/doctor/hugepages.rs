@@ -9,6 +9,7 @@ use onload_sys::text::counted;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
+use crate::status::first_of;
 
 /// Pages of TCPDirect, in KiB (`MAP_HUGE_2MB`).
 const TCPDIRECT_KIB: u64 = 2048;
@@ -40,7 +41,8 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
     let findings = wanted.iter().map(|(node, devices)| {
         let node = *node;
         let pages = pages_on(examined, node);
-        let device = first_and_more(devices);
+        // One name stands for all: a host may have thousands.
+        let device = first_of(devices, 1);
         let finding = match pages {
             0 => {
                 let text = format!("node {node} has no huge pages of 2 MiB or more for {device}");
@@ -98,13 +100,4 @@ fn pages_on(examined: &Examined<'_>, node: u32) -> u64 {
     let nodes = large.flat_map(|size| &size.nodes);
     let here = nodes.filter(|pages| pages.node == node);
     here.map(|pages| pages.total).sum()
-}
-
-/// One name stands for all: a host may have thousands.
-fn first_and_more(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [only] => only.clone(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-    }
 }

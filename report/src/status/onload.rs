@@ -4,7 +4,7 @@
 use super::container::{ByKernel, Cause, Environment, Facts, NodeState, Program};
 use super::kernel_log::Error;
 use super::process::{Preload, Process};
-use super::state::{HostFacts, State, Verdict};
+use super::state::{HostFacts, State, Verdict, first_of};
 
 /// What most remedies end with, in a container that runs.
 pub const START_AGAIN: &str = "start it again";
@@ -67,14 +67,10 @@ fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
 }
 
 fn who(programs: &[&ByKernel]) -> String {
-    let shown = programs.iter().take(SHOWN);
-    let shown: Vec<String> = shown
-        .map(|one| format!("{} {}", one.pid, one.name))
-        .collect();
-    match programs.len().saturating_sub(SHOWN) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
+    let names = programs
+        .iter()
+        .map(|one| format!("{} {}", one.pid, one.name));
+    first_of(&names.collect::<Vec<_>>(), SHOWN)
 }
 
 fn accelerated(facts: &Facts) -> Verdict {

@@ -9,7 +9,7 @@ use super::container::{Facts, NodeState};
 use super::onload::{not_all, onload};
 use super::process::Limit;
 use super::rdma::Libraries;
-use super::state::{HostFacts, State, Verdict};
+use super::state::{HostFacts, State, Verdict, first_of};
 
 pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {
@@ -119,17 +119,13 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
 
 /// A function that it holds and does not use.
 fn vfio(facts: &Facts) -> Option<Verdict> {
-    let mut held = facts
-        .leases
-        .iter()
-        .filter(|(class, _)| class.is_iommu_group());
-    let (_, name) = held.next()?;
-    let more = held.count();
-    let more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
+    let leases = facts.leases.iter();
+    let held = leases.filter(|(class, _)| class.is_iommu_group());
+    let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
+    if held.is_empty() {
+        return None;
+    }
+    let names = first_of(&held, 1);
     let groups = facts
         .processes
         .iter()
@@ -139,7 +135,7 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
         group.is_some_and(|group| group != "vfio") || target.starts_with("anon_inode:[vfio")
     });
     if is_used {
-        let reason = format!("its programs use vfio {name}{more}");
+        let reason = format!("its programs use vfio {names}");
         return Some(Verdict::good(State::Ready, reason));
     }
     // Descriptors that are not ours to see may be among them.
@@ -147,12 +143,12 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
         return None;
     }
     if facts.is_cut() {
-        let what = format!("whether its programs use vfio {name}{more} is not known");
+        let what = format!("whether its programs use vfio {names} is not known");
         return Some(not_all(facts, &what));
     }
     Some(Verdict::bad(
         State::Unused,
-        format!("it holds vfio {name}{more}, and no program has a group open"),
+        format!("it holds vfio {names}, and no program has a group open"),
         "stop the container, or start the program that is to use it",
     ))
 }

@@ -6,6 +6,7 @@ use onload_core::class::Class;
 use onload_core::container_id;
 
 use super::model::{Function, State};
+use crate::status::first_of;
 use onload_sys::cpu_list;
 
 const NAMED: usize = 3;
@@ -44,12 +45,9 @@ impl Group {
 }
 
 pub(super) fn held_by(holders: &[String]) -> Option<String> {
-    let named = holders.iter().take(NAMED).map(|holder| short(holder));
-    let named: Vec<&str> = named.collect();
-    let more = holders.len() - named.len();
-    let more = (more > 0).then(|| format!(" and {more} more"));
-    let text = || format!("held by {}{}", named.join(", "), more.unwrap_or_default());
-    (!holders.is_empty()).then(text)
+    let names = holders.iter().map(|holder| short(holder).to_owned());
+    let names: Vec<String> = names.collect();
+    (!names.is_empty()).then(|| format!("held by {}", first_of(&names, NAMED)))
 }
 
 /// An id as people type it; a name stays.
