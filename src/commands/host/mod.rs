@@ -6,8 +6,7 @@ pub mod plan;
 use anyhow::{Result, anyhow};
 use onload_core::config::Config;
 use onload_core::host_settings::HostSettings;
-use onload_host::boot::{Absent, Kernel, Running, Step};
-use onload_host::host::Host;
+use onload_host::boot::Step;
 
 use crate::printer::Printer;
 
@@ -17,14 +16,6 @@ const NOTHING_WANTED: &str =
 
 fn wants_nothing(config: &Config) -> bool {
     config.sriov.is_empty() && config.host == HostSettings::default()
-}
-
-fn kernel(host: &Host) -> Box<dyn Kernel> {
-    if host.is_running() {
-        Box::new(Running::default())
-    } else {
-        Box::new(Absent)
-    }
 }
 
 fn line(step: &Step) -> String {

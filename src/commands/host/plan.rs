@@ -2,7 +2,7 @@
 
 use onload_host::boot;
 
-use super::{NOTHING, NOTHING_WANTED, all_or_error, kernel, wants_nothing};
+use super::{NOTHING, NOTHING_WANTED, all_or_error, wants_nothing};
 use crate::cli::{Global, HostPlan, Listing};
 use crate::commands::open_host;
 use crate::exit::Answer;
@@ -11,7 +11,11 @@ use crate::printer::Printer;
 
 pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
-    let plan = boot::plan(&host, kernel(&host).as_ref(), &config);
+    let plan = if host.is_running() {
+        boot::plan(&host, &boot::Running::default(), &config)
+    } else {
+        boot::plan(&host, &boot::Absent, &config)
+    };
     match args.format {
         Listing::Table if !plan.steps.is_empty() => {
             let rows = plan.steps.iter().map(|step| {
