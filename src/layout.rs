@@ -5,11 +5,12 @@ use comfy_table::{ContentArrangement, Table, presets};
 use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
-use crate::printer::{DIM, harmless};
+use crate::printer::{DIM, HEADING, harmless};
 
 /// Columns that a text needs beside others to be read with ease; with fewer it has lines of its own.
 const LEAST_TEXT: usize = 32;
 const WIDEST: usize = 56;
+const LABEL: usize = 11;
 const NO_BREAK: &str = "\u{a0}";
 const INDENT: &str = "  ";
 const FURTHER: &str = "    ";
@@ -29,6 +30,13 @@ pub(crate) fn paragraph(first: &str, rest: &str, text: &str, columns: Option<usi
     let room = columns.saturating_sub(display_width(rest));
     let lines = textwrap::fill(&held_together(text, room), options);
     format!("{}\n", lines.replace(NO_BREAK, " "))
+}
+
+/// A text behind a label, below which it goes on where it is too long for a line.
+pub(crate) fn labelled(label: &str, text: &str, columns: Option<usize>) -> String {
+    let gap = " ".repeat(LABEL.saturating_sub(label.len()));
+    let first = format!("{HEADING}{label}{HEADING:#}{gap}");
+    paragraph(&first, &" ".repeat(LABEL), text, columns)
 }
 
 /// A text whose quotations stay on one line each, with a mark behind them, as far as one has room: a

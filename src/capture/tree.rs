@@ -44,28 +44,27 @@ pub(crate) enum Entry {
     File { content: Vec<u8>, executable: bool },
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sources<'s> {
-    pub host: &'s Host,
-    pub seen: &'s BTreeMap<PathBuf, Seen>,
-    pub inventory: &'s Inventory,
-    pub config: Option<&'s str>,
-    pub masked: bool,
-}
-
-pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
+pub(crate) fn collect(
+    host: &Host,
+    seen: &BTreeMap<PathBuf, Seen>,
+    inventory: &Inventory,
+    config: Option<&str>,
+    is_masked: bool,
+) -> CapturedTree {
     let mut collector = Collector {
-        sources,
+        host,
+        inventory,
+        is_masked,
         links: BTreeMap::new(),
         tree: CapturedTree::default(),
     };
-    for (path, seen) in sources.seen {
+    for (path, seen) in seen {
         collector.add(path, seen);
     }
-    if let Some(config) = sources.config.and_then(filter::config) {
+    if let Some(config) = config.and_then(filter::config) {
         collector.put_content(Path::new(CONFIG_PATH), config.into_bytes());
     }
-    if sources.masked {
+    if is_masked {
         masked(&collector.tree)
     } else {
         collector.tree
@@ -73,7 +72,9 @@ pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
 }
 
 struct Collector<'s> {
-    sources: Sources<'s>,
+    host: &'s Host,
+    inventory: &'s Inventory,
+    is_masked: bool,
     /// The target of the link at a path without links above it, if it is one.
     links: BTreeMap<PathBuf, Option<PathBuf>>,
     tree: CapturedTree,
@@ -99,7 +100,7 @@ impl Collector<'_> {
             None => {}
         }
         if let Some(content) = &seen.content {
-            let kept = filter::content(path, content, self.sources.masked);
+            let kept = filter::content(path, content, self.is_masked);
             self.put_content(&place, kept);
         } else if seen.opened {
             self.put_stand_in(path, &place);
@@ -123,7 +124,7 @@ impl Collector<'_> {
         if self.walk(&child, false).is_none() {
             return;
         }
-        if let Ok(Some(EntryKind::Directory)) = self.sources.host.entry(&child) {
+        if let Ok(Some(EntryKind::Directory)) = self.host.entry(&child) {
             self.put(&child, Entry::Directory);
         }
     }
@@ -170,7 +171,7 @@ impl Collector<'_> {
         if let Some(known) = self.links.get(place) {
             return known.clone();
         }
-        let target = self.sources.host.link(place).ok().flatten();
+        let target = self.host.link(place).ok().flatten();
         self.links.insert(place.to_owned(), target.clone());
         target
     }
@@ -217,9 +218,9 @@ impl Collector<'_> {
         if self.tree.entries.get(place).is_some_and(filled) {
             return;
         }
-        let original = self.sources.host.bytes(path, LIBRARY_LIMIT).ok().flatten();
+        let original = self.host.bytes(path, LIBRARY_LIMIT).ok().flatten();
         let original = original.unwrap_or_default();
-        let onload = self.sources.inventory.onload.as_ref();
+        let onload = self.inventory.onload.as_ref();
         let driver = onload.and_then(|onload| onload.version.as_deref());
         let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());
         let marks: Vec<&str> = checksum.into_iter().chain([CONTROL_PLANE]).collect();

@@ -31,11 +31,11 @@ use super::generate::{find_directory, write_file};
 use super::pools::{Holders, Shown, print_pools};
 use super::reasons::groups;
 use super::{advise, open_host, require_nic};
-use crate::capture::tree::{Sources, collect};
+use crate::capture::tree::collect;
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
 use crate::exit::Answer;
-use crate::layout::{entry, paragraph, table};
+use crate::layout::{entry, labelled, paragraph, table};
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 
 pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::Result<Answer> {
@@ -64,11 +64,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         inventory.not_offered.extend(bundles);
     }
     printer.end_progress();
-    let holders = if pools.offered.is_empty() {
-        Holders::of(&[])
-    } else {
-        Holders::read(&host, printer)
-    };
+    let holders = Holders::read(&host, &pools.offered, printer);
     let shown = pools.offered.iter();
     let is_left_out = left_out.is_some();
     let shown = shown.map(|pool| Shown {
@@ -101,13 +97,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         }
         let seen = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
-        let tree = collect(Sources {
-            host: &host,
-            seen: &seen,
-            inventory: &inventory,
-            config: config.as_deref(),
-            masked: !args.no_mask,
-        });
+        let tree = collect(&host, &seen, &inventory, config.as_deref(), !args.no_mask);
         write_capture(path, &tree, args.no_mask, printer)?;
     }
     require_nic(&inventory, &config)?;
@@ -174,7 +164,7 @@ fn write_capture(
 
 /// What who asks for an interface has to give beside it.
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
-const LABEL: usize = 11;
+const BELOW: &str = "           ";
 
 /// The NUMA node, and a line of its table: class, name, PCI address, what else there is to know.
 type Row = (Option<u32>, [String; 4]);
@@ -207,7 +197,7 @@ fn print_tables(
 fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     match &inventory.onload {
         Some(onload) => print_onload(onload, printer)?,
-        None => print_product("Onload", "not installed", printer)?,
+        None => printer.print(labelled("Onload", "not installed", printer.columns()))?,
     }
     let tcpdirect = inventory.tcpdirect.as_ref().map(|tcpdirect| {
         let tools: Vec<&str> = tcpdirect
@@ -223,21 +213,8 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
         format!("{GOOD}offered{GOOD:#}; {tools}")
     });
     let tcpdirect = tcpdirect.unwrap_or_else(|| "not offered".to_owned());
-    print_product("TCPDirect", &tcpdirect, printer)
-}
-
-fn print_product(name: &str, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
-    let gap = " ".repeat(LABEL.saturating_sub(name.len()));
-    let first = format!("{HEADING}{name}{HEADING:#}{gap}");
-    print_labelled(&first, text, printer)
-}
-
-/// A text behind a label, below which it goes on where it is too long for a line.
-fn print_labelled(label: &str, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
-    let rest = " ".repeat(LABEL);
-    let text = paragraph(label, &rest, text, printer.columns());
-    printer.print(text)?;
-    Ok(())
+    let line = labelled("TCPDirect", &tcpdirect, printer.columns());
+    Ok(printer.print(line)?)
 }
 
 fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
@@ -245,7 +222,7 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
         None => format!("{GOOD}offered{GOOD:#}"),
         Some(reason) => format!("{WARNING}not offered{WARNING:#}: {}", harmless(reason)),
     };
-    print_product("Onload", &offered, printer)?;
+    printer.print(labelled("Onload", &offered, printer.columns()))?;
     let unknown = |text: &Option<String>| harmless(text.as_deref().unwrap_or("unknown"));
     let matches = match onload.library_matches {
         Some(true) => "built for this driver",
@@ -259,15 +236,20 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
         (None, Some(_)) => "without a version, as a build from git".to_owned(),
         (version, _) => unknown(version),
     };
-    print_labelled("  driver   ", &driver, printer)?;
+    let mut parts = vec![("  driver   ", driver)];
     if onload.installation.is_some() {
         let (version, glibc) = (unknown(&onload.library_version), glibc.unwrap_or_default());
         let library = format!("{version}, {matches}{glibc}");
-        print_labelled("  library  ", &library, printer)?;
         let tools: Vec<&str> = onload.tools.iter().map(|tool| tool.name.as_str()).collect();
         let profiles: Vec<&str> = onload.profiles.iter().map(|p| p.name.as_str()).collect();
-        print_labelled("  tools    ", &listed(&tools), printer)?;
-        print_labelled("  profiles ", &harmless(listed(&profiles)), printer)?;
+        parts.extend([
+            ("  library  ", library),
+            ("  tools    ", listed(&tools)),
+            ("  profiles ", harmless(listed(&profiles))),
+        ]);
+    }
+    for (label, text) in parts {
+        printer.print(paragraph(label, BELOW, &text, printer.columns()))?;
     }
     Ok(())
 }

@@ -19,11 +19,7 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
     let dirs = spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
     let pools = of_specs(&registry, printer);
-    let holders = if pools.is_empty() {
-        Holders::of(&[])
-    } else {
-        Holders::read(&host, printer)
-    };
+    let holders = Holders::read(&host, &pools, printer);
     let shown = pools.iter().map(|pool| {
         let name = format!("{}={}", pool.class.kind(), pool.name);
         (name, Shown::new(pool, &holders))

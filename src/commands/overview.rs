@@ -12,10 +12,9 @@ use super::doctor::{advised, examined, obstacle, of};
 use super::trial::Engine;
 use crate::cli::Global;
 use crate::exit::Answer;
-use crate::layout::{in_a_line, paragraph};
-use crate::printer::{HEADING, Printer};
+use crate::layout::{in_a_line, labelled};
+use crate::printer::Printer;
 
-const LABEL: usize = 11;
 /// A device of each stands for all others.
 const SHOWN: [Class; 6] = [
     Class::Nic,
@@ -36,10 +35,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
         ("next", next(&inventory, &checks)),
     ];
     for (label, text) in lines {
-        let gap = " ".repeat(LABEL - label.len());
-        let first = format!("{HEADING}{label}{HEADING:#}{gap}");
-        let text = in_a_line(&text);
-        let line = paragraph(&first, &" ".repeat(LABEL), &text, printer.columns());
+        let line = labelled(label, &in_a_line(&text), printer.columns());
         printer.print(line)?;
     }
     advise(&inventory, printer);

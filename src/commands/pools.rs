@@ -23,8 +23,11 @@ const NAMED: usize = 3;
 pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
 
 impl Holders {
-    /// The holders by the leases of a host. Where they cannot be read, the reason is printed.
-    pub(super) fn read(host: &Host, printer: &mut Printer) -> Holders {
+    /// The holders by the leases of a host, where there are pools. Where they cannot be read, the reason is printed.
+    pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> Holders {
+        if pools.is_empty() {
+            return Holders::of(&[]);
+        }
         match leases::list(host) {
             Ok(listed) => Holders::of(&listed),
             Err(error) => {
