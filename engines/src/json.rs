@@ -80,33 +80,22 @@ impl JsonText {
             self.text.replace_range(span, &rendered);
             return Ok(());
         }
-        let mut parent = self.root()?;
-        for (depth, key) in path.iter().enumerate() {
-            match parent.member(key) {
-                Some(member) => parent = object(&self.text, member.value.clone())?,
-                None => {
-                    let rest = path.get(depth + 1..).unwrap_or_default();
-                    let value = rest.iter().rev().fold(value.clone(), |value, key| {
-                        Value::Object([((*key).to_owned(), value)].into_iter().collect())
-                    });
-                    self.insert(&parent, &style, depth + 1, key, &value);
-                    break;
-                }
-            }
+        let (parent, rest) = self.parent(path)?;
+        if let Some((key, below)) = rest.split_first() {
+            let value = below.iter().rev().fold(value.clone(), |value, key| {
+                Value::Object([((*key).to_owned(), value)].into_iter().collect())
+            });
+            let depth = path.len() - below.len();
+            self.insert(&parent, &style, depth, key, &value);
         }
         Ok(())
     }
 
     /// Whether it existed.
     pub(crate) fn remove(&mut self, path: &[&str]) -> anyhow::Result<bool> {
-        let Some((key, parents)) = path.split_last() else {
-            return Ok(false);
-        };
-        let Some(span) = self.find(parents)? else {
-            return Ok(false);
-        };
-        let parent = object(&self.text, span)?;
-        let Some(index) = parent.members.iter().position(|member| member.key == *key) else {
+        let (parent, rest) = self.parent(path)?;
+        let mut members = parent.members.iter();
+        let Some(index) = members.position(|member| [member.key.as_str()] == *rest) else {
             return Ok(false);
         };
         let cut = parent.cut(index);
@@ -120,14 +109,22 @@ impl JsonText {
     }
 
     fn find(&self, path: &[&str]) -> anyhow::Result<Option<Range<usize>>> {
-        let mut span = self.root()?.span;
-        for key in path {
-            match object(&self.text, span)?.member(key) {
-                Some(member) => span = member.value.clone(),
-                None => return Ok(None),
-            }
+        let (parent, rest) = self.parent(path)?;
+        let mut members = parent.members.into_iter();
+        let member = members.find(|member| [member.key.as_str()] == *rest);
+        Ok(member.map(|member| member.value))
+    }
+
+    /// The innermost object on the way to a value, and the keys from there on.
+    fn parent<'p, 'k>(&self, mut path: &'p [&'k str]) -> anyhow::Result<(Object, &'p [&'k str])> {
+        let mut parent = self.root()?;
+        while let [key, rest @ ..] = path
+            && !rest.is_empty()
+            && let Some(member) = parent.members.iter().find(|member| member.key == *key)
+        {
+            (parent, path) = (object(&self.text, member.value.clone())?, rest);
         }
-        Ok(Some(span))
+        Ok((parent, path))
     }
 
     fn style(&self) -> anyhow::Result<Style> {
@@ -185,10 +182,6 @@ impl JsonText {
 }
 
 impl Object {
-    fn member(&self, key: &str) -> Option<&Member> {
-        self.members.iter().find(|member| member.key == key)
-    }
-
     /// The range that is removed with a member: the comma before it, or after it if it is the
     /// first; all white space if it is the only one.
     fn cut(&self, index: usize) -> Range<usize> {
