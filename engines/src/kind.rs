@@ -110,19 +110,18 @@ impl Kind {
         Some(format!("{version} is too old: {what} needs {least}"))
     }
 
-    fn readers(self) -> Readers {
-        match self {
+    /// The newest CDI that a version reads; none if it reads none.
+    pub fn newest_cdi(self, version: Version) -> Option<Cdi> {
+        let readers: Readers = match self {
             Kind::Docker => version::DOCKER,
             Kind::Containerd => version::CONTAINERD,
             Kind::Crio => version::CRIO,
             Kind::Podman => version::PODMAN,
             // They have another engine read.
             Kind::Nomad | Kind::K3s | Kind::Kubelet => &[],
-        }
-    }
-
-    pub fn newest_cdi(self, version: Version) -> Option<Cdi> {
-        version::newest(self.readers(), version)
+        };
+        let mut known = readers.iter().rev().filter(|(from, _)| *from <= version);
+        known.next().map(|(_, cdi)| *cdi)
     }
 
     pub fn validate(self) -> &'static str {

@@ -80,16 +80,10 @@ pub(crate) const CRIO: Readers = &[
     (Version(1, 35, 0), Cdi::V1_1_0),
 ];
 
-/// The newest CDI that a version reads; none if it reads none.
-pub(crate) fn newest(readers: Readers, version: Version) -> Option<Cdi> {
-    let known = readers.iter().rev();
-    let mut known = known.filter(|(from, _)| *from <= version);
-    known.next().map(|(_, cdi)| *cdi)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::Kind;
 
     #[test]
     fn a_version_is_found_in_what_programs_and_packages_say() {
@@ -122,10 +116,16 @@ mod tests {
 
     #[test]
     fn an_engine_reads_what_its_library_does_and_an_old_one_nothing() {
-        assert_eq!(newest(DOCKER, Version(24, 0, 9)), None);
-        assert_eq!(newest(DOCKER, Version(26, 0, 2)), Some(Cdi::V0_6_0));
-        assert_eq!(newest(CONTAINERD, Version(2, 0, 4)), Some(Cdi::V0_8_0));
-        assert_eq!(newest(PODMAN, Version(4, 3, 1)), Some(Cdi::V0_5_0));
-        assert_eq!(newest(CRIO, Version(1, 40, 0)), Some(Cdi::V1_1_0));
+        assert_eq!(Kind::Docker.newest_cdi(Version(24, 0, 9)), None);
+        assert_eq!(
+            Kind::Docker.newest_cdi(Version(26, 0, 2)),
+            Some(Cdi::V0_6_0)
+        );
+        assert_eq!(
+            Kind::Containerd.newest_cdi(Version(2, 0, 4)),
+            Some(Cdi::V0_8_0)
+        );
+        assert_eq!(Kind::Podman.newest_cdi(Version(4, 3, 1)), Some(Cdi::V0_5_0));
+        assert_eq!(Kind::Crio.newest_cdi(Version(1, 40, 0)), Some(Cdi::V1_1_0));
     }
 }
