@@ -87,6 +87,7 @@ struct Said {
     other_default: Option<String>,
 }
 
+/// A file's list of hooks replaces those of earlier files, or is added to them.
 fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
     let mut said = Said {
         hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
@@ -104,32 +105,24 @@ fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
         said.other_default = later
             .filter(|_| is_read_after(other, file))
             .or(said.other_default);
-        if let Some(hooks) = get(&document, &HOOKS) {
-            said.hear(file, other, hooks);
+        let Some(hooks) = get(&document, &HOOKS) else {
+            continue;
+        };
+        let replaces = !appends(hooks);
+        if !is_read_after(other, file) {
+            if replaces {
+                said.hooks.clear();
+            }
+            said.hooks.extend(texts(Some(hooks)).map(str::to_owned));
+        } else if replaces && !texts(Some(hooks)).any(|dir| dir == HOOKS_DIR) {
+            said.warnings.push(format!(
+                "{} is read after {} and replaces hooks_dir; add {HOOKS_DIR} there",
+                other.path.display(),
+                file.display()
+            ));
         }
     }
     Ok(said)
-}
-
-impl Said {
-    /// A file's list replaces those of earlier files, or is added to them.
-    fn hear(&mut self, file: &Path, other: &Other, hooks: &Item) {
-        if is_read_after(other, file) {
-            let names_ours = texts(Some(hooks)).any(|dir| dir == HOOKS_DIR);
-            if !appends(hooks) && !names_ours {
-                self.warnings.push(format!(
-                    "{} is read after {} and replaces hooks_dir; add {HOOKS_DIR} there",
-                    other.path.display(),
-                    file.display()
-                ));
-            }
-            return;
-        }
-        if !appends(hooks) {
-            self.hooks.clear();
-        }
-        self.hooks.extend(texts(Some(hooks)).map(str::to_owned));
-    }
 }
 
 /// From podman 4.8 on an array that holds `{append = true}` adds to what earlier files say.
