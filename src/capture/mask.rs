@@ -253,7 +253,7 @@ fn rewrite(text: &str, mut replace: impl FnMut(Part, &[u8]) -> Vec<u8>) -> Strin
             let parts = shape.parts(&bytes);
             let new: Vec<Vec<u8>> = parts.map(|(part, own)| replace(part, own)).collect();
             result.push_str(&whole[..start]);
-            result.push_str(&written(&new.concat(), shape));
+            result.push_str(&written(&new.concat(), &whole[start..]));
             rest = tail;
             before = whole.chars().next_back();
         } else {
@@ -332,18 +332,16 @@ fn take(text: &[u8], shape: &Shape) -> Option<(Vec<u8>, usize)> {
     ends.then_some((bytes, at))
 }
 
-fn written(bytes: &[u8], shape: &Shape) -> String {
+/// Other bytes in the shape of an address.
+fn written(bytes: &[u8], address: &str) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut rest = digits.as_str();
-    let groups = shape.groups.iter().map(|length| {
-        let (group, tail) = rest.split_at(*length);
-        rest = tail;
-        group
+    let mut digits = digits.chars();
+    let letters = address.chars();
+    let new = letters.filter_map(|letter| match letter.is_ascii_hexdigit() {
+        true => digits.next(),
+        false => Some(letter),
     });
-    let between = shape.between.map(char::from).map(String::from);
-    groups
-        .collect::<Vec<_>>()
-        .join(&between.unwrap_or_default())
+    new.collect()
 }
 
 #[cfg(test)]
