@@ -13,26 +13,21 @@ use onload_host::host::Host;
 use crate::cli::Cli;
 use crate::commands::spec_dirs;
 
-const WITH_DEVICES: [&str; 2] = ["show", "inject"];
-
 pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
     let devices = || {
         let typed = typed.to_vec();
         ArgValueCandidates::new(move || candidates(&typed))
     };
-    let with_try = command.mut_subcommand("try", |command| {
-        command.mut_arg("device", |argument| argument.add(devices()))
-    });
-    let with_drain = with_try.mut_subcommand("drain", |command| {
-        command.mut_arg("names", |argument| argument.add(devices()))
-    });
-    with_drain.mut_subcommand("cdi", |cdi| {
-        WITH_DEVICES.into_iter().fold(cdi, |cdi, name| {
-            cdi.mut_subcommand(name, |command| {
-                command.mut_arg("devices", |argument| argument.add(devices()))
-            })
+    let with_devices = |command: Command, argument: &str| {
+        command.mut_arg(argument, |argument| argument.add(devices()))
+    };
+    command
+        .mut_subcommand("try", |command| with_devices(command, "device"))
+        .mut_subcommand("drain", |command| with_devices(command, "names"))
+        .mut_subcommand("cdi", |cdi| {
+            cdi.mut_subcommand("show", |command| with_devices(command, "devices"))
+                .mut_subcommand("inject", |command| with_devices(command, "devices"))
         })
-    })
 }
 
 fn candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
