@@ -1,6 +1,5 @@
 //! `cdi check`: do the written specifications still describe this host?
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::bail;
@@ -11,7 +10,7 @@ use onload_host::generate::Surroundings;
 use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};
 use onload_sys::numbers::Numbers;
 
-use super::generate::{directory_path, find_directory, tell_existing};
+use super::generate::{directory_path, existing, find_directory};
 use super::{AS_ROOT, look, open_host, unread_reasons};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
@@ -21,12 +20,8 @@ use crate::printer::Printer;
 pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let directory = find_directory(&host, args.output_dir.as_deref())?;
-    let (existing, manifest) = match &directory {
-        Some(directory) => (directory.existing()?, directory.manifest()?),
-        None => (BTreeMap::new(), Ok(None)),
-    };
     let shown = directory_path(&host, args.output_dir.as_deref());
-    tell_existing(&shown, directory.is_some(), &existing, printer);
+    let (existing, manifest) = existing(directory.as_ref(), &shown, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let (inventory, pools) = look(&host, &config, printer);
     let Drift {

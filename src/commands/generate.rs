@@ -265,16 +265,23 @@ fn to_directory(
     Ok(warn_of_left(&plan, &shown, printer))
 }
 
-pub(super) fn tell_existing(
-    directory: &Path,
-    is_there: bool,
-    existing: &BTreeMap<String, Option<Vec<u8>>>,
+type Existing = BTreeMap<String, Option<Vec<u8>>>;
+
+/// The files in a directory, and the manifest beside them or why it is left alone.
+pub(super) fn existing(
+    directory: Option<&SpecDir>,
+    shown: &Path,
     printer: &mut Printer,
-) {
-    printer.looked_into(directory, is_there);
+) -> anyhow::Result<(Existing, Result<Option<Manifest>, String>)> {
+    let (existing, manifest) = match directory {
+        Some(directory) => (directory.existing()?, directory.manifest()?),
+        None => (BTreeMap::new(), Ok(None)),
+    };
+    printer.looked_into(shown, directory.is_some());
     for name in existing.keys() {
-        printer.has_read(&directory.join(name));
+        printer.has_read(&shown.join(name));
     }
+    Ok((existing, manifest))
 }
 
 /// The kinds that were named on the command line are asked for beside those that are written already.
@@ -285,11 +292,7 @@ fn make_plan(
     is_named: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<Plan> {
-    let (existing, manifest) = match directory {
-        Some(directory) => (directory.existing()?, directory.manifest()?),
-        None => (BTreeMap::new(), Ok(None)),
-    };
-    tell_existing(shown, directory.is_some(), &existing, printer);
+    let (existing, manifest) = existing(directory, shown, printer)?;
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
         None
