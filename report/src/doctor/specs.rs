@@ -184,31 +184,20 @@ fn put_aside(path: &Path) -> String {
 /// Whether users other than root can read the files, as rootless engines do.
 pub(super) fn readable(examined: &Examined<'_>) -> Findings {
     let paths = examined.specs.paths();
-    let mut places: BTreeSet<(&Path, u32)> = BTreeSet::new();
+    let mut places = BTreeSet::new();
     for path in &paths {
-        places.insert((path, OTHERS_READ));
-        places.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH)));
+        places.insert((*path, OTHERS_READ, "o+r"));
+        places.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH, "o+rx")));
     }
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    let closed = places.into_iter().filter_map(|(path, wanted)| {
+    let findings = places.into_iter().filter_map(|(path, wanted, change)| {
         // A file that has gone meanwhile keeps nobody out.
         let mode = fs::metadata(path).ok()?.permissions().mode();
-        (mode & wanted != wanted).then_some((path, wanted))
-    });
-    let findings = closed.map(|(path, wanted)| {
-        let change = if wanted == OTHERS_SEARCH {
-            "o+rx"
-        } else {
-            "o+r"
-        };
-        let text = "rootless engines cannot read it";
-        let finding = Finding::warn(
-            text,
-            Remedy::run(format!("chmod {change} {}", shell_word(path))),
-        );
-        finding.at(path).of(path.display().to_string())
+        let open = Remedy::run(format!("chmod {change} {}", shell_word(path)));
+        let finding = Finding::warn("rootless engines cannot read it", open).at(path);
+        (mode & wanted != wanted).then(|| finding.of(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
