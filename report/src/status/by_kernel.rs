@@ -101,8 +101,7 @@ impl<'l> ByKernelReader<'l> {
         config: Option<&OciConfig>,
         budget: &mut Budget,
     ) -> Vec<u8> {
-        let (host, guarded) = (self.looked.host, self.looked.guarded);
-        let own = budget.wait(|_| variables(host, process.pid, guarded));
+        let own = budget.wait(|_| variables(&self.looked, process.pid));
         let own = own.flatten().filter(|all| all.contains(&b'='));
         let given = config.filter(|_| process.is_init);
         let given = || given.map(|config| config.process.env.join("\0").into_bytes());

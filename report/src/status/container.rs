@@ -10,7 +10,7 @@ use super::asks::Grant;
 use super::groups::Group;
 use super::inside::{self, Inside};
 use super::kernel_log;
-use super::looked::Guarded;
+use super::looked::Looked;
 use super::network::{Interface, any};
 use super::process::{self, Limit, Preload, Process};
 use super::rdma::Libraries;
@@ -216,9 +216,8 @@ pub(super) fn within(host: &Host, pid: u32) -> Option<Within> {
     })
 }
 
-pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
-    let path = process::directory(pid).join("exe");
-    let head = guarded(&host.outside_path(&path), HEAD);
+pub(super) fn program(looked: &Looked<'_>, pid: u32) -> Program {
+    let head = looked.guarded(pid, "exe", HEAD);
     match head.as_deref().map(interpreter) {
         Some(Ok(None)) => Program::Static,
         Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => Program::Musl,
@@ -228,9 +227,8 @@ pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
 }
 
 /// None where they are not known.
-pub(super) fn variables(host: &Host, pid: u32, guarded: Guarded<'_>) -> Option<Vec<u8>> {
-    let path = process::directory(pid).join("environ");
-    guarded(&host.outside_path(&path), ENVIRONMENT)
+pub(super) fn variables(looked: &Looked<'_>, pid: u32) -> Option<Vec<u8>> {
+    looked.guarded(pid, "environ", ENVIRONMENT)
 }
 
 pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {

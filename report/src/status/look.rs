@@ -134,8 +134,7 @@ impl<'l> Look<'l> {
         if !group.is_named || first.open.is_none() {
             return Vec::new();
         }
-        let (host, guarded) = (self.looked.host, self.looked.guarded);
-        let read = budget.wait(|_| container::variables(host, first.pid, guarded));
+        let read = budget.wait(|_| container::variables(&self.looked, first.pid));
         let bytes = read.flatten().unwrap_or_default();
         let variables = bytes.split(|byte| *byte == 0);
         let variables = variables.filter_map(|variable| std::str::from_utf8(variable).ok());
@@ -222,8 +221,8 @@ impl<'l> Look<'l> {
         let Some(first) = facts.processes.first().filter(|_| !facts.is_stuck) else {
             return Libraries::default();
         };
-        let (host, guarded) = (self.looked.host, self.looked.guarded);
-        let variables = budget.wait(|_| container::variables(host, first.pid, guarded));
+        let host = self.looked.host;
+        let variables = budget.wait(|_| container::variables(&self.looked, first.pid));
         let variables = variables.flatten().unwrap_or_default();
         let path = container::variable(&variables, "LD_LIBRARY_PATH");
         let path = path.map(|path| String::from_utf8_lossy(path).into_owned());
@@ -280,12 +279,11 @@ impl<'l> Look<'l> {
     }
 
     fn start_of(&self, process: &Process) -> Start {
-        let (host, guarded) = (self.looked.host, self.looked.guarded);
-        let variables = container::variables(host, process.pid, guarded);
+        let variables = container::variables(&self.looked, process.pid);
         let variables = variables.as_deref();
         let environment = variables.map_or(Environment::Unknown, Environment::of);
         Start {
-            program: container::program(host, process.pid, guarded),
+            program: container::program(&self.looked, process.pid),
             environment,
             is_secure: process.is_secure,
             is_told: environment == Environment::Ours || variables.is_some_and(container::name_nic),

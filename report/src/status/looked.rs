@@ -7,6 +7,8 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::netlink::namespace::Elsewhere as Network;
 
+use super::process::directory;
+
 /// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
 /// known.
 pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
@@ -21,4 +23,12 @@ pub struct Looked<'l> {
     pub leases: Option<&'l [Listed]>,
     pub guarded: Guarded<'l>,
     pub networks: Networks<'l>,
+}
+
+impl Looked<'_> {
+    /// A file of a process, read so.
+    pub(super) fn guarded(&self, pid: u32, name: &str, most: usize) -> Option<Vec<u8>> {
+        let path = directory(pid).join(name);
+        (self.guarded)(&self.host.outside_path(&path), most)
+    }
 }
