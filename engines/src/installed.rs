@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use onload_host::host::{EntryKind, Host, HostError};
 
 use crate::kind::Kind;
-use crate::version::{DOCKER_CDI, Version};
+use crate::version::Version;
 
 /// Which version a program says it is; none where that is unknown.
 pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
@@ -19,23 +19,6 @@ pub const PROGRAM_DIRS: [&str; 5] = [
     "/opt/bin",
 ];
 const PACKAGES: &str = "/var/lib/dpkg/status";
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CdiOfEngine {
-    /// Why containers cannot ask it for devices; none where they can, or where its version is unknown.
-    pub too_old: Option<String>,
-    pub is_on: bool,
-}
-
-impl CdiOfEngine {
-    pub fn of(host: &Host, kind: Kind, version_of: VersionOf<'_>) -> Result<Self, HostError> {
-        let version = installed(host, kind, version_of)?.and_then(|(_, version)| version);
-        Ok(CdiOfEngine {
-            too_old: version.and_then(|version| kind.too_old(version)),
-            is_on: kind == Kind::Docker && version.is_some_and(|version| version >= DOCKER_CDI),
-        })
-    }
-}
 
 /// Its program, and its version where that is known.
 pub fn installed(

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_engines::engine::Engine;
-use onload_engines::installed::CdiOfEngine;
+use onload_engines::installed::installed;
 use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::policy;
 use onload_engines::setup::Setup;
+use onload_engines::version::{DOCKER_CDI, Version};
 use onload_host::host::Host;
 use onload_report::doctor::Verdict;
 use onload_sys::fs::lock::Lock;
@@ -59,10 +60,11 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     for warning in files.iter().flat_map(|file| &file.decision.warnings) {
         printer.warning(warning);
     }
-    let cdi = cdi_of(&host, args);
+    let version = version(&host, args);
+    let too_old = version.and_then(|version| args.runtime.kind().too_old(version));
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
-        if let Some(why) = &cdi.too_old {
+        if let Some(why) = &too_old {
             let name = args.runtime.name();
             printer.warning(format!(
                 "{name} {why}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
@@ -82,7 +84,8 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             policy.write(&host, printer)?;
         }
         // One that knows no CDI has none to turn on.
-        let is_settled = cdi.is_on || cdi.too_old.is_some();
+        let is_on = args.runtime == Engine::Docker && version >= Some(DOCKER_CDI);
+        let is_settled = is_on || too_old.is_some();
         let changed = carry_out(&host, &mut files, is_settled, service.as_ref(), printer)?;
         if !changed && !args.remove && args.file.is_none() {
             let_it_read(global, args.runtime, service.as_ref(), printer)?;
@@ -227,15 +230,15 @@ fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
     Ok(vec![setup(if is_read { drop_in } else { main })])
 }
 
-/// What the engine's version knows of CDI. Which program reads a file that was named is not known, and a removal
+/// The engine's version, where that decides what it knows of CDI. Which program reads a file that was named is not known, and a removal
 /// turns nothing on.
-fn cdi_of(host: &Host, args: &Configure) -> CdiOfEngine {
+fn version(host: &Host, args: &Configure) -> Option<Version> {
     if args.remove || args.file.is_some() {
-        return CdiOfEngine::default();
+        return None;
     }
     let version_of = |program: &Path| process::version_of(host, program);
     // It decides what is advised, and no file.
-    CdiOfEngine::of(host, args.runtime.kind(), &version_of).unwrap_or_default()
+    installed(host, args.runtime.kind(), &version_of).ok()??.1
 }
 
 /// Who names a file may be a user, who cannot lock those of the host and has no need to.
