@@ -239,7 +239,7 @@ fn rewrite(text: &str, mut replace: impl FnMut(Part, &[u8]) -> Vec<u8>) -> Strin
     while let Some(next) = rest.chars().next() {
         let begins = before.is_none_or(|c| !c.is_ascii_alphanumeric() && c != ':');
         let found = begins
-            .then(|| shaped(rest).or_else(|| named(rest)))
+            .then(|| first_of(&SHAPES, rest, 0).or_else(|| named(rest)))
             .flatten()
             .or_else(|| before.is_none().then(|| alone(rest)).flatten());
         if let Some(Found {
@@ -283,10 +283,6 @@ fn first_of(shapes: &'static [Shape], text: &str, start: usize) -> Option<Found>
             length,
         })
     })
-}
-
-fn shaped(text: &str) -> Option<Found> {
-    first_of(&SHAPES, text, 0)
 }
 
 /// A name such as `enx525400123456` or `ibx0002c90300f9bfa1`.

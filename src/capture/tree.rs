@@ -62,7 +62,7 @@ pub(crate) fn collect(
         collector.add(path, seen);
     }
     if let Some(config) = config.and_then(filter::config) {
-        collector.put_content(Path::new(CONFIG_PATH), config.into_bytes());
+        collector.put_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
     }
     if is_masked {
         masked(&collector.tree)
@@ -93,7 +93,7 @@ impl Collector<'_> {
             return;
         };
         match seen.entry {
-            Some(EntryKind::File { executable }) => self.put_file(&place, executable),
+            Some(EntryKind::File { executable }) => self.put_file(&place, Vec::new(), executable),
             // What is neither a file nor a directory is represented by a directory, since that is
             // not a file either.
             Some(EntryKind::Directory | EntryKind::Other) => self.put(&place, Entry::Directory),
@@ -101,7 +101,7 @@ impl Collector<'_> {
         }
         if let Some(content) = &seen.content {
             let kept = filter::content(path, content, self.is_masked);
-            self.put_content(&place, kept);
+            self.put_file(&place, kept, false);
         } else if seen.opened {
             self.put_stand_in(path, &place);
         }
@@ -188,27 +188,22 @@ impl Collector<'_> {
         }
     }
 
-    fn put_file(&mut self, place: &Path, executable: bool) {
-        self.put_content(place, Vec::new());
-        let entry = self.tree.entries.get_mut(place);
-        if let Some(Entry::File {
-            executable: bit, ..
-        }) = entry
-        {
-            *bit |= executable;
-        }
-    }
-
-    fn put_content(&mut self, place: &Path, new: Vec<u8>) {
+    fn put_file(&mut self, place: &Path, new: Vec<u8>, is_executable: bool) {
         let empty = Entry::File {
             content: Vec::new(),
             executable: false,
         };
         self.put(place, empty);
-        if let Some(Entry::File { content, .. }) = self.tree.entries.get_mut(place)
-            && content.is_empty()
+        let entry = self.tree.entries.get_mut(place);
+        if let Some(Entry::File {
+            content,
+            executable,
+        }) = entry
         {
-            *content = new;
+            *executable |= is_executable;
+            if content.is_empty() {
+                *content = new;
+            }
         }
     }
 
@@ -228,7 +223,7 @@ impl Collector<'_> {
         if made.is_none() {
             self.tree.left_out.insert(place.to_owned());
         }
-        self.put_content(place, made.unwrap_or_default());
+        self.put_file(place, made.unwrap_or_default(), false);
     }
 }
 
