@@ -104,20 +104,13 @@ fn without_options<'c>(
     candidates: &'c [CompletionCandidate],
     word: &[u8],
 ) -> Vec<&'c CompletionCandidate> {
-    let is_option = |candidate: &&CompletionCandidate| {
+    let is_option = |candidate: &CompletionCandidate| {
         let value = candidate.get_value().as_bytes();
         value.starts_with(b"-")
     };
-    let all = candidates.iter();
-    let others: Vec<_> = all
-        .clone()
-        .filter(|candidate| !is_option(candidate))
-        .collect();
-    if word.starts_with(b"-") || others.is_empty() {
-        all.collect()
-    } else {
-        others
-    }
+    let all = word.starts_with(b"-") || candidates.iter().all(is_option);
+    let candidates = candidates.iter();
+    candidates.filter(|one| all || !is_option(one)).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]

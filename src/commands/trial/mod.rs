@@ -116,21 +116,15 @@ fn print(
     outcome: &Outcome,
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
-    let is_nic = short.starts_with("nic=");
+    let (works, fails) = if short.starts_with("nic=") {
+        ("accelerated", "not accelerated")
+    } else {
+        ("works", "does not work")
+    };
     let name = engine.name();
     let (style, word, text, remedy, answer) = match outcome {
-        Outcome::Works(text) => {
-            let word = if is_nic { "accelerated" } else { "works" };
-            (GOOD, word, text, None, Answer::Yes)
-        }
-        Outcome::Fails(text, remedy) => {
-            let word = if is_nic {
-                "not accelerated"
-            } else {
-                "does not work"
-            };
-            (ERROR, word, text, remedy.as_ref(), Answer::No)
-        }
+        Outcome::Works(text) => (GOOD, works, text, None, Answer::Yes),
+        Outcome::Fails(text, remedy) => (ERROR, fails, text, remedy.as_ref(), Answer::No),
         Outcome::NotTried(why) => {
             printer.error(format_args!(
                 "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
