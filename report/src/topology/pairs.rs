@@ -50,17 +50,15 @@ impl Cards {
         let mut lowest: Vec<i32> = Vec::new();
         let mut lines = Vec::new();
         for ends in pairs {
-            let (Some(first), Some(last)) = (ends.first(), ends.last()) else {
-                continue;
-            };
-            let free = lowest.iter().position(|lowest| lowest < first);
+            let (first, last) = (ends[0], ends[ends.len() - 1]);
+            let free = lowest.iter().position(|lowest| *lowest < first);
             let lane = free.unwrap_or(lowest.len());
             if lane >= MOST_LANES {
                 continue;
             }
             match lowest.get_mut(lane) {
-                Some(lowest) => *lowest = *last,
-                None => lowest.push(*last),
+                Some(lowest) => *lowest = last,
+                None => lowest.push(last),
             }
             lines.push((lane, ends));
         }
@@ -77,15 +75,13 @@ pub(super) fn lanes(cards: &Cards) -> i32 {
 pub(super) fn draw(canvas: &mut Canvas, panel: usize, right: i32, cards: &Cards) {
     for (lane, ends) in cards.lines() {
         let x = right + (i32::try_from(lane).unwrap_or(0) + 1) * LANE;
-        let (Some(first), Some(last)) = (ends.first(), ends.last()) else {
-            continue;
-        };
+        let (first, last) = (ends[0], ends[ends.len() - 1]);
         let mut line = |rect| {
             canvas.add(Some(panel), rect, Shape::Pair);
         };
         for y in &ends {
             line(Rect::new(right, *y, x - right, WIDTH));
         }
-        line(Rect::new(x, *first, WIDTH, last - first + WIDTH));
+        line(Rect::new(x, first, WIDTH, last - first + WIDTH));
     }
 }

@@ -105,10 +105,8 @@ impl<'s> Places<'s> {
                 continue;
             };
             let name = entry.name.as_str();
-            if drained.contains(&(class, name)) {
-                continue;
-            }
-            if class == Class::Rdma && gpu_name::is_one(name) {
+            let is_gpus = class == Class::Rdma && gpu_name::is_one(name);
+            if is_gpus || drained.contains(&(class, name)) {
                 continue;
             }
             let named = name.parse().ok().or(by_name.get(name).copied());
@@ -162,11 +160,8 @@ impl<'s> Places<'s> {
     }
 
     pub(super) fn parent(&self, function: &PciFunction) -> Option<PciAddress> {
-        let parent = function.physical_function?;
-        self.inventory
-            .functions
-            .get(parent)
-            .map(|parent| parent.address)
+        let parent = self.inventory.functions.get(function.physical_function?)?;
+        Some(parent.address)
     }
 }
 

@@ -16,13 +16,14 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     let mut places = Places::of(&seen);
     let mut nodes = node_facts::read(seen.host, seen.inventory)?;
     let mut children: BTreeMap<PciAddress, Vec<Function>> = BTreeMap::new();
-    let functions = seen.inventory.functions.iter();
-    let (parents, virtual_ones): (Vec<_>, Vec<_>) =
-        functions.partition(|function| places.parent(function).is_none());
-    for function in virtual_ones {
-        if let Some(parent) = places.parent(function) {
-            let shown = children.entry(parent).or_default();
-            shown.push(places.function(function));
+    let mut parents = Vec::new();
+    for function in seen.inventory.functions.iter() {
+        match places.parent(function) {
+            Some(parent) => {
+                let shown = children.entry(parent).or_default();
+                shown.push(places.function(function));
+            }
+            None => parents.push(function),
         }
     }
     for function in parents {
