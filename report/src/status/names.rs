@@ -204,17 +204,13 @@ fn pod(config: &OciConfig) -> Option<String> {
 }
 
 fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
-    let home = match user {
-        Some(user) => Some(home(host, user)?),
-        None => None,
-    };
-    let lists: Vec<Vec<u8>> = match home {
+    let lists: Vec<Vec<u8>> = match user {
         None => {
             let of_root = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
             PODMAN.into_iter().filter_map(of_root).collect()
         }
-        Some(home) => {
-            let home = host.resolve(&home).ok()??;
+        Some(user) => {
+            let home = host.resolve(&home(host, user)?).ok()??;
             let mounts = Mounts::of(host);
             let file = |list: &&str| home.join(SHARE).join(list);
             let lists = PODMAN
