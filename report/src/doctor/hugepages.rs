@@ -19,18 +19,13 @@ const PAGES: u64 = 64;
 pub(super) fn near(examined: &Examined<'_>) -> Findings {
     let mut wanted: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let inventory = examined.inventory;
-    let nics = inventory
-        .nics
-        .iter()
-        .filter(|_| inventory.tcpdirect.is_some());
-    for nic in nics {
-        if let Some(node) = nic.numa_node {
-            wanted.entry(node).or_default().push(nic.device.clone());
-        }
-    }
-    for device in inventory.vfio.iter().filter(|device| device.viable) {
-        if let Some(node) = device.numa_node {
-            let name = device.pci_address.to_string();
+    let nics = inventory.nics.iter();
+    let nics = nics.filter(|_| inventory.tcpdirect.is_some());
+    let nics = nics.map(|nic| (nic.numa_node, nic.device.clone()));
+    let vfio = inventory.vfio.iter().filter(|device| device.viable);
+    let vfio = vfio.map(|device| (device.numa_node, device.pci_address.to_string()));
+    for (node, name) in nics.chain(vfio) {
+        if let Some(node) = node {
             wanted.entry(node).or_default().push(name);
         }
     }

@@ -159,18 +159,16 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
         let finding = match Trouble::of(found, parameter.as_deref()) {
             Some(trouble) => {
                 let text = trouble.to_string();
-                match trouble.command(name) {
-                    Some(command) => Finding::warn(text, Remedy::run(command)).after(install.clone()),
-                    None => {
-                        let apply = Remedy::run("onload-ctk host apply");
-                        match examined.config.host.af_xdp_flow_filters {
-                            // The file has the line already, and takes no second one.
-                            Some(false) => Finding::fail(text, apply),
-                            _ => {
-                                let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
-                                Finding::fail(text, set).then(apply)
-                            }
-                        }
+                let apply = Remedy::run("onload-ctk host apply");
+                match (trouble.command(name), examined.config.host.af_xdp_flow_filters) {
+                    (Some(command), _) => {
+                        Finding::warn(text, Remedy::run(command)).after(install.clone())
+                    }
+                    // The file has the line already, and takes no second one.
+                    (None, Some(false)) => Finding::fail(text, apply),
+                    (None, _) => {
+                        let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
+                        Finding::fail(text, set).then(apply)
                     }
                 }
             }

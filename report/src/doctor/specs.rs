@@ -71,16 +71,10 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
             return Ok(vec![Finding::fail(why, generate).at(OUTPUT_DIR)]);
         }
     };
-    let steps = drift.plan.steps.iter();
-    let stale: Vec<&str> = steps
-        .clone()
-        .filter(|step| matches!(step.action, Action::Write(_) | Action::Remove))
-        .map(|step| step.name.as_str())
-        .collect();
-    let foreign: Vec<&str> = steps
-        .filter(|step| matches!(step.action, Action::Leave))
-        .map(|step| step.name.as_str())
-        .collect();
+    let stale = drift.plan.steps.iter();
+    let stale = stale.filter(|step| matches!(step.action, Action::Write(_) | Action::Remove));
+    let stale: Vec<&str> = stale.map(|step| step.name.as_str()).collect();
+    let foreign: Vec<&str> = drift.plan.left().collect();
     let finding = match (stale.as_slice(), foreign.as_slice()) {
         ([], []) if existing.is_empty() => {
             Finding::pass("nothing is offered, and there are no files")

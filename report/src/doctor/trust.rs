@@ -32,17 +32,12 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
             return Ok(vec![Finding::unknown(why, again).at("/")]);
         }
     };
-    let mut findings = Vec::new();
     let mut wrong = BTreeSet::new();
-    for path in &paths {
-        let judged = trusted.check(path);
-        if let Err(error) = judged
-            && !error.is_absent()
-            && let Some(finding) = finding(&error, path, &mut wrong)
-        {
-            findings.push(finding);
-        }
-    }
+    let judged = paths.iter().filter_map(|path| {
+        let error = trusted.check(path).err()?;
+        finding(&error, path, &mut wrong)
+    });
+    let mut findings: Vec<Finding> = judged.collect();
     if findings.is_empty() {
         let text = format!(
             "only root can change {}",
