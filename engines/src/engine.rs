@@ -47,10 +47,6 @@ impl Engine {
         })
     }
 
-    pub fn program(self) -> &'static str {
-        self.kind().program()
-    }
-
     /// The service that reads its file when it starts; none where every command reads it.
     pub fn service(self) -> Option<&'static str> {
         self.kind().services().first().copied()

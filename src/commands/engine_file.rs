@@ -97,7 +97,7 @@ impl EngineFile {
         if self.is_named {
             return Ok(());
         }
-        let program = self.setup.engine.program();
+        let program = self.setup.engine.kind().program();
         for directory in PROGRAM_DIRS {
             if host.entry(&Path::new(directory).join(program))?.is_some() {
                 return Ok(());
