@@ -89,13 +89,16 @@ pub(super) fn advised(check: &Check) -> String {
 
 /// A failed check decides, then one whose result is unknown.
 fn overall(checks: &[Check]) -> Verdict {
-    let is = |verdict| {
-        let mut checks = checks.iter();
-        checks.any(|check| check.finding.verdict == verdict)
-    };
-    let order = [Verdict::Fail, Verdict::Unknown, Verdict::Warn];
-    let found = order.into_iter().find(|verdict| is(*verdict));
+    let mut order = [Verdict::Fail, Verdict::Unknown, Verdict::Warn].into_iter();
+    let found = order.find(|verdict| of_verdict(checks, *verdict) > 0);
     found.unwrap_or(Verdict::Pass)
+}
+
+fn of_verdict(checks: &[Check], verdict: Verdict) -> usize {
+    let checks = checks.iter();
+    checks
+        .filter(|check| check.finding.verdict == verdict)
+        .count()
 }
 
 fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
@@ -106,12 +109,7 @@ fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Resu
         }
         print_check(check, verbose, printer)?;
     }
-    let count = |verdict: Verdict| {
-        let checks = checks.iter();
-        checks
-            .filter(|check| check.finding.verdict == verdict)
-            .count()
-    };
+    let count = |verdict| of_verdict(checks, verdict);
     let summary = format!(
         "{} passed, {} warned, {} failed, {} unknown",
         count(Verdict::Pass),

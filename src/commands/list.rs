@@ -68,12 +68,7 @@ fn print_table(
         printer.print(paragraph("", "    ", &text, printer.columns()))?;
     }
     for conflict in registry.conflicts() {
-        let paths: Vec<String> = conflict
-            .paths
-            .iter()
-            .map(|p| harmless(p.display()))
-            .collect();
-        let (name, paths) = (&conflict.name, paths.join(" and "));
+        let (name, paths) = (&conflict.name, harmless(joined(&conflict.paths)));
         let text =
             format!("{name} is not offered, because it is in {paths}; remove it from all but one");
         printer.print(paragraph("", "    ", &text, printer.columns()))?;
