@@ -11,7 +11,8 @@ use onload_sys::text::Quoted;
 use serde::Deserialize;
 
 use super::duration;
-use super::values::{Paths, Place, Probe, Settings, Slots, Way};
+use super::table::{Field, Setting, TABLE};
+use super::values::{Place, Settings};
 
 /// The most tasks that may have one device: a host with a hundred devices lists them in one message of gRPC.
 const MAX_SLOTS: u32 = 1000;
@@ -34,165 +35,86 @@ enum Value {
 
 /// The settings; without a configuration the defaults.
 pub fn decode(bytes: &[u8]) -> Result<Settings> {
+    let mut settings = Settings::default();
     if bytes.is_empty() {
-        return Ok(Settings::default());
+        return Ok(settings);
     }
     let values: Option<BTreeMap<String, Value>> =
         rmp_serde::from_slice(bytes).context("reading the plugin's configuration")?;
-    Values(values.unwrap_or_default()).settings()
+    let values = values.unwrap_or_default();
+    for setting in TABLE {
+        if let Some(value) = values.get(setting.name) {
+            set(&mut settings, setting, value)?;
+        }
+    }
+    Ok(settings)
 }
 
-struct Values(BTreeMap<String, Value>);
-
-impl Values {
-    fn settings(&self) -> Result<Settings> {
-        let usual = Settings::default();
-        Ok(Settings {
-            set_preload: self.bool("set_preload", usual.set_preload)?,
-            mount_onload: self.bool("mount_onload", usual.mount_onload)?,
-            need_nic: self.bool("need_nic", usual.need_nic)?,
-            probe: self.probe(usual.probe)?,
-            ignored_interfaces: self.texts("ignored_interfaces")?,
-            slots: self.slots(usual.slots)?,
-            paths: self.paths()?,
-            has_runtime: self.has_runtime()?,
-            fingerprint_period: match self.text("fingerprint_period")? {
-                Some(text) => period(text)?,
-                None => usual.fingerprint_period,
-            },
-            reserve_wait: match self.text("reserve_wait")? {
-                Some(text) => time(
-                    "reserve_wait",
-                    text,
-                    "write a time such as \"15s\", or \"0s\"",
-                )?,
-                None => usual.reserve_wait,
-            },
-        })
-    }
-
-    fn probe(&self, usual: Probe) -> Result<Probe> {
-        Ok(Probe {
-            nic: self.bool("probe_nic", usual.nic)?,
-            xdp: self.bool("probe_xdp", usual.xdp)?,
-            ptp: self.bool("probe_ptp", usual.ptp)?,
-            pps: self.bool("probe_pps", usual.pps)?,
-            rdma: self.bool("probe_rdma", usual.rdma)?,
-            vfio: self.bool("probe_vfio", usual.vfio)?,
-            netdev: self.bool("probe_netdev", usual.netdev)?,
-            hugepages: self.bool("probe_hugepages", usual.hugepages)?,
-            profile: self.bool("probe_profile", usual.profile)?,
-        })
-    }
-
-    fn slots(&self, usual: Slots) -> Result<Slots> {
-        Ok(Slots {
-            nic: self.number("num_nic", usual.nic)?,
-            ptp: self.number("num_ptp", usual.ptp)?,
-            pps: self.number("num_pps", usual.pps)?,
-            rdma: self.number("num_rdma", usual.rdma)?,
-            hugepages: self.number("num_hugepages", usual.hugepages)?,
-            profile: self.number("num_profile", usual.profile)?,
-        })
-    }
-
-    fn paths(&self) -> Result<Paths> {
-        let way = |host, task| -> Result<Way> {
-            Ok(Way {
-                host: self.place(host)?,
-                task: self.place(task)?,
-            })
-        };
-        Ok(Paths {
-            device: way("host_device_path", "task_device_path")?,
-            onload_lib: way("host_onload_lib_path", "task_onload_lib_path")?,
-            onload_bin: way("host_onload_bin_path", "task_onload_bin_path")?,
-            profile_dir: way("host_profile_dir_path", "task_profile_dir_path")?,
-            zf_lib: way("host_zf_lib_path", "task_zf_lib_path")?,
-            zf_bin: way("host_zf_bin_path", "task_zf_bin_path")?,
-        })
-    }
-
-    fn has_runtime(&self) -> Result<bool> {
-        let name = "runtime";
-        match self.text(name)? {
-            None | Some("") => Ok(false),
-            Some("onload") => Ok(true),
-            Some(other) => Err(refusal(
-                name,
-                Quoted(other),
-                "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
-            )),
+fn set(settings: &mut Settings, setting: &Setting, value: &Value) -> Result<()> {
+    let name = setting.name;
+    match (setting.field, value) {
+        // As one that is left out.
+        (_, Value::Null(())) => {}
+        (Field::Bool(field), Value::Bool(value)) => *field(settings) = *value,
+        (Field::Slots(field), Value::Int(number)) => *field(settings) = slots(name, *number)?,
+        (Field::Place(field), Value::Text(text)) => *field(settings) = place(name, text)?,
+        (Field::Texts(field), Value::List(list)) => {
+            let texts = list.iter().map(|value| match value {
+                Value::Text(text) => Ok(text.clone()),
+                other => Err(other.refused(name, "a list of texts")),
+            });
+            *field(settings) = texts.collect::<Result<_>>()?;
         }
-    }
-
-    fn place(&self, name: &str) -> Result<Place> {
-        let Some(text) = self.text(name)? else {
-            return Ok(Place::Found);
-        };
-        let text = text.trim();
-        if text.is_empty() {
-            return Ok(Place::Nowhere);
+        (Field::Period, Value::Text(text)) => settings.fingerprint_period = period(name, text)?,
+        (Field::Wait, Value::Text(text)) => {
+            let remedy = "write a time such as \"15s\", or \"0s\"";
+            settings.reserve_wait = time(name, text, remedy)?;
         }
-        let path = Path::new(text);
-        let is_clear = path.components().all(|part| part != Component::ParentDir);
-        if !path.is_absolute() || !is_clear {
-            return Err(refusal(
-                name,
-                Quoted(text),
-                "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
-            ));
-        }
-        // Without a slash at its end, and without empty parts.
-        Ok(Place::At(path.components().collect::<PathBuf>()))
+        (Field::Runtime, Value::Text(text)) => settings.has_runtime = has_runtime(name, text)?,
+        (Field::Bool(_), other) => return Err(other.refused(name, "true or false")),
+        (Field::Slots(_), other) => return Err(other.refused(name, "a whole number")),
+        (Field::Texts(_), other) => return Err(other.refused(name, "a list of texts")),
+        (_, other) => return Err(other.refused(name, "a text")),
     }
+    Ok(())
+}
 
-    /// None where the setting is left out or null.
-    fn get(&self, name: &str) -> Option<&Value> {
-        let value = self.0.get(name);
-        value.filter(|value| !matches!(value, Value::Null(())))
+/// A number of tasks. A negative one is none, as in nomad-onload.
+fn slots(name: &str, number: i64) -> Result<u32> {
+    let number = number.max(0);
+    let slots = u32::try_from(number).ok();
+    slots
+        .filter(|slots| *slots <= MAX_SLOTS)
+        .ok_or_else(|| refusal(name, number, "write a number up to 1000"))
+}
+
+fn place(name: &str, text: &str) -> Result<Place> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(Place::Nowhere);
     }
-
-    fn bool(&self, name: &str, usual: bool) -> Result<bool> {
-        match self.get(name) {
-            None => Ok(usual),
-            Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(other.refused(name, "true or false")),
-        }
+    let path = Path::new(text);
+    let is_clear = path.components().all(|part| part != Component::ParentDir);
+    if !path.is_absolute() || !is_clear {
+        return Err(refusal(
+            name,
+            Quoted(text),
+            "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
+        ));
     }
+    // Without a slash at its end, and without empty parts.
+    Ok(Place::At(path.components().collect::<PathBuf>()))
+}
 
-    fn text(&self, name: &str) -> Result<Option<&str>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text)),
-            Some(other) => Err(other.refused(name, "a text")),
-        }
-    }
-
-    fn texts(&self, name: &str) -> Result<Vec<String>> {
-        let list = match self.get(name) {
-            None => return Ok(Vec::new()),
-            Some(Value::List(list)) => list,
-            Some(other) => return Err(other.refused(name, "a list of texts")),
-        };
-        let texts = list.iter().map(|value| match value {
-            Value::Text(text) => Ok(text.clone()),
-            other => Err(other.refused(name, "a list of texts")),
-        });
-        texts.collect()
-    }
-
-    /// A number of tasks. A negative one is none, as in nomad-onload.
-    fn number(&self, name: &str, usual: u32) -> Result<u32> {
-        let number = match self.get(name) {
-            None => return Ok(usual),
-            Some(Value::Int(number)) => (*number).max(0),
-            Some(other) => return Err(other.refused(name, "a whole number")),
-        };
-        let slots = u32::try_from(number).ok();
-        slots
-            .filter(|slots| *slots <= MAX_SLOTS)
-            .ok_or_else(|| refusal(name, number, "write a number up to 1000"))
+fn has_runtime(name: &str, text: &str) -> Result<bool> {
+    match text {
+        "" => Ok(false),
+        "onload" => Ok(true),
+        other => Err(refusal(
+            name,
+            Quoted(other),
+            "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
+        )),
     }
 }
 
@@ -210,11 +132,8 @@ impl Value {
     }
 }
 
-fn period(text: &str) -> Result<Duration> {
-    let (name, remedy) = (
-        "fingerprint_period",
-        "write a time such as \"1m\" or \"30s\"",
-    );
+fn period(name: &str, text: &str) -> Result<Duration> {
+    let remedy = "write a time such as \"1m\" or \"30s\"";
     // In no time, everything would be looked at all the time.
     match time(name, text, remedy)? {
         Duration::ZERO => Err(refusal(name, Quoted(text), remedy)),
