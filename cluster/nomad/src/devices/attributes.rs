@@ -117,14 +117,6 @@ fn with_colons(address: &str) -> String {
     bytes.collect::<Vec<_>>().join(":")
 }
 
-pub fn common<'a>(mut all: impl Iterator<Item = &'a Attributes>) -> Attributes {
-    let mut common = all.next().cloned().unwrap_or_default();
-    for attributes in all {
-        common.retain(|name, value| attributes.get(name) == Some(value));
-    }
-    common
-}
-
 pub fn number(number: usize) -> Attribute {
     plain(Value::IntVal(i64::try_from(number).unwrap_or(i64::MAX)))
 }
@@ -208,22 +200,6 @@ mod tests {
         ] {
             assert_eq!(text(name, from), to);
         }
-    }
-
-    #[test]
-    fn devices_have_in_common_what_none_lacks_or_has_otherwise() {
-        let of = |pairs: &[(&str, usize)]| -> Attributes {
-            let pairs = pairs.iter();
-            pairs
-                .map(|(name, value)| ((*name).to_owned(), number(*value)))
-                .collect()
-        };
-        let (one, other) = (
-            of(&[("a", 1), ("b", 1), ("c", 1)]),
-            of(&[("a", 1), ("b", 2)]),
-        );
-        assert_eq!(common([&one, &other].into_iter()), of(&[("a", 1)]));
-        assert_eq!(common([&one].into_iter()), one);
     }
 
     #[test]

@@ -77,21 +77,24 @@ pub fn plan(
 
 #[derive(Default)]
 struct Groups {
-    groups: BTreeMap<(Type, String, &'static str), (Group, Vec<Attributes>)>,
+    groups: BTreeMap<(Type, String, &'static str), Group>,
     /// Those that stand beside the groups of their devices.
     second: BTreeSet<(Type, String, &'static str)>,
 }
 
 impl Groups {
+    /// A group has the attributes that all of its devices have.
     fn add(&mut self, group: Group) {
         let key = (group.r#type, group.name.clone(), group.vendor);
-        let attributes = group.attributes.clone();
         match self.groups.get_mut(&key) {
-            Some((known, all)) => {
+            Some(known) => {
                 known.devices.extend(group.devices);
-                all.push(attributes);
+                let all = &group.attributes;
+                known
+                    .attributes
+                    .retain(|name, value| all.get(name) == Some(value));
             }
-            None => drop(self.groups.insert(key, (group, vec![attributes]))),
+            None => drop(self.groups.insert(key, group)),
         }
     }
 
@@ -103,25 +106,22 @@ impl Groups {
 
     fn finish(self) -> Vec<Group> {
         let groups = self.groups.into_iter();
-        let groups = groups.filter(|(key, (group, _))| {
+        let groups = groups.filter(|(key, group)| {
             // One device has a group already.
             group.devices.len() > 1 || !self.second.contains(key)
         });
-        groups
-            .map(|(_, (group, all))| in_common(group, &all))
-            .collect()
+        groups.map(|(_, group)| with_numbers(group)).collect()
     }
 }
 
-/// A group with the attributes that all of its devices have.
-fn in_common(mut group: Group, all: &[Attributes]) -> Group {
+fn with_numbers(mut group: Group) -> Group {
     let devices = group.devices.iter();
-    let unhealthy = devices.filter(|device| device.health != Health::Healthy);
+    let unhealthy = devices
+        .clone()
+        .filter(|device| device.health != Health::Healthy);
     let unhealthy = attributes::number(unhealthy.count());
-    group.attributes = attributes::common(all.iter());
     group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
-    let drained = group.devices.iter().filter(|device| device.is_drained);
-    let drained = drained.count();
+    let drained = devices.filter(|device| device.is_drained).count();
     if drained > 0 {
         let drained = attributes::number(drained);
         group.attributes.insert(DRAINED.to_owned(), drained);
