@@ -52,40 +52,32 @@ pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
 fn of(host: &Host, counted: &Counted) -> Option<(StatValue, StatObject)> {
     let mut stats = StatObject::default();
     let mut summaries = Vec::new();
-    if let Some(kib) = counted.page_kib {
-        let pages = pages(host, kib);
-        summaries.extend(pages.clone());
-        stats
-            .attributes
-            .extend(pages.map(|value| ("free".to_owned(), value)));
+    if let Some(pages) = counted.page_kib.and_then(|kib| pages(host, kib)) {
+        summaries.push(pages.clone());
+        stats.attributes.insert("free".to_owned(), pages);
     }
     if let Some(rdma) = &counted.rdma {
-        let (summary, ports) = rdma_ports(host, rdma);
-        summaries.extend(summary);
-        stats.nested.extend(ports);
+        stats.nested = rdma_ports(host, rdma);
+        let first = stats.nested.values().next();
+        let traffic = |port: &StatObject| traffic(port, "port_rcv_data", "port_xmit_data");
+        summaries.extend(first.and_then(traffic));
     }
     if let Some(interface) = &counted.interface {
-        let values = counters(
-            host,
-            &Path::new(NET).join(interface).join("statistics"),
-            unit_of,
-        );
-        summaries.extend(traffic(&values, "rx_bytes", "tx_bytes"));
-        let object = StatObject {
-            attributes: values,
+        let dir = Path::new(NET).join(interface).join("statistics");
+        let counters = StatObject {
+            attributes: counters(host, &dir, unit_of),
             ..StatObject::default()
         };
-        let is_known = !object.attributes.is_empty();
-        stats
-            .nested
-            .extend(is_known.then(|| ("interface".to_owned(), object)));
+        summaries.extend(traffic(&counters, "rx_bytes", "tx_bytes"));
+        if !counters.attributes.is_empty() {
+            stats.nested.insert("interface".to_owned(), counters);
+        }
     }
-    if counted.stacks {
-        let stacks = stacks(host);
-        summaries.extend(stacks.clone());
-        stats
-            .attributes
-            .extend(stacks.map(|value| ("onload_stacks".to_owned(), value)));
+    if counted.stacks
+        && let Some(stacks) = stacks(host)
+    {
+        summaries.push(stacks.clone());
+        stats.attributes.insert("onload_stacks".to_owned(), stacks);
     }
     Some((summaries.into_iter().next()?, stats))
 }
@@ -130,18 +122,18 @@ fn unit_of_port(name: &str) -> &'static str {
     }
 }
 
-fn traffic(values: &BTreeMap<String, StatValue>, received: &str, sent: &str) -> Option<StatValue> {
-    let value = |name: &str| values.get(name)?.int_numerator_val;
+fn traffic(counters: &StatObject, received: &str, sent: &str) -> Option<StatValue> {
+    let value = |name: &str| counters.attributes.get(name)?.int_numerator_val;
     let sum = value(received)?.saturating_add(value(sent)?);
-    let unit = values.get(received)?.unit.as_str();
+    let unit = counters.attributes.get(received)?.unit.as_str();
     let sum = u64::try_from(sum).unwrap_or(0);
     Some(count(sum, unit, "received and sent"))
 }
 
-fn rdma_ports(host: &Host, device: &str) -> (Option<StatValue>, BTreeMap<String, StatObject>) {
+fn rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
     let dir = Path::new(RDMA).join(device).join("ports");
     let Ok(listing) = host.list(&dir) else {
-        return (None, BTreeMap::new());
+        return BTreeMap::new();
     };
     let mut ports = BTreeMap::new();
     for port in &listing.names {
@@ -159,10 +151,7 @@ fn rdma_ports(host: &Host, device: &str) -> (Option<StatValue>, BTreeMap<String,
             ports.insert(format!("port_{port}"), object);
         }
     }
-    let first = ports.values().next();
-    let summary =
-        first.and_then(|port| traffic(&port.attributes, "port_rcv_data", "port_xmit_data"));
-    (summary, ports)
+    ports
 }
 
 fn pages(host: &Host, kib: u64) -> Option<StatValue> {
