@@ -18,16 +18,16 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::apply::{Target, remove_directory, try_hook};
 use super::place::{Directory, HOOK_LIMIT, Tree};
-use super::plan::{self, Found, Kept, Plan, Wanted, WantedConfig};
+use super::plan::{self, Found, Plan, Wanted, WantedConfig, somebody_elses};
 use super::users;
 use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
 /// Bytes of a configuration.
 const CONFIG_LIMIT: u64 = 4 * 1024 * 1024;
 const LEASES_LOCK: &str = ".lock";
-/// Which users of the host the users of this process's namespace are.
 /// The package's command.
 const COMMAND: &str = "/usr/bin/onload-ctk";
+/// Which users of the host the users of this process's namespace are.
 const UID_MAP: &str = "/proc/self/uid_map";
 
 /// Where hooks are installed.
@@ -73,7 +73,7 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
     let is_read_only = mounted.contains(StatVfsMountFlags::RDONLY);
     let is_baked_in = is_read_only && plan.steps.is_empty();
     if is_baked_in || plan.is_idle(&found.content.record) {
-        return Ok(report(place, &plan, Vec::new()));
+        return Ok(report(plan, Vec::new()));
     }
     if is_read_only {
         bail!(
@@ -91,7 +91,7 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
         directory: &directory,
     };
     let done = target.carry_out(&plan, &wanted)?;
-    Ok(report(place, &plan, done))
+    Ok(report(plan, done))
 }
 
 fn wanted(what: What<'_>) -> Result<Wanted> {
@@ -166,7 +166,7 @@ fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Re
         drop(lock);
         remove_directory(tree, place.directory)?;
     }
-    Ok(report(place, &plan, done))
+    Ok(report(plan, done))
 }
 
 /// Refuses to go on as root of a user namespace alone: its files would belong to another user of the host.
@@ -215,6 +215,7 @@ fn look(place: &Place<'_>, tree: &Tree) -> Result<Found> {
     let users = users::find(place.host, place.directory, &versions);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(Found {
+        directory: place.directory.to_owned(),
         config: host_config(place.host)?,
         users,
         now: now.map_or(0, |now| now.as_secs()),
@@ -232,30 +233,12 @@ fn host_config(host: &Host) -> Result<Option<String>> {
     Ok(bytes.map(|bytes| sha256(&bytes)))
 }
 
-fn report(place: &Place<'_>, plan: &Plan, done: Vec<String>) -> Report {
-    let mut report = Report {
+fn report(plan: Plan, done: Vec<String>) -> Report {
+    Report {
         done,
-        ..Report::default()
-    };
-    let hook = |version: &str| place.directory.join(version).join(HOOK_NAME);
-    for kept in &plan.kept {
-        match kept {
-            Kept::Hook(version, why) => {
-                let line = format!("left {}: {why}", hook(version).display());
-                report.in_use.push(line);
-            }
-            Kept::ChangedHook(version) => report.kept.push(somebody_elses(&hook(version))),
-            Kept::Config => {
-                let line = format!("left {CONFIG_PATH}: it is the host's own, and rules");
-                report.kept.push(line);
-            }
-        }
+        kept: plan.kept,
+        in_use: plan.in_use,
     }
-    report
-}
-
-fn somebody_elses(path: &Path) -> String {
-    format!("left {}: somebody else wrote or changed it", path.display())
 }
 
 fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {

@@ -1,11 +1,15 @@
 //! What has to change on a host so that a version is installed there, or none is: decided from what was found,
 //! without touching it.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use onload_core::config::CONFIG_PATH;
 
 use super::place::{Content, HOOK_MODE};
 use super::record::{Installed, Record};
 use super::users::Users;
+use crate::spec_writer::HOOK_NAME;
 
 /// How long a version has to have been the current one before another may go: a container of the other may be
 /// made already and not yet started, which no file shows.
@@ -13,6 +17,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
+    /// Where the hooks are.
+    pub directory: PathBuf,
     pub content: Content,
     /// The sha256 of the host's configuration, in hexadecimal, if it has one.
     pub config: Option<String>,
@@ -48,19 +54,13 @@ pub(super) enum Step {
     RemoveConfig,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// The hook of a version, and why.
-    Hook(String, String),
-    /// A file of ours that somebody has changed.
-    ChangedHook(String),
-    Config,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub steps: Vec<Step>,
-    pub kept: Vec<Kept>,
+    /// What is not ours and stays, in lines for people.
+    pub kept: Vec<String>,
+    /// What is ours and stays, since something names it.
+    pub in_use: Vec<String>,
     /// The record before the first change: it lists both the old and the new content.
     pub before: Record,
     /// The record after the last change.
@@ -145,7 +145,8 @@ fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
         }
         Some(there) if !record.has_config(there) => {
             if new.sets_something {
-                plan.kept.push(Kept::Config);
+                let line = format!("left {CONFIG_PATH}: it is the host's own, and rules");
+                plan.kept.push(line);
             }
             plan.after.config = Vec::new();
             return;
@@ -162,17 +163,22 @@ fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
 fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
     let there = found.content.hooks.get(version).and_then(Option::as_ref);
     let is_ours = |sha256: &str| found.content.record.has_hook(version, sha256);
+    let path = found.directory.join(version).join(HOOK_NAME);
     match (there, found.users.of(version)) {
         (Some(there), _) if !is_ours(&there.sha256) => {
-            plan.kept.push(Kept::ChangedHook(version.to_owned()));
+            plan.kept.push(somebody_elses(&path));
         }
         (Some(_), Some(why)) => {
-            plan.kept.push(Kept::Hook(version.to_owned(), why));
+            plan.in_use.push(format!("left {}: {why}", path.display()));
             return;
         }
         _ => plan.steps.push(Step::RemoveHook(version.to_owned())),
     }
     plan.after.hooks.remove(version);
+}
+
+pub(super) fn somebody_elses(path: &Path) -> String {
+    format!("left {}: somebody else wrote or changed it", path.display())
 }
 
 pub(super) fn uninstall(found: &Found) -> Plan {
@@ -366,8 +372,11 @@ mod tests {
         found.users = Users::naming("0.1.0", "/run/c1/config.json");
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, []);
-        let why = "/run/c1/config.json names it".to_owned();
-        assert_eq!(plan.kept, [Kept::Hook("0.1.0".to_owned(), why)]);
+        let line = "left 0.1.0/onload-hook: /run/c1/config.json names it";
+        assert_eq!(
+            (plan.in_use.as_slice(), plan.kept.len()),
+            (&[line.to_owned()][..], 0)
+        );
         assert!(plan.is_idle(&found.content.record));
     }
 
@@ -400,7 +409,8 @@ mod tests {
             .insert("0.0.1".to_owned(), hook("unknown"));
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, []);
-        assert_eq!(plan.kept, [Kept::ChangedHook("0.1.0".to_owned())]);
+        let line = "left 0.1.0/onload-hook: somebody else wrote or changed it";
+        assert_eq!(plan.kept, [line]);
         assert_eq!(uninstall(&found).removed().collect::<Vec<_>>(), ["0.2.0"]);
     }
 
@@ -478,9 +488,13 @@ mod tests {
         for on_record in [&[][..], &["one"]] {
             let plan = install(&with_config(Some("theirs"), on_record), &wanting("one")).unwrap();
             assert_eq!(plan.steps, []);
-            assert_eq!(plan.kept, [Kept::Config]);
+            let line = "left /etc/onload-ctk/config.toml: it is the host's own, and rules";
+            assert_eq!(plan.kept, [line]);
             assert_eq!(plan.after.config, [""; 0]);
-            assert_eq!(uninstall(&with_config(Some("theirs"), on_record)).kept, []);
+            assert_eq!(
+                uninstall(&with_config(Some("theirs"), on_record)).kept,
+                [""; 0]
+            );
         }
     }
 
