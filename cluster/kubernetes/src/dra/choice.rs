@@ -193,12 +193,10 @@ mod tests {
     }
 
     const KNOWN: Registered = Registered {
-        times: 1,
         now: true,
         is_refused: false,
     };
     const REFUSED_DRIVER: Registered = Registered {
-        times: 0,
         now: false,
         is_refused: true,
     };

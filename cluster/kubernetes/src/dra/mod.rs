@@ -34,9 +34,6 @@ pub const DRIVER: &str = "onload.dev";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
-    /// How often kubelet has said so. When it starts it deletes the slices of its node, so each time they are
-    /// looked at again.
-    pub times: u64,
     pub now: bool,
     /// Whether it has said that it does not take it, as one without DRA does.
     pub is_refused: bool,

@@ -100,7 +100,6 @@ impl Deciding {
     fn register(&self) {
         self.registered.send_modify(|registered| {
             registered.now = true;
-            registered.times += 1;
         });
     }
 

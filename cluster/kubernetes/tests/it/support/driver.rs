@@ -149,7 +149,6 @@ impl Driver {
     pub(crate) fn register(&self) {
         self.registered.send_modify(|registered| {
             registered.now = true;
-            registered.times += 1;
         });
     }
 
