@@ -23,7 +23,7 @@ const ORDERS: [&str; 12] = [
     "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log said survey",
-    "cluster/kubernetes/src: wire serve socket resources host_state observe spec_writer install surveyor plugin
+    "cluster/kubernetes/src: wire serve socket resources names host_state observe spec_writer install surveyor plugin
         dra changes cli run",
     "cluster/nomad/src: wire cli log settings devices tickets host_state surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",

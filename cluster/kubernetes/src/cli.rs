@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use onload_core::kubernetes_settings::Listen;
 
-use crate::dra::names::NodeName;
+use crate::names::NodeName;
 use crate::spec_writer::HOOK_DIR;
 
 /// Offers the devices of this node to Kubernetes

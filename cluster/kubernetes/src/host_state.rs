@@ -18,6 +18,7 @@ use onload_core::vf::VfConfig;
 use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Offer, Survey};
 
+use crate::names::DeviceNames;
 use crate::resources::{Plan, Resource, WrittenBy, nodes, plan};
 
 /// The kind of the devices that are of one claim of Kubernetes each.
@@ -35,6 +36,8 @@ pub struct Snapshot {
     pub plan: Plan,
     /// What the host offers, sorted by class and name.
     pub offers: Vec<Offer>,
+    /// What the API server knows them by.
+    pub names: DeviceNames,
     pub config: Config,
     /// Who writes the specifications, as far as is known.
     pub written_by: WrittenBy,
@@ -70,6 +73,7 @@ impl Snapshot {
         Snapshot {
             plan: plan(&offers, &specs, config),
             nodes: nodes_of(&offers, &specs, config),
+            names: DeviceNames::of(&offers),
             offers,
             config: config.clone(),
             written_by,

@@ -2,14 +2,15 @@
 //!
 //! [`cli`] is the command line, and [`run`] the daemon. Its [`surveyor`] looks at the host; [`resources`] says
 //! which resources that makes, and what containers get of them; [`plugin`] serves each at a socket in
-//! kubelet's directory, in the words of [`wire`]; [`dra`] puts devices into ResourceSlices instead. [`install`] puts the hook on the host, and [`spec_writer`]
-//! the specifications, where the package does not.
+//! kubelet's directory, in the words of [`wire`]; [`dra`] puts devices into ResourceSlices instead, by their [`names`].
+//! [`install`] puts the hook on the host, and [`spec_writer`] the specifications, where the package does not.
 
 mod changes;
 pub mod cli;
 pub mod dra;
 pub mod host_state;
 pub mod install;
+pub mod names;
 pub mod observe;
 pub mod plugin;
 pub mod resources;

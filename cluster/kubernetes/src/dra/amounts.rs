@@ -19,9 +19,9 @@ use tokio::time::sleep;
 use super::Registered;
 use super::api::{Api, ApiError};
 use super::classes::send;
-use super::names::NodeName;
 use super::own_resources::beside;
 use crate::host_state::Snapshot;
+use crate::names::NodeName;
 
 /// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
 /// when it has reached the API server, and then every ten seconds.

@@ -14,13 +14,13 @@ use tonic::transport::Server;
 use super::Registered;
 use super::api::Api;
 use super::classes::Told;
-use super::names::NodeName;
-use super::prepare::{MetadataFiles, Node, OwnSpecs, Preparer, Report, sweep};
+use super::prepare::{MetadataFiles, OwnSpecs, Preparer, Report, Turns, sweep};
 use super::registration::Registrar;
 use super::report::Reporter;
 use super::service::Service;
 use super::sockets::{Sockets, no_registry, own_dir};
 use crate::host_state::{Snapshot, SpecNames};
+use crate::names::NodeName;
 use crate::observe::metrics::Metrics;
 use crate::serve::{end, serve, stopped};
 use crate::socket::Place;
@@ -54,7 +54,7 @@ impl Driver {
         stop: watch::Receiver<bool>,
     ) {
         let (sender, reports) = mpsc::unbounded_channel();
-        let preparer = Arc::new(Preparer::new(self.node(device_classes, sender)));
+        let preparer = Arc::new(self.preparer(device_classes, sender));
         let reporting = tokio::spawn(Reporter::new(Arc::clone(&preparer), reports).run());
         let service = Service {
             preparer,
@@ -102,13 +102,13 @@ impl Driver {
         dirs.cloned().unwrap_or_default()
     }
 
-    fn node(
+    fn preparer(
         &self,
         device_classes: watch::Receiver<Told>,
         reports: mpsc::UnboundedSender<Report>,
-    ) -> Node {
-        Node {
-            name: self.node.clone(),
+    ) -> Preparer {
+        Preparer {
+            node: self.node.clone(),
             api: self.api.clone(),
             device_classes,
             host: self.host.clone(),
@@ -117,6 +117,8 @@ impl Driver {
             metadata: MetadataFiles::of_driver(&own_dir(&self.kubelet_dir)),
             host_root: self.host_root.clone(),
             reports,
+            turns: Turns::default(),
+            calls: watch::Sender::default(),
         }
     }
 }

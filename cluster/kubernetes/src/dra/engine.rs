@@ -27,9 +27,9 @@ use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
 use super::classes::{Kept, Told, is_refused, send, tell as tell_classes};
 use super::kubelet::{Findings, KubeletFiles};
-use super::names::{DraNames, NodeName, is_device};
 use super::prepare::has_claims;
 use crate::host_state::Snapshot;
+use crate::names::{NodeName, is_device};
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
 /// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to
@@ -312,7 +312,6 @@ impl Engine {
             }
             listed => listed?,
         }
-        let names = DraNames::of(self.node.as_str(), &[]);
         for (namespace, name) in claims {
             let claim = match self.api.claim(&namespace, &name).await {
                 // Without v1 of claims this driver has served none.
@@ -324,16 +323,15 @@ impl Engine {
             };
             let pools = claim.iter().flat_map(pools_of);
             held.by_claims
-                .extend(pools.filter_map(|pool| names.class(pool)));
+                .extend(pools.filter_map(|pool| self.node.class_of(pool)));
         }
         Ok(held)
     }
 
     /// The classes whose slices the server has. Where nobody may list slices, and nobody ever could, none were written.
     async fn published(&self) -> Result<BTreeSet<Class>, ApiError> {
-        let names = DraNames::of(self.node.as_str(), &[]);
         let mut classes = BTreeSet::new();
-        let each = |slice: ResourceSlice| classes.extend(names.class(&slice.spec.pool.name));
+        let each = |slice: ResourceSlice| classes.extend(self.node.class_of(&slice.spec.pool.name));
         match self.api.slices(&self.node, each).await {
             // Those that this program has written may be there still, also where its rights were taken away.
             Err(error) if is_refused(&error) && self.has_offered => return Err(error),

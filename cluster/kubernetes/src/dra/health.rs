@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_host::offers::{Health, Offer, Sharing};
 
-use super::names::{DraNames, cut, is_device};
 use crate::host_state::Snapshot;
+use crate::names::{NodeName, cut, is_device};
 use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
 };
@@ -24,7 +24,7 @@ const STALE: Duration = Duration::from_secs(300);
 
 /// All devices of a node, as kubelet wants them. A device that claims share goes by its name, and by one for each
 /// of its slots, whichever of the two is published.
-pub(super) fn listing(snapshot: &Snapshot, names: &DraNames) -> NodeWatchResourcesResponse {
+pub(super) fn listing(snapshot: &Snapshot, node: &NodeName) -> NodeWatchResourcesResponse {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
@@ -40,8 +40,8 @@ pub(super) fn listing(snapshot: &Snapshot, names: &DraNames) -> NodeWatchResourc
         let (health, message) = health(offer, age);
         DeviceHealth {
             device: Some(DeviceIdentifier {
-                pool_name: names.pool(offer.class).to_owned(),
-                device_name: names.device(offer.class, &offer.name, slot),
+                pool_name: node.pool(offer.class),
+                device_name: snapshot.names.device(offer.class, &offer.name, slot),
             }),
             health: health.into(),
             last_updated_time: now,
@@ -109,8 +109,7 @@ mod tests {
     }
 
     fn listed(offers: Vec<Offer>) -> NodeWatchResourcesResponse {
-        let names = DraNames::of("n1", &offers);
-        listing(&snapshot(offers), &names)
+        listing(&snapshot(offers), &"n1".parse().unwrap())
     }
 
     fn said(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {

@@ -1,9 +1,9 @@
 //! Dynamic resource allocation: each device of the node in a ResourceSlice, and claims instead of numbers.
 //!
-//! [`names`] says what pools and devices are called, [`slices`] makes ResourceSlices of what the host offers, and
-//! [`publish`] keeps them on the API server, which [`api`] asks. [`driver`] serves kubelet: [`sockets`] stand where it
-//! looks for drivers, [`registration`] says who is there, and [`service`] prepares claims by [`prepare`] and tells the
-//! [`health`] of devices; [`report`] says on the API server what became of them. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
+//! [`slices`] makes ResourceSlices of what the host offers, and [`publish`] keeps them on the API server, which [`api`]
+//! asks. [`driver`] serves kubelet: [`sockets`] stand where it looks for drivers, [`registration`] says who is there, and
+//! [`service`] prepares claims by [`prepare`] and tells the [`health`] of devices; [`report`] says on the API server what
+//! became of them. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
 //! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
 //! [`own_resources`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
 //! Node. [`node`] finds a node and its API server, and runs all of it.
@@ -16,7 +16,6 @@ pub mod driver;
 pub mod engine;
 mod health;
 pub mod kubelet;
-pub mod names;
 pub mod node;
 mod own_resources;
 pub mod prepare;

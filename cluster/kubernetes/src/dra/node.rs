@@ -18,8 +18,8 @@ use super::classes::Told;
 use super::driver::Driver;
 use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
 use super::kubelet::KubeletFiles;
-use super::names::NodeName;
 use super::publish::{Publisher, WRITE_INTERVAL};
+use crate::names::NodeName;
 use crate::observe::metrics::Metrics;
 
 /// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the

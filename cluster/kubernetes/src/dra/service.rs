@@ -74,7 +74,7 @@ impl Service {
 
     /// Tells the health of all devices at each change, and again before kubelet forgets it.
     async fn tell_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
-        let (mut host, mut stop) = (self.preparer.node.host.clone(), self.stop.clone());
+        let (mut host, mut stop) = (self.preparer.host.clone(), self.stop.clone());
         let mut told = None;
         loop {
             host.mark_unchanged();
@@ -105,8 +105,7 @@ impl Service {
     }
 
     fn health(&self) -> NodeWatchResourcesResponse {
-        let (snapshot, names) = self.preparer.now();
-        health::listing(&snapshot, &names)
+        health::listing(&self.preparer.now(), &self.preparer.node)
     }
 }
 

@@ -9,6 +9,7 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attributes, Offer};
 
 use crate::host_state::Snapshot;
+use crate::names::DeviceNames;
 use crate::resources::{Plan, WrittenBy};
 
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
@@ -22,6 +23,7 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
 pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snapshot {
     Snapshot {
         plan: Plan::default(),
+        names: DeviceNames::of(&offers),
         offers,
         config: Config {
             kubernetes: settings,

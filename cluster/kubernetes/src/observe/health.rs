@@ -132,6 +132,7 @@ mod tests {
     use onload_core::config::Config;
 
     use super::*;
+    use crate::names::DeviceNames;
     use crate::resources::test_devices::exclusive;
     use crate::resources::{Plan, WrittenBy};
 
@@ -146,6 +147,7 @@ mod tests {
                 ..Plan::default()
             },
             offers: Vec::new(),
+            names: DeviceNames::default(),
             config: Config::default(),
             written_by: WrittenBy::Operator,
             lease_hooks: BTreeMap::new(),

@@ -224,6 +224,7 @@ mod tests {
         let snapshot = Snapshot {
             plan: crate::resources::Plan::default(),
             offers: Vec::new(),
+            names: crate::names::DeviceNames::default(),
             config: onload_core::config::Config::default(),
             written_by: crate::resources::WrittenBy::Operator,
             lease_hooks: std::collections::BTreeMap::new(),

@@ -10,10 +10,10 @@ use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Offer, Sharing};
-use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{
     DRAINED, Features, HELD, Pool, UNHEALTHY, Wanted, fingerprint, lost, probe,
 };
+use onload_kubernetes::names::{DeviceNames, NodeName};
 use proptest::prelude::*;
 
 const PF: &str = "0000:81:00.0";
@@ -29,7 +29,7 @@ fn with_pool<T>(
     take: impl FnOnce(&Pool<'_>) -> T,
 ) -> T {
     let node = node();
-    let names = DraNames::of(node.as_str(), offers);
+    let names = DeviceNames::of(offers);
     let wanted = Wanted {
         node: &node,
         uid: "u-1",

@@ -24,8 +24,8 @@ use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_kubernetes::cli::Cli;
 use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
-use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{Features, Pool, Wanted};
+use onload_kubernetes::names::{DeviceNames, NodeName};
 use onload_test_needs as needs;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -589,7 +589,7 @@ fn published(class: Class) -> BTreeSet<String> {
     let mut offers = captured("debian13-2numa-onload-rxe-vfio");
     offers.extend(captured("x2-2port-sriov"));
     let node: NodeName = "n1".parse().unwrap();
-    let names = DraNames::of(node.as_str(), &offers);
+    let names = DeviceNames::of(&offers);
     let wanted = Wanted {
         node: &node,
         uid: "u-1",

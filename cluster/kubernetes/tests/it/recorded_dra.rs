@@ -17,8 +17,8 @@ use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::host::Host;
 use onload_host::offers::{Offer, Survey};
-use onload_kubernetes::dra::names::{DraNames, NodeName};
 use onload_kubernetes::dra::slices::{Features, Pool, Wanted, lost, probe};
+use onload_kubernetes::names::{DeviceNames, NodeName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -206,7 +206,7 @@ fn is_what_was_stored(
     features: Features,
 ) {
     let node: NodeName = "n1".parse().unwrap();
-    let names = DraNames::of(node.as_str(), offers);
+    let names = DeviceNames::of(offers);
     let owners = stored[0].metadata.owner_references.clone().unwrap();
     let wanted = Wanted {
         node: &node,

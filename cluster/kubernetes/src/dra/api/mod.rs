@@ -29,7 +29,7 @@ pub use error::ApiError;
 pub use watch::Watch;
 
 use super::DRIVER;
-use super::names::NodeName;
+use crate::names::NodeName;
 use crate::observe::metrics::Metrics;
 
 /// How long a request may take, to the end of its answer.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::own_spec::{Owner, PreparedDevice};
 use crate::dra::DRIVER;
-use crate::dra::names::is_label;
+use crate::names::is_label;
 
 /// Where the files of all drivers are in a container (`ContainerDir` of k8s.io/dynamic-resource-allocation).
 const IN_CONTAINER: &str = "/var/run/kubernetes.io/dra-device-attributes";

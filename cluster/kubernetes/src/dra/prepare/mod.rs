@@ -18,8 +18,9 @@ use std::path::Path;
 
 pub(super) use metadata::MetadataFiles;
 pub(super) use own_spec::{OwnSpecs, Owner, PreparedDevice};
-pub(super) use preparer::{Node, Preparer, Report};
+pub(super) use preparer::{Preparer, Report};
 pub(super) use sweep::sweep;
+pub(super) use turns::Turns;
 
 /// Whether a claim is prepared, by what stands of it in the directory of specifications.
 pub(crate) fn has_claims(spec_dir: &Path) -> bool {

@@ -124,15 +124,6 @@ pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
 
 pub(crate) type Variables = BTreeMap<String, BTreeMap<String, String>>;
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Own<'a> {
-    pub(crate) leased: &'a [Leased],
-    pub(crate) hooks: &'a Hooks,
-    pub(crate) variables: &'a Variables,
-    /// What describes the devices of each request.
-    pub(crate) mounts: &'a BTreeMap<String, Mount>,
-}
-
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
 pub(crate) fn own_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
     format!("{CLAIM_KIND}={uid}.{}.{}", device.class, device.name)
@@ -142,24 +133,30 @@ pub(crate) fn request_name(uid: &ClaimUid, request: &str) -> String {
     format!("{CLAIM_KIND}={uid}.request.{request}")
 }
 
-/// The specification; `None` if the claim has nothing for itself.
-fn spec(uid: &ClaimUid, own: Own<'_>) -> Option<Spec> {
-    let leased = own.leased.iter().filter_map(|leased| {
-        let hooks = own.hooks.get(&leased.device.class)?.iter();
+/// The specification; `None` if the claim has nothing for itself. `mounts` are what describes the devices of each request.
+fn spec(
+    uid: &ClaimUid,
+    leased: &[Leased],
+    hooks: &Hooks,
+    variables: &Variables,
+    mounts: &BTreeMap<String, Mount>,
+) -> Option<Spec> {
+    let leased = leased.iter().filter_map(|leased| {
+        let hooks = hooks.get(&leased.device.class)?.iter();
         let edits = ContainerEdits {
             hooks: hooks.map(|hook| of_claim(hook, uid, leased)).collect(),
             ..ContainerEdits::default()
         };
         Some((own_name(uid, &leased.device), edits))
     });
-    let requests: BTreeSet<&String> = own.variables.keys().chain(own.mounts.keys()).collect();
+    let requests: BTreeSet<&String> = variables.keys().chain(mounts.keys()).collect();
     let requests = requests.into_iter().map(|request| {
-        let variables = own.variables.get(request).into_iter().flatten();
+        let variables = variables.get(request).into_iter().flatten();
         let edits = ContainerEdits {
             env: variables
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect(),
-            mounts: own.mounts.get(request).cloned().into_iter().collect(),
+            mounts: mounts.get(request).cloned().into_iter().collect(),
             ..ContainerEdits::default()
         };
         (request_name(uid, request), edits)
@@ -226,8 +223,15 @@ impl OwnSpecs {
     }
 
     /// Writes the specification of a claim, if it has something for itself.
-    pub(crate) fn write(&self, uid: &ClaimUid, own: Own<'_>) -> Result<()> {
-        match spec(uid, own) {
+    pub(crate) fn write(
+        &self,
+        uid: &ClaimUid,
+        leased: &[Leased],
+        hooks: &Hooks,
+        variables: &Variables,
+        mounts: &BTreeMap<String, Mount>,
+    ) -> Result<()> {
+        match spec(uid, leased, hooks, variables, mounts) {
             None => Ok(()),
             Some(spec) => self.write_one(&file(uid, SPEC), to_json(&spec).as_bytes()),
         }
@@ -361,26 +365,27 @@ mod tests {
         BTreeMap::from([(Class::Vfio, vec![hook("createRuntime"), hook("poststop")])])
     }
 
-    fn own<'a>(leased: &'a [Leased], hooks: &'a Hooks) -> Own<'a> {
-        static NONE: Variables = Variables::new();
-        static NO_MOUNTS: BTreeMap<String, Mount> = BTreeMap::new();
-        Own {
-            leased,
-            hooks,
-            variables: &NONE,
-            mounts: &NO_MOUNTS,
-        }
-    }
+    const NONE: &Variables = &Variables::new();
+    const NO_MOUNTS: &BTreeMap<String, Mount> = &BTreeMap::new();
 
     fn write(specs: &OwnSpecs, names: &[&str]) {
         let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
         specs.write_owner(&uid(), &owner()).unwrap();
-        specs.write(&uid(), own(&leased, &hooks())).unwrap();
+        specs
+            .write(&uid(), &leased, &hooks(), NONE, NO_MOUNTS)
+            .unwrap();
     }
 
     #[test]
     fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
-        let spec = spec(&uid(), own(&[leased("b"), leased("a")], &hooks())).unwrap();
+        let spec = spec(
+            &uid(),
+            &[leased("b"), leased("a")],
+            &hooks(),
+            NONE,
+            NO_MOUNTS,
+        )
+        .unwrap();
         validate(&spec).unwrap();
         let device = &spec.devices[0];
         assert_eq!(
@@ -415,13 +420,7 @@ mod tests {
                 of_request("0000:81:10.1"),
             ),
         ]);
-        let own = Own {
-            leased: &[],
-            hooks: &Hooks::new(),
-            variables: &variables,
-            mounts: &BTreeMap::new(),
-        };
-        let spec = spec(&uid(), own).unwrap();
+        let spec = spec(&uid(), &[], &Hooks::new(), &variables, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let env = spec.devices.iter().map(|device| {
             let name = device.name.valid().unwrap().as_str();
@@ -479,7 +478,7 @@ mod tests {
                 vf,
                 ..leased("a")
             };
-            let spec = spec(&uid(), own(&[leased], &hooks)).unwrap();
+            let spec = spec(&uid(), &[leased], &hooks, NONE, NO_MOUNTS).unwrap();
             validate(&spec).unwrap();
             let hook = &spec.devices[0].container_edits.hooks[0];
             let first = ["onload-hook", "createRuntime", "--lease", "netdev:ens1v0"];
@@ -496,7 +495,7 @@ mod tests {
             vf: "vlan=150;vlans=100-199".parse().ok(),
             ..leased("0000:81:10.0")
         };
-        let spec = spec(&uid(), own(&[set_up], &hooks())).unwrap();
+        let spec = spec(&uid(), &[set_up], &hooks(), NONE, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let hooks = &spec.devices[0].container_edits.hooks;
         let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
@@ -547,7 +546,7 @@ mod tests {
             device: "rdma:mlx5_0".parse().unwrap(),
             ..leased("a")
         };
-        assert_eq!(spec(&uid(), own(&[rdma], &hooks())), None);
+        assert_eq!(spec(&uid(), &[rdma], &hooks(), NONE, NO_MOUNTS), None);
     }
 
     #[test]
@@ -609,7 +608,7 @@ mod tests {
         let specs = OwnSpecs::new(dir.path().join("cdi"));
         for written in [
             specs.write_owner(&uid(), &owner()),
-            specs.write(&uid(), own(&[leased("a")], &hooks())),
+            specs.write(&uid(), &[leased("a")], &hooks(), NONE, NO_MOUNTS),
         ] {
             let line = written.unwrap_err().to_string();
             assert!(

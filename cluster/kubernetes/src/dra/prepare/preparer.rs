@@ -1,7 +1,7 @@
 //! Prepares claims for kubelet, and takes that back.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -15,12 +15,12 @@ use super::allocation::allocated;
 use super::decision::{Surroundings, decide};
 use super::leases::refuse_held;
 use super::metadata::{Described, MetadataFiles, hardware_address};
-use super::own_spec::{Own, OwnSpecs, Owner};
+use super::own_spec::{OwnSpecs, Owner};
 use super::turns::Turns;
 use crate::dra::api::Api;
 use crate::dra::classes::Told;
-use crate::dra::names::{DraNames, NodeName, is_label};
 use crate::host_state::{Snapshot, SpecNames};
+use crate::names::{NodeName, is_label};
 use crate::wire::dra::{Claim, Device};
 
 /// kubelet waits for 45 s, and its next attempt is a minute later.
@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) name: NodeName,
+pub(crate) struct Preparer {
+    pub(crate) node: NodeName,
     pub(crate) api: Api,
     pub(crate) device_classes: watch::Receiver<Told>,
     pub(crate) host: watch::Receiver<Arc<Snapshot>>,
@@ -39,6 +39,9 @@ pub(crate) struct Node {
     pub(crate) metadata: MetadataFiles,
     pub(crate) host_root: PathBuf,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
+    pub(crate) turns: Turns,
+    /// How many calls of kubelet are under way; whoever watches is told when there is none any more.
+    pub(crate) calls: watch::Sender<usize>,
 }
 
 /// What became of a claim, for those who tell the API server.
@@ -51,7 +54,7 @@ pub(crate) enum Report {
     Refused(Claim, String),
 }
 
-impl Node {
+impl Preparer {
     /// Tells what the API server is to know; nobody waits for that.
     pub(crate) fn report(&self, report: Report) {
         // At the end nobody listens any more.
@@ -63,42 +66,10 @@ impl Node {
         self.metadata.remove(uid)?;
         self.own.remove(uid)
     }
-}
 
-#[derive(Debug)]
-pub(crate) struct Preparer {
-    pub(crate) node: Node,
-    pub(crate) turns: Turns,
-    /// How many calls of kubelet are under way; whoever watches is told when there is none any more.
-    pub(crate) calls: watch::Sender<usize>,
-    /// The names, and the look at the host that they are of, which they do not keep.
-    names: Mutex<Option<(Weak<Snapshot>, Arc<DraNames>)>>,
-}
-
-impl Preparer {
-    pub(crate) fn new(node: Node) -> Self {
-        Preparer {
-            node,
-            turns: Turns::default(),
-            calls: watch::Sender::default(),
-            names: Mutex::default(),
-        }
-    }
-
-    /// What is known of the node, and what its devices are called. Names follow from devices alone, so they are
-    /// made once for each look at the host.
-    pub(crate) fn now(&self) -> (Arc<Snapshot>, Arc<DraNames>) {
-        let snapshot = Arc::clone(&self.node.host.borrow());
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, names)) = names.as_ref()
-            && std::ptr::eq(of.as_ptr(), Arc::as_ptr(&snapshot))
-        {
-            return (snapshot, Arc::clone(names));
-        }
-        let made = DraNames::of(self.node.name.as_str(), &snapshot.offers);
-        let made = Arc::new(made);
-        *names = Some((Arc::downgrade(&snapshot), Arc::clone(&made)));
-        (snapshot, made)
+    /// What is known of the node.
+    pub(crate) fn now(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.host.borrow())
     }
 
     /// A call of kubelet begins, which lasts as long as what this gives.
@@ -143,7 +114,7 @@ impl Preparer {
             Ok((owner, _)) => Report::Prepared(uid, owner.clone()),
             Err(error) => Report::Refused(claim.clone(), one_line(&format!("{error:#}"))),
         };
-        self.node.report(report);
+        self.report(report);
         prepared.map(|(_, devices)| devices)
     }
 
@@ -154,17 +125,18 @@ impl Preparer {
         found: ResourceClaim,
     ) -> Result<(Owner, Vec<Device>)> {
         let pod_claim = pod_claim(&found);
-        let resource = |class: &str| self.node.device_classes.borrow().resource(class);
+        let resource = |class: &str| self.device_classes.borrow().resource(class);
         let allocated = allocated(found, uid, resource)?;
-        let (snapshot, names) = self.now();
+        let snapshot = self.now();
         let around = Surroundings {
-            names: &names,
+            node: &self.node,
+            names: &snapshot.names,
             snapshot: &snapshot,
-            specs: &self.node.specs.now(),
+            specs: &self.specs.now(),
         };
         let mut decision = decide(allocated, uid, around)?;
         for leased in decision.leased.iter().chain(&decision.beside) {
-            let refused = refuse_held(&self.node.host_root, leased, uid);
+            let refused = refuse_held(&self.host_root, leased, uid);
             refused.with_context(|| format!("request {}", Quoted(&leased.request)))?;
         }
         self.complete(&mut decision.described);
@@ -176,17 +148,12 @@ impl Preparer {
             devices: devices.map(|device| device.prepared.clone()).collect(),
         };
         // First of all: a sweep of another instance removes what describes a claim that is not prepared.
-        self.node.own.write_owner(uid, &owner)?;
+        self.own.write_owner(uid, &owner)?;
         let described = &decision.described;
-        let mounts = self.node.metadata.write(uid, &owner, described)?;
+        let mounts = self.metadata.write(uid, &owner, described)?;
         let hooks = &snapshot.lease_hooks;
-        let own = Own {
-            leased: &decision.leased,
-            hooks,
-            variables: &decision.variables,
-            mounts: &mounts,
-        };
-        self.node.own.write(uid, own)?;
+        let (leased, variables) = (&decision.leased, &decision.variables);
+        self.own.write(uid, leased, hooks, variables, &mounts)?;
         Ok((owner, decision.devices))
     }
 
@@ -199,13 +166,13 @@ impl Preparer {
             if let (Some(network), Some(name)) = (&mut device.prepared.network, name)
                 && network.hardware_address.is_none()
             {
-                network.hardware_address = hardware_address(&self.node.host_root, name);
+                network.hardware_address = hardware_address(&self.host_root, name);
             }
         }
     }
 
     pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {
-        let asked = self.node.api.claim(&claim.namespace, &claim.name);
+        let asked = self.api.claim(&claim.namespace, &claim.name);
         let Ok(answer) = timeout(PATIENCE, asked).await else {
             let seconds = PATIENCE.as_secs();
             bail!(
@@ -223,11 +190,11 @@ impl Preparer {
             return Ok(());
         };
         let _turn = self.turns.take(&uid).await;
-        let owner = self.node.own.owner(&uid);
-        match self.node.remove(&uid) {
+        let owner = self.own.owner(&uid);
+        match self.remove(&uid) {
             Ok(was_there) => {
                 if let Some(owner) = owner {
-                    self.node.report(Report::Unprepared(uid, owner));
+                    self.report(Report::Unprepared(uid, owner));
                 }
                 tracing::info!(
                     namespace = %claim.namespace,

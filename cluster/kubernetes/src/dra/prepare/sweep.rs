@@ -31,17 +31,17 @@ enum Known {
 /// when it has said so twice: without its specification no container of a claim starts again. It ends when each has
 /// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
-    for uid in preparer.node.metadata.list() {
+    for uid in preparer.metadata.list() {
         let _turn = preparer.turns.take(&uid).await;
-        if preparer.node.own.has(&uid) {
+        if preparer.own.has(&uid) {
             continue;
         }
-        if let Err(error) = preparer.node.metadata.remove(&uid) {
+        if let Err(error) = preparer.metadata.remove(&uid) {
             let reason = format!("{error:#}");
             tracing::warn!(%uid, %reason, "what describes a claim that is not prepared stays");
         }
     }
-    let claims = preparer.node.own.list().into_iter();
+    let claims = preparer.own.list().into_iter();
     let claims = claims.map(|(uid, owner)| (uid, (owner, Known::Nothing)));
     let mut left: BTreeMap<ClaimUid, (Option<Owner>, Known)> = claims.collect();
     while !left.is_empty() {
@@ -82,7 +82,7 @@ async fn one(
     if known != Known::Gone {
         return Ok(Known::Gone);
     }
-    preparer.node.remove(uid)?;
+    preparer.remove(uid)?;
     tracing::info!(%uid, "removed the specification of a claim that is gone");
     Ok(Known::Settled)
 }
@@ -97,6 +97,6 @@ async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<
     };
     let devices = status.devices.unwrap_or_default();
     let report = Report::Found(uid.clone(), owner.clone(), devices);
-    preparer.node.report(report);
+    preparer.report(report);
     Ok(true)
 }

@@ -18,9 +18,9 @@ use super::server::Server;
 use crate::dra::Registered;
 use crate::dra::api::{Api, ApiError, Run, Watch};
 use crate::dra::classes::Told;
-use crate::dra::names::{DraNames, NodeName};
 use crate::dra::slices::{Features, Listed, Pool, Wanted, fingerprint, lost, probe};
 use crate::host_state::Snapshot;
+use crate::names::NodeName;
 use crate::observe::metrics::Metrics;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
@@ -271,12 +271,11 @@ impl<'p> Session<'p> {
         let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
         let classes = self.classes(&snapshot);
         let node = self.publisher.node.clone();
-        let names = DraNames::of(node.as_str(), &snapshot.offers);
         let uid = self.uid.clone();
         let wanted = Wanted {
             node: &node,
             uid: &uid,
-            names: &names,
+            names: &snapshot.names,
             offers: &snapshot.offers,
             settings: &snapshot.config.kubernetes,
         };
@@ -285,7 +284,7 @@ impl<'p> Session<'p> {
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
         for class in classes {
-            let Some(features) = self.features_of(class, names.pool(class)).await? else {
+            let Some(features) = self.features_of(class, &node.pool(class)).await? else {
                 left_out.insert(format!(
                     "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
                 ));
@@ -310,8 +309,8 @@ impl<'p> Session<'p> {
         }
         let undecided = self.publisher.undecided.borrow_and_update().clone();
         let is_left = |pool: Option<&str>| match pool {
-            Some(pool) => names
-                .class(pool)
+            Some(pool) => node
+                .class_of(pool)
                 .is_some_and(|class| undecided.contains(&class)),
             None => !undecided.is_empty(),
         };

@@ -13,7 +13,7 @@ use onload_host::specdir::sha256;
 use serde_json::{Value, json};
 
 use crate::dra::DRIVER;
-use crate::dra::names::{NodeName, cut};
+use crate::names::{NodeName, cut};
 
 /// The most bytes of a note (`NoteLengthLimit` of k8s.io/kubernetes/pkg/apis/core/validation).
 const MOST_NOTE: usize = 1024;

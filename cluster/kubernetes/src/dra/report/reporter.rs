@@ -97,14 +97,13 @@ impl Reporter {
         preparer: Arc<Preparer>,
         reports: mpsc::UnboundedReceiver<Report>,
     ) -> Reporter {
-        let node = &preparer.node;
         Reporter {
-            api: node.api.clone(),
-            host: node.host.clone(),
+            api: preparer.api.clone(),
+            host: preparer.host.clone(),
             calls: preparer.calls.subscribe(),
             reports,
             claims: BTreeMap::new(),
-            events: Events::new(&node.name, Instant::now()),
+            events: Events::new(&preparer.node, Instant::now()),
             preparer,
             waiting: VecDeque::new(),
             work: JoinSet::new(),
@@ -192,7 +191,7 @@ impl Reporter {
         if let Some(until) = self.no_status.filter(|until| now < *until) {
             return Some(until);
         }
-        let (snapshot, names) = self.preparer.now();
+        let snapshot = self.preparer.now();
         let mut next: Option<Instant> = None;
         for (uid, claim) in &mut self.claims {
             if !claim.is_stale || claim.is_under_way {
@@ -211,7 +210,7 @@ impl Reporter {
             let devices = if claim.is_over {
                 Vec::new()
             } else {
-                status::devices(uid, &claim.owner, (&snapshot, &names), before)
+                status::devices(uid, &claim.owner, &snapshot, &self.preparer.node, before)
             };
             if claim.told.as_ref() != Some(&devices) {
                 claim.is_under_way = true;
@@ -424,7 +423,7 @@ mod tests {
 
     use super::*;
     use crate::dra::api::Access;
-    use crate::dra::prepare::{MetadataFiles, Node, OwnSpecs};
+    use crate::dra::prepare::{MetadataFiles, OwnSpecs, Turns};
     use crate::dra::service::Service;
     use crate::dra::test_offers::snapshot;
     use crate::host_state::SpecNames;
@@ -465,8 +464,8 @@ mod tests {
         )));
         let (_classes, device_classes) = watch::channel(crate::dra::classes::Told::default());
         let (sender, reports) = mpsc::unbounded_channel();
-        let preparer = Arc::new(Preparer::new(Node {
-            name: "n1".parse().unwrap(),
+        let preparer = Arc::new(Preparer {
+            node: "n1".parse().unwrap(),
             api,
             device_classes,
             host,
@@ -475,7 +474,9 @@ mod tests {
             metadata: MetadataFiles::of_driver(dir.path()),
             host_root: dir.path().to_owned(),
             reports: sender,
-        }));
+            turns: Turns::default(),
+            calls: watch::Sender::default(),
+        });
         let claim = |name: &str| Claim {
             namespace: "default".to_owned(),
             name: name.to_owned(),

@@ -7,10 +7,10 @@ use onload_core::lease::{ClaimUid, Facts, Lease};
 use onload_host::offers::{Health, Offer};
 
 use crate::dra::DRIVER;
-use crate::dra::names::{DraNames, cut};
 use crate::dra::prepare::{Owner, PreparedDevice};
 use crate::dra::slices::is_of_a_claim;
 use crate::host_state::Snapshot;
+use crate::names::{NodeName, cut};
 
 /// The condition of each device: whether a container of the claim can use it.
 pub(super) const READY: &str = "Ready";
@@ -23,11 +23,13 @@ const MOST_MESSAGE: usize = 1024;
 pub(super) fn devices(
     uid: &ClaimUid,
     owner: &Owner,
-    (snapshot, names): (&Snapshot, &DraNames),
+    snapshot: &Snapshot,
+    node: &NodeName,
     before: &[AllocatedDeviceStatus],
 ) -> Vec<AllocatedDeviceStatus> {
     let one = |device: &PreparedDevice| {
-        let offer = names.offer(&snapshot.offers, &device.pool, &device.device);
+        let (pool, name) = (&device.pool, &device.device);
+        let offer = snapshot.names.offer(&snapshot.offers, node, pool, name);
         let (status, reason, message) = ready(offer);
         let before = before.iter().find(|other| is_same(device, other));
         AllocatedDeviceStatus {
@@ -182,9 +184,9 @@ mod tests {
         before: &[AllocatedDeviceStatus],
     ) -> Vec<AllocatedDeviceStatus> {
         let offers = vec![nic, netdev];
-        let names = DraNames::of("n1", &offers);
         let snapshot = test_offers::snapshot(offers, KubernetesSettings::default());
-        devices(&UID.parse().unwrap(), &owner(), (&snapshot, &names), before)
+        let (uid, node) = (UID.parse().unwrap(), "n1".parse().unwrap());
+        devices(&uid, &owner(), &snapshot, &node, before)
     }
 
     fn nic() -> Offer {
@@ -256,8 +258,8 @@ mod tests {
             held.message
         );
         let snapshot = test_offers::snapshot(Vec::new(), KubernetesSettings::default());
-        let names = DraNames::of("n1", &[]);
-        let gone = devices(&UID.parse().unwrap(), &owner(), (&snapshot, &names), &[]);
+        let (uid, node) = (UID.parse().unwrap(), "n1".parse().unwrap());
+        let gone = devices(&uid, &owner(), &snapshot, &node, &[]);
         assert_eq!(condition(&gone[0]).unwrap().reason, "Gone");
     }
 }

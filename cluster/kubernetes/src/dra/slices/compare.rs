@@ -4,7 +4,7 @@ use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 use onload_host::specdir::sha256;
 
 use super::features::Features;
-use crate::dra::names::slot_of;
+use crate::names::slot_of;
 
 /// What tells one content of a slice from another, whatever its generation: of thousands of devices only this is
 /// kept.

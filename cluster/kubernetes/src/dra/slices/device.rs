@@ -11,7 +11,7 @@ use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, Offer};
 
-use crate::dra::names::cut;
+use crate::names::cut;
 
 /// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";

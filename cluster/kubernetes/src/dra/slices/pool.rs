@@ -16,8 +16,8 @@ use onload_sys::pci::PciAddress;
 use super::device::{Form, Trouble, device, is_of_a_claim, trouble};
 use super::features::Features;
 use crate::dra::DRIVER;
-use crate::dra::names::{DraNames, NodeName, behind_node, is_device};
 use crate::dra::own_resources::resource_of;
+use crate::names::{DeviceNames, NodeName, behind_node, is_device};
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).
 const MOST: usize = 128;
@@ -35,7 +35,7 @@ pub struct Wanted<'a> {
     pub node: &'a NodeName,
     /// The uid of its object. When that is deleted, its slices go too.
     pub uid: &'a str,
-    pub names: &'a DraNames,
+    pub names: &'a DeviceNames,
     /// What the host offers, sorted by class and name.
     pub offers: &'a [Offer],
     pub settings: &'a KubernetesSettings,
@@ -45,6 +45,7 @@ pub struct Wanted<'a> {
 pub struct Pool<'a> {
     wanted: Wanted<'a>,
     class: Class,
+    name: String,
     devices: Vec<Entry<'a>>,
     /// The functions that others are made of, with the number of those.
     sets: BTreeMap<PciAddress, u32>,
@@ -72,6 +73,7 @@ impl<'a> Pool<'a> {
         let mut pool = Pool {
             wanted,
             class,
+            name: wanted.node.pool(class),
             devices: Vec::new(),
             sets: BTreeMap::new(),
             per_slice: MOST,
@@ -140,7 +142,7 @@ impl<'a> Pool<'a> {
     }
 
     pub fn name(&self) -> &str {
-        self.wanted.names.pool(self.class)
+        &self.name
     }
 
     pub fn devices(&self) -> usize {

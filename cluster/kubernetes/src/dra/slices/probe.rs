@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::device::{Form, Trouble, capacity, taint};
 use super::pool::metadata;
 use crate::dra::DRIVER;
-use crate::dra::names::{NodeName, behind_node};
+use crate::names::{NodeName, behind_node};
 
 pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
     let form = Form::Shared(2);

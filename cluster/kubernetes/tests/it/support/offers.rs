@@ -11,6 +11,7 @@ use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
 use onload_kubernetes::host_state::Snapshot;
+use onload_kubernetes::names::DeviceNames;
 use onload_kubernetes::resources::{Plan, WrittenBy};
 use onload_sys::processes::{Cgroup, Process};
 use onload_test_tree::Tree;
@@ -117,6 +118,7 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
     offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     Arc::new(Snapshot {
         plan: Plan::default(),
+        names: DeviceNames::of(&offers),
         offers,
         config: Config::parse(config).unwrap(),
         written_by: WrittenBy::Operator,

@@ -7,12 +7,12 @@ use onload_host::offers::Offer;
 use onload_sys::netlink::link::address_text;
 
 use super::{Surroundings, interface};
-use crate::dra::names::slot_of;
 use crate::dra::own_resources::resource_of;
 use crate::dra::prepare::allocation::Allocated;
 use crate::dra::prepare::metadata::Described;
 use crate::dra::prepare::own_spec::PreparedDevice;
 use crate::dra::slices::{Form, attributes};
+use crate::names::slot_of;
 
 /// The API server refuses a status with more (resource.k8s.io/v1, `NetworkDeviceData.ips`).
 const MOST_ADDRESSES: usize = 16;

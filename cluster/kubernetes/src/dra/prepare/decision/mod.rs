@@ -19,15 +19,16 @@ use super::allocation::Allocated;
 use super::metadata::Described;
 use super::own_spec::{Leased, Variables, own_name, request_name};
 use super::parameters::misplaced;
-use crate::dra::names::DraNames;
 use crate::dra::slices::pf_of;
 use crate::host_state::Snapshot;
+use crate::names::{DeviceNames, NodeName};
 use crate::resources::{Function, no_spec, variables};
 use crate::wire::dra::Device;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings<'a> {
-    pub(crate) names: &'a DraNames,
+    pub(crate) node: &'a NodeName,
+    pub(crate) names: &'a DeviceNames,
     pub(crate) snapshot: &'a Snapshot,
     /// The CDI devices that specifications on disk have now.
     pub(crate) specs: &'a BTreeSet<String>,
@@ -126,7 +127,8 @@ impl Surroundings<'_> {
 
     fn offer(&self, allocated: &Allocated) -> Result<&Offer> {
         let (pool, device) = (&allocated.pool, &allocated.device);
-        let found = self.names.offer(&self.snapshot.offers, pool, device);
+        let offers = &self.snapshot.offers;
+        let found = self.names.offer(offers, self.node, pool, device);
         found.ok_or_else(|| {
             let quoted = Quoted(device);
             match self.why_not_offered(pool, device) {
@@ -191,7 +193,7 @@ impl Surroundings<'_> {
     fn why_not_offered(&self, pool: &str, device: &str) -> Option<String> {
         let is_it = |class: Class, name: &str| {
             let name = DeviceName::try_from(name);
-            self.names.pool(class) == pool
+            self.node.pool(class) == pool
                 && name.is_ok_and(|name| self.names.device(class, &name, None) == device)
         };
         let mut not_offered = self.snapshot.not_offered.iter();

@@ -29,6 +29,7 @@ fn node() -> Snapshot {
     let reason = "bound to igbvf; bind it to vfio-pci".to_owned();
     Snapshot {
         plan: Plan::default(),
+        names: DeviceNames::default(),
         offers: vec![
             offer(Class::Nic, "ens1"),
             gone,
@@ -72,7 +73,7 @@ fn decided(devices: Vec<Allocated>) -> Result<Decision, String> {
 }
 
 fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, String> {
-    let names = DraNames::of("n1", &snapshot.offers);
+    let (node, names) = ("n1".parse().unwrap(), DeviceNames::of(&snapshot.offers));
     let specs = [
         "onload.dev/nic=ens1",
         "onload.dev/nic-plain=ens1",
@@ -84,6 +85,7 @@ fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, 
         "onload.dev/netdev=ens2v0",
     ];
     let around = Surroundings {
+        node: &node,
         names: &names,
         snapshot,
         specs: &specs.map(str::to_owned).into_iter().collect(),
@@ -138,7 +140,8 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
     let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
     assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
     let around = Surroundings {
-        names: &DraNames::of("n1", &snapshot.offers),
+        node: &"n1".parse().unwrap(),
+        names: &DeviceNames::of(&snapshot.offers),
         snapshot: &snapshot,
         specs: &["onload.dev/vfio=0000:81:00.0".to_owned()]
             .into_iter()

@@ -35,6 +35,17 @@ impl NodeName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The pool of a class: one a class and node, so that a busy class holds up no other.
+    pub fn pool(&self, class: Class) -> String {
+        behind_node(&self.0, &format!("/{class}"))
+    }
+
+    /// The class of a pool; none if it is no pool of this node.
+    pub fn class_of(&self, pool: &str) -> Option<Class> {
+        let mut classes = Class::ALL.into_iter();
+        classes.find(|class| self.pool(*class) == pool)
+    }
 }
 
 impl fmt::Display for NodeName {
@@ -64,24 +75,17 @@ pub fn is_device(offer: &Offer) -> bool {
     offer.class.is_on_functions() && !offer.is_loopback()
 }
 
-/// The names of a node's pools and devices, both ways.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DraNames {
-    pools: BTreeMap<Class, String>,
+/// The names of a node's devices, both ways.
+#[derive(Debug, Default)]
+pub struct DeviceNames {
     devices: BTreeMap<(Class, String), DeviceName>,
     /// The names of the few devices whose own would be that of another.
     others: BTreeMap<(Class, DeviceName), String>,
 }
 
-impl DraNames {
-    pub fn of(node: &str, offers: &[Offer]) -> DraNames {
-        let pools = Class::ALL
-            .into_iter()
-            .map(|class| (class, behind_node(node, &format!("/{class}"))));
-        let mut names = DraNames {
-            pools: pools.collect(),
-            ..DraNames::default()
-        };
+impl DeviceNames {
+    pub fn of(offers: &[Offer]) -> DeviceNames {
+        let mut names = DeviceNames::default();
         for offer in offers.iter().filter(|offer| is_device(offer)) {
             names.add(offer.class, &offer.name);
         }
@@ -103,18 +107,6 @@ impl DraNames {
         self.devices.insert(key, name.clone());
     }
 
-    /// The pool of a class: one a class and node, so that a busy class holds up no other.
-    pub fn pool(&self, class: Class) -> &str {
-        self.pools.get(&class).map_or("", String::as_str)
-    }
-
-    /// The class of a pool; none if it is no pool of this node.
-    pub fn class(&self, pool: &str) -> Option<Class> {
-        let mut pools = self.pools.iter();
-        let (class, _) = pools.find(|(_, name)| *name == pool)?;
-        Some(*class)
-    }
-
     /// The device of an offer, or one slot of it. It is a DNS label.
     pub fn device(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
         let other = self.others.get(&(class, name.clone()));
@@ -125,26 +117,29 @@ impl DraNames {
         }
     }
 
-    /// What has that name, or a slot of it, by its name in the CDI specification; none if the node offers no such
-    /// device.
-    pub fn find(&self, pool: &str, device: &str) -> Option<(Class, DeviceName)> {
-        let class = self.class(pool)?;
-        let find = |base: &str| self.devices.get(&(class, base.to_owned())).cloned();
-        let name = find(device).or_else(|| find(split_slot(device)?.0))?;
-        Some((class, name))
+    /// What has that name, or a slot of it; none if the node offers no such device.
+    fn find(&self, class: Class, device: &str) -> Option<&DeviceName> {
+        let find = |base: &str| self.devices.get(&(class, base.to_owned()));
+        find(device).or_else(|| find(split_slot(device)?.0))
     }
 
-    /// The same among these offers, which are sorted by class and name.
-    pub fn offer<'o>(&self, offers: &'o [Offer], pool: &str, device: &str) -> Option<&'o Offer> {
-        let found = self.find(pool, device)?;
-        let key = |offer: &Offer| (offer.class, offer.name.clone());
-        let at = offers.binary_search_by_key(&found, key).ok()?;
-        offers.get(at)
+    /// The same in a pool of a node, among these offers, which are sorted by class and name.
+    pub fn offer<'o>(
+        &self,
+        offers: &'o [Offer],
+        node: &NodeName,
+        pool: &str,
+        device: &str,
+    ) -> Option<&'o Offer> {
+        let class = node.class_of(pool)?;
+        let found = (class, self.find(class, device)?);
+        let at = offers.binary_search_by(|offer| (offer.class, &offer.name).cmp(&found));
+        offers.get(at.ok()?)
     }
 }
 
 /// A name that begins with that of a node. A node with a very long one is told by its hash.
-pub(super) fn behind_node(node: &str, end: &str) -> String {
+pub(crate) fn behind_node(node: &str, end: &str) -> String {
     if node.len() + end.len() <= MOST_NAME {
         return format!("{node}{end}");
     }
@@ -202,7 +197,7 @@ fn hash(text: &str, digits: usize) -> String {
 }
 
 /// The slot that a device is.
-pub(super) fn slot_of(label: &str) -> Option<u32> {
+pub(crate) fn slot_of(label: &str) -> Option<u32> {
     split_slot(label).map(|(_, slot)| slot)
 }
 
@@ -214,7 +209,7 @@ fn split_slot(label: &str) -> Option<(&str, u32)> {
 }
 
 /// The first bytes of a text that are whole characters.
-pub(super) fn cut(text: &str, most: usize) -> &str {
+pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -223,7 +218,7 @@ pub(super) fn cut(text: &str, most: usize) -> &str {
 }
 
 /// Whether it is a DNS label (RFC 1123).
-pub(super) fn is_label(label: &str) -> bool {
+pub(crate) fn is_label(label: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = !label.starts_with('-') && !label.ends_with('-');
     !label.is_empty() && label.len() <= MOST_LABEL && ends && label.bytes().all(legal)
@@ -236,18 +231,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::dra::test_offers::offer;
+
+    fn node(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
 
     fn name(text: &str) -> DeviceName {
         DeviceName::try_from(text).unwrap()
     }
 
-    fn names(devices: &[(Class, &str)]) -> DraNames {
+    fn names(devices: &[(Class, &str)]) -> DeviceNames {
         let offers: Vec<Offer> = devices
             .iter()
-            .map(|(class, name)| offer(*class, name))
+            .map(|(class, name)| Offer::new(*class, name).unwrap())
             .collect();
-        DraNames::of("n1", &offers)
+        DeviceNames::of(&offers)
     }
 
     #[test]
@@ -265,7 +263,7 @@ mod tests {
         }
         let slot = names.device(Class::Nic, &name("ens1"), Some(9));
         assert_eq!(slot, "ens1-slot-9");
-        assert_eq!(names.pool(Class::NicPlain), "n1/nic-plain");
+        assert_eq!(node("n1").pool(Class::NicPlain), "n1/nic-plain");
     }
 
     #[test]
@@ -274,14 +272,15 @@ mod tests {
         let other = rdma.device(Class::Rdma, &name("mlx5-0"), None);
         assert_eq!(other, "mlx5-0-a5648384");
         for (label, device) in [("mlx5-0", "mlx5_0"), (other.as_str(), "mlx5-0")] {
-            let found = rdma.find("n1/rdma", label).unwrap();
-            assert_eq!(found, (Class::Rdma, name(device)));
+            assert_eq!(rdma.find(Class::Rdma, label), Some(&name(device)));
         }
     }
 
     #[test]
     fn what_the_node_does_not_offer_is_not_found() {
-        let names = names(&[(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]);
+        let offers = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
+            .map(|(class, name)| Offer::new(class, name).unwrap());
+        let (names, node) = (DeviceNames::of(&offers), node("n1"));
         for (pool, device) in [
             ("n1/nic", "ens2"),
             ("n2/nic", "ens1"),
@@ -295,20 +294,19 @@ mod tests {
             ("n1/nic", "ens1-slot-1-slot-1"),
             ("n1/hugepages", "2Mi"),
         ] {
-            assert_eq!(names.find(pool, device), None, "{pool} {device}");
+            let found = names.offer(&offers, &node, pool, device);
+            assert!(found.is_none(), "{pool} {device}");
         }
-        assert!(names.find("n1/nic", "ens1-slot-4294967295").is_some());
+        let found = names.offer(&offers, &node, "n1/nic", "ens1-slot-4294967295");
+        assert_eq!(found.unwrap().name, offers[0].name);
     }
 
     #[test]
     fn a_long_node_has_pools_of_its_own() {
-        let node = |end: &str| format!("{}.{end}", vec!["a".repeat(49); 5].join("."));
-        let (one, two) = (node("b"), node("c"));
-        assert_eq!(one.len(), 251);
-        let pools = |node: &str| {
-            let names = DraNames::of(node, &[]);
-            Class::ALL.map(|class| names.pool(class).to_owned())
-        };
+        let long = |end: &str| node(&format!("{}.{end}", vec!["a".repeat(49); 5].join(".")));
+        let (one, two) = (long("b"), long("c"));
+        assert_eq!(one.as_str().len(), 251);
+        let pools = |node: &NodeName| Class::ALL.map(|class| node.pool(class));
         let all: BTreeSet<String> = pools(&one).into_iter().chain(pools(&two)).collect();
         assert_eq!(all.len(), 2 * Class::ALL.len());
         for pool in all {
@@ -364,7 +362,7 @@ mod tests {
                     let label = names.device(*class, &name(device), slot);
                     prop_assert!(is_label(&label), "{label}");
                     prop_assert!(labels.insert(label.clone()), "{label} of {device}");
-                    let (_, found) = names.find("n1/nic", &label).unwrap();
+                    let found = names.find(Class::Nic, &label).unwrap();
                     prop_assert_eq!(found.as_str(), *device);
                 }
             }
