@@ -1,6 +1,6 @@
 //! A pool: the devices of one class on one node, in as many slices as they need.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{
     Counter, CounterSet, Device, DeviceCounterConsumption, ResourcePool, ResourceSlice,
@@ -91,9 +91,8 @@ impl<'a> Pool<'a> {
             pool.add(offer, takes, held, (features, most_slots));
         }
         let used = pool.devices.iter().filter_map(|entry| entry.takes);
-        let used: BTreeSet<PciAddress> = used.map(|(set, _)| set).collect();
-        pool.sets = families.members;
-        pool.sets.retain(|set, _| used.contains(set));
+        let sets = used.filter_map(|(set, _)| families.family(Some(set)));
+        pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
         let has_more = |entry: &Entry<'_>| entry.trouble.is_some() || entry.takes.is_some();
         if pool.devices.iter().any(has_more) {
             pool.per_slice = MOST_WITH_MORE;
@@ -266,16 +265,20 @@ fn counters(number: u32) -> BTreeMap<String, Counter> {
 /// Physical functions that are offered beside functions that are made of them. Who has the one must not have
 /// the others. Only vfio gives a function away whole: interfaces and RDMA devices of both are independent.
 #[derive(Debug, Default)]
-struct Families {
-    /// The physical functions, with the number of those made of them.
-    members: BTreeMap<PciAddress, u32>,
-    taken: BTreeSet<PciAddress>,
-    /// Those of them that somebody has without a claim, which no counter knows.
-    foreign: BTreeSet<PciAddress>,
-    /// Those with a member that somebody has without a claim.
-    foreign_members: BTreeSet<PciAddress>,
-    /// Those with a member that several containers have at once, which nothing counts.
-    shared: BTreeSet<PciAddress>,
+struct Families(BTreeMap<PciAddress, Family>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Family {
+    /// How many functions are made of the physical one.
+    members: u32,
+    /// Whether somebody has the physical function.
+    is_taken: bool,
+    /// Whether somebody has it without a claim, which no counter knows.
+    is_foreign: bool,
+    /// The same of a member.
+    has_foreign_member: bool,
+    /// Whether several containers have a function of it at once, which nothing counts.
+    is_shared: bool,
 }
 
 impl Families {
@@ -293,30 +296,28 @@ impl Families {
             else {
                 continue;
             };
-            *families.members.entry(pf).or_default() += 1;
-            let is_exclusive = |offer: &Offer| offer.sharing == Sharing::Exclusive;
-            if !is_exclusive(offer) || !is_exclusive(parent) {
-                families.shared.insert(pf);
-            }
-            if !parent.leases.is_empty() {
-                families.taken.insert(pf);
-            }
-            if is_foreign(parent) {
-                families.foreign.insert(pf);
-            }
-            if is_foreign(offer) {
-                families.foreign_members.insert(pf);
-            }
+            let is_shared = |offer: &Offer| offer.sharing != Sharing::Exclusive;
+            let family = families.0.entry(pf).or_default();
+            family.members += 1;
+            family.is_taken |= !parent.leases.is_empty();
+            family.is_foreign |= is_foreign(parent);
+            family.has_foreign_member |= is_foreign(offer);
+            family.is_shared |= is_shared(offer) || is_shared(parent);
         }
         families
     }
 
+    fn family(&self, pf: Option<PciAddress>) -> Option<(PciAddress, Family)> {
+        let pf = pf?;
+        Some((pf, *self.0.get(&pf)?))
+    }
+
     /// Whether somebody has, without a claim, a function of the same family that excludes this one.
     fn is_held(&self, offer: &Offer) -> bool {
-        let has = |set: &BTreeSet<PciAddress>, pf: Option<PciAddress>| {
-            pf.is_some_and(|pf| set.contains(&pf))
-        };
-        has(&self.foreign_members, offer.pci) || has(&self.foreign, pf_of(offer))
+        let own = self.family(offer.pci);
+        let parent = self.family(pf_of(offer));
+        own.is_some_and(|(_, own)| own.has_foreign_member)
+            || parent.is_some_and(|(_, parent)| parent.is_foreign)
     }
 
     /// How many of which set it takes, if it is counted; why it is not offered.
@@ -325,17 +326,12 @@ impl Families {
         offer: &Offer,
         features: Features,
     ) -> Result<Option<(PciAddress, u32)>, String> {
-        let of_family = |pci: &PciAddress| self.members.contains_key(pci);
-        let own = offer.pci.filter(of_family);
-        let parent = pf_of(offer).filter(of_family);
-        let Some(pf) = own.or(parent) else {
+        let own = self.family(offer.pci);
+        let Some((pf, family)) = own.or_else(|| self.family(pf_of(offer))) else {
             return Ok(None);
         };
-        let number = match own {
-            Some(pf) => self.members.get(&pf).copied().unwrap_or(0),
-            None => 1,
-        };
-        if features.counters && !self.shared.contains(&pf) {
+        if features.counters && !family.is_shared {
+            let number = own.map_or(1, |(_, own)| own.members);
             return Ok(Some((pf, number)));
         }
         match own {
@@ -343,7 +339,7 @@ impl Families {
                 "vfio {} is not offered beside its virtual functions: nothing in this cluster keeps two pods from having both; take those away, or offer them to nobody by [discover] offer-pf-with-vfs = false",
                 offer.name
             )),
-            None if self.taken.contains(&pf) => Err(format!(
+            None if family.is_taken => Err(format!(
                 "vfio {} is not offered while somebody has its physical function {pf}",
                 offer.name
             )),
