@@ -15,7 +15,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::Interface;
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::vf::VfConfig;
-use onload_host::discover::not_offered::Subject;
+use onload_host::discover::not_offered::{NotOffered, Subject};
 use onload_host::offers::{Offer, Survey};
 
 use crate::names::DeviceNames;
@@ -48,28 +48,21 @@ pub struct Snapshot {
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     /// What virtual functions are set up to be while a container has them.
     pub vf: BTreeMap<LeasedDevice, VfConfig>,
-    /// What is not offered, by name: the class and the reason.
-    pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
+    pub not_offered: Vec<NotOffered>,
     pub taken: Instant,
 }
 
 impl Snapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
     pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config, written_by: WrittenBy) -> Self {
-        let mut not_offered: BTreeMap<String, Vec<(Class, String)>> = BTreeMap::new();
-        for refused in &survey.inventory.not_offered {
-            if let Subject::Device(class) = refused.kind {
-                let of_name = not_offered.entry(refused.name.clone()).or_default();
-                of_name.push((class, refused.reason.clone()));
-            }
-        }
         let Survey {
             specs,
-            inventory,
+            mut inventory,
             pools,
-            leases: listed,
+            leases,
         } = survey;
-        drop((inventory, pools, listed));
+        let not_offered = std::mem::take(&mut inventory.not_offered);
+        drop((inventory, pools, leases));
         Snapshot {
             plan: plan(&offers, &specs, config),
             nodes: nodes_of(&offers, &specs, config),
@@ -93,14 +86,19 @@ impl Snapshot {
 
     /// Why a resource has no device with that id, where discovery knows.
     pub fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
-        let of_slot = id.rsplit_once('-').map(|(name, _)| name);
-        let found = self.not_offered.get(id);
-        let found = found.or_else(|| self.not_offered.get(of_slot?))?;
         let devices = &resource.devices;
-        let is_of =
-            |class: Class| devices.is_empty() || devices.iter().any(|device| device.class == class);
-        let (_, reason) = found.iter().find(|(class, _)| is_of(*class))?;
-        Some(reason.clone())
+        let is_of = |refused: &&NotOffered| match refused.kind {
+            Subject::Device(class) => {
+                devices.is_empty() || devices.iter().any(|device| device.class == class)
+            }
+            Subject::Tool => false,
+        };
+        let of_slot = id.rsplit_once('-').map(|(name, _)| name);
+        let mut found = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {
+            let all = self.not_offered.iter();
+            all.filter(move |refused| refused.name == name)
+        });
+        Some(found.find(is_of)?.reason.clone())
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snap
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: BTreeMap::new(),
+        not_offered: Vec::new(),
         taken: Instant::now(),
     }
 }

@@ -153,7 +153,7 @@ mod tests {
             lease_hooks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             vf: BTreeMap::new(),
-            not_offered: BTreeMap::new(),
+            not_offered: Vec::new(),
             taken: Instant::now(),
         }
     }

@@ -230,7 +230,7 @@ mod tests {
             lease_hooks: std::collections::BTreeMap::new(),
             nodes: std::collections::BTreeMap::new(),
             vf: std::collections::BTreeMap::new(),
-            not_offered: std::collections::BTreeMap::new(),
+            not_offered: Vec::new(),
             taken: std::time::Instant::now(),
         };
         let (_, host) = watch::channel(Arc::new(snapshot));

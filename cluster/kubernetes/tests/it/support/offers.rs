@@ -125,7 +125,7 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: BTreeMap::new(),
+        not_offered: Vec::new(),
         taken: Instant::now(),
     })
 }

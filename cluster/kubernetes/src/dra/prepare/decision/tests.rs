@@ -4,6 +4,7 @@ use std::time::Instant;
 use onload_cdi::Hook;
 use onload_core::config::Config;
 use onload_core::vf::VfConfig;
+use onload_host::discover::not_offered::NotOffered;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
 
@@ -42,10 +43,10 @@ fn node() -> Snapshot {
         lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: BTreeMap::from([(
-            "0000:81:10.7".to_owned(),
-            vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
-        )]),
+        not_offered: vec![
+            NotOffered::new(Class::Nic, "0000:81:10.7", "no"),
+            NotOffered::new(Class::Vfio, "0000:81:10.7", reason),
+        ],
         taken: Instant::now(),
     }
 }
