@@ -87,99 +87,86 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         bail!(SECOND);
     }
     drop(within);
-    let daemon = Daemon {
-        directory: args.device_plugin_dir.clone(),
-        alone: (host, alone),
-        dra,
-        listen,
-        health_socket: args.health_socket.clone(),
-        node: Arc::new(Node {
-            host: snapshots,
-            specs,
-            metrics,
-        }),
-    };
+    let node = Arc::new(Node {
+        host: snapshots,
+        specs,
+        metrics,
+    });
     runtime.block_on(async {
         surveyor.start(sender)?;
-        daemon.run().await
+        offer_all(args, listen, node, dra, (host, alone)).await
     })
 }
 
-struct Daemon {
-    directory: PathBuf,
-    /// The lock of the instance that offers by the device plugin, and the host that has it.
-    alone: (Host, Option<Lock>),
-    dra: Option<Driver>,
-    /// Where metrics are served, and what sets that.
+/// `listen` is where metrics are served, and what sets that; `alone` the lock of the instance that offers by the device
+/// plugin, and the host that has it.
+async fn offer_all(
+    args: &Run,
     listen: (Listen, &'static str),
-    health_socket: Option<PathBuf>,
     node: Arc<Node>,
-}
-
-impl Daemon {
-    async fn run(self) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate()).context(STARTING)?;
-        let mut interrupt = signal(SignalKind::interrupt()).context(STARTING)?;
-        let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
-        let (stop, stopped) = watch::channel(false);
-        let mut snapshots = self.node.host.clone();
-        // Without a DRA driver all classes are the device plugin's.
-        let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
-        let (none_sender, mut none) = watch::channel(BTreeSet::new());
-        let asked = health::Daemon {
-            metrics: Arc::clone(&self.node.metrics),
-            host: snapshots.clone(),
-            plugin: classes.clone(),
-        };
-        tokio::spawn(http::serve(self.listen, asked.clone()));
-        if let Some(path) = self.health_socket {
-            tokio::spawn(health::serve(path, asked));
-        }
-        let mut resources = Resources {
-            offering: Offering {
-                directory: self.directory.clone(),
-                node: self.node,
-                kubelet,
-                stop: stopped,
-            },
-            senders: BTreeMap::new(),
-            left_out: BTreeSet::new(),
-            tasks: JoinSet::new(),
-        };
-        let device_plugins = self.directory.clone();
-        let mut directory = tokio::spawn(watch_alone(self.directory, kubelet_sender, self.alone));
-        if let Some(driver) = self.dra {
-            plugin.send_replace(BTreeSet::new());
-            let (told, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
-            resources
-                .tasks
-                .spawn(node::run(driver, device_plugins, told, stopped));
-        }
-        let ended = loop {
-            let snapshot = Arc::clone(&snapshots.borrow_and_update());
-            let offered = classes.borrow_and_update().clone();
-            resources.update(&snapshot, &offered, &none.borrow_and_update());
-            drop(snapshot);
-            tokio::select! {
-                changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
-                _ = classes.changed() => {}
-                _ = none.changed() => {}
-                ended = &mut directory => break match ended {
-                    Ok(Err(error)) => Err(error),
-                    Ok(Ok(never)) => match never {},
-                    Err(error) => Err(error).context(STARTING),
-                },
-                _ = terminate.recv() => break Ok(()),
-                _ = interrupt.recv() => break Ok(()),
-            }
-        };
-        tracing::info!("ending");
-        stop.send_replace(true);
-        resources.senders.clear();
-        // Kubelet learns of it by the end of the connections.
-        let _ = timeout(END, resources.tasks.join_all()).await;
-        ended
+    dra: Option<Driver>,
+    alone: (Host, Option<Lock>),
+) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context(STARTING)?;
+    let mut interrupt = signal(SignalKind::interrupt()).context(STARTING)?;
+    let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
+    let (stop, stopped) = watch::channel(false);
+    let mut snapshots = node.host.clone();
+    // Without a DRA driver all classes are the device plugin's.
+    let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
+    let (none_sender, mut none) = watch::channel(BTreeSet::new());
+    let asked = health::Daemon {
+        metrics: Arc::clone(&node.metrics),
+        host: snapshots.clone(),
+        plugin: classes.clone(),
+    };
+    tokio::spawn(http::serve(listen, asked.clone()));
+    if let Some(path) = args.health_socket.clone() {
+        tokio::spawn(health::serve(path, asked));
     }
+    let directory = &args.device_plugin_dir;
+    let mut resources = Resources {
+        offering: Offering {
+            directory: directory.clone(),
+            node,
+            kubelet,
+            stop: stopped,
+        },
+        senders: BTreeMap::new(),
+        left_out: BTreeSet::new(),
+        tasks: JoinSet::new(),
+    };
+    if let Some(driver) = dra {
+        plugin.send_replace(BTreeSet::new());
+        let (told, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
+        let running = node::run(driver, directory.clone(), told, stopped);
+        resources.tasks.spawn(running);
+    }
+    let mut watching = tokio::spawn(watch_alone(directory.clone(), kubelet_sender, alone));
+    let ended = loop {
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        let offered = classes.borrow_and_update().clone();
+        resources.update(&snapshot, &offered, &none.borrow_and_update());
+        drop(snapshot);
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
+            _ = classes.changed() => {}
+            _ = none.changed() => {}
+            ended = &mut watching => break match ended {
+                Ok(Err(error)) => Err(error),
+                Ok(Ok(never)) => match never {},
+                Err(error) => Err(error).context(STARTING),
+            },
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+        }
+    };
+    tracing::info!("ending");
+    stop.send_replace(true);
+    resources.senders.clear();
+    // Kubelet learns of it by the end of the connections.
+    let _ = timeout(END, resources.tasks.join_all()).await;
+    ended
 }
 
 /// Watches the directory of the device plugins. Of two instances with a DRA driver, as a DaemonSet may have while
