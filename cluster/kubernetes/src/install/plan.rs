@@ -206,14 +206,6 @@ impl Plan {
     pub(super) fn is_idle(&self, record: &Record) -> bool {
         self.steps.is_empty() && self.after == *record
     }
-
-    #[cfg(test)]
-    fn removed(&self) -> impl Iterator<Item = &str> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::RemoveHook(version) => Some(version.as_str()),
-            _ => None,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -223,6 +215,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     const NOW: u64 = 1_000_000;
+
+    fn removed(plan: &Plan) -> Vec<&str> {
+        let removed = plan.steps.iter().filter_map(|step| match step {
+            Step::RemoveHook(version) => Some(version.as_str()),
+            _ => None,
+        });
+        removed.collect()
+    }
 
     fn wanted() -> Wanted {
         Wanted {
@@ -363,7 +363,7 @@ mod tests {
         let plan = install(&updated(GRACE.as_secs()), &wanted()).unwrap();
         assert_eq!(plan.steps, [Step::RemoveHook("0.1.0".to_owned())]);
         assert_eq!(plan.after.hooks.keys().collect::<Vec<_>>(), ["0.2.0"]);
-        assert_eq!(plan.removed().collect::<Vec<_>>(), ["0.1.0"]);
+        assert_eq!(removed(&plan), ["0.1.0"]);
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(plan.steps, []);
         let line = "left 0.1.0/onload-hook: somebody else wrote or changed it";
         assert_eq!(plan.kept, [line]);
-        assert_eq!(uninstall(&found).removed().collect::<Vec<_>>(), ["0.2.0"]);
+        assert_eq!(removed(&uninstall(&found)), ["0.2.0"]);
     }
 
     #[test]
@@ -512,7 +512,7 @@ mod tests {
         let mut used = found;
         used.users = Users::naming("0.2.0", "/run/c1/config.json");
         let plan = uninstall(&used);
-        assert_eq!(plan.removed().collect::<Vec<_>>(), ["0.1.0"]);
+        assert_eq!(removed(&plan), ["0.1.0"]);
         assert!(!plan.after.is_empty());
     }
 
