@@ -1,8 +1,9 @@
 //! Serves at a socket. A process that has no file descriptor left goes on when it has one again.
 
+use std::future::pending;
 use std::io;
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onload_sys::text::Chain;
 use tokio::net::UnixListener;
@@ -21,6 +22,14 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) async fn stopped(stop: &watch::Receiver<bool>) {
     // A sender that is gone has stopped everything.
     let _ = stop.clone().wait_for(|stop| *stop).await;
+}
+
+/// Sleeps until then; without a time for ever.
+pub(crate) async fn sleep_until(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => pending().await,
+    }
 }
 
 pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::Receiver<bool>) {

@@ -16,10 +16,10 @@ use onload_core::kubernetes_settings::ResourceName;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::Registered;
 use super::api::{Api, ApiError};
 use super::classes::send;
 use super::own_resources::beside;
+use super::{Offered, Registered};
 use crate::host_state::Snapshot;
 use crate::names::NodeName;
 
@@ -40,8 +40,7 @@ pub struct Amounts {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// Whether kubelet knows the driver.
     pub registered: watch::Receiver<Registered>,
-    /// The classes that DRA serves.
-    pub classes: watch::Receiver<BTreeSet<Class>>,
+    pub offered: watch::Receiver<Offered>,
     /// [`LOOKS`].
     pub looks: [Duration; 2],
 }
@@ -49,10 +48,10 @@ pub struct Amounts {
 impl Amounts {
     /// Tells which resources the device plugin is to have with no device, until the program ends.
     pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
-        let (mut registered, mut of_dra) = (self.registered.clone(), self.classes.clone());
+        let (mut registered, mut of_dra) = (self.registered.clone(), self.offered.clone());
         loop {
             let is_known = registered.borrow_and_update().now;
-            let classes = of_dra.borrow_and_update().clone();
+            let classes = of_dra.borrow_and_update().classes.clone();
             tokio::select! {
                 // A kubelet that is away counts nothing anew.
                 () = self.look(&classes, &none), if is_known => {}

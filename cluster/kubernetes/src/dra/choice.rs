@@ -13,8 +13,9 @@ use super::own_resources::{beside, device_classes};
 use crate::host_state::Snapshot;
 
 /// Who offers a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
+    #[default]
     Nobody,
     Plugin,
     Dra,

@@ -17,36 +17,25 @@ use tokio::time::sleep;
 use super::DRIVER;
 use super::api::{Api, ApiError};
 
-/// Whether the server serves pods by DRA that ask for the old resource of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    Yes,
-    /// It has dropped the name, or has no such DeviceClass: packaging/kubernetes/dra is not there yet.
-    No,
-    /// It does not say, as before 1.34 or without the right to ask.
-    Refused,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Told {
     #[default]
     Nothing,
-    /// The server does not say.
+    /// The server does not say, as before 1.34 or without the right to ask.
     Refused,
     /// The `extendedResourceName` of each DeviceClass that has one, by the name of the class.
     Classes(BTreeMap<String, String>),
 }
 
 impl Told {
-    /// What is known of one; none if nothing is.
-    pub(super) fn of(&self, class: Class) -> Option<Kept> {
+    /// Whether the server has the DeviceClass of a class, which serves pods that ask for its old resource. It may have
+    /// dropped the name, or packaging/kubernetes/dra is not there yet.
+    pub(super) fn keeps(&self, class: Class) -> bool {
         match self {
-            Told::Nothing => None,
-            Told::Refused => Some(Kept::Refused),
-            Told::Classes(classes) => match classes.get(&format!("{class}.{DRIVER}")) {
-                Some(resource) if *resource == class.kind() => Some(Kept::Yes),
-                _ => Some(Kept::No),
-            },
+            Told::Nothing | Told::Refused => false,
+            Told::Classes(classes) => {
+                classes.get(&format!("{class}.{DRIVER}")) == Some(&class.kind())
+            }
         }
     }
 
@@ -210,29 +199,19 @@ mod tests {
         let mut classes = BTreeMap::new();
         let mut noted = |event| {
             note(&mut classes, event);
-            Told::Classes(classes.clone()).of(Class::Nic)
+            Told::Classes(classes.clone()).keeps(Class::Nic)
         };
         let ours = |kind| event(kind, "nic.onload.dev", "onload.dev/nic");
         let other = |kind| event(kind, "nic.example.com", "onload.dev/nic");
         let mark = json!({"kind": "", "apiVersion": "", "metadata": {"resourceVersion": "9"}});
-        assert_eq!(noted(other("ADDED")), Some(Kept::No));
-        assert_eq!(noted(ours("ADDED")), Some(Kept::Yes));
-        assert_eq!(noted(other("DELETED")), Some(Kept::Yes));
+        assert!(!noted(other("ADDED")));
+        assert!(noted(ours("ADDED")));
+        assert!(noted(other("DELETED")));
         let bookmark = WatchEvent::Bookmark(serde_json::from_value(mark).unwrap());
-        assert_eq!(noted(bookmark), Some(Kept::Yes));
+        assert!(noted(bookmark));
         let renamed = event("MODIFIED", "nic.onload.dev", "example.com/nic");
-        assert_eq!(noted(renamed), Some(Kept::No));
-        assert_eq!(noted(ours("MODIFIED")), Some(Kept::Yes));
-        assert_eq!(noted(ours("DELETED")), Some(Kept::No));
-    }
-
-    #[test]
-    fn nothing_is_said_of_a_class_before_the_server_has_said_something() {
-        assert_eq!(Told::Nothing.of(Class::Nic), None);
-        assert_eq!(Told::Refused.of(Class::Nic), Some(Kept::Refused));
-        assert_eq!(
-            Told::Classes(BTreeMap::new()).of(Class::Nic),
-            Some(Kept::No)
-        );
+        assert!(!noted(renamed));
+        assert!(noted(ours("MODIFIED")));
+        assert!(!noted(ours("DELETED")));
     }
 }

@@ -20,16 +20,16 @@ use onload_core::kubernetes_settings::Interface;
 use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep_until;
 
-use super::Registered;
 use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
-use super::classes::{Kept, Told, is_refused, send, tell as tell_classes};
+use super::classes::{Told, is_refused, send, tell};
 use super::kubelet::{Findings, KubeletFiles};
 use super::prepare::has_claims;
+use super::{Offered, Registered};
 use crate::host_state::Snapshot;
 use crate::names::{NodeName, is_device};
+use crate::serve::sleep_until;
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
 /// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to
@@ -44,16 +44,6 @@ pub const REFUSED: Duration = Duration::from_secs(300);
 
 /// The shortest time until a class that nobody offers is looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
-
-/// Where the classes are told.
-#[derive(Clone, Debug)]
-pub struct Offered {
-    pub dra: watch::Sender<BTreeSet<Class>>,
-    pub plugin: watch::Sender<BTreeSet<Class>>,
-    /// To the publisher: classes of the host of which nothing is known yet. Their slices are a predecessor's, or
-    /// another instance's.
-    pub undecided: watch::Sender<BTreeSet<Class>>,
-}
 
 #[derive(Debug)]
 pub struct Engine {
@@ -84,17 +74,12 @@ struct Held {
     by_slices: BTreeSet<Class>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
     way: Way,
     /// Since when nobody offers it; none at the start.
     since: Option<Instant>,
 }
-
-const NOBODY: State = State {
-    way: Way::Nobody,
-    since: None,
-};
 
 fn way_of(states: &BTreeMap<Class, State>, class: Class) -> Way {
     states.get(&class).map_or(Way::Nobody, |state| state.way)
@@ -136,7 +121,11 @@ fn step(
 
 impl Engine {
     /// Until the program ends.
-    pub async fn run(mut self, offered: Offered) {
+    pub async fn run(
+        mut self,
+        by_dra: watch::Sender<Offered>,
+        by_plugin: watch::Sender<BTreeSet<Class>>,
+    ) {
         let begun = Instant::now();
         let mut states: BTreeMap<Class, State> = BTreeMap::new();
         let mut told = self.device_classes.subscribe();
@@ -149,7 +138,7 @@ impl Engine {
             let is_by_plugin = |interface: &Interface| *interface == Interface::DevicePlugin;
             if telling.is_empty() && !interfaces.iter().all(is_by_plugin) {
                 let to = self.device_classes.clone();
-                telling.spawn(tell_classes(self.api.clone(), self.refused, to));
+                telling.spawn(tell(self.api.clone(), self.refused, to));
             }
             let registered = *self.registered.borrow_and_update();
             let kept = told.borrow_and_update().clone();
@@ -157,9 +146,21 @@ impl Engine {
             let round = self.round(&mut states, &kept, registered, left, &mut said_why);
             let round = round.await;
             let there = classes(&self.snapshots.borrow());
-            let by_dra = states.values().any(|state| state.way == Way::Dra);
-            self.has_offered |= by_dra && matches!(kept, Told::Classes(_));
-            tell(&offered, &states, &there);
+            let has_dra = states.values().any(|state| state.way == Way::Dra);
+            self.has_offered |= has_dra && matches!(kept, Told::Classes(_));
+            let of = |way: Way| -> BTreeSet<Class> {
+                let of_way = states.iter().filter(|(_, state)| state.way == way);
+                of_way.map(|(class, _)| *class).collect()
+            };
+            let undecided = there.into_iter();
+            let offered = Offered {
+                classes: of(Way::Dra),
+                undecided: undecided
+                    .filter(|class| !states.contains_key(class))
+                    .collect(),
+            };
+            send(&by_dra, offered);
+            send(&by_plugin, of(Way::Plugin));
             let next = match round {
                 Ok(next) => {
                     backoff = Backoff::default();
@@ -187,17 +188,11 @@ impl Engine {
         told: &mut watch::Receiver<Told>,
     ) -> bool {
         let until = next.map(|next| Instant::now() + next);
-        let pause = async {
-            match until {
-                Some(until) => sleep_until(until.into()).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             changed = self.snapshots.changed() => changed.is_ok(),
             changed = self.registered.changed() => changed.is_ok(),
             Ok(()) = told.changed() => true,
-            () = pause => true,
+            () = sleep_until(until) => true,
         }
     }
 
@@ -248,9 +243,9 @@ impl Engine {
                     }
                     now
                 }
-                Interface::Auto => match told.of(class) {
-                    None => continue,
-                    Some(Kept::Yes) => match moment.choose(class, now) {
+                Interface::Auto => match told {
+                    Told::Nothing => continue,
+                    Told::Classes(_) if told.keeps(class) => match moment.choose(class, now) {
                         Choice::Way(way) => way,
                         Choice::Plugin(reason) => {
                             why.entry(reason).or_default().push(class);
@@ -262,8 +257,8 @@ impl Engine {
                             continue;
                         }
                     },
-                    Some(Kept::Refused) if now != Way::Nobody => now,
-                    Some(Kept::No | Kept::Refused) => Way::Plugin,
+                    Told::Refused if now != Way::Nobody => now,
+                    Told::Refused | Told::Classes(_) => Way::Plugin,
                 },
             };
             wanted.push((class, way));
@@ -281,7 +276,7 @@ impl Engine {
             held.by_slices = self.published().await?;
         }
         for (class, way) in wanted {
-            let before = states.get(&class).copied().unwrap_or(NOBODY);
+            let before = states.get(&class).copied().unwrap_or_default();
             let after = step(before, way, &held, class, Instant::now(), self.settle);
             if after.way != before.way {
                 tracing::info!(%class, by = %after.way, "who offers a class");
@@ -392,22 +387,6 @@ fn classes(snapshot: &Snapshot) -> Vec<Class> {
         .filter(|class| there.contains(class))
         .collect();
     classes.into_iter().collect()
-}
-
-fn tell(offered: &Offered, states: &BTreeMap<Class, State>, there: &[Class]) {
-    let of = |way: Way| -> BTreeSet<Class> {
-        let of_way = states.iter().filter(|(_, state)| state.way == way);
-        of_way.map(|(class, _)| *class).collect()
-    };
-    let undecided = there.iter().filter(|class| !states.contains_key(class));
-    for (sender, now) in [
-        (&offered.dra, of(Way::Dra)),
-        (&offered.plugin, of(Way::Plugin)),
-        // The last: what is decided stands there by then.
-        (&offered.undecided, undecided.copied().collect()),
-    ] {
-        send(sender, now);
-    }
 }
 
 fn is_over(pod: &Pod) -> bool {

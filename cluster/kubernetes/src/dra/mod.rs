@@ -28,8 +28,21 @@ mod sockets;
 #[cfg(test)]
 mod test_offers;
 
+use std::collections::BTreeSet;
+
+use onload_core::class::Class;
+
 /// The name of the driver (`spec.driver` of a ResourceSlice, `name` of a PluginInfo).
 pub const DRIVER: &str = "onload.dev";
+
+/// What is offered by DRA, as the engine decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    pub classes: BTreeSet<Class>,
+    /// Classes of the host of which nothing is known yet. Their slices are a predecessor's, or another instance's, and
+    /// are left as they are.
+    pub undecided: BTreeSet<Class>,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registered {

@@ -11,14 +11,14 @@ use onload_core::kubernetes_settings::{Interface, KubernetesSettings, ResourceNa
 use tokio::join;
 use tokio::sync::watch;
 
-use super::Registered;
 use super::amounts::{Amounts, LOOKS};
 use super::api::Api;
 use super::classes::Told;
 use super::driver::Driver;
-use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
+use super::engine::{Engine, GRACE, REFUSED, SETTLE};
 use super::kubelet::KubeletFiles;
 use super::publish::{Publisher, WRITE_INTERVAL};
+use super::{Offered, Registered};
 use crate::names::NodeName;
 use crate::observe::metrics::Metrics;
 
@@ -71,8 +71,10 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) {
     let (registered_sender, registered) = watch::channel(Registered::default());
-    let (dra, classes) = watch::channel(BTreeSet::new());
-    let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
+    let (by_dra, offered) = watch::channel(Offered {
+        undecided: BTreeSet::from(Class::ALL),
+        ..Offered::default()
+    });
     let (device_classes, of_device_classes) = watch::channel(Told::default());
     let engine = Engine {
         api: driver.api.clone(),
@@ -95,7 +97,7 @@ pub async fn run(
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
-        classes: classes.clone(),
+        offered: offered.clone(),
         looks: LOOKS,
     };
     let publisher = Publisher {
@@ -103,18 +105,13 @@ pub async fn run(
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered,
-        classes,
-        undecided: of_undecided,
+        offered,
         device_classes: of_device_classes.clone(),
         metrics: Arc::clone(&driver.metrics),
         write_interval: WRITE_INTERVAL,
         stop: stop.clone(),
     };
-    let deciding = tokio::spawn(engine.run(Offered {
-        dra,
-        plugin,
-        undecided,
-    }));
+    let deciding = tokio::spawn(engine.run(by_dra, plugin));
     let counting = tokio::spawn(amounts.run(none));
     join!(
         driver.run(registered_sender, of_device_classes, stop),

@@ -14,9 +14,9 @@ use crate::support::kubelet_files::ListeningKubelet;
 use crate::support::offers::{offer, snapshot};
 use onload_core::class::Class;
 use onload_host::offers::Offer;
-use onload_kubernetes::dra::Registered;
 use onload_kubernetes::dra::classes::Told;
-use onload_kubernetes::dra::engine::{Engine, Offered};
+use onload_kubernetes::dra::engine::Engine;
+use onload_kubernetes::dra::{Offered, Registered};
 use onload_kubernetes::host_state::Snapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_millis(50);
 struct Deciding {
     snapshots: watch::Sender<Arc<Snapshot>>,
     registered: watch::Sender<Registered>,
-    dra: watch::Receiver<BTreeSet<Class>>,
+    dra: watch::Receiver<Offered>,
     plugin: watch::Receiver<BTreeSet<Class>>,
     kubelet: ListeningKubelet,
 }
@@ -67,7 +67,7 @@ impl Deciding {
     ) -> Deciding {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers(), config));
         let (registered, of_registered) = watch::channel(Registered::default());
-        let (dra_sender, dra) = watch::channel(BTreeSet::new());
+        let (dra_sender, dra) = watch::channel(Offered::default());
         let (plugin_sender, plugin) = watch::channel(BTreeSet::new());
         let engine = Engine {
             api: api(&server.kubeconfig, &Arc::default()),
@@ -82,12 +82,7 @@ impl Deciding {
             refused: SOON,
             has_offered: false,
         };
-        let offered = Offered {
-            dra: dra_sender,
-            plugin: plugin_sender,
-            undecided: watch::channel(BTreeSet::new()).0,
-        };
-        tokio::spawn(engine.run(offered));
+        tokio::spawn(engine.run(dra_sender, plugin_sender));
         Deciding {
             snapshots,
             registered,
@@ -114,7 +109,7 @@ impl Deciding {
         let wait = async {
             loop {
                 let now = (
-                    self.dra.borrow_and_update().clone(),
+                    self.dra.borrow_and_update().classes.clone(),
                     self.plugin.borrow_and_update().clone(),
                 );
                 assert!(now.0.is_disjoint(&now.1), "{now:?}");
@@ -524,7 +519,7 @@ async fn a_class_leaves_dra_when_the_server_has_no_slice_of_it() {
     server.put_slice("n1-onload-dev-vfio-0", slice("n1/vfio"));
     deciding.look_again("[kubernetes]\noffer = { nic = \"device-plugin\", vfio = \"dra\" }\n");
     until_asked(&server, "list", "resourceslices", 2).await;
-    assert_eq!(*deciding.dra.borrow(), BTreeSet::from([Class::Vfio]));
+    assert_eq!(deciding.dra.borrow().classes, BTreeSet::from([Class::Vfio]));
     assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
     server.delete_slice(name);
     deciding.until(&[Class::Vfio], &[Class::Nic]).await;

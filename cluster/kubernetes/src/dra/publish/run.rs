@@ -1,15 +1,14 @@
 //! One session after the other.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use onload_agent::{Backoff, Said};
-use onload_core::class::Class;
 use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::session::{Publisher, Session};
+use crate::dra::Offered;
 use crate::dra::api::ApiError;
 use crate::dra::classes::Told;
 
@@ -58,19 +57,17 @@ impl Publisher {
     /// packaging/kubernetes/dra is not applied, there is neither. False if the program ends first.
     async fn has_work(&mut self) -> bool {
         loop {
-            let is_offered = !self.classes.borrow_and_update().is_empty();
-            let is_undecided = !self.undecided.borrow_and_update().is_empty();
+            let offered = self.offered.borrow_and_update().clone();
             let has_rights = match &*self.device_classes.borrow_and_update() {
                 Told::Classes(_) => true,
-                Told::Nothing => !is_undecided,
+                Told::Nothing => offered.undecided.is_empty(),
                 Told::Refused => false,
             };
-            if is_offered || has_rights {
+            if !offered.classes.is_empty() || has_rights {
                 return true;
             }
             tokio::select! {
-                changed = self.classes.changed() => if changed.is_err() { return false },
-                changed = self.undecided.changed() => if changed.is_err() { return false },
+                changed = self.offered.changed() => if changed.is_err() { return false },
                 Ok(()) = self.device_classes.changed() => {}
                 _ = self.stop.wait_for(|stop| *stop) => return false,
             }
@@ -78,25 +75,20 @@ impl Publisher {
     }
 
     async fn is_stopped_within(&mut self, wait: Duration, alone: Option<Duration>) -> bool {
-        let offered = (&mut self.classes, &mut self.undecided);
         tokio::select! {
-            () = rest(wait, alone.unwrap_or_default(), offered) => false,
+            () = rest(wait, alone.unwrap_or_default(), &mut self.offered) => false,
             _ = self.stop.wait_for(|stop| *stop) => true,
         }
     }
 }
 
-type Classes = watch::Receiver<BTreeSet<Class>>;
-
 /// Waits before the next attempt. What is to be offered now may be what can be written, so a change of the classes
 /// ends the wait, but for the time that the server wants to be left alone.
-async fn rest(wait: Duration, alone: Duration, offered: (&mut Classes, &mut Classes)) {
-    let (classes, undecided) = offered;
+async fn rest(wait: Duration, alone: Duration, offered: &mut watch::Receiver<Offered>) {
     sleep(alone).await;
     tokio::select! {
         () = sleep(wait.saturating_sub(alone)) => {}
-        Ok(()) = classes.changed() => {}
-        Ok(()) = undecided.changed() => {}
+        Ok(()) = offered.changed() => {}
     }
 }
 
@@ -122,18 +114,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_of_the_classes_ends_a_wait_but_not_the_one_that_the_server_wants() {
-        let (classes, mut of_classes) = watch::channel(BTreeSet::new());
-        let (undecided, mut of_undecided) = watch::channel(BTreeSet::new());
-        let nic = BTreeSet::from([Class::Nic]);
+        let (sender, mut offered) = watch::channel(Offered::default());
         // What is at hand is done first: a wait that has not ended then waits for its time.
-        for sender in [&classes, &undecided] {
-            sender.send_replace(nic.clone());
-            let alone = rest(HOUR, HOUR, (&mut of_classes, &mut of_undecided));
-            assert!(timeout(Duration::ZERO, alone).await.is_err());
-            let waited = rest(HOUR, Duration::ZERO, (&mut of_classes, &mut of_undecided));
-            waited.await;
-            let again = rest(HOUR, Duration::ZERO, (&mut of_classes, &mut of_undecided));
-            assert!(timeout(Duration::ZERO, again).await.is_err());
-        }
+        sender.send_replace(Offered::default());
+        let alone = rest(HOUR, HOUR, &mut offered);
+        assert!(timeout(Duration::ZERO, alone).await.is_err());
+        rest(HOUR, Duration::ZERO, &mut offered).await;
+        let again = rest(HOUR, Duration::ZERO, &mut offered);
+        assert!(timeout(Duration::ZERO, again).await.is_err());
     }
 }

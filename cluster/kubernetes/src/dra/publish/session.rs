@@ -12,16 +12,17 @@ use onload_core::class::Class;
 use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep;
 
 use super::server::Server;
-use crate::dra::Registered;
 use crate::dra::api::{Api, ApiError, Run, Watch};
 use crate::dra::classes::Told;
 use crate::dra::slices::{Features, Listed, Pool, Wanted, fingerprint, lost, probe};
+use crate::dra::{Offered, Registered};
 use crate::host_state::Snapshot;
 use crate::names::NodeName;
 use crate::observe::metrics::Metrics;
+use crate::serve::sleep_until;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
 const AT_ONCE: usize = 4;
@@ -42,9 +43,7 @@ pub struct Publisher {
     pub node: NodeName,
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     pub registered: watch::Receiver<Registered>,
-    pub classes: watch::Receiver<BTreeSet<Class>>,
-    /// The classes of which that is not known yet: their slices are left as they are.
-    pub undecided: watch::Receiver<BTreeSet<Class>>,
+    pub offered: watch::Receiver<Offered>,
     /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
     pub device_classes: watch::Receiver<Told>,
     pub metrics: Arc<Metrics>,
@@ -166,18 +165,11 @@ impl<'p> Session<'p> {
                 None => self.due,
             };
             let listens = quiet.is_none();
-            let pause = async {
-                match due {
-                    Some(due) => sleep_until(due.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
             let publisher = &mut *self.publisher;
             let event = tokio::select! {
                 changed = publisher.snapshots.changed(), if listens => return Ok(changed.ok()),
-                changed = publisher.classes.changed(), if listens => return Ok(changed.ok()),
-                changed = publisher.undecided.changed(), if listens => return Ok(changed.ok()),
-                () = pause => {
+                changed = publisher.offered.changed(), if listens => return Ok(changed.ok()),
+                () = sleep_until(due) => {
                     self.due = None;
                     self.others_due = None;
                     return Ok(Some(()));
@@ -269,7 +261,9 @@ impl<'p> Session<'p> {
 
     async fn round(&mut self) -> Result<Round, ApiError> {
         let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
-        let classes = self.classes(&snapshot);
+        let offered = self.publisher.offered.borrow_and_update().clone();
+        let classes = snapshot.config.kubernetes.classes.as_slice().iter();
+        let classes = classes.filter(|class| offered.classes.contains(class));
         let node = self.publisher.node.clone();
         let uid = self.uid.clone();
         let wanted = Wanted {
@@ -283,7 +277,7 @@ impl<'p> Session<'p> {
         let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
-        for class in classes {
+        for class in classes.copied() {
             let Some(features) = self.features_of(class, &node.pool(class)).await? else {
                 left_out.insert(format!(
                     "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
@@ -307,7 +301,7 @@ impl<'p> Session<'p> {
             }
             published.insert(class, pool.devices());
         }
-        let undecided = self.publisher.undecided.borrow_and_update().clone();
+        let undecided = &offered.undecided;
         let is_left = |pool: Option<&str>| match pool {
             Some(pool) => node
                 .class_of(pool)
@@ -333,13 +327,6 @@ impl<'p> Session<'p> {
         let written = self.written.get(&class)?.elapsed();
         let interval = self.publisher.write_interval;
         interval.checked_sub(written).filter(|left| !left.is_zero())
-    }
-
-    fn classes(&mut self, snapshot: &Snapshot) -> Vec<Class> {
-        let offered = self.publisher.classes.borrow_and_update();
-        let settings = &snapshot.config.kubernetes;
-        let classes = settings.classes.as_slice().iter().copied();
-        classes.filter(|class| offered.contains(class)).collect()
     }
 
     /// With which features the devices of a class are written; none if they cannot be written at all now. Whether

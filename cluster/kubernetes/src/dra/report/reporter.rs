@@ -12,7 +12,6 @@ use onload_core::lease::ClaimUid;
 use onload_sys::text::Chain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep_until;
 
 use super::events::{Events, Reason, Write};
 use super::status;
@@ -20,6 +19,7 @@ use crate::dra::api::{Api, ApiError};
 use crate::dra::engine::REFUSED;
 use crate::dra::prepare::{Owner, Preparer, Report};
 use crate::host_state::Snapshot;
+use crate::serve::sleep_until;
 use crate::wire::dra::Claim;
 
 /// Requests that are under way at once.
@@ -118,12 +118,6 @@ impl Reporter {
     pub(crate) async fn run(mut self) {
         loop {
             let next = self.begin();
-            let pause = async {
-                match next {
-                    Some(next) => sleep_until(next.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.note(report),
@@ -137,7 +131,7 @@ impl Reporter {
                 }
                 Some(Ok(done)) = self.work.join_next(), if !self.work.is_empty() => self.done(done),
                 Ok(()) = self.calls.changed() => {}
-                () = pause => {}
+                () = sleep_until(next) => {}
             }
         }
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use onload_core::class::Class;
 use onload_host::offers::Offer;
-use onload_kubernetes::dra::Registered;
 use onload_kubernetes::dra::amounts::Amounts;
 use onload_kubernetes::dra::api::{Access, Api};
 use onload_kubernetes::dra::classes::Told;
-use onload_kubernetes::dra::engine::{Engine, Offered, REFUSED, SETTLE};
+use onload_kubernetes::dra::engine::{Engine, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
+use onload_kubernetes::dra::{Offered, Registered};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::observe::metrics::Metrics;
 use tokio::sync::watch;
@@ -26,8 +26,7 @@ use super::offers::snapshot;
 pub(crate) struct Driver {
     snapshots: watch::Sender<Arc<Snapshot>>,
     registered: watch::Sender<Registered>,
-    classes: watch::Sender<BTreeSet<Class>>,
-    undecided: watch::Sender<BTreeSet<Class>>,
+    offered: watch::Sender<Offered>,
     device_classes: watch::Sender<Told>,
     stop: watch::Sender<bool>,
     pub(crate) metrics: Arc<Metrics>,
@@ -38,6 +37,13 @@ pub(crate) struct Driver {
 pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<Metrics>) -> Api {
     let access = Access::of_kubeconfig(kubeconfig).unwrap();
     Api::new(access, Arc::clone(metrics))
+}
+
+fn offered(classes: &[Class], undecided: &[Class]) -> Offered {
+    Offered {
+        classes: classes.iter().copied().collect(),
+        undecided: undecided.iter().copied().collect(),
+    }
 }
 
 impl Driver {
@@ -74,17 +80,12 @@ impl Driver {
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
             registered: driver.registered.subscribe(),
-            classes: driver.classes.subscribe(),
+            offered: driver.offered.subscribe(),
             looks: [Duration::ZERO; 2],
         };
         tokio::spawn(amounts.run(watch::channel(BTreeSet::new()).0));
         let (plugin, _) = watch::channel(BTreeSet::new());
-        let offered = Offered {
-            dra: driver.classes.clone(),
-            plugin,
-            undecided: driver.undecided.clone(),
-        };
-        tokio::spawn(engine.run(offered));
+        tokio::spawn(engine.run(driver.offered.clone(), plugin));
         driver.register();
         driver.kubelet = Some(kubelet);
         driver
@@ -116,8 +117,7 @@ impl Driver {
     ) -> Driver {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
         let (registered, of_registered) = watch::channel(Registered::default());
-        let (classes, of_classes) = watch::channel(BTreeSet::new());
-        let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
+        let (offered, of_offered) = watch::channel(offered(&[], &Class::ALL));
         let (stop, stopped) = watch::channel(false);
         let (device_classes, _) = watch::channel(Told::default());
         let metrics = Arc::new(Metrics::default());
@@ -126,8 +126,7 @@ impl Driver {
             node: node.parse().unwrap(),
             snapshots: of_snapshots,
             registered: of_registered,
-            classes: of_classes,
-            undecided: of_undecided,
+            offered: of_offered,
             device_classes: device_classes.subscribe(),
             metrics: Arc::clone(&metrics),
             write_interval,
@@ -136,8 +135,7 @@ impl Driver {
         Driver {
             snapshots,
             registered,
-            classes,
-            undecided,
+            offered,
             device_classes,
             stop,
             metrics,
@@ -162,14 +160,11 @@ impl Driver {
     }
 
     pub(crate) fn classes(&self, classes: &[Class]) {
-        self.classes.send_replace(classes.iter().copied().collect());
-        self.undecided.send_replace(BTreeSet::new());
+        self.decide(classes, &[]);
     }
 
-    pub(crate) fn decide(&self, offered: &[Class], undecided: &[Class]) {
-        self.classes.send_replace(offered.iter().copied().collect());
-        self.undecided
-            .send_replace(undecided.iter().copied().collect());
+    pub(crate) fn decide(&self, classes: &[Class], undecided: &[Class]) {
+        self.offered.send_replace(offered(classes, undecided));
     }
 
     /// Waits until the server has the slices of exactly these classes from this driver.
