@@ -23,34 +23,17 @@ pub const DRAINED: &str = "onload.dev/drained";
 const MOST_TEXT: usize = 64;
 const SLOTS: &str = "slots";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
-    Drained,
-    Unhealthy,
-    Held,
-}
-
-impl Trouble {
-    pub fn key(self) -> &'static str {
-        match self {
-            Trouble::Drained => DRAINED,
-            Trouble::Unhealthy => UNHEALTHY,
-            Trouble::Held => HELD,
-        }
-    }
-}
-
-/// Why nobody is to get a device now, if there is a reason. That a claim has it is none: the scheduler knows. It does
-/// not know of a pod that has it by annotation.
-pub fn trouble(offer: &Offer) -> Option<Trouble> {
+/// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
+/// scheduler knows. It does not know of a pod that has it by annotation.
+pub(super) fn trouble(offer: &Offer) -> Option<&'static str> {
     if offer.is_drained {
-        return Some(Trouble::Drained);
+        return Some(DRAINED);
     }
     if offer.health != Health::Healthy {
-        return Some(Trouble::Unhealthy);
+        return Some(UNHEALTHY);
     }
     let beside = offer.health_beside(is_of_a_claim);
-    (beside != Health::Healthy).then_some(Trouble::Held)
+    (beside != Health::Healthy).then_some(HELD)
 }
 
 pub(crate) fn is_of_a_claim(lease: &Lease) -> bool {
@@ -70,21 +53,21 @@ pub(super) fn device(
     offer: &Offer,
     form: Form,
     resource: Option<&ResourceName>,
-    trouble: Option<Trouble>,
+    trouble: Option<&str>,
 ) -> Device {
     Device {
         name,
         attributes: Some(attributes(offer, form, resource)),
         capacity: Some(capacity(form)),
         allow_multiple_allocations: matches!(form, Form::Shared(_)).then_some(true),
-        taints: trouble.map(|trouble| vec![taint(trouble)]),
+        taints: trouble.map(|key| vec![taint(key)]),
         ..Device::default()
     }
 }
 
-pub(super) fn taint(trouble: Trouble) -> DeviceTaint {
+pub(super) fn taint(key: &str) -> DeviceTaint {
     DeviceTaint {
-        key: trouble.key().to_owned(),
+        key: key.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..DeviceTaint::default()
     }

@@ -10,7 +10,7 @@ mod pool;
 mod probe;
 
 pub use compare::{Listed, fingerprint, lost};
-pub use device::{DRAINED, HELD, Trouble, UNHEALTHY, trouble};
+pub use device::{DRAINED, HELD, UNHEALTHY};
 pub(crate) use device::{Form, attributes, is_of_a_claim};
 pub use features::Features;
 pub(crate) use pool::pf_of;

@@ -13,7 +13,7 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attribute, Held, Offer, Sharing};
 use onload_sys::pci::PciAddress;
 
-use super::device::{Form, Trouble, device, is_of_a_claim, trouble};
+use super::device::{Form, HELD, device, is_of_a_claim, trouble};
 use super::features::Features;
 use crate::dra::DRIVER;
 use crate::dra::own_resources::resource_of;
@@ -57,7 +57,8 @@ pub struct Pool<'a> {
 struct Entry<'a> {
     offer: &'a Offer,
     form: Form,
-    trouble: Option<Trouble>,
+    /// The taint that says what is wrong with it.
+    trouble: Option<&'static str>,
     takes: Option<(PciAddress, u32)>,
 }
 
@@ -87,7 +88,7 @@ impl<'a> Pool<'a> {
                     continue;
                 }
             };
-            let held = families.is_held(offer).then_some(Trouble::Held);
+            let held = families.is_held(offer).then_some(HELD);
             pool.add(offer, takes, held, (features, most_slots));
         }
         let used = pool.devices.iter().filter_map(|entry| entry.takes);
@@ -104,7 +105,7 @@ impl<'a> Pool<'a> {
         &mut self,
         offer: &'a Offer,
         takes: Option<(PciAddress, u32)>,
-        held: Option<Trouble>,
+        held: Option<&'static str>,
         (features, most_slots): (Features, u32),
     ) {
         let trouble = trouble(offer).or(held);

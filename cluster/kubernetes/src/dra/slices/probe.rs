@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::device::{Form, Trouble, capacity, taint};
+use super::device::{Form, UNHEALTHY, capacity, taint};
 use super::pool::metadata;
 use crate::dra::DRIVER;
 use crate::names::{NodeName, behind_node};
@@ -31,7 +31,7 @@ pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
     };
     let tainted = Device {
         name: "tainted".to_owned(),
-        taints: Some(vec![taint(Trouble::Unhealthy)]),
+        taints: Some(vec![taint(UNHEALTHY)]),
         ..Device::default()
     };
     ResourceSlice {
