@@ -13,14 +13,14 @@ use tonic::{Request, Response, Status};
 
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
-use crate::resources::{Given, Refusal, Resource, Surroundings, Wish, allocate, preferred};
+use crate::resources::{Resource, Surroundings, Wish, allocate, preferred};
 use crate::wire::device_plugin::device_plugin_server::DevicePlugin;
 use crate::wire::device_plugin::registration_client::RegistrationClient;
 use crate::wire::device_plugin::{
-    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
-    ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
-    NumaNode, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
-    PreferredAllocationResponse, RegisterRequest, TopologyInfo,
+    AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
+    DevicePluginOptions, Empty, ListAndWatchResponse, NumaNode, PreStartContainerRequest,
+    PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+    RegisterRequest, TopologyInfo,
 };
 use crate::wire::{HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION};
 
@@ -90,24 +90,6 @@ fn listing(resource: &Resource) -> ListAndWatchResponse {
     }
 }
 
-fn of_refusal(resource: &Resource, refusal: &Refusal) -> Status {
-    let text = format!("{}: {refusal}", resource.name);
-    match refusal {
-        Refusal::Wrong(_) => Status::invalid_argument(text),
-        Refusal::Unknown(_) => Status::not_found(text),
-        Refusal::NotNow(_) => Status::failed_precondition(text),
-    }
-}
-
-fn response(given: Given) -> ContainerAllocateResponse {
-    let devices = given.cdi.into_iter().map(|name| CdiDevice { name });
-    ContainerAllocateResponse {
-        envs: given.variables,
-        cdi_devices: devices.collect(),
-        ..ContainerAllocateResponse::default()
-    }
-}
-
 impl Service {
     fn now(&self) -> Arc<Resource> {
         Arc::clone(&self.resource.borrow())
@@ -123,29 +105,26 @@ impl Service {
         };
         let ids = request.container_requests.iter();
         let ids: Vec<Vec<String>> = ids.map(|container| container.devices_ids.clone()).collect();
-        match allocate(&resource, &ids, surroundings) {
-            Ok(given) => {
-                self.node
-                    .metrics
-                    .given(&resource.name, ids.iter().flatten());
-                for (ids, given) in ids.iter().zip(&given) {
-                    tracing::info!(
-                        resource = %resource.name,
-                        ids = %ids.join(","),
-                        cdi = %given.cdi.join(","),
-                        "allocated"
-                    );
-                }
-                let container_responses = given.into_iter().map(response).collect();
-                Ok(AllocateResponse {
-                    container_responses,
-                })
-            }
-            Err(refusal) => {
-                tracing::warn!(resource = %resource.name, reason = %refusal, "not allocated");
-                Err(of_refusal(&resource, &refusal))
-            }
+        let given = allocate(&resource, &ids, surroundings).map_err(|refused| {
+            let reason = refused.message();
+            tracing::warn!(resource = %resource.name, %reason, "not allocated");
+            Status::new(refused.code(), format!("{}: {reason}", resource.name))
+        })?;
+        let metrics = &self.node.metrics;
+        metrics.given(&resource.name, ids.iter().flatten());
+        for (ids, given) in ids.iter().zip(&given) {
+            let cdi = given.cdi_devices.iter();
+            let cdi: Vec<&str> = cdi.map(|device| device.name.as_str()).collect();
+            tracing::info!(
+                resource = %resource.name,
+                ids = %ids.join(","),
+                cdi = %cdi.join(","),
+                "allocated"
+            );
         }
+        Ok(AllocateResponse {
+            container_responses: given,
+        })
     }
 
     fn preferred(

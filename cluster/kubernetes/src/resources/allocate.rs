@@ -7,24 +7,9 @@ use super::pcidevice::{Function, variables};
 use super::resource::{Device, Resource};
 use onload_host::offers::GENERATE;
 use onload_sys::text::{Listed, Quoted};
+use tonic::Status;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    pub variables: BTreeMap<String, String>,
-    /// CDI devices, each once.
-    pub cdi: Vec<String>,
-}
-
-/// Why it gets nothing. Kubernetes shows the text to the owner of the pod.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    #[error("{0}")]
-    Wrong(String),
-    #[error("{0}")]
-    Unknown(String),
-    #[error("{0}")]
-    NotNow(String),
-}
+use crate::wire::device_plugin::{CdiDevice, ContainerAllocateResponse};
 
 /// Why a container would not find a device, where the operator writes specifications.
 pub fn no_spec(name: &str) -> String {
@@ -42,8 +27,8 @@ pub enum WrittenBy {
 }
 
 impl WrittenBy {
-    fn no_spec(self, name: &str) -> Refusal {
-        Refusal::NotNow(match self {
+    fn no_spec(self, name: &str) -> Status {
+        Status::failed_precondition(match self {
             WrittenBy::Operator => no_spec(name),
             WrittenBy::Daemon => format!(
                 "no CDI specification has {name}; onload-kubernetes on the node writes it, and says in its log why it has not"
@@ -72,20 +57,21 @@ pub struct Surroundings<'a> {
     pub why_not_offered: &'a dyn Fn(&Resource, &str) -> Option<String>,
 }
 
-/// What each of some containers gets, in their order: all of them, or none.
+/// What each of some containers gets, in their order: all of them, or none. Kubernetes shows the text of a refusal to the
+/// owner of the pod.
 pub fn allocate(
     resource: &Resource,
     containers: &[Vec<String>],
     surroundings: Surroundings<'_>,
-) -> Result<Vec<Given>, Refusal> {
+) -> Result<Vec<ContainerAllocateResponse>, Status> {
     let mut seen = BTreeSet::new();
     let given = containers.iter().map(|ids| {
         if ids.is_empty() {
-            return Err(Refusal::Wrong("no device is asked for".to_owned()));
+            return Err(Status::invalid_argument("no device is asked for"));
         }
         if let Some(twice) = ids.iter().find(|id| !seen.insert(id.as_str())) {
             let text = format!("device {} is asked for twice", Quoted(twice));
-            return Err(Refusal::Wrong(text));
+            return Err(Status::invalid_argument(text));
         }
         container(resource, ids, surroundings)
     });
@@ -96,26 +82,29 @@ fn container(
     resource: &Resource,
     ids: &[String],
     surroundings: Surroundings<'_>,
-) -> Result<Given, Refusal> {
+) -> Result<ContainerAllocateResponse, Status> {
     // In the order of the devices: the order of the ids means nothing.
     let mut devices = BTreeMap::new();
     for id in ids {
         let device = usable(resource, id, surroundings)?;
         devices.insert((device.class, device.name.as_str()), device);
     }
-    let mut cdi: Vec<String> = Vec::new();
+    // Each once.
+    let mut cdi_devices: Vec<CdiDevice> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
         if !surroundings.specs.contains(name) {
             return Err(surroundings.written_by.no_spec(name));
         }
-        if !cdi.contains(name) {
-            cdi.push(name.clone());
+        let device = CdiDevice { name: name.clone() };
+        if !cdi_devices.contains(&device) {
+            cdi_devices.push(device);
         }
     }
     let functions = devices.into_values().map(Function::from);
-    Ok(Given {
-        variables: variables(&resource.name, functions),
-        cdi,
+    Ok(ContainerAllocateResponse {
+        envs: variables(&resource.name, functions),
+        cdi_devices,
+        ..ContainerAllocateResponse::default()
     })
 }
 
@@ -123,11 +112,13 @@ fn usable<'r>(
     resource: &'r Resource,
     id: &str,
     surroundings: Surroundings<'_>,
-) -> Result<&'r Device, Refusal> {
+) -> Result<&'r Device, Status> {
     let Some(device) = resource.device(id) else {
         let quoted = Quoted(id);
         return Err(match (surroundings.why_not_offered)(resource, id) {
-            Some(reason) => Refusal::NotNow(format!("device {quoted} is not offered: {reason}")),
+            Some(reason) => {
+                Status::failed_precondition(format!("device {quoted} is not offered: {reason}"))
+            }
             None => {
                 let known: Vec<String> = resource
                     .devices
@@ -135,13 +126,13 @@ fn usable<'r>(
                     .map(|device| device.name.clone())
                     .collect();
                 let known = Listed(&known);
-                Refusal::Unknown(format!("unknown device {quoted}; the resource has {known}"))
+                Status::not_found(format!("unknown device {quoted}; the resource has {known}"))
             }
         });
     };
     match resource.why_unhealthy(id) {
         None => Ok(device),
-        Some(reason) => Err(Refusal::NotNow(format!(
+        Some(reason) => Err(Status::failed_precondition(format!(
             "device {} is not healthy: {}",
             Quoted(id),
             surroundings.written_by.reason(reason)
@@ -162,15 +153,13 @@ mod tests {
         "onload.dev/vfio=0000:81:10.0",
     ];
 
-    fn given(resource: &Resource, containers: &[Vec<String>]) -> Result<Vec<Given>, Refusal> {
+    type Given = Result<Vec<ContainerAllocateResponse>, Status>;
+
+    fn given(resource: &Resource, containers: &[Vec<String>]) -> Given {
         given_by(WrittenBy::Operator, resource, containers)
     }
 
-    fn given_by(
-        written_by: WrittenBy,
-        resource: &Resource,
-        containers: &[Vec<String>],
-    ) -> Result<Vec<Given>, Refusal> {
+    fn given_by(written_by: WrittenBy, resource: &Resource, containers: &[Vec<String>]) -> Given {
         let surroundings = Surroundings {
             specs: &NAMES.map(str::to_owned).into(),
             written_by,
@@ -181,20 +170,29 @@ mod tests {
         allocate(resource, containers, surroundings)
     }
 
+    fn cdi(given: &ContainerAllocateResponse) -> Vec<&str> {
+        let devices = given.cdi_devices.iter();
+        devices.map(|device| device.name.as_str()).collect()
+    }
+
     fn ids(ids: &[&str]) -> Vec<String> {
         ids.iter().map(|id| (*id).to_owned()).collect()
     }
 
     fn refusal(resource: &Resource, containers: &[Vec<String>]) -> String {
-        given(resource, containers).unwrap_err().to_string()
+        let refused = given(resource, containers).unwrap_err();
+        refused.message().to_owned()
     }
 
     #[test]
     fn slots_of_one_device_give_its_cdi_name_once() {
         let nics = resource("nic", vec![shared("ens1", 3), shared("ens2", 3)]);
         let given = given(&nics, &[ids(&["ens2-0", "ens1-2", "ens1-0"])]).unwrap();
-        assert_eq!(given[0].cdi, ["onload.dev/nic=ens1", "onload.dev/nic=ens2"]);
-        assert!(given[0].variables.is_empty());
+        assert_eq!(
+            cdi(&given[0]),
+            ["onload.dev/nic=ens1", "onload.dev/nic=ens2"]
+        );
+        assert!(given[0].envs.is_empty());
     }
 
     #[test]
@@ -202,8 +200,8 @@ mod tests {
         let nics = resource("nic", vec![shared("ens1", 3), shared("ens2", 3)]);
         let containers = [ids(&["ens1-0"]), ids(&["ens2-1"])];
         let given = given(&nics, &containers).unwrap();
-        let cdi: Vec<&[String]> = given.iter().map(|given| given.cdi.as_slice()).collect();
-        assert_eq!(cdi, [["onload.dev/nic=ens1"], ["onload.dev/nic=ens2"]]);
+        let given: Vec<Vec<&str>> = given.iter().map(cdi).collect();
+        assert_eq!(given, [["onload.dev/nic=ens1"], ["onload.dev/nic=ens2"]]);
     }
 
     #[test]
@@ -211,8 +209,8 @@ mod tests {
         let address = "0000:81:10.0";
         let vfio = resource("vfio", vec![exclusive(address, Some(address))]);
         let given = given(&vfio, &[ids(&[address])]).unwrap();
-        assert_eq!(given[0].cdi, ["onload.dev/vfio=0000:81:10.0"]);
-        assert_eq!(given[0].variables["PCIDEVICE_ONLOAD_DEV_VFIO"], address);
+        assert_eq!(cdi(&given[0]), ["onload.dev/vfio=0000:81:10.0"]);
+        assert_eq!(given[0].envs["PCIDEVICE_ONLOAD_DEV_VFIO"], address);
     }
 
     #[test]
@@ -285,9 +283,8 @@ mod tests {
         stale.health = Health::Unhealthy(format!("devices have been renumbered; {GENERATE}"));
         let nics = resource("nic", vec![shared("gone", 2), stale]);
         let said = |id: &str| {
-            given_by(WrittenBy::Daemon, &nics, &[ids(&[id])])
-                .unwrap_err()
-                .to_string()
+            let refused = given_by(WrittenBy::Daemon, &nics, &[ids(&[id])]).unwrap_err();
+            refused.message().to_owned()
         };
         assert_eq!(
             said("gone-0"),
@@ -308,6 +305,6 @@ mod tests {
     fn a_container_that_asks_for_nothing_is_refused() {
         let nics = resource("nic", vec![shared("ens1", 2)]);
         assert_eq!(refusal(&nics, &[ids(&[])]), "no device is asked for");
-        assert_eq!(given(&nics, &[]), Ok(Vec::new()));
+        assert_eq!(given(&nics, &[]).unwrap(), []);
     }
 }
