@@ -14,55 +14,37 @@ use tokio::time::timeout;
 /// A socket of a process that lives is connected to at once, or its queue is full.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// What tells a file from others that exist with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
-}
+/// What tells a file from others that exist with it: its device and its inode.
+pub type Identity = (u64, u64);
 
 /// When the attributes of a file changed last, in seconds and nanoseconds.
 pub type ChangeTime = (i64, i64);
 
-impl Identity {
-    pub fn of(path: &Path) -> Option<Identity> {
-        Some(Identity::with_time(path)?.0)
-    }
-
-    /// The same, with the time of its last change. A file that took the place of a removed one may have its
-    /// numbers, but not its time.
-    pub fn with_time(path: &Path) -> Option<(Identity, ChangeTime)> {
-        let metadata = fs::symlink_metadata(path).ok()?;
-        let time = (metadata.ctime(), metadata.ctime_nsec());
-        Some((Identity::from(&metadata), time))
-    }
-}
-
-impl From<&Metadata> for Identity {
-    fn from(metadata: &Metadata) -> Self {
-        Identity {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        }
-    }
+/// Which file has a path, and when it changed last. One that took the place of a removed one may have its numbers, but
+/// not its time.
+pub fn identity(path: &Path) -> Option<(Identity, ChangeTime)> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    let time = (metadata.ctime(), metadata.ctime_nsec());
+    Some(((metadata.dev(), metadata.ino()), time))
 }
 
 /// Where a socket was made. It is removed when this goes, if it is still that one.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    identity: Option<Identity>,
+    own: Option<Identity>,
 }
 
 impl Place {
     /// Whether it is still there: kubelet removes all sockets when it starts.
     pub fn is_there(&self) -> bool {
-        self.identity.is_some() && Identity::of(&self.path) == self.identity
+        let there = identity(&self.path).map(|(there, _)| there);
+        self.own.is_some() && there == self.own
     }
 
     /// Lets the socket stay when the program ends.
     pub fn leave(mut self) {
-        self.identity = None;
+        self.own = None;
     }
 }
 
@@ -94,7 +76,7 @@ pub fn bind(path: &Path) -> Result<(UnixListener, Place)> {
     fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(making)?;
     let place = Place {
         path: path.to_owned(),
-        identity: Identity::of(path),
+        own: identity(path).map(|(own, _)| own),
     };
     Ok((listener, place))
 }

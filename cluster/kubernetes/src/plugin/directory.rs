@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch::Sender;
 use tokio::time::{sleep, timeout};
 
-use crate::socket::Identity;
+use crate::socket::{Identity, identity};
 use crate::wire::KUBELET_SOCKET;
 
 /// How soon a directory that was not there is looked for again.
@@ -63,7 +63,7 @@ async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Re
     let mut is_told = false;
     let mut changed = None;
     loop {
-        let (socket, time) = Identity::with_time(&path.join(KUBELET_SOCKET)).unzip();
+        let (socket, time) = identity(&path.join(KUBELET_SOCKET)).unzip();
         kubelet.send_modify(|kubelet| {
             // Its making may be told of after it was seen.
             let is_made = is_told && changed != time;
