@@ -32,18 +32,12 @@ struct Draft<'c> {
     slots: Option<u32>,
 }
 
-/// The first resource that has a device.
-#[derive(Debug)]
-struct Given {
-    to: ResourceName,
-    is_counted: bool,
-}
-
 /// The resources of a host with these offers and specifications, as the configuration wants them.
 pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
     let mut plan = Plan::default();
     let drafts = drafts(config, &mut plan.left_out);
-    let mut given: BTreeMap<(Class, &str), Given> = BTreeMap::new();
+    // The first resource that has a device, and whether its holders are counted.
+    let mut given: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
     for draft in drafts {
         let mut devices = Vec::new();
         for offer in offers.iter().filter(|offer| is_of(offer, draft.source)) {
@@ -54,16 +48,12 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
             let is_counted = offer.most().is_some() || device.slots.is_none();
             let key = (offer.class, offer.name.as_str());
             match given.get(&key) {
-                Some(other) if other.is_counted || is_counted => {
-                    let line = overlap(offer, &draft, &other.to);
-                    plan.left_out.extend(line);
+                Some((other, was_counted)) if *was_counted || is_counted => {
+                    plan.left_out.extend(overlap(offer, &draft, other));
                     continue;
                 }
                 Some(_) => {}
-                None => {
-                    let to = draft.name.clone();
-                    given.insert(key, Given { to, is_counted });
-                }
+                None => drop(given.insert(key, (draft.name.clone(), is_counted))),
             }
             devices.push(device);
         }
