@@ -15,7 +15,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_sys::fs::attributes::copy_label;
 
 use super::place::{Directory, HOOK_MODE, Tree};
-use super::plan::{Plan, Step, Wanted};
+use super::plan::{Plan, Report, Step, Wanted};
 use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// A program of the host that any runtime may execute: its label is right for the hook.
@@ -37,12 +37,12 @@ pub(super) struct Target<'t> {
 impl Target<'_> {
     /// Carries out a plan, and tells each thing that was done. If a step fails, the rest is not done, and the record lists
     /// what may be there.
-    pub(super) fn carry_out(&self, plan: &Plan, wanted: &Wanted) -> Result<Vec<String>> {
+    pub(super) fn carry_out(&self, plan: Plan, wanted: &Wanted) -> Result<Report> {
         self.directory.put_record(&plan.before)?;
         let config = wanted.config.as_ref().map_or("", |config| &config.text);
-        let mut done = Vec::new();
+        let mut report = plan.report;
         for step in &plan.steps {
-            done.push(match step {
+            report.done.push(match step {
                 Step::PutHook => self.put_hook(&wanted.hook)?,
                 Step::PutConfig => self.put_config(config)?,
                 Step::RemoveHook(version) => self.remove_hook(version)?,
@@ -50,7 +50,7 @@ impl Target<'_> {
             });
         }
         self.directory.put_record(&plan.after)?;
-        Ok(done)
+        Ok(report)
     }
 
     fn put_hook(&self, content: &[u8]) -> Result<String> {

@@ -18,7 +18,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::apply::{Target, remove_directory, try_hook};
 use super::place::{Directory, HOOK_LIMIT, Tree};
-use super::plan::{self, Found, Plan, Wanted, WantedConfig, somebody_elses};
+use super::plan::{self, Found, Plan, Report, Wanted, WantedConfig, somebody_elses};
 use super::users;
 use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
@@ -47,16 +47,6 @@ pub struct What<'w> {
     pub force: bool,
 }
 
-/// What was done and what was not, in lines for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    pub done: Vec<String>,
-    /// What is not ours and stays.
-    pub kept: Vec<String>,
-    /// What is ours and stays, since something names it.
-    pub in_use: Vec<String>,
-}
-
 /// Installs this version's hook, and a configuration where the host has none; removes older hooks that nothing
 /// names. After an error nothing of the host is changed, but for what a full disk or the like came between.
 pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
@@ -73,7 +63,7 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
     let is_read_only = mounted.contains(StatVfsMountFlags::RDONLY);
     let is_baked_in = is_read_only && plan.steps.is_empty();
     if is_baked_in || plan.is_idle(&found.content.record) {
-        return Ok(report(plan, Vec::new()));
+        return Ok(plan.report);
     }
     if is_read_only {
         bail!(
@@ -90,8 +80,7 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
         path: place.directory,
         directory: &directory,
     };
-    let done = target.carry_out(&plan, &wanted)?;
-    Ok(report(plan, done))
+    target.carry_out(plan, &wanted)
 }
 
 fn wanted(what: What<'_>) -> Result<Wanted> {
@@ -160,13 +149,14 @@ fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Re
         path: place.directory,
         directory,
     };
-    let done = target.carry_out(&plan, &Wanted::default())?;
-    if plan.after.is_empty() {
+    let is_all = plan.after.is_empty();
+    let report = target.carry_out(plan, &Wanted::default())?;
+    if is_all {
         directory.remove_own()?;
         drop(lock);
         remove_directory(tree, place.directory)?;
     }
-    Ok(report(plan, done))
+    Ok(report)
 }
 
 /// Refuses to go on as root of a user namespace alone: its files would belong to another user of the host.
@@ -231,14 +221,6 @@ fn host_config(host: &Host) -> Result<Option<String>> {
     }
     let bytes = host.bytes(path, CONFIG_LIMIT)?;
     Ok(bytes.map(|bytes| sha256(&bytes)))
-}
-
-fn report(plan: Plan, done: Vec<String>) -> Report {
-    Report {
-        done,
-        kept: plan.kept,
-        in_use: plan.in_use,
-    }
 }
 
 fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {

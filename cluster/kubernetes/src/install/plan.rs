@@ -54,13 +54,21 @@ pub(super) enum Step {
     RemoveConfig,
 }
 
+/// What was done and what was not, in lines for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub steps: Vec<Step>,
-    /// What is not ours and stays, in lines for people.
+pub struct Report {
+    pub done: Vec<String>,
+    /// What is not ours and stays.
     pub kept: Vec<String>,
     /// What is ours and stays, since something names it.
     pub in_use: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub steps: Vec<Step>,
+    /// What stays.
+    pub report: Report,
     /// The record before the first change: it lists both the old and the new content.
     pub before: Record,
     /// The record after the last change.
@@ -146,7 +154,7 @@ fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
         Some(there) if !record.has_config(there) => {
             if new.sets_something {
                 let line = format!("left {CONFIG_PATH}: it is the host's own, and rules");
-                plan.kept.push(line);
+                plan.report.kept.push(line);
             }
             plan.after.config = Vec::new();
             return;
@@ -166,10 +174,12 @@ fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
     let path = found.directory.join(version).join(HOOK_NAME);
     match (there, found.users.of(version)) {
         (Some(there), _) if !is_ours(&there.sha256) => {
-            plan.kept.push(somebody_elses(&path));
+            plan.report.kept.push(somebody_elses(&path));
         }
         (Some(_), Some(why)) => {
-            plan.in_use.push(format!("left {}: {why}", path.display()));
+            plan.report
+                .in_use
+                .push(format!("left {}: {why}", path.display()));
             return;
         }
         _ => plan.steps.push(Step::RemoveHook(version.to_owned())),
@@ -374,7 +384,7 @@ mod tests {
         assert_eq!(plan.steps, []);
         let line = "left 0.1.0/onload-hook: /run/c1/config.json names it";
         assert_eq!(
-            (plan.in_use.as_slice(), plan.kept.len()),
+            (plan.report.in_use.as_slice(), plan.report.kept.len()),
             (&[line.to_owned()][..], 0)
         );
         assert!(plan.is_idle(&found.content.record));
@@ -410,7 +420,7 @@ mod tests {
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, []);
         let line = "left 0.1.0/onload-hook: somebody else wrote or changed it";
-        assert_eq!(plan.kept, [line]);
+        assert_eq!(plan.report.kept, [line]);
         assert_eq!(removed(&uninstall(&found)), ["0.2.0"]);
     }
 
@@ -489,10 +499,12 @@ mod tests {
             let plan = install(&with_config(Some("theirs"), on_record), &wanting("one")).unwrap();
             assert_eq!(plan.steps, []);
             let line = "left /etc/onload-ctk/config.toml: it is the host's own, and rules";
-            assert_eq!(plan.kept, [line]);
+            assert_eq!(plan.report.kept, [line]);
             assert_eq!(plan.after.config, [""; 0]);
             assert_eq!(
-                uninstall(&with_config(Some("theirs"), on_record)).kept,
+                uninstall(&with_config(Some("theirs"), on_record))
+                    .report
+                    .kept,
                 [""; 0]
             );
         }
