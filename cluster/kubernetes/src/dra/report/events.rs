@@ -31,28 +31,21 @@ const FORGOTTEN: Duration = Duration::from_secs(1800);
 const MOST_REMEMBERED: usize = 512;
 
 /// Why an Event is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    PrepareRefused,
-    DeviceUnhealthy,
-}
-
-impl Reason {
-    fn as_str(self) -> &'static str {
-        match self {
-            Reason::PrepareRefused => "PrepareRefused",
-            Reason::DeviceUnhealthy => "DeviceUnhealthy",
-        }
-    }
-
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reason {
+    name: &'static str,
     /// What was done, or is to be.
-    fn action(self) -> &'static str {
-        match self {
-            Reason::PrepareRefused => "Prepare",
-            Reason::DeviceUnhealthy => "Watch",
-        }
-    }
+    action: &'static str,
 }
+
+pub(super) const PREPARE_REFUSED: Reason = Reason {
+    name: "PrepareRefused",
+    action: "Prepare",
+};
+pub(super) const DEVICE_UNHEALTHY: Reason = Reason {
+    name: "DeviceUnhealthy",
+    action: "Watch",
+};
 
 /// What is to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,7 +120,7 @@ impl Events {
         if !self.may(&object, now) {
             return None;
         }
-        let key = sha256(format!("{object} {} {note}", reason.as_str()).as_bytes());
+        let key = sha256(format!("{object} {} {note}", reason.name).as_bytes());
         let time = MicroTime(Timestamp::now());
         if let Some(before) = self.said.get_mut(&key) {
             before.count = before.count.saturating_add(1);
@@ -160,8 +153,8 @@ impl Events {
             event_time: Some(time),
             reporting_controller: Some(DRIVER.to_owned()),
             reporting_instance: Some(self.instance.clone()),
-            action: Some(reason.action().to_owned()),
-            reason: Some(reason.as_str().to_owned()),
+            action: Some(reason.action.to_owned()),
+            reason: Some(reason.name.to_owned()),
             type_: Some("Warning".to_owned()),
             note: Some(cut(note, MOST_NOTE).to_owned()),
             regarding: Some(regarding),
@@ -219,7 +212,7 @@ mod tests {
     }
 
     fn said(events: &mut Events, uid: &str, note: &str, now: Instant) -> Option<Write> {
-        events.say(pod(uid), None, Reason::DeviceUnhealthy, note, now)
+        events.say(pod(uid), None, DEVICE_UNHEALTHY, note, now)
     }
 
     #[test]
@@ -305,7 +298,7 @@ mod tests {
             name: Some(name),
             ..pod("u1")
         };
-        let written = events(now).say(pod, None, Reason::DeviceUnhealthy, "link down", now);
+        let written = events(now).say(pod, None, DEVICE_UNHEALTHY, "link down", now);
         let Some(Write::New(event)) = written else {
             panic!("it is not said");
         };

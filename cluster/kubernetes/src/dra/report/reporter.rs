@@ -13,7 +13,7 @@ use onload_sys::text::Chain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::events::{Events, Reason, Write};
+use super::events::{DEVICE_UNHEALTHY, Events, PREPARE_REFUSED, Reason, Write};
 use super::status;
 use crate::dra::api::{Api, ApiError};
 use crate::dra::engine::REFUSED;
@@ -165,7 +165,7 @@ impl Reporter {
                 claim.not_before = None;
             }
             Report::Refused(claim, reason) => {
-                self.say(of_claim(&claim), None, Reason::PrepareRefused, &reason);
+                self.say(of_claim(&claim), None, PREPARE_REFUSED, &reason);
             }
         }
     }
@@ -289,12 +289,7 @@ impl Reporter {
         let pods = pods_of(found);
         for note in notes {
             for pod in &pods {
-                self.say(
-                    pod.clone(),
-                    Some(claim.clone()),
-                    Reason::DeviceUnhealthy,
-                    &note,
-                );
+                self.say(pod.clone(), Some(claim.clone()), DEVICE_UNHEALTHY, &note);
             }
         }
     }
