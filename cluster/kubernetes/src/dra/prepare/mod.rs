@@ -6,7 +6,6 @@
 
 mod allocation;
 mod decision;
-mod leases;
 mod metadata;
 mod own_spec;
 mod parameters;

@@ -71,15 +71,14 @@ impl Parameters {
             Some(_) => bail!("an unknown key; known are {keys}"),
             None => {}
         }
-        let said = Reader { object, author };
         Ok(Parameters {
-            preload: said.read("preload", preload)?,
-            profile: said.read("profile", profile)?,
-            name: said.read("name", name)?,
-            mtu: said.read("mtu", mtu)?,
-            vlan: said.read("vlan", vlan)?,
-            address: said.read("address", addresses)?,
-            routes: said.read("routes", routes)?,
+            preload: read(object, author, "preload", preload)?,
+            profile: read(object, author, "profile", profile)?,
+            name: read(object, author, "name", name)?,
+            mtu: read(object, author, "mtu", mtu)?,
+            vlan: read(object, author, "vlan", vlan)?,
+            address: read(object, author, "address", addresses)?,
+            routes: read(object, author, "routes", routes)?,
         })
     }
 
@@ -104,23 +103,20 @@ fn later<T: Clone>(own: &mut Option<Said<T>>, other: Option<&Said<T>>, is_of_req
     }
 }
 
-struct Reader<'a> {
-    object: &'a Map<String, Value>,
+fn read<T>(
+    object: &Map<String, Value>,
     author: Author,
-}
-
-impl Reader<'_> {
-    fn read<T>(&self, key: &str, of: fn(&Value) -> Result<T>) -> Result<Option<Said<T>>> {
-        let Some(value) = self.object.get(key) else {
-            return Ok(None);
-        };
-        let value = of(value)?;
-        Ok(Some(Said {
-            value,
-            author: self.author,
+    key: &str,
+    of: fn(&Value) -> Result<T>,
+) -> Result<Option<Said<T>>> {
+    let said = object.get(key).map(|value| {
+        Ok(Said {
+            value: of(value)?,
+            author,
             is_of_request: false,
-        }))
-    }
+        })
+    });
+    said.transpose()
 }
 
 /// kubectl reads an `off` without quotes as false (YAML 1.1).

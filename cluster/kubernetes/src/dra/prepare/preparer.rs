@@ -1,21 +1,22 @@
 //! Prepares claims for kubelet, and takes that back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
-use onload_core::lease::ClaimUid;
+use onload_core::lease::{ClaimUid, Leases};
+use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_sys::processes::Processes;
 use onload_sys::text::{Chain, Quoted, one_line};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::allocation::allocated;
 use super::decision::{Surroundings, decide};
-use super::leases::refuse_held;
 use super::metadata::{Described, MetadataFiles, hardware_address};
-use super::own_spec::{OwnSpecs, Owner};
+use super::own_spec::{Leased, OwnSpecs, Owner};
 use super::turns::Turns;
 use crate::dra::api::Api;
 use crate::dra::classes::Told;
@@ -226,6 +227,26 @@ fn pod_claim(claim: &ResourceClaim) -> Option<String> {
     let annotations = claim.metadata.annotations.as_ref()?;
     let name = annotations.get(POD_CLAIM)?;
     is_label(name).then(|| name.clone())
+}
+
+/// Refuses what others than a claim have: its containers would not start. They lease it when they do.
+fn refuse_held(host_root: &Path, leased: &Leased, uid: &ClaimUid) -> Result<()> {
+    let reading = || format!("reading who has {}", leased.device);
+    let run = host_root.join(RUN_DIR.trim_start_matches('/'));
+    // Without it there has been no lease since the boot.
+    let Some(run) = RunDir::find(&run).with_context(reading)? else {
+        return Ok(());
+    };
+    let leases = Leases::find(&run, Processes::at(host_root));
+    let Some(leases) = leases.with_context(reading)? else {
+        return Ok(());
+    };
+    let names = [leased.device.clone()];
+    let held = leases.held_beside(&names, leased.most, uid);
+    match held.with_context(reading)? {
+        None => Ok(()),
+        Some(held) => Err(Error::new(held).context(leased.device.to_string())),
+    }
 }
 
 /// Logs why something was not done, and says it again for kubelet.
