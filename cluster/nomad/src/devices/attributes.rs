@@ -64,7 +64,7 @@ pub fn of(offer: &Offer) -> Attributes {
             (LINK_STATE, _) if offer.class == Class::Netdev => {}
             (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed(*mbps)),
             (name, value) if !LEFT_OUT.contains(&name) => {
-                let value = known(value).map(|value| distinct(name, value));
+                let value = known(name, value);
                 attributes.extend(value.map(|value| (name_of(name), plain(value))));
             }
             _ => {}
@@ -77,34 +77,22 @@ pub fn of(offer: &Offer) -> Attributes {
     attributes
 }
 
-fn known(value: &offers::Attribute) -> Option<Value> {
-    match value {
-        offers::Attribute::Text(text) => Some(text.clone())
-            .filter(|text| !text.is_empty())
-            .map(Value::StringVal),
-        offers::Attribute::Version(version) => {
-            let version = Some(version.clone()).filter(|version| version != "0.0.0");
-            version.map(Value::StringVal)
-        }
-        offers::Attribute::Int(number) => Some(Value::IntVal(*number)),
-        offers::Attribute::Bool(is) => Some(Value::BoolVal(*is)),
-    }
-}
-
-/// An id or a version as Nomad takes it for no number.
-fn distinct(name: &str, value: Value) -> Value {
-    match (name, value) {
-        (VENDOR_ID | DEVICE_ID, Value::StringVal(id)) => Value::StringVal(format!("0x{id}")),
-        (CLOCK_NAME, Value::StringVal(name)) if is_address(&name) => {
-            Value::StringVal(with_colons(&name))
-        }
-        (ONLOAD | FIRMWARE, Value::StringVal(version))
-            if version.starts_with(|c: char| c.is_ascii_digit()) =>
-        {
-            Value::StringVal(format!("v{version}"))
-        }
-        (_, value) => value,
-    }
+/// What is known, with ids and versions as Nomad takes them for no numbers.
+fn known(name: &str, value: &offers::Attribute) -> Option<Value> {
+    let text = match value {
+        offers::Attribute::Int(number) => return Some(Value::IntVal(*number)),
+        offers::Attribute::Bool(is) => return Some(Value::BoolVal(*is)),
+        offers::Attribute::Version(version) if version == "0.0.0" => return None,
+        offers::Attribute::Text(text) | offers::Attribute::Version(text) => text,
+    };
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit());
+    Some(Value::StringVal(match name {
+        _ if text.is_empty() => return None,
+        VENDOR_ID | DEVICE_ID => format!("0x{text}"),
+        CLOCK_NAME if is_address(text) => with_colons(text),
+        ONLOAD | FIRMWARE if is_number => format!("v{text}"),
+        _ => text.clone(),
+    }))
 }
 
 /// Some drivers call a clock by the hardware address of its interface (drivers/net/ethernet/intel/igb/igb_ptp.c).
@@ -184,8 +172,8 @@ mod tests {
 
     #[test]
     fn ids_and_versions_are_no_numbers() {
-        let text = |name, text: &str| match distinct(name, Value::StringVal(text.to_owned())) {
-            Value::StringVal(text) => text,
+        let text = |name, text: &str| match known(name, &offers::Attribute::Text(text.to_owned())) {
+            Some(Value::StringVal(text)) => text,
             other => panic!("{other:?}"),
         };
         for (name, from, to) in [
@@ -204,8 +192,17 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_out() {
-        assert_eq!(known(&offers::Attribute::Text(String::new())), None);
-        assert_eq!(known(&offers::Attribute::Version("0.0.0".to_owned())), None);
-        assert_eq!(known(&offers::Attribute::Int(0)), Some(Value::IntVal(0)));
+        assert_eq!(
+            known("driver", &offers::Attribute::Text(String::new())),
+            None
+        );
+        assert_eq!(
+            known("onload", &offers::Attribute::Version("0.0.0".to_owned())),
+            None
+        );
+        assert_eq!(
+            known("slot", &offers::Attribute::Int(0)),
+            Some(Value::IntVal(0))
+        );
     }
 }
