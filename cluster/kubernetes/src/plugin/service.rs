@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
-use crate::resources::{Resource, Surroundings, Wish, allocate, preferred};
+use crate::resources::{Resource, Surroundings, allocate, preferred};
 use crate::wire::device_plugin::device_plugin_server::DevicePlugin;
 use crate::wire::device_plugin::registration_client::RegistrationClient;
 use crate::wire::device_plugin::{
@@ -134,13 +134,7 @@ impl Service {
         let resource = self.now();
         let containers = request.container_requests.iter();
         let answers = containers.map(|container| {
-            let wish = Wish {
-                available: &container.available_device_i_ds,
-                must: &container.must_include_device_i_ds,
-                // A negative number of devices is none.
-                size: usize::try_from(container.allocation_size).unwrap_or(0),
-            };
-            let device_ids = preferred(&resource, &wish);
+            let device_ids = preferred(&resource, container);
             let device_ids = device_ids
                 .map_err(|error| Status::invalid_argument(format!("{}: {error}", resource.name)))?;
             tracing::debug!(resource = %resource.name, ids = %device_ids.join(","), "preferred");

@@ -14,5 +14,5 @@ pub use allocate::{Surroundings, WrittenBy, allocate, no_spec};
 pub(crate) use pcidevice::{Function, variables};
 pub(crate) use plan::nodes;
 pub use plan::{Plan, is_of_a_pod, plan};
-pub use preferred::{Wish, preferred};
+pub use preferred::preferred;
 pub use resource::{Device, Resource};

@@ -12,13 +12,7 @@ use anyhow::{Result, bail};
 use onload_sys::text::{Quoted, counted};
 
 use super::resource::Resource;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish<'a> {
-    pub available: &'a [String],
-    pub must: &'a [String],
-    pub size: usize,
-}
+use crate::wire::device_plugin::ContainerPreferredAllocationRequest;
 
 #[derive(Debug)]
 struct Free<'a> {
@@ -32,10 +26,16 @@ struct Free<'a> {
 /// A set of devices that are near each other, by their indices.
 type Scope = BTreeSet<usize>;
 
-pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>> {
-    let (size, available) = (wish.size, wish.available.iter());
-    let must: BTreeSet<&str> = wish.must.iter().map(String::as_str).collect();
+pub fn preferred(
+    resource: &Resource,
+    asked: &ContainerPreferredAllocationRequest,
+) -> Result<Vec<String>> {
+    // A negative number of devices is none.
+    let size = usize::try_from(asked.allocation_size).unwrap_or(0);
+    let must = asked.must_include_device_i_ds.iter();
+    let must: BTreeSet<&str> = must.map(String::as_str).collect();
     // One that we no longer have cannot be preferred.
+    let available = asked.available_device_i_ds.iter();
     let available: BTreeSet<&str> = available
         .map(String::as_str)
         .filter(|id| resource.ids.contains_key(*id))
@@ -46,18 +46,18 @@ pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>> {
             Quoted(id)
         );
     }
-    let asked = || counted(size, "device is", "devices are");
+    let wanted = || counted(size, "device is", "devices are");
     if must.len() > size {
         bail!(
             "{} asked for, and {} have to be among them",
-            asked(),
+            wanted(),
             must.len()
         );
     }
     if available.len() < size {
         bail!(
             "{} asked for, and {} of those that are free are known",
-            asked(),
+            wanted(),
             available.len()
         );
     }
@@ -210,16 +210,22 @@ mod tests {
         resource.ids.keys().cloned().collect()
     }
 
-    fn chosen(resource: &Resource, must: &[&str], size: usize) -> Vec<String> {
+    fn asked(
+        available: &[String],
+        must: &[String],
+        size: i32,
+    ) -> ContainerPreferredAllocationRequest {
+        ContainerPreferredAllocationRequest {
+            available_device_i_ds: available.to_vec(),
+            must_include_device_i_ds: must.to_vec(),
+            allocation_size: size,
+        }
+    }
+
+    fn chosen(resource: &Resource, must: &[&str], size: i32) -> Vec<String> {
         let must: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
-        let available = ids(resource);
-        let wish = Wish {
-            available: &available,
-            must: &must,
-            size,
-        };
-        let mut chosen = preferred(resource, &wish).unwrap();
-        assert_eq!(chosen.len(), size);
+        let mut chosen = preferred(resource, &asked(&ids(resource), &must, size)).unwrap();
+        assert_eq!(chosen.len(), usize::try_from(size).unwrap());
         chosen.sort();
         let mut once = chosen.clone();
         once.dedup();
@@ -311,26 +317,18 @@ mod tests {
         let nics = vec![at(shared("ens1", 4), 0, "a"), at(shared("ens2", 4), 1, "b")];
         let nics = resource("nic", nics);
         let available: Vec<String> = ["ens1-1", "ens2-0", "ens2-3"].map(str::to_owned).to_vec();
-        let wish = Wish {
-            available: &available,
-            must: &[],
-            size: 1,
-        };
-        assert_eq!(preferred(&nics, &wish).unwrap(), ["ens2-0"]);
+        let asked = asked(&available, &[], 1);
+        assert_eq!(preferred(&nics, &asked).unwrap(), ["ens2-0"]);
     }
 
     #[test]
     fn ids_that_are_no_longer_there_are_passed_over() {
         let nics = resource("nic", vec![shared("ens1", 2)]);
         let available: Vec<String> = ["gone-0", "ens1-1"].map(str::to_owned).to_vec();
-        let wish = |size| Wish {
-            available: &available,
-            must: &[],
-            size,
-        };
-        assert_eq!(preferred(&nics, &wish(1)).unwrap(), ["ens1-1"]);
+        let asked = |size| asked(&available, &[], size);
+        assert_eq!(preferred(&nics, &asked(1)).unwrap(), ["ens1-1"]);
         assert_eq!(
-            preferred(&nics, &wish(2)).unwrap_err().to_string(),
+            preferred(&nics, &asked(2)).unwrap_err().to_string(),
             "2 devices are asked for, and 1 of those that are free are known"
         );
     }
@@ -340,32 +338,23 @@ mod tests {
         let nics = resource("nic", vec![shared("ens1", 3)]);
         let ids = ids(&nics);
         let (free, must) = ids.split_at(1);
-        let wish = Wish {
-            available: free,
-            must,
-            size: 3,
-        };
-        let error = preferred(&nics, &wish).unwrap_err();
+        let error = preferred(&nics, &asked(free, must, 3)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "device \"ens1-1\" has to be included and is not among the free ones"
         );
-        let wish = Wish {
-            available: &ids,
-            must,
-            size: 1,
-        };
-        let error = preferred(&nics, &wish).unwrap_err();
+        let error = preferred(&nics, &asked(&ids, must, 1)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "1 device is asked for, and 2 have to be among them"
         );
-        let wish = Wish {
-            available: &ids,
-            must: &[],
-            size: 0,
-        };
-        assert!(preferred(&nics, &wish).unwrap().is_empty());
+        for none in [0, -1] {
+            assert!(
+                preferred(&nics, &asked(&ids, &[], none))
+                    .unwrap()
+                    .is_empty()
+            );
+        }
     }
 
     #[test]
