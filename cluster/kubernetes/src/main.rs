@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 use onload_host::host::Host;
 use onload_kubernetes::cli::{Cli, Command, Global, Health, Install, Uninstall};
-use onload_kubernetes::install::{self, Place, Report, What};
+use onload_kubernetes::install::{self, Place, Report};
 use onload_kubernetes::observe::health::ask;
 use onload_kubernetes::run;
 use onload_sys::fs::trust::Owners;
@@ -38,12 +38,8 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
 fn install(global: &Global, args: &Install) -> Result<()> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
-    let what = What {
-        hook: &args.from,
-        config: args.default_config.as_deref(),
-        force: args.force,
-    };
-    print(&install::install(&place(global, &host), what)?)?;
+    let (place, config) = (place(global, &host), args.default_config.as_deref());
+    print(&install::install(&place, &args.from, config, args.force)?)?;
     Ok(())
 }
 

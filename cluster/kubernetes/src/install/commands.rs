@@ -39,19 +39,24 @@ pub struct Place<'p> {
     pub owners: Owners,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct What<'w> {
-    pub hook: &'w Path,
-    /// The configuration for a host that has none.
-    pub config: Option<&'w Path>,
-    pub force: bool,
-}
-
 /// Installs this version's hook, and a configuration where the host has none; removes older hooks that nothing
-/// names. After an error nothing of the host is changed, but for what a full disk or the like came between.
-pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
+/// names. After an error nothing of the host is changed, but for what a full disk or the like came between. `force`
+/// replaces another file in the place of the hook.
+pub fn install(
+    place: &Place<'_>,
+    hook: &Path,
+    config: Option<&Path>,
+    force: bool,
+) -> Result<Report> {
     let tree = Tree::of(place.host, place.owners.clone())?;
-    let wanted = wanted(what)?;
+    let hook = read_hook(hook)?;
+    let wanted = Wanted {
+        version: VERSION,
+        hook_sha256: sha256(&hook),
+        hook,
+        config: config.map(read_config).transpose()?,
+        force,
+    };
     let mounted = tree.mounted(&place.directory.join(VERSION))?;
     if mounted.contains(StatVfsMountFlags::NOEXEC) {
         bail!(
@@ -81,17 +86,6 @@ pub fn install(place: &Place<'_>, what: What<'_>) -> Result<Report> {
         directory: &directory,
     };
     target.carry_out(plan, &wanted)
-}
-
-fn wanted(what: What<'_>) -> Result<Wanted> {
-    let hook = read_hook(what.hook)?;
-    Ok(Wanted {
-        version: VERSION,
-        hook_sha256: sha256(&hook),
-        hook,
-        config: what.config.map(read_config).transpose()?,
-        force: what.force,
-    })
 }
 
 fn decide(place: &Place<'_>, tree: &Tree, wanted: &Wanted) -> Result<(Found, Plan)> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use onload_host::host::Host;
 use onload_host::specdir::WRITER_LOCK;
-use onload_kubernetes::install::{Place, Report, What, install, uninstall};
+use onload_kubernetes::install::{Place, Report, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
 use onload_sys::fs::trust::Owners;
 use onload_test_needs as needs;
@@ -82,12 +82,7 @@ impl Node {
     fn try_install(&self, force: bool) -> anyhow::Result<Report> {
         let (hook, config) = (self.source("onload-hook"), self.source("config.toml"));
         let config = config.exists().then_some(config);
-        let what = What {
-            hook: &hook,
-            config: config.as_deref(),
-            force,
-        };
-        self.with(|place| install(place, what))
+        self.with(|place| install(place, &hook, config.as_deref(), force))
     }
 
     fn install(&self) -> Report {
