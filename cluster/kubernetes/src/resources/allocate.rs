@@ -11,13 +11,6 @@ use tonic::Status;
 
 use crate::wire::device_plugin::{CdiDevice, ContainerAllocateResponse};
 
-/// Why a container would not find a device, where the operator writes specifications.
-pub fn no_spec(name: &str) -> String {
-    format!(
-        "no CDI specification has {name}; \"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
-    )
-}
-
 /// Who writes the node's specifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WrittenBy {
@@ -27,17 +20,21 @@ pub enum WrittenBy {
 }
 
 impl WrittenBy {
-    fn no_spec(self, name: &str) -> Status {
-        Status::failed_precondition(match self {
-            WrittenBy::Operator => no_spec(name),
-            WrittenBy::Daemon => format!(
-                "no CDI specification has {name}; onload-kubernetes on the node writes it, and says in its log why it has not"
-            ),
-        })
+    /// Why a container would not find a device.
+    pub fn no_spec(self, name: &str) -> String {
+        let remedy = match self {
+            WrittenBy::Operator => {
+                "\"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
+            }
+            WrittenBy::Daemon => {
+                "onload-kubernetes on the node writes it, and says in its log why it has not"
+            }
+        };
+        format!("no CDI specification has {name}; {remedy}")
     }
 
     /// A reason of the host's, with what helps on this node.
-    fn reason(self, reason: &str) -> String {
+    pub(crate) fn reason(self, reason: &str) -> String {
         match self {
             WrittenBy::Operator => reason.to_owned(),
             WrittenBy::Daemon => reason.replace(
@@ -93,7 +90,8 @@ fn container(
     let mut cdi_devices: Vec<CdiDevice> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
         if !surroundings.specs.contains(name) {
-            return Err(surroundings.written_by.no_spec(name));
+            let text = surroundings.written_by.no_spec(name);
+            return Err(Status::failed_precondition(text));
         }
         let device = CdiDevice { name: name.clone() };
         if !cdi_devices.contains(&device) {

@@ -10,7 +10,7 @@ mod resource;
 #[cfg(test)]
 pub(crate) mod test_devices;
 
-pub use allocate::{Surroundings, WrittenBy, allocate, no_spec};
+pub use allocate::{Surroundings, WrittenBy, allocate};
 pub(crate) use pcidevice::{Function, variables};
 pub(crate) use plan::nodes;
 pub use plan::{Plan, is_of_a_pod, plan};

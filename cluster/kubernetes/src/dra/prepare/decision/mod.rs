@@ -23,7 +23,7 @@ use super::parameters::misplaced;
 use crate::dra::slices::pf_of;
 use crate::host_state::Snapshot;
 use crate::names::{DeviceNames, NodeName};
-use crate::resources::{Function, no_spec, variables};
+use crate::resources::{Function, WrittenBy, variables};
 use crate::wire::dra::Device;
 
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +212,7 @@ impl Surroundings<'_> {
         let has = |name: &&DeviceName| self.specs.contains(&cdi(class, name));
         match names.iter().find(|name| !has(name)) {
             None => Ok(names),
-            Some(name) => bail!(missing_spec(offer, class, name)),
+            Some(name) => bail!(missing_spec(offer, class, name, self.snapshot.written_by)),
         }
     }
 
@@ -255,12 +255,13 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
 }
 
 /// Why a container would not find the device, in the words of discovery where it has some.
-fn missing_spec(offer: &Offer, class: Class, name: &DeviceName) -> String {
+fn missing_spec(offer: &Offer, class: Class, name: &DeviceName, written_by: WrittenBy) -> String {
+    let id = cdi(class, name);
     match &offer.health {
         Health::Unhealthy(reason) if class == offer.class => {
-            format!("{}: {reason}", cdi(class, name))
+            format!("{id}: {}", written_by.reason(reason))
         }
-        _ => no_spec(&cdi(class, name)),
+        _ => written_by.no_spec(&id),
     }
 }
 

@@ -291,6 +291,29 @@ fn a_profile_that_is_not_there_is_refused_with_those_that_are() {
 }
 
 #[test]
+fn a_specification_that_is_missing_is_asked_of_who_writes_it() {
+    let mut snapshot = node();
+    let gone = snapshot
+        .offers
+        .iter_mut()
+        .find(|offer| offer.name.as_str() == "ens9");
+    gone.unwrap().health = Health::Healthy;
+    for (written_by, says) in [
+        (
+            WrittenBy::Operator,
+            "\"systemctl restart onload-cdi.service\"",
+        ),
+        (WrittenBy::Daemon, "onload-kubernetes on the node writes it"),
+    ] {
+        snapshot.written_by = written_by;
+        let nic = allocated("nic", "n1/nic", "ens9", &json!({}));
+        let line = decided_on(&snapshot, vec![nic]).unwrap_err();
+        let said = format!("no CDI specification has onload.dev/nic=ens9; {says}");
+        assert!(line.contains(&said), "{line}");
+    }
+}
+
+#[test]
 fn a_parameter_of_a_request_is_for_the_class_that_has_a_use_for_it() {
     for (pool, device, parameters, says) in [
         (
