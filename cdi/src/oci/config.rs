@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::json::{Change, MAX_STRING, RawArray, RawError, RawObject, read_string};
 use crate::name::HookName;
+use crate::spec::Hook;
 
 /// Why a configuration could not be read or changed: what only reads fails with the first, what changes with the second.
 #[derive(Debug, Error)]
@@ -793,11 +794,24 @@ impl OciConfig {
         read_in(self.hooks.as_ref(), &["hooks"], each)
     }
 
-    /// Adds a hook after those of its stage.
-    pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), OciConfigError> {
-        let hooks = self.hooks.get_or_insert_default();
-        let done = push(hooks, stage.as_str(), &[hook]);
-        done.map_err(|error| OciConfigError::Change(error.at("hooks")))
+    /// Adds hooks of specifications after those of their stages, but none whose name is not valid.
+    pub fn hooks_add(&mut self, hooks: &[Hook]) -> Result<(), OciConfigError> {
+        let mut stages: Vec<(HookName, Vec<OciHook>)> = Vec::new();
+        for hook in hooks {
+            let Some(name) = hook.hook_name.valid() else {
+                continue;
+            };
+            match stages.iter_mut().find(|(stage, _)| stage == name) {
+                Some((_, of_stage)) => of_stage.push(hook.into()),
+                None => stages.push((*name, vec![hook.into()])),
+            }
+        }
+        for (stage, of_stage) in &stages {
+            let hooks = self.hooks.get_or_insert_default();
+            let done = push(hooks, stage.as_str(), of_stage);
+            done.map_err(|error| OciConfigError::Change(error.at("hooks")))?;
+        }
+        Ok(())
     }
 
     /// The annotations whose keys begin with `prefix`, in order; `None` for a value that is not

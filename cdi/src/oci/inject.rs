@@ -125,12 +125,7 @@ pub fn apply(
         config.net_device_set(&device.host_interface_name, &device.name)?;
     }
     add_mounts(config, edits)?;
-    for hook in &edits.hooks {
-        // Valid edits have only valid names.
-        if let Some(stage) = hook.hook_name.valid() {
-            config.hook_add(*stage, &hook.into())?;
-        }
-    }
+    config.hooks_add(&edits.hooks)?;
     if let Some(rdt) = &edits.intel_rdt {
         set_rdt(config, rdt)?;
     }

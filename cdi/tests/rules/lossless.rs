@@ -1,8 +1,8 @@
-use onload_cdi::HookName;
 use onload_cdi::json::{MAX_STRING, MAX_VALUES, RawError, RawObject};
 use onload_cdi::oci::{
-    CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, OciHook, Rlimit,
+    CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, Rlimit,
 };
+use onload_cdi::{Hook, HookName};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -275,8 +275,11 @@ fn null_parts_read_as_absent_and_stay_unless_they_are_set() {
     assert!(config.process().is_none() && config.mounts().is_empty());
     assert_eq!(config.to_bytes(), text.as_bytes());
     config.env_append(&strings(&["A=b"])).expect("a variable");
-    let hook = OciHook::default();
-    config.hook_add(HookName::Poststop, &hook).expect("a hook");
+    let hook = Hook {
+        hook_name: HookName::Poststop.into(),
+        ..Hook::default()
+    };
+    config.hooks_add(&[hook]).expect("a hook");
     let want = r#"{"process":{"env":["A=b"]},"mounts":null,"linux":null,"hooks":{"poststop":[{"path":""}]},"annotations":null}"#;
     assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
 }

@@ -4,7 +4,7 @@
 
 use std::iter;
 
-use onload_cdi::oci::{OciConfig, OciConfigError, OciHook};
+use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
 use onload_core::hook_arguments::{Given, HookArguments};
@@ -55,14 +55,7 @@ pub(super) fn take_over(
             );
         }
         config.net_device_remove(&name).context(CONFIG_JSON)?;
-        for hook in &hooks {
-            // A registry's specifications have only valid names.
-            if let Some(stage) = hook.hook_name.valid() {
-                config
-                    .hook_add(*stage, &OciHook::from(hook))
-                    .context(CONFIG_JSON)?;
-            }
-        }
+        config.hooks_add(&hooks).context(CONFIG_JSON)?;
         reasons.push(format!(
             "{ORIGIN}: {name} is offered as netdev, so onload-hook moves and leases it"
         ));
