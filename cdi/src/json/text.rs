@@ -63,10 +63,15 @@ impl Piece {
 
     /// Its bytes, which are copied only if others share the text.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
-        let mut bytes = Arc::unwrap_or_clone(self.whole).into_bytes();
-        bytes.truncate(self.range.end);
-        bytes.drain(..self.range.start);
-        bytes
+        match Arc::try_unwrap(self.whole) {
+            Ok(whole) => {
+                let mut bytes = whole.into_bytes();
+                bytes.truncate(self.range.end);
+                bytes.drain(..self.range.start);
+                bytes
+            }
+            Err(whole) => whole.get(self.range).unwrap_or_default().into(),
+        }
     }
 }
 
