@@ -119,9 +119,15 @@ impl Live {
         let nodes = before.rules.into_iter().zip(before.nodes);
         let more = self.rules.into_iter().zip(self.nodes);
         let (rules, nodes) = nodes.chain(more).unzip();
+        let bundle = if self.leases.is_empty() {
+            before.bundle
+        } else {
+            self.bundle
+        };
         Live {
             rules,
             nodes,
+            bundle,
             leases: [before.leases, self.leases].concat(),
             takes: [before.takes, self.takes].concat(),
             variables: before.variables + &self.variables,
@@ -236,6 +242,17 @@ mod tests {
             let error = read_text(text).unwrap_err();
             assert_eq!(error.to_string(), READING, "{text}");
         }
+    }
+
+    #[test]
+    fn the_bundle_of_leases_stays_when_a_later_hook_leases_nothing() {
+        let first = Live {
+            leases: vec!["vfio:0000:41:10.0".parse().unwrap()],
+            bundle: PathBuf::from("/b"),
+            ..Live::default()
+        };
+        let both = Live::default().after(Some(first.clone()));
+        assert_eq!((both.leases, both.bundle), (first.leases, first.bundle));
     }
 
     #[test]
