@@ -134,7 +134,7 @@ pub(crate) struct InjectionPlan {
     /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
     /// What of it is recorded: the devices that are opened, what is leased, and who asks, by which a second call knows that
-    /// it is done.
+    /// it is done. Process and variables are added when it is applied.
     pub record: Live,
     /// What is chosen of pools.
     pub reserved: Option<Reserved>,
@@ -259,7 +259,7 @@ pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<Inj
     })
 }
 
-/// The node is the host's own where the container's user may open that. Read-only means that its mode
+/// The node is the host's own where the container's user may open that and its files have no label of SELinux. Read-only means that its mode
 /// and owner cannot be changed through the mount (EROFS); the device can still be opened for writing
 /// (fs/open.c, `do_dentry_open`, `special_file`).
 fn of_node(source: impl Into<PathBuf>, target: impl Into<PathBuf>, rule: Rule) -> Bind {

@@ -52,7 +52,7 @@ pub fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
 /// Gives a file a label of SELinux, if the file system has labels.
 pub fn set_label(file: &File, label: &str) -> Result<(), Errno> {
     match fsetxattr(file, LABEL, label.as_bytes(), XattrFlags::empty()) {
-        Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         set => set,
     }
 }
