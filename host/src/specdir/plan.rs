@@ -92,10 +92,11 @@ pub fn plan(
         let name = format.file_name(spec);
         let content = wanted.files.get(&spec).filter(|_| format == wanted.format);
         let old = existing.get(&name);
-        let content_now = old.and_then(Option::as_ref);
-        let is_ours = content_now.is_some_and(|now| known.owns(&name, now));
+        let may_change = |old: &Option<Vec<u8>>| {
+            wanted.force || old.as_ref().is_some_and(|old| known.owns(&name, old))
+        };
         let is_held = held.contains(&spec.class);
-        let Some(action) = decide(content, old, is_ours || wanted.force, is_held) else {
+        let Some(action) = decide(content, old, may_change, is_held) else {
             continue;
         };
         match (&action, content) {
@@ -162,13 +163,13 @@ fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> 
 fn decide(
     wanted: Option<&Vec<u8>>,
     existing: Option<&Option<Vec<u8>>>,
-    may_change: bool,
+    may_change: impl Fn(&Option<Vec<u8>>) -> bool,
     is_held: bool,
 ) -> Option<Action> {
     match (wanted, existing) {
         (None, None) => None,
         (Some(content), Some(Some(old))) if content == old => Some(Action::Keep),
-        (_, Some(_)) if !may_change => Some(Action::Leave),
+        (_, Some(old)) if !may_change(old) => Some(Action::Leave),
         (_, existing) if is_held => existing.map(|_| Action::Undecided),
         (Some(content), _) => Some(Action::Write(content.clone())),
         (None, Some(_)) => Some(Action::Remove),
