@@ -520,6 +520,23 @@ mod tests {
     }
 
     #[test]
+    fn a_group_has_no_attribute_that_one_of_its_devices_lacks() {
+        let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
+        let mut without = of("ens1v1");
+        without.attributes.remove("linkMbps");
+        for offers in [
+            [of("ens1v0"), without.clone()],
+            [without.clone(), of("ens1v0")],
+        ] {
+            let plan = planned(&offers, None);
+            let group = &plan.groups[0];
+            assert_eq!(group.devices.len(), 2);
+            assert!(!group.attributes.contains_key("speed"));
+            assert!(group.attributes.contains_key("numa_node"));
+        }
+    }
+
+    #[test]
     fn a_task_of_ours_changes_no_attribute_and_anybody_else_does() {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let before = planned(&[of("ens1v0"), of("ens1v1")], None);
