@@ -222,6 +222,9 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     let pools = config.pools.values();
     let is_left = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
     let pools: Vec<_> = pools.filter(is_left).collect();
+    if pools.is_empty() {
+        return BTreeSet::new();
+    }
     let has_interface = |function: &&PciFunction| {
         let driver = function.driver.as_deref();
         function.class >> 16 == NETWORK && driver.is_some_and(|driver| driver != VFIO)
