@@ -8,49 +8,64 @@ use anyhow::Context;
 use onload_core::host_settings::RdmaNetns;
 pub use onload_sys::netlink::vf::{VfChange, VfSettings};
 
-/// Where nothing is said of it, there is no kernel: it answers nothing, and cannot be told anything.
 pub trait Kernel {
     /// By the number of the virtual function; none where there is no kernel to ask.
-    fn vf_settings(&self, _interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
-        Ok(None)
-    }
+    fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>>;
 
     /// Forgets which nodes were open.
-    fn look_again(&self) {}
+    fn look_again(&self);
 
     /// Who has a node of vfio or RDMA open, for people.
-    fn holder(&self, _node: &Path) -> Option<String> {
-        None
-    }
+    fn holder(&self, node: &Path) -> Option<String>;
 
-    fn set_vf(&self, _interface: &str, _vf: u32, _change: VfChange) -> anyhow::Result<()> {
-        refused()
-    }
+    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()>;
 
-    fn set_rdma_netns(&self, _mode: RdmaNetns) -> anyhow::Result<()> {
-        refused()
-    }
+    fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()>;
 
     /// Leaves an interface one receive channel.
-    fn set_one_channel(&self, _interface: &str) -> anyhow::Result<()> {
-        refused()
-    }
+    fn set_one_channel(&self, interface: &str) -> anyhow::Result<()>;
 
-    fn write(&self, _path: &Path, _text: &str) -> anyhow::Result<()> {
-        refused()
-    }
+    fn write(&self, path: &Path, text: &str) -> anyhow::Result<()>;
 
     /// By its name or an alias.
-    fn load(&self, _module: &str) -> anyhow::Result<()> {
-        refused()
-    }
+    fn load(&self, module: &str) -> anyhow::Result<()>;
 }
 
-/// The kernel of a host that is not this one, such as a captured tree.
+/// The kernel of a host that is not this one, such as a captured tree. It answers nothing, and cannot be told anything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Absent;
 
-impl Kernel for Absent {}
+impl Kernel for Absent {
+    fn vf_settings(&self, _: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
+        Ok(None)
+    }
+
+    fn look_again(&self) {}
+
+    fn holder(&self, _: &Path) -> Option<String> {
+        None
+    }
+
+    fn set_vf(&self, _: &str, _: u32, _: VfChange) -> anyhow::Result<()> {
+        refused()
+    }
+
+    fn set_rdma_netns(&self, _: RdmaNetns) -> anyhow::Result<()> {
+        refused()
+    }
+
+    fn set_one_channel(&self, _: &str) -> anyhow::Result<()> {
+        refused()
+    }
+
+    fn write(&self, _: &Path, _: &str) -> anyhow::Result<()> {
+        refused()
+    }
+
+    fn load(&self, _: &str) -> anyhow::Result<()> {
+        refused()
+    }
+}
 
 fn refused() -> anyhow::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported)).context("changing a host that does not run")

@@ -252,6 +252,8 @@ impl Kernel for Machine {
         Ok(Some(self.settings.borrow().clone()))
     }
 
+    fn look_again(&self) {}
+
     fn holder(&self, node: &Path) -> Option<String> {
         self.holders.borrow().get(node).cloned()
     }
