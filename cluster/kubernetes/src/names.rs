@@ -43,8 +43,8 @@ impl NodeName {
 
     /// The class of a pool; none if it is no pool of this node.
     pub fn class_of(&self, pool: &str) -> Option<Class> {
-        let mut classes = Class::ALL.into_iter();
-        classes.find(|class| self.pool(*class) == pool)
+        let class = pool.rsplit_once('/')?.1.parse().ok()?;
+        (self.pool(class) == pool).then_some(class)
     }
 }
 

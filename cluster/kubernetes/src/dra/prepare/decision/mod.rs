@@ -12,7 +12,6 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
-use onload_host::discover::not_offered::Subject;
 use onload_host::offers::{Health, Offer, Sharing};
 use onload_sys::text::{Listed, Quoted};
 
@@ -192,13 +191,11 @@ impl Surroundings<'_> {
 
     /// What discovery says of a device that has this name, or had it.
     fn why_not_offered(&self, pool: &str, device: &str) -> Option<String> {
+        let class = self.node.class_of(pool)?;
         let mut not_offered = self.snapshot.not_offered.iter();
         let found = not_offered.find(|refused| {
-            let Subject::Device(class) = refused.kind else {
-                return false;
-            };
             let name = DeviceName::try_from(refused.name.as_str());
-            self.node.pool(class) == pool
+            refused.kind == class.into()
                 && name.is_ok_and(|name| self.names.device(class, &name, None) == device)
         })?;
         Some(found.reason.clone())
