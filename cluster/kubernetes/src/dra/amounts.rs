@@ -51,12 +51,16 @@ impl Amounts {
         let (mut registered, mut of_dra) = (self.registered.clone(), self.offered.clone());
         loop {
             let is_known = registered.borrow_and_update().now;
-            let classes = of_dra.borrow_and_update().classes.clone();
+            let classes = of_dra.borrow().classes.clone();
             tokio::select! {
                 // A kubelet that is away counts nothing anew.
                 () = self.look(&classes, &none), if is_known => {}
                 changed = registered.changed() => if changed.is_err() { return },
-                changed = of_dra.changed() => if changed.is_err() { return },
+                changed = of_dra.wait_for(|offered| offered.classes != classes) => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
             }
         }
     }
