@@ -17,14 +17,19 @@ pub(super) fn why_not_all() -> Option<String> {
     };
     let (user, pid) = (of("self", "user"), of("self", "pid"));
     let (network, first) = (of("self", "net"), of("1", "net"));
-    let all = [&user, &pid, &network, &first].map(|name| name.as_deref());
-    judged(all).map(str::to_owned)
+    let (network, first) = (network.as_deref(), first.as_deref());
+    judged(user.as_deref(), pid.as_deref(), network, first).map(str::to_owned)
 }
 
 /// By the namespaces of this process, and the network of the first process that is seen. The kernel sends uevents to
 /// network namespaces of the first user namespace alone, and those about network interfaces to the one that they are in
 /// (`uevent_net_broadcast_untagged` and `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
-fn judged([user, pid, network, first]: [Option<&str>; 4]) -> Option<&'static str> {
+fn judged(
+    user: Option<&str>,
+    pid: Option<&str>,
+    network: Option<&str>,
+    first: Option<&str>,
+) -> Option<&'static str> {
     if user.is_some_and(|user| user != FIRST_USER) {
         return Some("the kernel tells programs in a user namespace nothing of devices");
     }
@@ -39,7 +44,7 @@ mod tests {
     use super::*;
 
     fn why_not_all(user: &str, pid: &str, own: &str, first: Option<&str>) -> Option<&'static str> {
-        judged([Some(user), Some(pid), Some(own), first])
+        judged(Some(user), Some(pid), Some(own), first)
     }
 
     #[test]
