@@ -59,14 +59,15 @@ pub(crate) fn select(
     let unmatched = words.filter(|word| !word.is_matched.get());
     Selection {
         chosen,
-        unmatched: unmatched.map(|word| word.text.clone()).collect(),
+        unmatched: unmatched.map(Word::text).collect(),
     }
 }
 
 /// A word of a selector.
 struct Word<'s> {
-    /// As `select.KEY = WORD`.
-    text: String,
+    key: &'static str,
+    word: &'s dyn fmt::Display,
+    write: fn(&dyn fmt::Display) -> String,
     test: Box<dyn Fn(&Part<'_>) -> bool + 's>,
     /// Whether anything was it.
     is_matched: Cell<bool>,
@@ -77,6 +78,11 @@ impl Word<'_> {
         let is_met = (self.test)(part);
         self.is_matched.set(self.is_matched.get() | is_met);
         is_met
+    }
+
+    /// As `select.KEY = WORD`.
+    fn text(&self) -> String {
+        format!("select.{} = {}", self.key, (self.write)(self.word))
     }
 }
 
@@ -134,14 +140,16 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
     keys.into_iter().filter(|words| !words.is_empty()).collect()
 }
 
-fn key<'s, T>(
-    name: &'static str,
+fn key<'s, T: fmt::Display>(
+    key: &'static str,
     words: &'s [T],
-    write: fn(&T) -> String,
+    write: fn(&dyn fmt::Display) -> String,
     test: impl Fn(&T, &Part<'_>) -> bool + Copy + 's,
 ) -> Vec<Word<'s>> {
     let words = words.iter().map(|word| Word {
-        text: format!("select.{name} = {}", write(word)),
+        key,
+        word,
+        write,
         test: Box::new(move |part| test(word, part)),
         is_matched: Cell::new(false),
     });
@@ -155,10 +163,10 @@ fn address(pf: &select::PhysicalFunction, places: &Places<'_>) -> Option<PciAddr
     }
 }
 
-fn quoted<T: fmt::Display>(word: &T) -> String {
+fn quoted(word: &dyn fmt::Display) -> String {
     format!("{:?}", word.to_string())
 }
 
-fn plain<T: fmt::Display>(word: &T) -> String {
+fn plain(word: &dyn fmt::Display) -> String {
     word.to_string()
 }
