@@ -38,8 +38,8 @@ pub struct Place {
 impl Place {
     /// Whether it is still there: kubelet removes all sockets when it starts.
     pub fn is_there(&self) -> bool {
-        let there = identity(&self.path).map(|(there, _)| there);
-        self.own.is_some() && there == self.own
+        let is_at = |own| identity(&self.path).is_some_and(|(there, _)| there == own);
+        self.own.is_some_and(is_at)
     }
 
     /// Lets the socket stay when the program ends.
