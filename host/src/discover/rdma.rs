@@ -613,22 +613,23 @@ fn word_of(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
 
-/// The port's GUID, which ends its first GID, of sixteen bytes, and the hardware address of IP over InfiniBand, of
-/// twenty.
-fn guid(text: &str, bytes: usize) -> Option<u64> {
-    let digits: String = text.split(':').collect();
-    let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let (_, guid) = digits.split_at_checked(2 * bytes - 16)?;
-    let is_whole = is_hex && digits.len() == 2 * bytes;
-    u64::from_str_radix(guid, 16).ok().filter(|_| is_whole)
+/// The port's GUID, which ends its first GID, of eight groups, and the hardware address of IP over InfiniBand, of
+/// twenty bytes.
+fn guid(text: &str, count: usize, digits: usize) -> Option<u64> {
+    let groups: Vec<&str> = text.split(':').collect();
+    let is_right =
+        |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_whole = groups.len() == count && groups.iter().all(is_right);
+    let guid = groups.get(count - 16 / digits..)?.concat();
+    u64::from_str_radix(&guid, 16).ok().filter(|_| is_whole)
 }
 
 fn parse_port_guid(gid: &str) -> Option<u64> {
-    guid(gid, 16)
+    guid(gid, 8, 4)
 }
 
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
-    guid(address, 20)
+    guid(address, 20, 2)
 }
 
 #[cfg(fuzzing)]
@@ -647,7 +648,7 @@ pub(super) fn fuzz(text: &str) {
         let gid = format!("fe80:0000:0000:0000:{}", groups.join(":"));
         assert_eq!(parse_port_guid(&gid), Some(guid));
     }
-    assert!(parse_ipoib_guid(text).is_none() || text.len() >= 40);
+    assert!(parse_ipoib_guid(text).is_none() || text.len() == 59);
 }
 
 #[cfg(test)]
@@ -1197,6 +1198,8 @@ mod tests {
             "fe80::1",
             "fe80:0000:0000:0000:0002:c903:00f9",
             &format!("{gid}:0000"),
+            "fe80:0000:0000:0000:0002c:903:00f9:bfa1",
+            "fe80000000000000:::::::0002c90300f9bfa1",
         ] {
             assert_eq!(parse_port_guid(text), None, "{text}");
         }
@@ -1205,5 +1208,7 @@ mod tests {
         assert_eq!(parse_ipoib_guid(&bytes), None);
         let odd = format!("sfc.0:{}", ["00"; 19].join(":"));
         assert_eq!(parse_ipoib_guid(&odd), None);
+        let bytes = ["0001"; 10].join(":");
+        assert_eq!(parse_ipoib_guid(&bytes), None);
     }
 }
