@@ -74,7 +74,9 @@ fn set(settings: &mut Settings, setting: &Setting, value: &Value) -> Result<()> 
         (Field::Bool(_), other) => return Err(other.refused(name, "true or false")),
         (Field::Slots(_), other) => return Err(other.refused(name, "a whole number")),
         (Field::Texts(_), other) => return Err(other.refused(name, "a list of texts")),
-        (_, other) => return Err(other.refused(name, "a text")),
+        (Field::Place(_) | Field::Period | Field::Wait | Field::Runtime, other) => {
+            return Err(other.refused(name, "a text"));
+        }
     }
     Ok(())
 }
