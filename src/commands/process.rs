@@ -68,8 +68,12 @@ pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<V
 /// answer, or where somebody else than root and the caller could have put it there: it would be run with the caller's
 /// rights.
 pub(super) fn version_of(host: &Host, program: &Path) -> Option<String> {
+    // A captured tree is of another host: the program at the same path here is not the one it tells of.
+    if !host.is_running() {
+        return None;
+    }
     let owners = Owners::of(&[0, geteuid().as_raw()]);
-    let trusted = Trusted::host(owners).ok().filter(|_| host.is_running())?;
+    let trusted = Trusted::host(owners).ok()?;
     trusted.check(program).ok()?;
     let mut command = Command::new(program);
     command.arg("--version").env_clear().current_dir("/");
@@ -136,6 +140,14 @@ mod tests {
         ]);
         let found = asked(&root, Duration::from_secs(600)).unwrap();
         assert_eq!(found, [&b"conmon\0-r\0/x\0"[..], b""]);
+    }
+
+    #[test]
+    fn of_a_captured_tree_no_program_of_this_host_is_run() {
+        let root = tempfile::tempdir().unwrap();
+        let version = |root: &Path| version_of(&Host::open(root).unwrap(), Path::new(CAT));
+        assert!(version(Path::new("/")).is_some());
+        assert_eq!(version(root.path()), None);
     }
 
     #[test]
