@@ -84,7 +84,8 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             policy.write(&host, printer)?;
         }
         // One that knows no CDI has none to turn on.
-        let is_on = args.runtime == Engine::Docker && version >= Some(DOCKER_CDI);
+        let has_cdi = version.is_some_and(|version| version >= DOCKER_CDI);
+        let is_on = args.runtime == Engine::Docker && has_cdi;
         let is_settled = is_on || too_old.is_some();
         let changed = carry_out(&host, &mut files, is_settled, service.as_ref(), printer)?;
         if !changed && !args.remove && args.file.is_none() {
