@@ -6,7 +6,7 @@ use onload_core::providers::{LIBRARY_DIRS, RdmaDevice, Running, lacks_rdmacm, mi
 use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::process::{self, Process};
 
@@ -32,20 +32,28 @@ pub(super) enum Libraries {
     Recorded(String),
 }
 
+/// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
+#[derive(Deserialize)]
+struct Record {
+    live: Option<Live>,
+}
+
+#[derive(Deserialize)]
+struct Live {
+    pid: u32,
+    #[serde(rename = "libraryWarnings", default)]
+    library_warnings: Vec<String>,
+}
+
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
-/// Why the host's libraries were not mounted when the container of these processes started, by what a hook records of it
-/// ([`RUN_DIR`]).
+/// Why the host's libraries were not mounted when the container of these processes started.
 pub(super) fn recorded(host: &Host, id: &str, processes: &[Process]) -> Option<Libraries> {
     let path = Path::new(RUN_DIR).join(id).join("record.json");
     let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
-    let record: Value = serde_json::from_slice(&bytes).ok()?;
-    let live = record.get("live")?;
-    let pid = live.get("pid")?.as_u64()?;
-    let is_its = processes.iter().any(|one| u64::from(one.pid) == pid);
-    let said = live.get("libraryWarnings").and_then(Value::as_array);
-    let said = said.into_iter().flatten().filter_map(Value::as_str);
-    let said = said.collect::<Vec<_>>().join("; ");
+    let live = serde_json::from_slice::<Record>(&bytes).ok()?.live?;
+    let is_its = processes.iter().any(|process| process.pid == live.pid);
+    let said = live.library_warnings.join("; ");
     (is_its && !said.is_empty()).then_some(Libraries::Recorded(said))
 }
 

@@ -359,6 +359,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
         "{}".to_owned(),
         "[".to_owned(),
         record(77).replace("libraryW", "w"),
+        record(77).replace("false\"]", "false\", 1]"),
     ] {
         made.file(&path, other);
         let remedy = "rdma-libraries = \"auto\"";
