@@ -97,15 +97,14 @@ pub struct Files {
     pub others: Vec<Other>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    #[default]
     Keep,
     Write(String),
     Remove,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub file: Action,
     pub backup: Action,

@@ -19,7 +19,7 @@ use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
 use super::doctor::{advised, examined, of};
-use super::engine_file::EngineFile;
+use super::engine_file::{Decided, EngineFile};
 use super::restart::{Reread, Service};
 use super::{nothing_to_change, print_diff, process, watched_host};
 use crate::cli::{Configure, Global};
@@ -41,7 +41,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     };
     let files = setups(&host, args)?.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
-    let mut files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
     for file in files.iter().filter(|_| !args.remove) {
         file.look_for_engine(&host, args.dry_run, printer)?;
     }
@@ -53,9 +53,9 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     } else {
         lock(&host, args)?
     };
-    for file in &mut files {
-        file.decide(&host, args.remove, printer)?;
-    }
+    let files = files.into_iter();
+    let files = files.map(|file| file.decide(&host, args.remove, printer));
+    let mut files = files.collect::<anyhow::Result<Vec<_>>>()?;
     let policy = PolicyFile::open(&host, global, args, printer)?;
     for warning in files.iter().flat_map(|file| &file.decision.warnings) {
         printer.warning(warning);
@@ -92,7 +92,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             let_it_read(global, args.runtime, service.as_ref(), printer)?;
         }
     }
-    Ok(if files.iter().any(EngineFile::is_held) {
+    Ok(if files.iter().any(Decided::is_held) {
         Answer::No
     } else {
         Answer::Yes
@@ -100,7 +100,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
 }
 
 fn show(
-    files: &[EngineFile],
+    files: &[Decided],
     policy: Option<&PolicyFile>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -118,7 +118,7 @@ fn show(
 
 fn carry_out(
     host: &Host,
-    files: &mut [EngineFile],
+    files: &mut [Decided],
     has_cdi: bool,
     service: Option<&Service>,
     printer: &mut Printer,
@@ -129,9 +129,9 @@ fn carry_out(
         Reread::Reload
     };
     let mut changed = None;
-    for file in files.iter_mut() {
-        if file.carry_out(host, printer)? {
-            changed = Some(file.setup.clone());
+    for decided in files.iter_mut() {
+        if decided.carry_out(host, printer)? {
+            changed = Some(decided.file.setup.clone());
         }
     }
     if let Some(setup) = &changed {
@@ -389,7 +389,7 @@ fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
 fn reread(
     service: &Service,
     how: Reread,
-    files: &[EngineFile],
+    files: &[Decided],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let name = service.name;

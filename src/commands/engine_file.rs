@@ -21,8 +21,13 @@ pub(super) struct EngineFile {
     shown: PathBuf,
     is_named: bool,
     directory: Option<ConfigDir>,
-    file: Option<ConfigFile>,
+    found: Option<ConfigFile>,
     files: Files,
+}
+
+/// A file with what is to be done with it: nothing undecided is carried out.
+pub(super) struct Decided {
+    pub(super) file: EngineFile,
     pub(super) decision: Decision,
     held: Held,
 }
@@ -44,10 +49,8 @@ impl EngineFile {
             directory: directory.map(|open| ConfigDir::new(shown, open)),
             setup,
             is_named,
-            file: None,
+            found: None,
             files: Files::default(),
-            decision: Decision::default(),
-            held: Held::By(Vec::new()),
         })
     }
 
@@ -65,11 +68,11 @@ impl EngineFile {
 
     fn read(&mut self, host: &Host, is_removed: bool, printer: &mut Printer) -> anyhow::Result<()> {
         if let Some(directory) = &self.directory {
-            self.file = directory.read(self.name())?;
-            if self.file.is_some() {
+            self.found = directory.read(self.name())?;
+            if self.found.is_some() {
                 printer.has_read(&self.shown);
             }
-            self.files.now = self.file.as_ref().map(|file| file.text.clone());
+            self.files.now = self.found.as_ref().map(|file| file.text.clone());
             if !self.setup.is_drop_in() {
                 let backup = directory.read(&self.backup_name())?;
                 if backup.is_some() {
@@ -121,29 +124,29 @@ impl EngineFile {
 
     /// What is to be done with it; nothing is done yet.
     pub(super) fn decide(
-        &mut self,
+        mut self,
         host: &Host,
         is_removed: bool,
         printer: &mut Printer,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Decided> {
         self.read(host, is_removed, printer)?;
-        let decision = if is_removed {
-            self.held = self.look_for_holders(host)?;
-            let keep = if self.is_held() {
+        let (decision, held) = if is_removed {
+            let held = self.look_for_holders(host)?;
+            let keep = if held.is_held() {
                 Keep::Runtime
             } else {
                 Keep::Nothing
             };
-            self.setup.remove(&self.files, keep)
+            (self.setup.remove(&self.files, keep), held)
         } else {
-            self.setup.configure(&self.files)
+            let held = Held::By(Vec::new());
+            (self.setup.configure(&self.files), held)
         };
-        self.decision = decision.with_context(|| self.what())?;
-        Ok(())
-    }
-
-    pub(super) fn is_held(&self) -> bool {
-        self.held.is_held()
+        Ok(Decided {
+            decision: decision.with_context(|| self.what())?,
+            file: self,
+            held,
+        })
     }
 
     fn look_for_holders(&self, host: &Host) -> anyhow::Result<Held> {
@@ -160,94 +163,9 @@ impl EngineFile {
         })
     }
 
-    pub(super) fn what_stays(&self) -> String {
-        let (held, name) = (&self.held, self.setup.engine.name());
-        let path = self.shown.display();
-        let file = if self.is_named {
-            format!(" --file {}", self.setup.file.display())
-        } else {
-            String::new()
-        };
-        format!(
-            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
-        )
-    }
-
     fn what(&self) -> String {
         let (name, path) = (self.setup.engine.name(), self.shown.display());
         format!("configuring {name}, whose {path} is left as it is")
-    }
-
-    pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
-        if self.decision.file == Action::Keep {
-            printer.note(nothing_to_change(&self.shown));
-            return Ok(());
-        }
-        let (now, new) = self.change();
-        Ok(print_diff(&self.shown, now, new, printer)?)
-    }
-
-    /// Its text as it is, and as it is to be.
-    fn change(&self) -> (Option<&str>, Option<&str>) {
-        let now = self.files.now.as_deref();
-        match &self.decision.file {
-            Action::Keep => (now, now),
-            Action::Write(text) => (now, Some(text)),
-            Action::Remove => (now, None),
-        }
-    }
-
-    /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
-    pub(super) fn carry_out(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
-        let changes = self.decision.file != Action::Keep;
-        if changes || self.decision.backup != Action::Keep {
-            self.make_directory(host)?;
-        }
-        let decision = &self.decision;
-        if let Some(directory) = &self.directory {
-            let backup = self.backup_name();
-            if let Action::Write(text) = &decision.backup {
-                directory.write(&backup, text, self.file.as_ref())?;
-            }
-            match &decision.file {
-                Action::Write(text) => directory.write(self.name(), text, self.file.as_ref())?,
-                Action::Remove => directory.remove(self.name())?,
-                Action::Keep => {}
-            }
-            if decision.backup == Action::Remove {
-                directory.remove(&backup)?;
-            }
-        }
-        let path = self.shown.display();
-        match &decision.file {
-            Action::Write(_) => printer.note(format_args!("wrote {path}")),
-            Action::Remove => printer.note(format_args!("removed {path}")),
-            Action::Keep => printer.note(nothing_to_change(&self.shown)),
-        }
-        Ok(changes)
-    }
-
-    pub(super) fn needs_restart(&self, has_cdi: bool) -> bool {
-        let (now, new) = self.change();
-        self.setup.needs_restart(now, new, has_cdi)
-    }
-
-    pub(super) fn put_back(&self) -> anyhow::Result<()> {
-        let Some(directory) = &self.directory else {
-            return Ok(());
-        };
-        let backup = self.backup_name();
-        let mut was = vec![(self.name(), &self.files.now)];
-        if !self.setup.is_drop_in() {
-            was.push((&backup, &self.files.before));
-        }
-        for (name, text) in was {
-            match text {
-                Some(text) => directory.write(name, text, self.file.as_ref())?,
-                None => directory.remove(name)?,
-            }
-        }
-        Ok(())
     }
 
     fn make_directory(&mut self, host: &Host) -> anyhow::Result<()> {
@@ -262,6 +180,98 @@ impl EngineFile {
             made
         };
         self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
+        Ok(())
+    }
+}
+
+impl Decided {
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_held()
+    }
+
+    pub(super) fn what_stays(&self) -> String {
+        let (held, setup) = (&self.held, &self.file.setup);
+        let (name, path) = (setup.engine.name(), self.file.shown.display());
+        let file = if self.file.is_named {
+            format!(" --file {}", setup.file.display())
+        } else {
+            String::new()
+        };
+        format!(
+            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
+        )
+    }
+
+    pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
+        if self.decision.file == Action::Keep {
+            printer.note(nothing_to_change(&self.file.shown));
+            return Ok(());
+        }
+        let (now, new) = self.change();
+        Ok(print_diff(&self.file.shown, now, new, printer)?)
+    }
+
+    /// Its text as it is, and as it is to be.
+    fn change(&self) -> (Option<&str>, Option<&str>) {
+        let now = self.file.files.now.as_deref();
+        match &self.decision.file {
+            Action::Keep => (now, now),
+            Action::Write(text) => (now, Some(text)),
+            Action::Remove => (now, None),
+        }
+    }
+
+    /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
+    pub(super) fn carry_out(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
+        let changes = self.decision.file != Action::Keep;
+        if changes || self.decision.backup != Action::Keep {
+            self.file.make_directory(host)?;
+        }
+        let (file, decision) = (&self.file, &self.decision);
+        if let Some(directory) = &file.directory {
+            let backup = file.backup_name();
+            if let Action::Write(text) = &decision.backup {
+                directory.write(&backup, text, file.found.as_ref())?;
+            }
+            match &decision.file {
+                Action::Write(text) => directory.write(file.name(), text, file.found.as_ref())?,
+                Action::Remove => directory.remove(file.name())?,
+                Action::Keep => {}
+            }
+            if decision.backup == Action::Remove {
+                directory.remove(&backup)?;
+            }
+        }
+        let path = file.shown.display();
+        match &decision.file {
+            Action::Write(_) => printer.note(format_args!("wrote {path}")),
+            Action::Remove => printer.note(format_args!("removed {path}")),
+            Action::Keep => printer.note(nothing_to_change(&file.shown)),
+        }
+        Ok(changes)
+    }
+
+    pub(super) fn needs_restart(&self, has_cdi: bool) -> bool {
+        let (now, new) = self.change();
+        self.file.setup.needs_restart(now, new, has_cdi)
+    }
+
+    pub(super) fn put_back(&self) -> anyhow::Result<()> {
+        let file = &self.file;
+        let Some(directory) = &file.directory else {
+            return Ok(());
+        };
+        let backup = file.backup_name();
+        let mut was = vec![(file.name(), &file.files.now)];
+        if !file.setup.is_drop_in() {
+            was.push((&backup, &file.files.before));
+        }
+        for (name, text) in was {
+            match text {
+                Some(text) => directory.write(name, text, file.found.as_ref())?,
+                None => directory.remove(name)?,
+            }
+        }
         Ok(())
     }
 }
@@ -333,8 +343,8 @@ mod tests {
             }
             let host = Host::open(root.path()).unwrap();
             let mut printer = Printer::new(ColorChoice::Never, true, false);
-            let mut file = EngineFile::open(&host, Setup::usual(engine), false).unwrap();
-            file.decide(&host, false, &mut printer).unwrap();
+            let file = EngineFile::open(&host, Setup::usual(engine), false).unwrap();
+            let mut file = file.decide(&host, false, &mut printer).unwrap();
             assert!(file.carry_out(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
             file.put_back().unwrap();
