@@ -16,9 +16,8 @@ use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, 
 use onload_host::host::Host;
 use onload_host::spec_name::{Part, SpecName};
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
-use onload_report::status::first_of;
 use onload_sys::fs::{atomic, regular};
-use onload_sys::text::Listed;
+use onload_sys::text::{Listed, first_of};
 
 use super::{
     AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff,

@@ -11,10 +11,8 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::survey;
-use onload_report::status::{
-    Container, Evidence, Looked, State, Status, first_of, network, status,
-};
-use onload_sys::text::counted;
+use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
+use onload_sys::text::{counted, first_of};
 use rustix::process::geteuid;
 use serde_json::json;
 

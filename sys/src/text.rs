@@ -36,16 +36,16 @@ impl fmt::Display for Listed<'_> {
         if self.0.is_empty() {
             return f.write_str("nothing");
         }
-        for (at, entry) in self.0.iter().take(ENTRIES).enumerate() {
-            if at > 0 {
-                f.write_str(", ")?;
-            }
-            f.write_str(entry)?;
-        }
-        match self.0.len().checked_sub(ENTRIES) {
-            None | Some(0) => Ok(()),
-            Some(more) => write!(f, " and {more} more"),
-        }
+        f.write_str(&first_of(self.0, ENTRIES))
+    }
+}
+
+/// So many of some names, and how many more there are.
+pub fn first_of(names: &[String], most: usize) -> String {
+    let shown = names.get(..most).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(most) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -175,6 +175,9 @@ mod tests {
         let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
         assert!(Listed(&names).to_string().ends_with("n15 and 4 more"));
         assert_eq!(Listed(&names[..2]).to_string(), "n0, n1");
+        assert_eq!(first_of(&[], 1), "");
+        assert_eq!(first_of(&names[..2], 2), "n0, n1");
+        assert_eq!(first_of(&names[..3], 2), "n0, n1 and 1 more");
     }
 
     #[test]

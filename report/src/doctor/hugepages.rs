@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use onload_core::config::CONFIG_PATH;
 use onload_core::host_settings::{NumaNode, PageSize};
 use onload_host::discover::hugepages::NODES;
-use onload_sys::text::counted;
+use onload_sys::text::{counted, first_of};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
-use crate::status::first_of;
 
 /// Pages of TCPDirect, in KiB (`MAP_HUGE_2MB`).
 const TCPDIRECT_KIB: u64 = 2048;

@@ -52,7 +52,7 @@ use onload_host::host::{Host, HostError};
 use process::Budget;
 pub(crate) use process::boot_time;
 use state::HostFacts;
-pub use state::{State, Verdict, first_of};
+pub use state::{State, Verdict};
 use verdict::decide;
 
 pub use onload_host::netlink::namespace::Elsewhere as Network;

@@ -1,10 +1,12 @@
 //! What follows of Onload in a container: whether its programs have the library, an interface and a stack, and if not,
 //! why. Like all verdicts it looks at nothing.
 
+use onload_sys::text::first_of;
+
 use super::container::{ByKernel, Cause, Environment, Facts, NodeState, Program};
 use super::kernel_log::Error;
 use super::process::{Preload, Process};
-use super::state::{HostFacts, State, Verdict, first_of};
+use super::state::{HostFacts, State, Verdict};
 
 /// What most remedies end with, in a container that runs.
 pub const START_AGAIN: &str = "start it again";

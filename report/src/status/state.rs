@@ -98,12 +98,3 @@ pub(super) struct HostFacts {
     /// None where this Onload has no such setting.
     pub(super) accelerates_veth: Option<bool>,
 }
-
-/// So many of some names, and how many more there are.
-pub fn first_of(names: &[String], most: usize) -> String {
-    let shown = names.get(..most).unwrap_or(names).join(", ");
-    match names.len().saturating_sub(most) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}

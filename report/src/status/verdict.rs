@@ -3,13 +3,13 @@
 
 use onload_core::policy::LEAST_MEMLOCK;
 use onload_core::providers::LIBRDMACM;
-use onload_sys::text::shell_word;
+use onload_sys::text::{first_of, shell_word};
 
 use super::container::{Facts, NodeState};
 use super::onload::{not_all, onload};
 use super::process::Limit;
 use super::rdma::Libraries;
-use super::state::{HostFacts, State, Verdict, first_of};
+use super::state::{HostFacts, State, Verdict};
 
 pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {

@@ -6,8 +6,8 @@ use onload_core::class::Class;
 use onload_core::container_id;
 
 use super::model::{Function, State};
-use crate::status::first_of;
 use onload_sys::cpu_list;
+use onload_sys::text::first_of;
 
 const NAMED: usize = 3;
 
