@@ -39,6 +39,17 @@ pub(crate) fn labelled(label: &str, text: &str, columns: Option<usize>) -> Strin
     paragraph(&first, &" ".repeat(LABEL), text, columns)
 }
 
+/// As [`labelled`], of a part of what has a label: its own is indented, and no heading.
+pub(crate) fn part(label: &str, text: &str, columns: Option<usize>) -> String {
+    let label = format!("{INDENT}{label}");
+    paragraph(
+        &format!("{label:LABEL$}"),
+        &" ".repeat(LABEL),
+        text,
+        columns,
+    )
+}
+
 /// A text whose quotations stay on one line each, with a mark behind them, as far as one has room: a
 /// command is copied whole.
 fn held_together(text: &str, room: usize) -> String {
@@ -174,6 +185,16 @@ mod tests {
         assert_eq!(
             paragraph("- ", "    ", "one two-three four five", Some(14)),
             "- one\n    two-three\n    four five\n"
+        );
+    }
+
+    #[test]
+    fn a_part_stands_below_what_it_is_part_of() {
+        let whole =
+            labelled("Onload", "offered now", Some(18)) + &part("driver", "9.1 of it", Some(18));
+        assert_eq!(
+            anstream::adapter::strip_str(&whole).to_string(),
+            "Onload     offered\n           now\n  driver   9.1 of\n           it\n"
         );
     }
 

@@ -35,7 +35,7 @@ use crate::capture::tree::collect;
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
 use crate::exit::Answer;
-use crate::layout::{entry, labelled, paragraph, table};
+use crate::layout::{entry, labelled, paragraph, part, table};
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 
 pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::Result<Answer> {
@@ -164,7 +164,6 @@ fn write_capture(
 
 /// What who asks for an interface has to give beside it.
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
-const BELOW: &str = "           ";
 
 /// The NUMA node, and a line of its table: class, name, PCI address, what else there is to know.
 type Row = (Option<u32>, [String; 4]);
@@ -236,20 +235,20 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
         (None, Some(_)) => "without a version, as a build from git".to_owned(),
         (version, _) => unknown(version),
     };
-    let mut parts = vec![("  driver   ", driver)];
+    let mut parts = vec![("driver", driver)];
     if onload.installation.is_some() {
         let (version, glibc) = (unknown(&onload.library_version), glibc.unwrap_or_default());
         let library = format!("{version}, {matches}{glibc}");
         let tools: Vec<&str> = onload.tools.iter().map(|tool| tool.name.as_str()).collect();
         let profiles: Vec<&str> = onload.profiles.iter().map(|p| p.name.as_str()).collect();
         parts.extend([
-            ("  library  ", library),
-            ("  tools    ", listed(&tools)),
-            ("  profiles ", harmless(listed(&profiles))),
+            ("library", library),
+            ("tools", listed(&tools)),
+            ("profiles", harmless(listed(&profiles))),
         ]);
     }
     for (label, text) in parts {
-        printer.print(paragraph(label, BELOW, &text, printer.columns()))?;
+        printer.print(part(label, &text, printer.columns()))?;
     }
     Ok(())
 }
