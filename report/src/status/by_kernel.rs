@@ -13,7 +13,7 @@ use super::kernel_log::{Failure, failures};
 use super::looked::Looked;
 use super::names::OciConfig;
 use super::patience::{PATIENCE, patiently};
-use super::process::{Budget, Preload, Process, boot_time, directory};
+use super::process::{Budget, Preload, Process, boot_time, directory, number};
 
 const MOST: usize = 8;
 const SHOWN: usize = 64;
@@ -171,6 +171,7 @@ fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
 /// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be read. Those
 /// that Onload has taken over are in no table under a descriptor of the program.
 fn of_kernel(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
+    let inode = |line: &[u8]| number(line, INODE);
     let mut found = BTreeSet::new();
     for table in TABLES {
         let wanted = |line: &[u8]| inode(line).is_some_and(|inode| inodes.contains(&inode));
@@ -180,11 +181,4 @@ fn of_kernel(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u
         found.extend(lines.split(|byte| *byte == b'\n').filter_map(inode));
     }
     Some(found)
-}
-
-fn inode(line: &[u8]) -> Option<u64> {
-    let mut words = line
-        .split(|byte| *byte == b' ')
-        .filter(|word| !word.is_empty());
-    std::str::from_utf8(words.nth(INODE)?).ok()?.parse().ok()
 }

@@ -18,6 +18,8 @@ const SMALL: u64 = 64 * 1024;
 const IPC_LOCK: u32 = 14;
 /// What the kernel says to the loader of a program with more rights than who started it (getauxval(3)).
 const AT_SECURE: u64 = 23;
+/// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
+const INODE: usize = 4;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
@@ -219,7 +221,7 @@ impl<'h> Reader<'h> {
             lines.filter(|line| !line.is_empty())
         };
         let is_foreign = |line: &[u8]| {
-            let inodes = inode(line).zip(self.library);
+            let inodes = number(line, INODE).zip(self.library);
             inodes.is_some_and(|(mapped, own)| mapped != own)
         };
         process.preload = Some(if lines().any(|line| line.ends_with(DELETED)) {
@@ -361,10 +363,10 @@ fn is_library(line: &[u8]) -> bool {
     version.is_some_and(|version| version.is_empty() || version.starts_with(b"."))
 }
 
-/// The inode in a line of `maps`: range, rights, offset, device, inode, path.
-fn inode(line: &[u8]) -> Option<u64> {
+/// The number in a column of one of the kernel's tables.
+pub(super) fn number(line: &[u8], column: usize) -> Option<u64> {
     let words = line.split(|byte| *byte == b' ');
-    let word = words.filter(|word| !word.is_empty()).nth(4)?;
+    let word = words.filter(|word| !word.is_empty()).nth(column)?;
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
