@@ -231,8 +231,8 @@ fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
     Ok(vec![setup(if is_read { drop_in } else { main })])
 }
 
-/// The engine's version, where that decides what it knows of CDI. Which program reads a file that was named is not known, and a removal
-/// turns nothing on.
+/// The engine's version, where that decides what it knows of CDI. Which program reads a file that was named is not known,
+/// and a removal turns nothing on.
 fn version(host: &Host, args: &Configure) -> Option<Version> {
     if args.remove || args.file.is_some() {
         return None;

@@ -326,9 +326,7 @@ fn nic_row(nic: &Nic) -> Row {
 fn rdma_row(device: &RdmaDevice) -> Row {
     let several = device.ports.len() > 1;
     let ports = device.ports.iter().map(|port| port_text(port, several));
-    let nodes = device.nodes.iter();
-    let nodes = nodes.filter_map(|of| of.node.path.rsplit('/').next());
-    let nodes: Vec<&str> = nodes.collect();
+    let nodes: Vec<&str> = device.nodes.iter().map(|of| of.node.name()).collect();
     let mut details = vec![alias(&device.name, &device.device)];
     details.extend(ports.map(Some));
     details.push(Some(nodes.join(" ")));

@@ -1,7 +1,6 @@
-//! What other programs say: their versions, and the arguments of processes. A process can keep them from being read: the kernel takes them
-//! from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file that
-//! is mapped there arrives only when its owner likes. The kernel waits for such a page without
-//! reacting to signals.
+//! What other programs say: their versions, and the arguments of processes. A process can keep its arguments from being
+//! read: the kernel takes them from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file
+//! that is mapped there arrives only when its owner likes. The kernel waits for such a page without reacting to signals.
 
 use std::io::{self, Read};
 use std::path::Path;

@@ -259,8 +259,8 @@ pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<Inj
     })
 }
 
-/// The node is the host's own where the container's user may open that and its files have no label of SELinux. Read-only means that its mode
-/// and owner cannot be changed through the mount (EROFS); the device can still be opened for writing
+/// The node is the host's own where the container's user may open that and its files have no label of SELinux. Read-only
+/// means that its mode and owner cannot be changed through the mount (EROFS); the device can still be opened for writing
 /// (fs/open.c, `do_dentry_open`, `special_file`).
 fn of_node(source: impl Into<PathBuf>, target: impl Into<PathBuf>, rule: Rule) -> Bind {
     Bind {

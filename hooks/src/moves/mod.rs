@@ -235,13 +235,7 @@ impl<'a> Claimed<'a> {
         let leased = asked.lease.iter().filter(|device| !is_moving(device));
         let leased: Vec<Device> = leased.cloned().collect();
         settle(&leased, host, identity, DYING_PATIENCE)?;
-        let wanted = Wanted {
-            devices: &[],
-            asked,
-            entry_point: self.entry_point,
-            moved: None,
-            alone: false,
-        };
+        let wanted = Wanted::by(asked, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
             let wanted = Wanted { devices, ..wanted };
@@ -261,13 +255,7 @@ impl<'a> Claimed<'a> {
 
     fn move_rdma(&mut self, asked: &'a HookArguments) -> Result<()> {
         let devices = &self.stand_ins.rdma;
-        let wanted = Wanted {
-            devices: &[],
-            asked,
-            entry_point: "createRuntime",
-            moved: None,
-            alone: false,
-        };
+        let wanted = Wanted::by(asked, "createRuntime");
         let requests = rdma_devices(asked)?;
         let grants = Grants::new(requests, wanted, self.container, self.host, devices)?;
         let Some(grants) = grants else {

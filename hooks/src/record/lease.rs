@@ -357,6 +357,19 @@ pub(crate) struct Wanted<'a> {
     pub(crate) alone: bool,
 }
 
+impl<'a> Wanted<'a> {
+    /// No device yet.
+    pub(crate) fn by(asked: &'a HookArguments, entry_point: &'a str) -> Self {
+        Wanted {
+            devices: &[],
+            asked,
+            entry_point,
+            moved: None,
+            alone: false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Container<'a> {
     pub(crate) id: &'a ContainerId,

@@ -42,9 +42,8 @@ impl DeviceNode {
 
     /// One that its driver has once per host.
     pub(crate) fn shared(node: Node) -> Arc<Self> {
-        let name = node.path.rsplit('/').next().unwrap_or_default();
         Arc::new(DeviceNode {
-            expected: Expected::driver_node(name).into_iter().collect(),
+            expected: Expected::driver_node(node.name()).into_iter().collect(),
             node,
             is_shared: true,
         })
@@ -59,6 +58,11 @@ pub(crate) fn paths<S: Serializer>(
 }
 
 impl Node {
+    /// Its file's name.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
     /// The node at `path` for the device whose sysfs directory is `device`. The error says why nothing can be offered.
     pub(crate) fn find(
         probe: &Probe<'_>,

@@ -112,7 +112,7 @@ fn without_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
     let reason =
         "for management, which in netns mode exclusive no container is given; nothing can be done";
     device.nodes.retain(|node| {
-        let name = node.node.path.rsplit('/').next().unwrap_or_default();
+        let name = node.node.name();
         let is_kept = matches!(parse_role(name), Some(Role::Verbs) | None);
         if !is_kept {
             probe.refuse(NotOffered::new(Class::Rdma, name, reason));

@@ -168,8 +168,8 @@ fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
     None
 }
 
-/// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be read. Those
-/// that Onload has taken over are in no table under a descriptor of the program.
+/// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be
+/// read. Those that Onload has taken over are in no table under a descriptor of the program.
 fn of_kernel(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
     let inode = |line: &[u8]| number(line, INODE);
     let mut found = BTreeSet::new();

@@ -22,7 +22,7 @@ use super::parameters::misplaced;
 use crate::dra::slices::pf_of;
 use crate::host_state::Snapshot;
 use crate::names::{DeviceNames, NodeName};
-use crate::resources::{Function, WrittenBy, variables};
+use crate::resources::{Function, variables};
 use crate::wire::dra::Device;
 
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +209,18 @@ impl Surroundings<'_> {
         let has = |name: &&DeviceName| self.specs.contains(&cdi(class, name));
         match names.iter().find(|name| !has(name)) {
             None => Ok(names),
-            Some(name) => bail!(missing_spec(offer, class, name, self.snapshot.written_by)),
+            Some(name) => bail!(self.missing_spec(offer, class, name)),
+        }
+    }
+
+    /// Why a container would not find the device, in the words of discovery where it has some.
+    fn missing_spec(&self, offer: &Offer, class: Class, name: &DeviceName) -> String {
+        let (id, written_by) = (cdi(class, name), self.snapshot.written_by);
+        match &offer.health {
+            Health::Unhealthy(reason) if class == offer.class => {
+                format!("{id}: {}", written_by.reason(reason))
+            }
+            _ => written_by.no_spec(&id),
         }
     }
 
@@ -248,17 +259,6 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
         most: offer.most().unwrap_or(u32::MAX),
         interface: None,
         vf: None,
-    }
-}
-
-/// Why a container would not find the device, in the words of discovery where it has some.
-fn missing_spec(offer: &Offer, class: Class, name: &DeviceName, written_by: WrittenBy) -> String {
-    let id = cdi(class, name);
-    match &offer.health {
-        Health::Unhealthy(reason) if class == offer.class => {
-            format!("{id}: {}", written_by.reason(reason))
-        }
-        _ => written_by.no_spec(&id),
     }
 }
 
