@@ -93,21 +93,25 @@ pub fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
     fsmount(&options, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// A detached copy of a file of a mount that is attached nowhere. Before Linux 6.15 only an attached
+/// Detached copies of files of a mount that is attached nowhere. Before Linux 6.15 only an attached
 /// mount can be copied (fs/namespace.c, `__do_loopback`), so it is attached in a mount namespace that
 /// ends with its thread, and from which nothing propagates to another one.
-pub fn clone_of_detached(mount: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
-    let clone = || {
+pub fn copies_of_detached(mount: &OwnedFd, names: &[String]) -> Result<Vec<OwnedFd>, Errno> {
+    let copy = || {
         own_mount_namespace()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open("/", flags, Mode::empty())?;
         set_private(&root, 0, false)?;
         attach(mount, &root)?;
-        clone_tree(mount.as_fd(), name, false)
+        let mut copies = Vec::new();
+        for name in names {
+            copies.push(clone_tree(mount.as_fd(), Path::new(name), false)?);
+        }
+        Ok(copies)
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, clone);
+        let thread = thread.spawn_scoped(scope, copy);
         let thread =
             thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         thread.join().unwrap_or(Err(Errno::IO))

@@ -27,6 +27,14 @@ use crate::record::files::{self, Live};
 use crate::record::maker::Stage;
 use crate::record::own_dir::OwnDir;
 
+/// A node of the container's own, for the mount at this place in the plan.
+struct OwnNode {
+    at: usize,
+    host: Stat,
+    uid: u32,
+    gid: u32,
+}
+
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
     pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>> {
@@ -76,12 +84,17 @@ impl Inspection<'_> {
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.
     fn prepare(&self, own: &OwnDir, live: &Live) -> Result<Vec<OwnedFd>> {
         let mut trees = Vec::new();
-        for bind in &self.plan.binds {
+        let mut own_nodes = Vec::new();
+        for (at, bind) in self.plan.binds.iter().enumerate() {
             let tree = self.copy(CWD, bind)?;
-            trees.push(match bind.rule {
-                Some(rule) => self.node(tree, bind, rule.numbers())?,
-                None => tree,
-            });
+            if let Some(rule) = bind.rule {
+                own_nodes.extend(self.own_node(&tree, at, rule.numbers())?);
+            }
+            trees.push(tree);
+        }
+        if !own_nodes.is_empty() {
+            self.make_own_nodes(&own_nodes, &mut trees)
+                .map_err(self.failed(|| "making the container's own device nodes".into()))?;
         }
         if let Some(list) = &self.list {
             trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
@@ -120,41 +133,51 @@ impl Inspection<'_> {
     }
 
     /// Checks that the node about to be mounted is the one that was checked before. If the container
-    /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead, since the
-    /// host's keeps its mode, owner and label.
-    fn node(&self, tree: OwnedFd, bind: &Bind, wanted: Numbers) -> Result<OwnedFd> {
+    /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead,
+    /// since the host's keeps its mode, owner and label.
+    fn own_node(&self, tree: &OwnedFd, at: usize, wanted: Numbers) -> Result<Option<OwnNode>> {
+        let bind = &self.plan.binds[at];
         let path = &bind.source;
-        let stat =
-            fstat(&tree).map_err(self.failed(|| format!("looking at {path:?} of the host")))?;
-        if numbers_of(&stat) != Some(wanted) {
+        let host =
+            fstat(tree).map_err(self.failed(|| format!("looking at {path:?} of the host")))?;
+        if numbers_of(&host) != Some(wanted) {
             bail!(
                 "{}: device node {path:?} is no longer character device {wanted}",
                 self.plan.keys
             );
         }
-        let owner = if self.needs_own_node(bind, stat.st_mode) {
+        let (uid, gid) = if self.needs_own_node(bind, host.st_mode) {
             (self.own_user.uid, self.own_user.gid)
         } else if self.label.is_some() {
-            (stat.st_uid, stat.st_gid)
+            (host.st_uid, host.st_gid)
         } else {
-            return Ok(tree);
+            return Ok(None);
         };
-        self.own_node(&stat, owner, bind)
-            .map_err(self.failed(|| format!("making a node like {path:?} of the host")))
+        Ok(Some(OwnNode { at, host, uid, gid }))
     }
 
-    /// A node of the same device with the container's label, on a file system that holds nothing else.
-    fn own_node(&self, like: &Stat, (uid, gid): (u32, u32), bind: &Bind) -> Result<OwnedFd, Errno> {
-        let nodes = mount_api::tmpfs(self.label.as_deref())?;
-        let name = Path::new("node");
-        let mode = Mode::from_raw_mode(like.st_mode & 0o777);
-        mknodat(&nodes, name, FileType::CharacterDevice, mode, like.st_rdev)?;
-        let (uid, gid) = (Uid::from_raw_unchecked(uid), Gid::from_raw_unchecked(gid));
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        chownat(&nodes, name, Some(uid), Some(gid), flags)?;
-        let tree = mount_api::clone_of_detached(&nodes, name)?;
-        mount_api::set_private(&tree, bind.attributes, false)?;
-        Ok(tree)
+    /// Makes nodes with the container's label, all on one tmpfs that holds nothing else: each copy of a file of a
+    /// detached mount takes a copy of the host's whole mount namespace.
+    fn make_own_nodes(&self, nodes: &[OwnNode], trees: &mut [OwnedFd]) -> Result<(), Errno> {
+        let tmpfs = mount_api::tmpfs(self.label.as_deref())?;
+        let mut names = Vec::new();
+        for node in nodes {
+            let name = format!("node{}", node.at);
+            let mode = Mode::from_raw_mode(node.host.st_mode & 0o777);
+            let kind = FileType::CharacterDevice;
+            mknodat(&tmpfs, &name, kind, mode, node.host.st_rdev)?;
+            let uid = Uid::from_raw_unchecked(node.uid);
+            let gid = Gid::from_raw_unchecked(node.gid);
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            chownat(&tmpfs, &name, Some(uid), Some(gid), flags)?;
+            names.push(name);
+        }
+        let copies = mount_api::copies_of_detached(&tmpfs, &names)?;
+        for (node, copy) in nodes.iter().zip(copies) {
+            mount_api::set_private(&copy, self.plan.binds[node.at].attributes, false)?;
+            trees[node.at] = copy;
+        }
+        Ok(())
     }
 
     fn limits(&mut self) -> Result<()> {
