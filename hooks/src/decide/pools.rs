@@ -4,7 +4,6 @@
 //! what was chosen until the container's createRuntime hook turns it into a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::Path;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
@@ -54,7 +53,7 @@ pub struct Reserved {
     pub devices: Vec<LeasedDevice>,
 }
 
-pub trait Pools: fmt::Debug {
+pub trait Pools {
     /// Chooses free members, all or none. Nothing is kept yet.
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::json::RawObject;
+use onload_core::lease::{Device, Leases};
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
@@ -19,7 +20,7 @@ use crate::decide::host_root;
 use crate::decide::report::Report;
 use crate::decide::subject::Container;
 use crate::image::preload::MERGED;
-use crate::moves;
+use crate::moves::{self, StandIns};
 use crate::record::lease::{self, Keeper};
 use crate::record::maker::Stage;
 use crate::record::own_dir::OwnDir;
@@ -65,11 +66,15 @@ pub(crate) fn edit(
 fn give(
     input: &DecisionInput,
     container: Container<'_>,
-    mut keeper: Keeper<'_>,
+    keeper: Keeper<'_>,
     stage: Stage,
     host: &ThisHost,
 ) -> Result<Outcome> {
-    keeper.fetch = Some(moves::fetch);
+    let fetch = |leases: &Leases, is_wanted: &dyn Fn(&Device) -> bool| {
+        moves::fetch(leases, is_wanted, &StandIns::default());
+    };
+    let mut keeper = keeper;
+    keeper.fetch = Some(&fetch);
     let mut outcome = keeper.keep_what(|| filter::give(input, container, host, &keeper))?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let Some(own) = &outcome.file else {

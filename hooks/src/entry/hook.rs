@@ -262,11 +262,15 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         bundle: &state.bundle,
     };
     let back = moves::take_back(&rdma.lease, &moving, &gone, stand_ins);
-    if !rdma.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
-        remove_nodes(&state, config)?;
-    }
+    let cleaned = if !rdma.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
+        // The record goes with the nodes, and only it knows what another of the container's hooks took of a pool.
+        clean_up(&state, config, stand_ins)
+    } else {
+        Ok(())
+    };
     back.context(subject(stage, id))?;
-    released.context(subject(stage, id))
+    released.context(subject(stage, id))?;
+    cleaned
 }
 
 fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<()> {

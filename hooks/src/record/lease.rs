@@ -41,7 +41,6 @@ pub(crate) const OPENERS: Duration = Duration::from_secs(2);
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
-#[derive(Debug)]
 pub struct Keeper<'a> {
     host: &'a ThisHost,
     entry_point: &'static str,
@@ -50,7 +49,7 @@ pub struct Keeper<'a> {
     /// Where the runtime that this process becomes keeps its containers (`--root`).
     pub(crate) root: Option<&'a Path>,
     /// None where this process has no right to bring back members that ended containers have left.
-    pub(crate) fetch: Option<Fetch>,
+    pub(crate) fetch: Option<Fetch<'a>>,
     processes: Processes,
     chosen: RefCell<Option<Chosen>>,
     /// Who was found to use members without a lease.
@@ -71,7 +70,7 @@ struct Chosen {
 }
 
 /// Brings back devices that ended containers have left, those of them that are wanted.
-pub(crate) type Fetch = fn(&Leases, &dyn Fn(&Device) -> bool);
+pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, &dyn Fn(&Device) -> bool);
 
 impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.

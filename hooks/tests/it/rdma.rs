@@ -9,8 +9,8 @@
     reason = "a test"
 )]
 
-use crate::common::HOOK_THERE;
 use crate::common::moving::{self, can_move, first};
+use crate::common::{HOOK_THERE, Sandbox};
 use serde_json::{Value, json};
 
 const DEVICES: &str = r#"
@@ -19,6 +19,15 @@ for d in 0 1 2; do
 done
 here() { ip link show $1 >/dev/null 2>&1 || fail "$2: $1 is not on the host"; }
 there() { ip -n $1 link show $2 >/dev/null 2>&1 || fail "$3: $2 is not in $1"; }
+lost() { # The engine and its poststop are gone.
+  make one || fail "$(cat /tmp/err)"
+  p=$(pid one)
+  kill -9 $p
+  while ! grep -q '^State:.Z' /proc/$p/status && [ -e /proc/$p ]; do sleep 0.01; done
+  while [ "$(ls /proc/$p/task 2>/dev/null | /usr/bin/wc -l)" -gt 1 ]; do sleep 0.01; done
+  rm -rf /run/${RUNTIME%% *}/$ID-one
+  rmdir $(sed -n 's/.*"cgroup":{"path":"\([^"]*\)".*/\1/p' /run/onload-ctk/@leases/rdma=mlx5_0#0) 2>/dev/null || true
+}
 node() { stat -c '%F %t:%T' /proc/$(pid $1)/root/dev/infiniband/$2 2>/tmp/said || echo none; }
 "#;
 
@@ -134,15 +143,6 @@ fn what_nobody_brought_back_is_brought_back_by_whoever_looks() {
         return;
     }
     let script = r#"
-        lost() { # The engine and its poststop are gone.
-          make one || fail "$(cat /tmp/err)"
-          p=$(pid one)
-          kill -9 $p
-          while ! grep -q '^State:.Z' /proc/$p/status && [ -e /proc/$p ]; do sleep 0.01; done
-          while [ "$(ls /proc/$p/task 2>/dev/null | /usr/bin/wc -l)" -gt 1 ]; do sleep 0.01; done
-          rm -rf /run/${RUNTIME%% *}/$ID-one
-          rmdir $(sed -n 's/.*"cgroup":{"path":"\([^"]*\)".*/\1/p' /run/onload-ctk/@leases/rdma=mlx5_0#0) 2>/dev/null || true
-        }
         # It is still in the namespace.
         lost
         restore | grep -q 'rdma:mlx5_0 is back' || fail "not brought back"
@@ -164,6 +164,72 @@ fn what_nobody_brought_back_is_brought_back_by_whoever_looks() {
         "",
         script,
     );
+}
+
+/// The specification of these devices, and of a pool of them.
+fn pool(sandbox: &Sandbox, members: &[usize]) {
+    let hook = |args: &[&str]| {
+        let args = [&["onload-hook", "createRuntime"], args].concat();
+        json!([{"hookName": "createRuntime", "path": HOOK_THERE, "args": args}])
+    };
+    let mut devices: Vec<Value> = members
+        .iter()
+        .map(|member| {
+            let (lease, moves) = (
+                format!("rdma:mlx5_{member}"),
+                format!("mlx5_{member}@0000:3b:00.{member}"),
+            );
+            let hooks = hook(&["--lease", &lease, "--rdma-netns", &moves]);
+            json!({"name": format!("mlx5_{member}"), "containerEdits": {"hooks": hooks}})
+        })
+        .collect();
+    let names: Vec<String> = members.iter().map(|one| format!("mlx5_{one}")).collect();
+    let pool = json!({"onload.dev/pool-members": names.join(","), "onload.dev/pool-share": "1"});
+    let hooks = hook(&["--take", "rdma:any"]);
+    devices.push(json!({"name": "any", "annotations": pool, "containerEdits": {"hooks": hooks}}));
+    let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/rdma", "devices": devices});
+    sandbox.file("/etc/cdi/onload.dev-rdma.json", spec.to_string());
+}
+
+#[test]
+fn a_member_of_a_pool_that_nobody_brought_back_is_brought_back_for_the_next_container() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = moving::sandbox(&[
+        ("one", container(Some("one"), &[0])),
+        ("other", with_options(Some("two"), "--take rdma:any")),
+    ]);
+    sandbox.allow(&["rdma"], "");
+    pool(&sandbox, &[0]);
+    let script = r#"
+        lost
+        make other || fail "$(cat /tmp/err)"
+        there two mlx5_0 pool
+        gone other; here mlx5_0 pool; free pool"#;
+    moving::on_both(&sandbox, &stand_ins(), DEVICES, script);
+}
+
+#[test]
+fn a_pool_s_device_comes_back_beside_one_by_name_whose_poststop_is_first() {
+    if !can_move() {
+        return;
+    }
+    let mut config = container(Some("one"), &[0]);
+    let second = with_options(Some("one"), "--take rdma:any");
+    for stage in ["createRuntime", "poststop"] {
+        let more = second["hooks"][stage][0].clone();
+        config["hooks"][stage].as_array_mut().unwrap().push(more);
+    }
+    let sandbox = moving::sandbox(&[("one", config)]);
+    sandbox.allow(&["rdma"], "");
+    pool(&sandbox, &[1]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        there one mlx5_0 both; there one mlx5_1 both
+        gone one
+        here mlx5_0 both; here mlx5_1 both; free both"#;
+    moving::on_both(&sandbox, &stand_ins(), DEVICES, script);
 }
 
 #[test]
