@@ -94,7 +94,8 @@ impl Namespace {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// The interfaces that carry a default route, and those below them: the members of a bond, what a VLAN is on.
+    /// The interfaces that carry a default route, and those below them: the members of a bond, what a VLAN is on. All
+    /// bridges of Open vSwitch count as one: the kernel has their ports below `ovs-system`, whichever bridge they are of.
     pub fn on_default_route(&self) -> BTreeSet<u32> {
         let default = self.routes.iter().filter(|route| route.prefix == 0);
         let mut pending: Vec<u32> = default.map(|route| route.index).collect();
@@ -103,8 +104,12 @@ impl Namespace {
             if found.insert(index) {
                 let members = self.links.iter().filter(|link| link.master == Some(index));
                 pending.extend(members.map(|link| link.index));
-                let own = self.links.iter().filter(|link| link.index == index);
-                pending.extend(own.filter_map(|link| link.lower));
+                let own = self.links.iter().find(|link| link.index == index);
+                pending.extend(own.and_then(|link| link.lower));
+                if own.is_some_and(is_of_open_vswitch) {
+                    let all = self.links.iter().filter(|link| is_of_open_vswitch(link));
+                    pending.extend(all.map(|link| link.index));
+                }
             }
         }
         found
@@ -162,6 +167,11 @@ impl Namespace {
         }));
         uses
     }
+}
+
+/// Whether Open vSwitch made it: `ovs-system`, or a port such as `br-ex` (net/openvswitch/vport-internal_dev.c).
+fn is_of_open_vswitch(link: &Link) -> bool {
+    link.kind.as_deref() == Some("openvswitch")
 }
 
 /// An interface with its kind, for people.
@@ -386,6 +396,21 @@ mod tests {
         assert_eq!(found, [2, 3, 4, 5, 7]);
         let alone = Namespace::parse("link 1 lo - - - -\nroute 1 127.0.0.0/8 2\n").unwrap();
         assert!(alone.on_default_route().is_empty());
+    }
+
+    #[test]
+    fn a_default_route_over_a_bridge_of_open_vswitch_takes_the_ports_of_all_its_bridges_along() {
+        let text = "link 1 lo - - - -\nlink 2 ens1 - 4 - -\nlink 3 ens2 - - - -\nlink 4 ovs-system openvswitch - - -\n\
+                    link 5 br-ex openvswitch - - -\nlink 6 br-int openvswitch - - -\nlink 7 ens3 - 8 - -\n\
+                    link 8 br0 bridge - - -\nlink 9 bond0 bond 4 - -\nlink 10 ens4 - 9 - -\n";
+        let found = |route: &str| -> Vec<u32> {
+            let namespace = Namespace::parse(&format!("{text}{route}")).unwrap();
+            namespace.on_default_route().into_iter().collect()
+        };
+        assert_eq!(found("route 5 0.0.0.0/0 4\n"), [2, 4, 5, 6, 9, 10]);
+        assert_eq!(found("route 8 0.0.0.0/0 4\n"), [7, 8]);
+        assert_eq!(found("route 3 0.0.0.0/0 4\n"), [3]);
+        assert_eq!(found("route 5 192.0.2.0/24 4\n"), [0; 0]);
     }
 
     #[test]

@@ -1057,13 +1057,31 @@ fn an_interface_that_the_host_uses_is_in_use() {
 #[test]
 fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
     let machine = Machine::with_two_vfs();
-    let over_vlan = network("link 30 ens2.5 vlan - 2 -\nroute 30 0.0.0.0/0 4\n");
-    machine.tree.file("/network.table", over_vlan);
-    assert_eq!(
-        machine.refusal(&vfio(3)),
-        "sriov ens2: 2 virtual functions are there, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand"
-    );
-    assert_eq!(machine.plan(&vfio(2)), Plan::default());
+    for (uplink, way) in [
+        ("ens2 - - - -", "link 30 ens2.5 vlan - 2 -\n"),
+        ("ens2 - 30 - -", "link 30 br0 bridge - - -\n"),
+        // Its port br-ex names neither its bridge nor the bridge's other ports.
+        (
+            "ens2 - 31 - -",
+            "link 30 br-ex openvswitch - - -\nlink 31 ovs-system openvswitch - - -\n",
+        ),
+    ] {
+        let text = network(&format!("{way}route 30 0.0.0.0/0 4\n"));
+        let text = text.replace("ens2 - - - -", uplink);
+        machine.tree.file("/network.table", text);
+        assert_eq!(
+            machine.refusal(&vfio(3)),
+            "sriov ens2: 2 virtual functions are there, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand",
+            "{way}"
+        );
+        assert_eq!(machine.plan(&vfio(2)), Plan::default());
+    }
+    // Open vSwitch with the default route elsewhere keeps nothing.
+    let elsewhere = "link 30 br-ex openvswitch - - -\nlink 31 ovs-system openvswitch - - -\n\
+                     link 32 ens9 - - - -\nroute 32 0.0.0.0/0 4\n";
+    let text = network(elsewhere).replace("ens2 - - - -", "ens2 - 31 - -");
+    machine.tree.file("/network.table", text);
+    assert_eq!(machine.plan(&vfio(3)).refused, []);
 }
 
 #[test]
