@@ -25,7 +25,8 @@ pub struct Sriov {
     pub driver: VfDriver,
     /// The VLAN that the card puts their frames into, from 1 to 4094; 0: none.
     pub vlan: Option<Vlan>,
-    /// The hardware address of the first; the others count up from it.
+    /// The hardware address of the first; the others count up from it. A driver of the kernel reads it only when it
+    /// is bound, so an unused function that has one is bound again for another address.
     pub mac: Option<MacAddress>,
     /// Drop frames with another source address. Without it the holder can send as any other machine, and
     /// onload-ctk host warns.

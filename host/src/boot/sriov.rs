@@ -372,28 +372,53 @@ impl Decision<'_> {
                 self.refuse_used(index, vf, name, plan);
                 continue;
             }
-            let Some(interface) = self.pf.interface.clone() else {
-                continue;
-            };
-            plan.steps.push(Step {
-                actions: vec![Action::SetVf {
-                    interface: interface.clone(),
-                    vf: index,
-                    change,
-                }],
-                effect: Effect::Vf {
-                    interface,
-                    vf: index,
-                    change,
-                },
-                ..Step::new(
-                    &self.subject,
-                    format!("vf {index} ({}) {name}", vf.address),
-                    now,
-                    wanted,
-                )
-            });
+            if let Some(interface) = self.pf.interface.clone() {
+                self.set(index, vf, interface, change, now, plan);
+            }
         }
+    }
+
+    fn set(
+        &self,
+        index: u32,
+        vf: &Vf,
+        interface: String,
+        change: VfChange,
+        now: String,
+        plan: &mut Plan,
+    ) {
+        let (name, wanted) = words(change);
+        let setting = |name: &str| format!("vf {index} ({}) {name}", vf.address);
+        let holder = self.reads_once(vf, change);
+        let unbind = directory(vf.address).join("driver/unbind");
+        let unbind = holder.map(|_| Action::write(unbind, &vf.address));
+        let set = Action::SetVf {
+            interface: interface.clone(),
+            vf: index,
+            change,
+        };
+        plan.steps.push(Step {
+            actions: unbind.into_iter().chain([set]).collect(),
+            frees: holder.map(|_| vf.address).into_iter().collect(),
+            effect: Effect::Vf {
+                interface,
+                vf: index,
+                change,
+            },
+            ..Step::new(&self.subject, setting(name), now, wanted)
+        });
+        if let Some(driver) = holder {
+            let again = Step::new(&self.subject, setting("driver"), driver, "bound again");
+            plan.steps.push(again);
+        }
+    }
+
+    /// The driver that has read the address already, and reads it again only when it is bound again. It is unbound
+    /// first: the next run completes one that ended after that.
+    fn reads_once<'v>(&self, vf: &'v Vf, change: VfChange) -> Option<&'v str> {
+        let is_read = matches!(change, VfChange::Mac(_));
+        let stays = self.wanted.driver == VfDriver::Kernel && self.is_bound(vf);
+        vf.driver.as_deref().filter(|_| is_read && stays)
     }
 
     fn now(&self, index: u32, change: VfChange) -> Result<String, String> {

@@ -459,6 +459,105 @@ fn a_function_of_the_kernel_has_its_address_before_its_driver_looks() {
 }
 
 #[test]
+fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_address() {
+    let machine = with_interface();
+    machine.told.take();
+    let mut now = "00:00:00:00:00:00";
+    for mac in ["02:00:00:00:10:00", "02:00:00:00:20:00"] {
+        let config = format!("{}mac = \"{mac}\"\nvlan = 7\n", kernels(1));
+        let steps = machine.steps(&config);
+        assert_eq!(
+            steps[..2],
+            [
+                format!("sriov ens2: vf 0 (0000:81:10.0) mac: {now} -> {mac}"),
+                "sriov ens2: vf 0 (0000:81:10.0) driver: igbvf -> bound again".to_owned(),
+            ]
+        );
+        assert_eq!(machine.apply(&config).failed, [""; 0]);
+        let told = machine.told.take();
+        assert_eq!(told[0], "unbind 0000:81:10.0");
+        assert!(told[1].starts_with("ens2 vf 0 Mac"), "{told:?}");
+        assert_eq!(
+            told[told.len() - 2..],
+            ["load pci:igbvf", "drivers_probe 0000:81:10.0"]
+        );
+        assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
+        assert_eq!(machine.plan(&config), Plan::default());
+        now = mac;
+    }
+}
+
+#[test]
+fn a_function_keeps_its_driver_where_that_needs_no_new_address() {
+    // Another setting, which the driver does not keep.
+    let machine = with_interface();
+    machine.told.take();
+    let outcome = machine.apply(&format!("{}vlan = 7\n", kernels(1)));
+    assert_eq!((outcome.done, outcome.failed.len()), (1, 0));
+    assert_eq!(machine.told.take().len(), 1);
+    // A driver of vfio, whose program reads the address itself.
+    let config = vfio(1);
+    assert_eq!(machine.apply(&config).failed, [""; 0]);
+    machine.told.take();
+    let config = format!("{config}mac = \"02:00:00:00:10:00\"\n");
+    assert_eq!(machine.apply(&config).done, 1);
+    let told = machine.told.take();
+    assert!(told[0].starts_with("ens2 vf 0 Mac"), "{told:?}");
+    assert_eq!(told.len(), 1);
+}
+
+#[test]
+fn a_function_in_use_is_not_unbound_for_a_new_address() {
+    let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
+    let machine = with_interface();
+    machine.told.take();
+    let used = network("address 10 192.0.2.10/24\n");
+    machine.tree.file("/network.table", used);
+    let outcome = machine.apply(&config);
+    assert!(
+        outcome.failed[0].contains("the mac of vf 0 (0000:81:10.0) stays, since it is used by"),
+        "{:?}",
+        outcome.failed
+    );
+    assert!(machine.told.borrow().is_empty());
+    // And one that a container takes between plan and step.
+    machine.tree.file("/network.table", network(""));
+    let mut starts = |stage, _: &Step| {
+        if stage == Stage::Begins {
+            lease(&machine, "netdev=ens2v0", "this boot");
+        }
+    };
+    let config = Config::parse(&config).unwrap();
+    let (host, patience) = (machine.host(), Duration::ZERO);
+    let outcome = apply(&host, &machine, &config, patience, &mut starts);
+    assert!(
+        outcome.failed[0].contains("0000:81:10.0 is used by container web"),
+        "{:?}",
+        outcome.failed
+    );
+    assert!(machine.told.borrow().is_empty());
+}
+
+#[test]
+fn a_new_address_that_is_interrupted_at_any_word_is_completed_by_the_next_run() {
+    let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
+    for number in 0..4 {
+        let machine = with_interface();
+        machine.told.take();
+        machine.fails_after.set(Some(number));
+        assert!(!machine.apply(&config).failed.is_empty(), "{number}");
+        let heard = machine.told.take();
+        machine.fails_after.set(None);
+        assert_eq!(machine.apply(&config).failed, [""; 0], "after {heard:?}");
+        assert_eq!(machine.plan(&config), Plan::default(), "after {heard:?}");
+        let told = [heard, machine.told.take()].concat();
+        let last = |word: &str| told.iter().rposition(|told| told.contains(word));
+        assert!(last("Mac") > last("unbind"), "{told:?}");
+        assert!(last("drivers_probe") > last("Mac"), "{told:?}");
+    }
+}
+
+#[test]
 fn functions_go_from_the_kernel_to_vfio_and_back() {
     let machine = Machine::new();
     assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
