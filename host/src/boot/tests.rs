@@ -1079,6 +1079,42 @@ fn a_function_whose_driver_does_not_tell_who_uses_it_is_in_use() {
 }
 
 #[test]
+fn a_function_with_a_vdpa_device_is_in_use() {
+    let other = "/sys/devices/pci0000:81/0000:81:10.01/vdpa1";
+    for (place, is_its) in [
+        (format!("{VF}/vdpa1"), true),
+        (format!("{VF}/mlx5_core.sf.4/vdpa1"), true),
+        (format!("{PF}/vdpa1"), false),
+        (other.to_owned(), false),
+        ("/sys/devices/vdpasim_net/vdpa1".to_owned(), false),
+    ] {
+        let machine = with_interface();
+        machine.tree.directory(&place);
+        machine.tree.link("/sys/bus/vdpa/devices/vdpa1", &place);
+        let mac = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
+        for config in [vfio(1), vfio(3), kernels(0), mac] {
+            let refused = machine.plan(&config).refused;
+            if !is_its {
+                assert_eq!(refused, [], "{place}");
+                continue;
+            }
+            let said = "is used by vDPA device \"vdpa1\" (if nobody uses that, run \"vdpa dev del vdpa1\"); stop that first";
+            assert!(refused[0].to_string().contains(said), "{refused:?}");
+        }
+    }
+    // Its interface may be nowhere.
+    let machine = with_interface();
+    machine.bind("0000:81:10.0", "mlx5_core");
+    machine.tree.directory(&format!("{VF}/infiniband"));
+    assert_eq!(machine.plan(&vfio(1)).refused, []);
+    let place = format!("{VF}/vdpa1");
+    machine.tree.directory(&place);
+    machine.tree.link("/sys/bus/vdpa/devices/vdpa1", &place);
+    let refusal = machine.refusal(&vfio(1));
+    assert!(refusal.contains("vDPA device \"vdpa1\""), "{refusal}");
+}
+
+#[test]
 fn an_interface_that_the_host_uses_is_in_use() {
     for (path, text, says) in [
         (

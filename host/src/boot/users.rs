@@ -8,6 +8,7 @@ use onload_core::lease::{Lease, Listed};
 use onload_core::netdev::usage::{Beside, Namespace};
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
+use onload_sys::text::{Quoted, shell_word};
 
 use super::kernel::Kernel;
 use crate::discover::movable::soft_rdma;
@@ -18,6 +19,7 @@ use crate::host::{EntryKind, Host, HostError};
 use crate::leases;
 
 const PACKET_SOCKETS: &str = "/proc/net/packet";
+const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
 
 pub(super) struct Users<'h> {
     host: &'h Host,
@@ -29,6 +31,8 @@ pub(super) struct Users<'h> {
     listened: BTreeSet<u32>,
     /// The RDMA devices of software, by interface.
     soft_rdma: BTreeMap<String, String>,
+    /// The vDPA devices, by their directory.
+    vdpa: BTreeMap<PathBuf, String>,
 }
 
 struct Leased {
@@ -56,6 +60,7 @@ impl<'h> Users<'h> {
             network: host.network()?,
             listened: listened(host)?,
             soft_rdma: soft_rdma(&Probe::new(host)),
+            vdpa: vdpa(host)?,
         })
     }
 
@@ -93,9 +98,25 @@ impl<'h> Users<'h> {
             false => self.nodes(&directory.join("infiniband_verbs"), "/dev/infiniband")?,
         };
         match nodes.iter().find_map(|node| self.kernel.holder(node)) {
-            None if !is_vfios => self.network(&directory, driver),
+            None if !is_vfios => match self.vdpa_of(&directory)? {
+                None => self.network(&directory, driver),
+                device => Ok(device),
+            },
             holder => Ok(holder),
         }
+    }
+
+    /// A virtual machine may have it, and the kernel then waits for its end when the function loses its driver
+    /// (`vhost_vdpa_remove` in drivers/vhost/vdpa.c). It is below what its driver chose: the function itself, or an
+    /// auxiliary device of it.
+    fn vdpa_of(&self, directory: &Path) -> Result<Option<String>, HostError> {
+        let function = self.host.resolve(directory)?;
+        let is_below = |place: &Path| function.as_ref().is_some_and(|own| place.starts_with(own));
+        let device = self.vdpa.iter().find(|(place, _)| is_below(place));
+        Ok(device.map(|(_, name)| {
+            let (device, word) = (Quoted(name), shell_word(name));
+            format!("vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")")
+        }))
     }
 
     fn lease_of(
@@ -207,6 +228,16 @@ impl<'h> Users<'h> {
         let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
         Ok(upper.map(|upper| format!("{upper} is on it; delete that")))
     }
+}
+
+fn vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
+    let mut devices = BTreeMap::new();
+    for name in host.list(Path::new(VDPA_DEVICES))?.names {
+        if let Some(place) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
+            devices.insert(place, name);
+        }
+    }
+    Ok(devices)
 }
 
 fn listened(host: &Host) -> Result<BTreeSet<u32>, HostError> {
