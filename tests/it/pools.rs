@@ -177,6 +177,19 @@ fn a_device_without_a_numa_node_is_a_member_and_matches_no_node() {
 }
 
 #[test]
+fn a_pool_of_interfaces_takes_no_rdma_device_by_a_name_that_a_pod_chose() {
+    let tree = Tree::sample(HCAS);
+    let roce = "/sys/class/infiniband/rocep193s0f0/ports/1/gid_attrs/ndevs";
+    tree.attributes(roce, &[("3", "ens4d1"), ("4", "net1")]);
+    for (select, wanted) in [("ens4*", "mlx4_0"), ("vlan*", "rocep193s0f0")] {
+        let config = "[pools.p]\nclass = \"rdma\"\nselect = { interfaces = ";
+        let (found, _) = discover(tree.root(), &format!("{config}\"{select}\" }}\n"));
+        let pool = pool(&found, "p").unwrap();
+        assert_eq!(each(&pool["members"], "name"), [wanted], "{select}");
+    }
+}
+
+#[test]
 fn a_pool_without_members_is_not_offered_and_the_reason_names_the_selector() {
     for (name, class, select, says) in [
         (

@@ -8,7 +8,7 @@ use onload_sys::pci::PciAddress;
 use super::attributes::{Attribute, Attributes, int, text};
 use super::device::Device;
 use super::inventory::Inventory;
-use crate::discover::netdev::{NetDevice, by_function};
+use crate::discover::netdev::{NetDevice, by_function, find};
 use crate::discover::pci::PciFunction;
 
 pub(crate) struct Places<'i> {
@@ -46,9 +46,7 @@ impl<'i> Places<'i> {
     }
 
     pub(super) fn interface(&self, name: &str) -> Option<&'i NetDevice> {
-        let interfaces = &self.inventory.interfaces;
-        let found = interfaces.binary_search_by(|interface| interface.name.as_str().cmp(name));
-        interfaces.get(found.ok()?)
+        find(&self.inventory.interfaces, name)
     }
 
     pub(super) fn link_layer(&self, interface: &str) -> Option<LinkLayer> {

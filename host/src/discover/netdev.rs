@@ -57,6 +57,12 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     interfaces
 }
 
+/// One of those that [`read`] gave, which are sorted by name.
+pub(crate) fn find<'i>(interfaces: &'i [NetDevice], name: &str) -> Option<&'i NetDevice> {
+    let found = interfaces.binary_search_by(|interface| interface.name.as_str().cmp(name));
+    interfaces.get(found.ok()?)
+}
+
 /// The interfaces of each PCI function, by port and name.
 pub(crate) fn by_function(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, Vec<&NetDevice>> {
     let mut all: BTreeMap<PciAddress, Vec<&NetDevice>> = BTreeMap::new();

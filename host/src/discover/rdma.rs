@@ -15,7 +15,7 @@ use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::{NetDevice, by_function};
+use crate::discover::netdev::{self, NetDevice, by_function};
 use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -137,6 +137,7 @@ pub(crate) fn read(
     let surroundings = Surroundings {
         probe,
         functions,
+        interfaces,
         by_function: by_function(interfaces),
         by_guid: by_guid(interfaces),
         config,
@@ -404,6 +405,7 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
 struct Surroundings<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,
+    interfaces: &'f [NetDevice],
     by_function: BTreeMap<PciAddress, Vec<&'f NetDevice>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f Discover,
@@ -522,23 +524,62 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
+    /// The table of a port also has the interfaces of other namespaces, such as a pod's macvlan, by names that the
+    /// pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c): only what is on the device here counts.
     fn ethernet_interfaces(
         &self,
         place: &DeviceDirectory,
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
-        let of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
+        let mut of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
+        // Soft-RoCE names the interface below it. Soft-iWARP need not, and its table has that one alone.
+        let in_software = place.pci.is_none();
+        let parent = in_software.then(|| self.probe.attribute(place.directory.join("parent")));
+        let parent = parent.flatten();
+        if place.pci.is_some() || parent.is_some() {
+            let own = self.own_interfaces(place, parent.as_deref());
+            of_gids.retain(|name| own.contains(name) || self.is_on(name, &own));
+        }
         if !of_gids.is_empty() {
             return of_gids;
         }
-        let of_port = self.interfaces_of_port(place, port);
-        if !of_port.is_empty() || place.pci.is_some() {
-            return of_port;
+        match parent {
+            Some(parent) => BTreeSet::from([parent]),
+            None => self.interfaces_of_port(place, port),
         }
-        // Soft-RoCE and soft-iWARP name the interface below them.
-        let parent = self.probe.attribute(place.directory.join("parent"));
-        parent.into_iter().collect()
+    }
+
+    /// Those that a device sends through.
+    fn own_interfaces(&self, place: &DeviceDirectory, parent: Option<&str>) -> BTreeSet<String> {
+        if let Some(auxiliary) = &place.auxiliary {
+            return self.probe.list(auxiliary.join("net")).into_iter().collect();
+        }
+        let on_function = place.pci.and_then(|pci| self.by_function.get(&pci));
+        let on_function = on_function.into_iter().flatten();
+        let on_function = on_function.map(|interface| interface.name.clone());
+        let parent = parent.into_iter();
+        let below = parent.clone().flat_map(|parent| {
+            let parent = netdev::find(self.interfaces, parent);
+            parent.and_then(|parent| parent.virtual_over.clone())
+        });
+        let parent = parent.map(str::to_owned);
+        on_function.chain(parent).chain(below.flatten()).collect()
+    }
+
+    /// Whether an interface stands on one of these, as a bond or a VLAN does.
+    fn is_on(&self, name: &str, below: &BTreeSet<String>) -> bool {
+        let Some(interface) = netdev::find(self.interfaces, name) else {
+            return false;
+        };
+        if let Some(over) = &interface.virtual_over {
+            return over.iter().any(|lower| below.contains(lower));
+        }
+        // That of a guest of Hyper-V has a device itself, and a virtual function's interface below it.
+        let directory = Path::new(netdev::CLASS).join(name);
+        let link = |lower: &String| directory.join(format!("lower_{lower}"));
+        let mut links = below.iter().map(link);
+        interface.pci.is_none() && links.any(|link| self.probe.link_name(link).is_some())
     }
 
     fn interfaces_of_gids(&self, directory: &Path) -> BTreeSet<String> {
@@ -845,16 +886,114 @@ mod tests {
         assert_eq!(found.devices[0].ports[1].netdevs, ["eth3"]);
     }
 
+    /// A virtual interface on another one.
+    fn upper(tree: &Tree, name: &str, lower: &str) {
+        let directory = tree.class_device("net", "/sys/devices/virtual", name, &[]);
+        let target = format!("/sys/class/net/{lower}");
+        tree.link(&format!("{directory}/lower_{lower}"), &target);
+    }
+
+    fn gids(tree: &Tree, device: &str, names: &[(&str, &str)]) {
+        tree.attributes(&format!("{device}/ports/1/gid_attrs/ndevs"), names);
+    }
+
     #[test]
     fn the_gid_table_names_the_interfaces_of_a_port_also_those_on_top() {
         let tree = tree();
         let function = tree.function("0000:3b:00.0", "0x020000", 0);
         let device = device(&tree, &function, "mlx5_0", 0);
         interface(&tree, &function, "ens1", &[("dev_port", "0")]);
-        let gids = format!("{device}/ports/1/gid_attrs/ndevs");
-        tree.attributes(&gids, &[("0", "bond0"), ("1", ""), ("10", "bond0.100")]);
+        upper(&tree, "bond0", "ens1");
+        upper(&tree, "bond0.100", "bond0");
+        let names = [("0", "bond0"), ("1", ""), ("10", "bond0.100")];
+        gids(&tree, &device, &names);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].netdevs, ["bond0", "bond0.100"]);
+    }
+
+    #[test]
+    fn the_synthetic_interface_above_a_virtual_function_of_hyper_v_is_the_devices() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        let device = device(&tree, &function, "mlx5_0", 0);
+        interface(&tree, &function, "enP1s1", &[]);
+        for name in ["eth0", "eth1"] {
+            interface(&tree, &format!("/sys/devices/vmbus/{name}"), name, &[]);
+        }
+        let lower = "/sys/devices/vmbus/eth0/net/eth0/lower_enP1s1";
+        tree.link(lower, "/sys/class/net/enP1s1");
+        gids(&tree, &device, &[("0", "eth0"), ("1", "eth1")]);
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["eth0"]);
+    }
+
+    #[test]
+    fn a_name_that_a_pod_gave_its_interface_on_the_port_is_not_the_devices() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        let other = tree.function("0000:5e:00.0", "0x020000", 0);
+        interface(&tree, &function, "ens1", &[]);
+        interface(&tree, &other, "ens2", &[]);
+        for (name, lower) in [("ens1.100", "ens1"), ("ens2.100", "ens2")] {
+            upper(&tree, name, lower);
+        }
+        let device = device(&tree, &function, "mlx5_0", 0);
+        // None is here, one is another function's, one is on such a one, and one is here without a device.
+        upper(&tree, "dummy0", "dummy1");
+        let foreign = [
+            ("1", "net1"),
+            ("2", "ens2"),
+            ("3", "ens2.100"),
+            ("4", "dummy0"),
+        ];
+        gids(&tree, &device, &foreign);
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
+        gids(&tree, &device, &[("0", "ens1.100")]);
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1.100"]);
+    }
+
+    #[test]
+    fn a_subfunction_has_no_interface_of_its_function_by_a_pods_name() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        interface(&tree, &function, "ens1", &[]);
+        let subfunction = format!("{function}/mlx5_core.sf.4");
+        tree.directory(&subfunction);
+        interface(&tree, &subfunction, "ens1s0", &[]);
+        let device = device(&tree, &subfunction, "mlx5_2", 2);
+        gids(&tree, &device, &[("0", "ens1s0"), ("1", "ens1")]);
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1s0"]);
+        // Its own has moved into a pod, where it is called that.
+        tree.remove("/sys/class/net/ens1s0");
+        tree.remove(&format!("{subfunction}/net/ens1s0"));
+        assert_eq!(look_at(&tree).devices[0].netdevs, [""; 0]);
+    }
+
+    #[test]
+    fn a_software_device_has_its_parent_and_what_stands_on_it() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        for name in ["ens1", "ens2"] {
+            interface(&tree, &function, name, &[]);
+        }
+        upper(&tree, "bond0", "ens1");
+        upper(&tree, "bond0.100", "bond0");
+        upper(&tree, "ens1.100", "ens1");
+        let device = device(&tree, "/sys/devices/virtual", "rxe0", 0);
+        let names = ["ens1", "ens1.100", "bond0", "bond0.100", "ens2", "net1"];
+        for (index, name) in names.iter().enumerate() {
+            gids(&tree, &device, &[(&index.to_string(), name)]);
+        }
+        for (parent, on) in [
+            ("ens1", &["bond0", "bond0.100", "ens1", "ens1.100"][..]),
+            ("bond0", &["bond0", "bond0.100", "ens1", "ens1.100"]),
+            ("ens2", &["ens2"]),
+            ("lo", &["lo"]),
+        ] {
+            tree.attribute(&format!("{device}/parent"), parent);
+            assert_eq!(look_at(&tree).devices[0].netdevs, on, "{parent}");
+        }
+        tree.remove(&format!("{device}/parent"));
+        assert_eq!(look_at(&tree).devices[0].netdevs.len(), names.len());
     }
 
     #[test]
