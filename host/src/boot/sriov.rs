@@ -13,7 +13,7 @@ use onload_sys::text::counted;
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::step::{Action, Effect, Plan, Step, Subject};
 use super::users::Users;
-use crate::discover::netdev::CLASS;
+use crate::discover::netdev::{CLASS, is_representor};
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};
 
@@ -140,13 +140,12 @@ fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
     }
 }
 
-/// The interface of a physical function; those that stand for virtual functions on a switch in the card
-/// are below it too, and have the letters in the names of their ports (`devlink_port_flavour`).
+/// The interface of a physical function; those that stand for other functions on a switch in the card are below it too.
 fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
     let names = host.list(&directory(address).join("net"))?.names;
     for name in &names {
         let port = host.attribute(&Path::new(CLASS).join(name).join("phys_port_name"))?;
-        if port.is_none_or(|port| !port.contains("vf")) {
+        if port.is_none_or(|port| !is_representor(&port)) {
             return Ok(Some(name.clone()));
         }
     }

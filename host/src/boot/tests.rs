@@ -1284,7 +1284,12 @@ fn a_host_that_does_not_run_does_not_tell_what_its_kernel_alone_knows() {
 #[test]
 fn an_interface_of_a_function_is_not_one_that_stands_for_another() {
     let machine = Machine::with_two_vfs();
-    for (name, port) in [("eth0", "pf0vf0"), ("ens1", "pf0vf1"), ("ens2", "p0")] {
+    for (name, port) in [
+        ("eth0", "pf0vf0"),
+        ("ens0", "c1pf0"),
+        ("ens1", "pf0sf88"),
+        ("ens2", "p0"),
+    ] {
         machine
             .tree
             .file(&format!("{PF}/net/{name}/phys_port_name"), port);

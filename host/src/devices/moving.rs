@@ -468,7 +468,8 @@ mod tests {
         let tree = Tree::new();
         let one = tree.function("0000:3b:00.0", "0x020000", 1);
         tree.class_device("net", &one, "p0", &[]);
-        tree.class_device("net", &one, "p1", &[]);
+        // Also where it is a representor.
+        tree.class_device("net", &one, "p1", &[("phys_port_name", "pf0vf0")]);
         let other = tree.function("0000:3b:01.0", "0x020000", 1);
         tree.class_device("net", &format!("{other}/virtio2"), "v0", &[]);
         let parent = tree.function("0000:3b:03.0", "0x020000", 1);

@@ -8,7 +8,7 @@ use onload_sys::pci::PciAddress;
 use super::attributes::{Attribute, Attributes, int, text};
 use super::device::Device;
 use super::inventory::Inventory;
-use crate::discover::netdev::{NetDevice, by_function, find};
+use crate::discover::netdev::{NetDevice, find, own_by_function};
 use crate::discover::pci::PciFunction;
 
 pub(crate) struct Places<'i> {
@@ -40,7 +40,7 @@ impl<'i> Places<'i> {
         Places {
             inventory,
             indexes: indexes.collect(),
-            interfaces: by_function(&inventory.interfaces),
+            interfaces: own_by_function(&inventory.interfaces),
             groups,
         }
     }

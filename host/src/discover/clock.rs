@@ -9,7 +9,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::digits;
 use serde::Serialize;
 
-use crate::discover::netdev::{NetDevice, by_function};
+use crate::discover::netdev::{NetDevice, own_by_function};
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -21,7 +21,7 @@ pub struct Clock {
     pub name: String,
     /// Its name according to the driver; for a PPS source, what drives its pulses.
     pub clock_name: Option<String>,
-    /// The interface on the same PCI function; the one on the first port if there are several.
+    /// The interface on the same PCI function; the one on the first port if there are several. No representor.
     pub nic: Option<String>,
     /// Its PCI function; for the PPS source of a PTP clock, that of the clock.
     pub pci_address: Option<PciAddress>,
@@ -41,7 +41,7 @@ pub(crate) fn read(
     functions: &PciFunctions,
     interfaces: &[NetDevice],
 ) -> Clocks {
-    let nics = by_function(interfaces);
+    let nics = own_by_function(interfaces);
     let ptp = read_class(probe, functions, Class::Ptp, "clock_name");
     let mut pps = read_class(probe, functions, Class::Pps, "name");
     for source in &mut pps {
@@ -248,6 +248,26 @@ mod tests {
         assert_eq!(clocks.ptp[0].numa_node, None);
         let address = clocks.ptp[0].pci_address.unwrap().to_string();
         assert_eq!(address, "10000:e1:00.0");
+    }
+
+    #[test]
+    fn a_representor_is_not_the_clocks_nic() {
+        let tree = Tree::new();
+        let function = tree.function("0000:41:00.0", "0x020000", 0);
+        let ports = [
+            ("0a1b2c3d", "pf0vf0"),
+            ("ens1", "p0"),
+            ("en3f0pf0sf88", "pf0sf88"),
+        ];
+        for (name, port) in ports {
+            tree.class_device("net", &function, name, &[("phys_port_name", port)]);
+        }
+        ptp(&tree, &function, 0, "mlx5_ptp");
+        let other = tree.function("0000:42:00.0", "0x020000", 0);
+        tree.class_device("net", &other, "eth0", &[("phys_port_name", "c1pf0")]);
+        ptp(&tree, &other, 1, "mlx5_ptp");
+        let (clocks, _) = look(&tree.host());
+        assert_eq!(nics(&clocks.ptp), [("ptp0", Some("ens1")), ("ptp1", None)]);
     }
 
     #[test]

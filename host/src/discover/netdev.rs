@@ -23,6 +23,8 @@ pub struct NetDevice {
     pub virtual_over: Option<Vec<String>>,
     /// Its port on that function; the kernel counts from 0.
     pub port: Option<u32>,
+    /// `phys_port_name`: which port of the card, or of the switch in it; few drivers say it.
+    pub port_name: Option<String>,
     /// `operstate`: `up`, `down`, `unknown` and others (RFC 2863).
     pub state: Option<String>,
     /// Mbit/s.
@@ -36,6 +38,10 @@ impl NetDevice {
     pub(crate) fn is_ipoib(&self) -> bool {
         let bytes = self.address.as_deref().map(|address| address.split(':'));
         bytes.is_some_and(|bytes| bytes.count() == 20)
+    }
+
+    pub(crate) fn is_representor(&self) -> bool {
+        self.port_name.as_deref().is_some_and(is_representor)
     }
 }
 
@@ -75,6 +81,35 @@ pub(crate) fn by_function(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, Vec<
         of_function.sort_by_key(|interface| (interface.port.unwrap_or(0), &interface.name));
     }
     all
+}
+
+/// As [`by_function`], without representors: a function may have many, whose names a cluster's network chooses.
+pub(crate) fn own_by_function(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, Vec<&NetDevice>> {
+    let mut all = by_function(interfaces);
+    for of_function in all.values_mut() {
+        of_function.retain(|interface| !interface.is_representor());
+    }
+    all
+}
+
+/// Whether a port is that of a switch in the card to another function: `pf0` to a physical one, `pf0vf1`, `pf0sf88`, each
+/// perhaps after the controller's number (`__devlink_port_phys_port_name_get` in net/devlink/port.c), or as sfc says it
+/// after the card's port and an interface's number (`p0pf0vf1`, `p0if1pf0`; drivers/net/ethernet/sfc/ef100_rep.c).
+pub(crate) fn is_representor(port_name: &str) -> bool {
+    let rest = ["c", "p", "if"].into_iter();
+    let rest = rest.fold(port_name, |rest, word| after(rest, word).unwrap_or(rest));
+    let of_physical = after(rest, "pf");
+    of_physical.is_some_and(|rest| {
+        let words = ["vf", "sf"];
+        rest.is_empty() || words.iter().any(|word| after(rest, word) == Some(""))
+    })
+}
+
+/// What follows a word and a number.
+fn after<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    let number = text.strip_prefix(word)?;
+    let rest = number.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    (rest.len() < number.len()).then_some(rest)
 }
 
 /// Those of them that have a device, and those below the others: a VLAN may be on a bond.
@@ -120,6 +155,7 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
         virtual_over: (device.is_none() && unknown.is_none()).then_some(below),
         unknown,
         port,
+        port_name: pci.and_then(|_| probe.attribute(directory.join("phys_port_name"))),
         state: probe.attribute(directory.join("operstate")),
         speed_mbps: probe
             .number::<i64>(directory.join("speed"))
@@ -215,6 +251,59 @@ mod tests {
         assert_eq!((going.virtual_over, going.driver), (None, None));
         let reason = going.unknown.unwrap();
         assert!(reason.starts_with("/sys/class/net/ens2/device leads to nothing: "));
+    }
+
+    #[test]
+    fn a_port_to_another_function_is_told_by_its_name() {
+        for name in [
+            "pf0",
+            "pf0vf0",
+            "pf12vf127",
+            "pf0sf88",
+            "c1pf0",
+            "c1pf0vf3",
+            "c2pf1sf4",
+            "p0pf0vf1",
+            "p0if1pf0",
+            "p0if1pf0vf2",
+        ] {
+            assert!(is_representor(name), "{name}");
+        }
+        for name in [
+            "",
+            "p0",
+            "p1",
+            "p0s1",
+            "0",
+            "pf",
+            "pfvf0",
+            "pf0vf",
+            "pf0vf1x",
+            "pf0sf1vf2",
+            "xpf0vf0",
+            "cpf0",
+            "c1",
+            "c1p0",
+            "vf0",
+            "n0",
+            "pf+1",
+            "PF0",
+            "pf0 vf0",
+        ] {
+            assert!(!is_representor(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_an_interface_of_a_function_is_asked_for_its_port() {
+        let tree = Tree::new();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        let port = [("phys_port_name", "pf0vf0")];
+        tree.class_device("net", &function, "eth0", &port);
+        tree.class_device("net", &function, "ens1", &[]);
+        tree.class_device("net", "/sys/devices/virtual", "dummy0", &port);
+        let is = |name: &str| interface(&tree, name).is_representor();
+        assert_eq!(["eth0", "ens1", "dummy0"].map(is), [true, false, false]);
     }
 
     #[test]

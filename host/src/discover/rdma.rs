@@ -15,7 +15,7 @@ use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::{self, NetDevice, by_function};
+use crate::discover::netdev::{self, NetDevice, own_by_function};
 use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -138,7 +138,7 @@ pub(crate) fn read(
         probe,
         functions,
         interfaces,
-        by_function: by_function(interfaces),
+        by_function: own_by_function(interfaces),
         by_guid: by_guid(interfaces),
         config,
         connection_manager: connection_manager(probe).map(DeviceNode::shared),
@@ -871,6 +871,20 @@ mod tests {
         assert_eq!(ports[0].netdevs, ["eth2"]);
         assert_eq!(ports[1].netdevs, ["eth3"]);
         assert_eq!(found.devices[0].netdevs, ["eth2", "eth3"]);
+    }
+
+    #[test]
+    fn a_representor_is_no_interface_of_the_functions_device() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        for (name, port) in [("0a1b2c3d", "pf0vf0"), ("ens1", "p0"), ("ens1pf0", "pf0")] {
+            interface(&tree, &function, name, &[("phys_port_name", port)]);
+        }
+        let device = device(&tree, &function, "mlx5_0", 0);
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
+        // Nor by a name in the table, which a pod may have given.
+        gids(&tree, &device, &[("0", "0a1b2c3d")]);
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
     }
 
     #[test]

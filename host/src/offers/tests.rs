@@ -306,7 +306,13 @@ fn all_devices_of_a_class_have_the_same_attributes() {
 
 #[test]
 fn attributes_say_what_a_virtual_function_is_of() {
-    let mut given = Given::sample("x2-2port-sriov", "");
+    let tree = Tree::sample("x2-2port-sriov");
+    let function = "/sys/devices/pci0000:64/0000:64:00.0/0000:65:00.1";
+    for (name, port) in [("0a1b2c3d4e5f", "pf1vf0"), ("enp101s0f1np1", "p1")] {
+        let port = [("phys_port_name", port)];
+        tree.class_device("net", function, name, &port);
+    }
+    let mut given = Given::of(&tree.host(), "");
     let vfio = given.offer("vfio=0000:65:00.6");
     for (key, value) in [
         ("kind", "vfio"),
