@@ -86,8 +86,7 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_four_things_then()
     assert_eq!(slices.keys().collect::<Vec<_>>(), [NIC, VFIO]);
     assert_eq!(slices[NIC].spec.pool.name, "n1/nic");
     assert_eq!(slices[NIC].spec.node_name.as_deref(), Some("n1"));
-    let owner = &slices[NIC].metadata.owner_references.as_ref().unwrap()[0];
-    assert_eq!(owner.uid, "uid-of-n1");
+    assert_eq!(owner(&slices[NIC]), "uid-of-n1");
     let wanted = [
         ("get nodes", 1),
         ("list resourceslices", 1),
@@ -134,6 +133,42 @@ async fn what_kubelet_deletes_at_its_start_comes_back_in_a_newer_generation() {
         "{:?}",
         server.counts()
     );
+}
+
+/// The uid of the Node that a slice belongs to.
+fn owner(slice: &ResourceSlice) -> &str {
+    &slice.metadata.owner_references.as_ref().unwrap()[0].uid
+}
+
+#[tokio::test]
+async fn slices_belong_to_the_node_as_it_was_registered_last() {
+    let server = ApiServer::start(Gates::ON).await;
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.forget_asked();
+    server.set_registered(None, "n1");
+    // While there is no Node, nothing is written for the collector to delete.
+    server
+        .until_asked(|asked| asked.iter().any(|asked| asked.resource == "nodes"))
+        .await;
+    assert_eq!(writes(&server), 0);
+    server.set_registered(Some(2), "n1");
+    server.until(|slices| has(slices, &["ens1"])).await;
+    assert_eq!(owner(&server.slices()[NIC]), "uid-2-of-n1");
+    assert_eq!(writes(&server), 1);
+}
+
+#[tokio::test]
+async fn what_kubelet_deletes_at_its_start_belongs_to_the_same_node() {
+    let server = ApiServer::start(Gates::ON).await;
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.forget_asked();
+    server.delete_slices_of("n1");
+    server.until(|slices| has(slices, &["ens1"])).await;
+    assert_eq!(owner(&server.slices()[NIC]), "uid-of-n1");
+    // Which is asked once, and not again with each change of a device.
+    assert_eq!(server.counts()["get nodes"], 1);
 }
 
 #[tokio::test]

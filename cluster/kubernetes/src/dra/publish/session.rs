@@ -60,7 +60,9 @@ type Head = PartialObjectMeta<ResourceSlice>;
 pub(super) struct Session<'p> {
     publisher: &'p mut Publisher,
     api: Api,
-    uid: String,
+    /// That of the Node; none while it is to be read. The garbage collector deletes the slices of a Node that is
+    /// deleted, and one that is registered again has another.
+    uid: Option<String>,
     server: Server,
     features: Features,
     /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
@@ -105,7 +107,7 @@ impl<'p> Session<'p> {
         Session {
             api: publisher.api.clone(),
             publisher,
-            uid: String::new(),
+            uid: None,
             server: Server::default(),
             features: Features::NONE,
             waiting: BTreeMap::new(),
@@ -124,12 +126,6 @@ impl<'p> Session<'p> {
     /// Until nobody looks at the host any more.
     pub(super) async fn run(mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
-        let uid = self.api.node_uid(&node).await?;
-        self.uid = uid.with_context(|| {
-            format!(
-                "publishing devices: the API server has no Node {node}; set --node-name to the metadata.name of this node"
-            )
-        })?;
         self.probe().await?;
         let server = &mut self.server;
         let each = |slice: ResourceSlice| server.note(name_of(&slice), Listed::of(&slice));
@@ -143,10 +139,25 @@ impl<'p> Session<'p> {
         }
     }
 
+    async fn uid(&mut self) -> Result<String, ApiError> {
+        if let Some(uid) = &self.uid {
+            return Ok(uid.clone());
+        }
+        let node = &self.publisher.node;
+        let uid = self.api.node_uid(node).await?.with_context(|| {
+            format!(
+                "publishing devices: the API server has no Node {node}; set --node-name to the metadata.name of this node"
+            )
+        })?;
+        self.uid = Some(uid.clone());
+        Ok(uid)
+    }
+
     /// Which features the server has. Asked before anything is written: no device may be offered in two ways,
     /// not for a moment.
     async fn probe(&mut self) -> Result<(), ApiError> {
-        let asked = probe(&self.publisher.node, &self.uid);
+        let uid = self.uid().await?;
+        let asked = probe(&self.publisher.node, &uid);
         let kept = self.api.apply_slice(&asked, Run::Dry).await?;
         let (lost, _) = lost(&asked.spec, &kept.spec);
         let features = Features::ALL.without(lost);
@@ -215,6 +226,7 @@ impl<'p> Session<'p> {
     /// Somebody else has changed or deleted a slice of ours: kubelet, at its start, or another instance of this
     /// driver. Two that undo each other's work have to tire.
     fn somebody_else(&mut self) {
+        self.uid = None;
         let is_quiet = self
             .others_since
             .is_none_or(|since| since.elapsed() > QUIET);
@@ -265,7 +277,7 @@ impl<'p> Session<'p> {
         let classes = snapshot.config.kubernetes.classes.as_slice().iter();
         let classes = classes.filter(|class| offered.classes.contains(class));
         let node = self.publisher.node.clone();
-        let uid = self.uid.clone();
+        let uid = self.uid().await?;
         let wanted = Wanted {
             node: &node,
             uid: &uid,

@@ -111,6 +111,8 @@ struct Kept {
     pods: BTreeMap<String, Value>,
     /// What each Node counts.
     allocatable: BTreeMap<String, String>,
+    /// How often the Nodes were registered; none while they are deleted.
+    registered: Option<u32>,
     version: u64,
     history: Vec<(u64, &'static str, Value)>,
     class_history: Vec<(u64, &'static str, Value)>,
@@ -177,6 +179,7 @@ impl ApiServer {
             classes: BTreeMap::new(),
             pods: BTreeMap::new(),
             allocatable: BTreeMap::new(),
+            registered: Some(1),
             version: 100,
             history: Vec::new(),
             class_history: Vec::new(),
@@ -366,6 +369,14 @@ impl ApiServer {
     pub(crate) fn put_allocatable(&self, resource: &str, amount: &str) {
         let amount = amount.to_owned();
         self.kept().allocatable.insert(resource.to_owned(), amount);
+    }
+
+    /// Deletes the Nodes, and the garbage collector the slices of one, or registers them for the nth time.
+    pub(crate) fn set_registered(&self, times: Option<u32>, node: &str) {
+        self.kept().registered = times;
+        if times.is_none() {
+            self.delete_slices_of(node);
+        }
     }
 
     pub(crate) fn put_pod(&self, name: &str, pod: Value) {
@@ -700,14 +711,16 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
     }
     match (call.verb, call.resource) {
         ("get", "nodes") if call.accept == HEADS => {
-            let uid = format!("uid-of-{}", call.name);
-            match call.name.starts_with("gone") {
-                true => respond(404, &absent("nodes", &call.name)),
-                false => respond(
-                    200,
-                    &head(&json!({"metadata": {"name": call.name, "uid": uid}})),
-                ),
-            }
+            let times = kept.registered.filter(|_| !call.name.starts_with("gone"));
+            let Some(times) = times else {
+                return respond(404, &absent("nodes", &call.name));
+            };
+            let uid = match times {
+                1 => format!("uid-of-{}", call.name),
+                _ => format!("uid-{times}-of-{}", call.name),
+            };
+            let object = json!({"metadata": {"name": call.name, "uid": uid}});
+            respond(200, &head(&object))
         }
         ("get", "nodes") => {
             let status = json!({"allocatable": kept.allocatable});
