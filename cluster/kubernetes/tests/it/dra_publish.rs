@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::support::PATIENCE;
-use crate::support::api_server::{ApiServer, Asked, Gates};
+use crate::support::api_server::{ApiServer, Asked, Gates, Release};
 use crate::support::driver::{Driver, api};
 use crate::support::offers::{offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::ResourceSlice;
@@ -227,6 +227,33 @@ async fn a_server_without_the_features_gets_devices_that_need_none() {
             .any(|device| device.name == "0000-81-00-0")
     };
     assert!(!server.was_ever(is_whole_function));
+}
+
+#[tokio::test]
+async fn a_server_that_wants_counters_in_the_slice_of_their_devices_gets_none() {
+    let server = ApiServer::of(Release::V1_34).await;
+    server.set_gates(Gates::ON);
+    let mut offers = vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
+    offers.extend([nic(), unhealthy(offer(Class::Nic, "ens2"))]);
+    let _driver = Driver::start(&server, "n1", offers);
+    server
+        .until(|slices| has(slices, &["0000-81-00-1", "ens1", "ens2"]))
+        .await;
+    // What else it has is used.
+    assert!(is_tainted(&server.slices(), "ens2"));
+    assert_eq!(server.counts()["patch resourceslices (dry run)"], 2);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_any_slice_is_not_taken_for_one_without_counters() {
+    let server = ApiServer::start(Gates::ON).await;
+    server.fail("patch", 422, None);
+    server.fail("patch", 422, Some(3600));
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until_asked(|_| server.has_failed()).await;
+    tokio::task::yield_now().await;
+    assert!(server.slices().is_empty());
+    assert!(!server.counts().contains_key("list resourceslices"));
 }
 
 #[tokio::test]

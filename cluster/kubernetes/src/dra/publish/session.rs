@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use http::StatusCode;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
 use onload_agent::{Backoff, Said};
@@ -157,9 +158,20 @@ impl<'p> Session<'p> {
     /// not for a moment.
     async fn probe(&mut self) -> Result<(), ApiError> {
         let uid = self.uid().await?;
-        let asked = probe(&self.publisher.node, &uid);
-        let kept = self.api.apply_slice(&asked, Run::Dry).await?;
-        let (lost, _) = lost(&asked.spec, &kept.spec);
+        let mut asked = probe(&self.publisher.node, &uid);
+        let mut answer = self.api.apply_slice(&asked, Run::Dry).await;
+        // Kubernetes 1.34 refuses a counter set that is in another slice than its devices.
+        let is_invalid =
+            |error: &ApiError| error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY);
+        let has_no_counters = answer.as_ref().is_err_and(is_invalid);
+        if has_no_counters {
+            for device in asked.spec.devices.iter_mut().flatten() {
+                device.consumes_counters = None;
+            }
+            answer = self.api.apply_slice(&asked, Run::Dry).await;
+        }
+        let (mut lost, _) = lost(&asked.spec, &answer?.spec);
+        lost.counters |= has_no_counters;
         let features = Features::ALL.without(lost);
         tracing::info!(%features, missing = %lost, "features of the API server for ResourceSlices");
         self.features = features;

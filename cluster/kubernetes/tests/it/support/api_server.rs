@@ -902,6 +902,12 @@ fn patch(kept: &mut Kept, call: &Call, body: &[u8]) -> Response {
         }
     }
     drop_fields(&mut slice["spec"], kept.gates);
+    if kept.release == Release::V1_34 && !has_own_counters(&slice["spec"]) {
+        return refuse(
+            422,
+            "must reference a counterSet defined in the ResourceSlice sharedCounters",
+        );
+    }
     add_times(&mut slice["spec"], old.as_ref());
     if let Some(webhook) = kept.webhook {
         webhook(&mut slice);
@@ -944,6 +950,18 @@ fn drop_fields(spec: &mut Value, gates: Gates) {
             }
         }
     }
+}
+
+/// Whether all counters that devices use are of the same slice. From 1.35 on they may be of another one of the pool.
+fn has_own_counters(spec: &Value) -> bool {
+    let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
+    let sets = list(spec, "sharedCounters");
+    let has = |used: &Value| sets.iter().any(|set| set["name"] == used["counterSet"]);
+    let devices = list(spec, "devices");
+    let mut used = devices
+        .iter()
+        .flat_map(|device| list(device, "consumesCounters"));
+    used.all(|used| has(&used))
 }
 
 /// The server says since when a device has a taint.
