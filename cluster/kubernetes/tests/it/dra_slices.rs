@@ -217,6 +217,61 @@ fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
     assert_eq!(slot, Some(9));
 }
 
+/// A NIC of four slots that these containers have.
+fn of_four(holders: &[fn(Offer) -> Offer]) -> [Offer; 1] {
+    let mut nic = offer(Class::Nic, "ens1");
+    nic.slots = Some(4);
+    [holders.iter().fold(nic, |nic, hold| hold(nic))]
+}
+
+fn by_a_claim(offer: Offer) -> Offer {
+    held_by_pod(offer, Some("u-1"))
+}
+
+fn by_annotation(offer: Offer) -> Offer {
+    held_by_pod(offer, None)
+}
+
+#[test]
+fn slots_that_containers_without_a_claim_have_are_not_offered() {
+    let offered = |holders: &[fn(Offer) -> Offer]| {
+        let devices = devices(&of_four(holders), Class::Nic, Features::ALL);
+        let capacity = &devices[0].capacity.as_ref().unwrap()["slots"];
+        let range = capacity.request_policy.as_ref().unwrap();
+        let most = range.valid_range.as_ref().unwrap().max.as_ref();
+        assert_eq!(most, Some(&capacity.value));
+        (capacity.value.0.parse().unwrap(), taints(&devices[0]).len())
+    };
+    assert_eq!(offered(&[]), (4, 0));
+    assert_eq!(offered(&[held, by_annotation, held]), (1, 0));
+    // The scheduler counts those of claims.
+    assert_eq!(offered(&[by_a_claim, by_a_claim, by_a_claim]), (4, 0));
+    assert_eq!(offered(&[by_a_claim, held, by_a_claim]), (3, 0));
+    // Who has the last one is told by the taint.
+    assert_eq!(offered(&[held, held, held, held]), (4, 1));
+    assert_eq!(offered(&[held, held, held, held, held]), (4, 1));
+}
+
+#[test]
+fn the_last_slots_are_those_that_containers_without_a_claim_have() {
+    let numbered = |taints| Features {
+        taints,
+        ..Features::NONE
+    };
+    let held_ones = |holders: &[fn(Offer) -> Offer]| -> Vec<bool> {
+        let devices = devices(&of_four(holders), Class::Nic, numbered(true));
+        let is_held = devices.iter().map(|device| taints(device) == [HELD]);
+        is_held.collect()
+    };
+    assert_eq!(held_ones(&[by_a_claim]), [false; 4]);
+    let last = [false, false, true, true];
+    assert_eq!(held_ones(&[held, by_a_claim, by_annotation]), last);
+    assert_eq!(held_ones(&[held, held, held, held]), [true; 4]);
+    let offers = of_four(&[held, by_annotation]);
+    let left = devices(&offers, Class::Nic, numbered(false));
+    assert_eq!(names(&left), ["ens1-slot-0", "ens1-slot-1"]);
+}
+
 #[test]
 fn slots_that_would_be_too_many_devices_are_fewer_and_said() {
     let mut shared = offer(Class::Rdma, "mlx5_0");

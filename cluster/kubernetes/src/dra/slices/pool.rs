@@ -113,22 +113,25 @@ impl<'a> Pool<'a> {
         if trouble.is_some() && !features.taints {
             return;
         }
-        let entry = |form| Entry {
+        let entry = |form, trouble| Entry {
             offer,
             form,
             trouble,
             takes,
         };
         if offer.sharing == Sharing::Exclusive {
-            self.devices.push(entry(Form::One));
+            self.devices.push(entry(Form::One, trouble));
             return;
         }
         let slots = offer
             .most()
             .unwrap_or(self.wanted.settings.slots.get())
             .max(1);
+        // Where none is left, the whole device has a taint.
+        let left = offer.left_beside(is_of_a_claim);
+        let left = left.map_or(slots, |(left, _)| if left == 0 { slots } else { left });
         if features.sharing {
-            self.devices.push(entry(Form::Shared(slots)));
+            self.devices.push(entry(Form::Shared(left), trouble));
             return;
         }
         if slots > most_slots {
@@ -137,7 +140,12 @@ impl<'a> Pool<'a> {
                 offer.class, offer.name
             ));
         }
-        let slots = (0..slots.min(most_slots)).map(|slot| entry(Form::Slot(slot)));
+        // The last slots are those that others have: the scheduler takes the first one that is free.
+        let offered = if features.taints { slots } else { left };
+        let slots = (0..offered.min(most_slots)).map(|slot| {
+            let trouble = trouble.or((slot >= left).then_some(HELD));
+            entry(Form::Slot(slot), trouble)
+        });
         self.devices.extend(slots);
     }
 
