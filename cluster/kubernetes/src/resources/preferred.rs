@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use anyhow::{Result, bail};
 use onload_sys::text::{Quoted, counted};
 
-use super::resource::Resource;
+use super::resource::{Resource, slot};
 use crate::wire::device_plugin::ContainerPreferredAllocationRequest;
 
 #[derive(Debug)]
@@ -102,7 +102,12 @@ fn free<'a>(
             free.ids.push_back(id);
         }
     }
-    by_device.into_values().collect()
+    let mut free: Vec<Free<'a>> = by_device.into_values().collect();
+    // The first slots come first, and `-10` is not before `-2`.
+    for free in &mut free {
+        free.ids.make_contiguous().sort_by_key(|id| slot(id));
+    }
+    free
 }
 
 /// Where to take that many from, the best place first. Later ones complete what an earlier one lacks.
@@ -319,6 +324,23 @@ mod tests {
         let available: Vec<String> = ["ens1-1", "ens2-0", "ens2-3"].map(str::to_owned).to_vec();
         let asked = asked(&available, &[], 1);
         assert_eq!(preferred(&nics, &asked).unwrap(), ["ens2-0"]);
+    }
+
+    #[test]
+    fn the_first_slots_of_a_device_are_given_first_however_many_there_are() {
+        let nics = resource("nic", vec![shared("ens1", 12), shared("ens2", 12)]);
+        let mut available = ids(&nics);
+        let mut given = Vec::new();
+        for _ in 0..24 {
+            let one = preferred(&nics, &asked(&available, &[], 1)).unwrap();
+            available.retain(|id| !one.contains(id));
+            given.extend(one);
+        }
+        for device in ["ens1", "ens2"] {
+            let of_device = given.iter().filter(|id| id.starts_with(device));
+            let in_order = (0..12).map(|slot| format!("{device}-{slot}"));
+            assert!(of_device.cloned().eq(in_order), "{given:?}");
+        }
     }
 
     #[test]

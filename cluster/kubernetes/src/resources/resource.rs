@@ -75,9 +75,14 @@ impl Resource {
         }
         let (left, reason) = device.left.as_ref()?;
         let slot: u32 = match device.slots {
-            Some(_) => id.rsplit_once('-')?.1.parse().ok()?,
+            Some(_) => slot(id)?,
             None => 0,
         };
         (slot >= *left).then_some(reason)
     }
+}
+
+/// Which slot of a shared device an id is.
+pub(super) fn slot(id: &str) -> Option<u32> {
+    id.rsplit_once('-')?.1.parse().ok()
 }
