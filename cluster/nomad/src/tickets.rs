@@ -89,9 +89,9 @@ impl OwnTasks {
         own
     }
 
-    /// Adds those of an earlier look that a lease still names: an agent that was started again reserves anew for tasks
-    /// that run, which takes their tickets. Once a task was started with the later ticket, whoever holds the device by
-    /// the earlier one is no task of Nomad's.
+    /// Adds those of an earlier look that a lease still names: a reservation for the next task takes the ticket of the
+    /// one before, which may still run. Once a task was started with the later ticket, whoever holds the device by the
+    /// earlier one is no task of Nomad's.
     pub fn and_earlier<'l>(
         mut self,
         earlier: &OwnTasks,

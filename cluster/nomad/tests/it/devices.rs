@@ -745,7 +745,7 @@ async fn a_reservation_waits_no_longer_than_is_set() {
     let agent = Agent::configured(&host, &settings).await;
     held_by_own_task(&host, &agent).await;
     let begin = std::time::Instant::now();
-    // The agent reserves anew for tasks that run when it is started again: that is no error.
+    // The runtime refuses the task where the one before still has the device: that is no error here.
     agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     assert!(begin.elapsed().as_millis() >= 600);
     let host = AgentHost::captured(X2);
