@@ -8,8 +8,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use http::Uri;
 use onload_sys::text::Quoted;
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 /// Where a pod has the token and the certificate of its service account.
@@ -92,7 +93,10 @@ pub(super) fn server(text: &str) -> Result<String> {
 }
 
 /// How a connection is made: whom we trust, and the certificate that we show.
-pub(super) fn tls(authorities: &[u8], own: Option<(&[u8], &[u8])>) -> Result<ClientConfig> {
+pub(super) fn tls(
+    authorities: &[u8],
+    own: Option<Arc<dyn ResolvesClientCert>>,
+) -> Result<ClientConfig> {
     let taking = |what| move || format!("taking {what} for the API server");
     let authority = taking("the certificate authority");
     let mut roots = RootCertStore::empty();
@@ -106,14 +110,10 @@ pub(super) fn tls(authorities: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Cli
         .with_safe_default_protocol_versions()
         .with_context(taking("versions of TLS"))?
         .with_root_certificates(roots);
-    let Some((certificate, key)) = own else {
-        return Ok(builder.with_no_client_auth());
-    };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-    let chain = chain.with_context(taking("the client's certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(key).with_context(taking("the client's key"))?;
-    let config = builder.with_client_auth_cert(chain, key);
-    config.with_context(taking("the client's certificate and key"))
+    Ok(match own {
+        Some(own) => builder.with_client_cert_resolver(own),
+        None => builder.with_no_client_auth(),
+    })
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
@@ -182,7 +182,5 @@ mod tests {
         let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let error = tls(broken, None).unwrap_err().to_string();
         assert!(error.contains("the certificate authority"), "{error}");
-        let error = tls(b"", Some((b"", b"no key"))).unwrap_err().to_string();
-        assert!(error.contains("the client's key"), "{error}");
     }
 }

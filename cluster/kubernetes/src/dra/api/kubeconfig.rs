@@ -1,12 +1,15 @@
 //! A kubeconfig file: the access of a daemon that is no pod.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::ByteString;
+use rustls::client::ResolvesClientCert;
 use serde::Deserialize;
 
 use super::access::{Access, Token, read, server, tls};
+use super::certificate::{Content, OwnCertificate};
 
 /// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
 #[derive(Default, Deserialize)]
@@ -74,20 +77,27 @@ impl Access {
         refuse(cluster, user).with_context(unusable)?;
         let base = path.parent().unwrap_or(Path::new(""));
         let content = |data: &Option<ByteString>, file: &Option<PathBuf>| match (data, file) {
-            (Some(data), _) => Ok(Some(data.0.clone())),
-            (None, Some(file)) => read(&base.join(file)).map(Some),
-            (None, None) => Ok(None),
+            (Some(data), _) => Some(Content::Data(data.0.clone())),
+            (None, Some(file)) => Some(Content::File(base.join(file))),
+            (None, None) => None,
         };
         let authorities = content(
             &cluster.certificate_authority_data,
             &cluster.certificate_authority,
-        )?;
-        if authorities.is_none() && cluster.server.starts_with("https:") {
-            bail!("kubeconfig {shown}: the cluster has no certificate-authority; name the file");
-        }
-        let certificate = content(&user.client_certificate_data, &user.client_certificate)?;
-        let key = content(&user.client_key_data, &user.client_key)?;
-        let own = certificate.as_deref().zip(key.as_deref());
+        );
+        let authorities = match authorities {
+            Some(authorities) => authorities.read()?,
+            None if cluster.server.starts_with("https:") => {
+                bail!("kubeconfig {shown}: the cluster has no certificate-authority; name the file")
+            }
+            None => Vec::new(),
+        };
+        let certificate = content(&user.client_certificate_data, &user.client_certificate);
+        let key = content(&user.client_key_data, &user.client_key);
+        let own: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
+            Some((certificate, key)) => Some(Arc::new(OwnCertificate::open(certificate, key)?)),
+            None => None,
+        };
         let token = match (&user.token_file, &user.token) {
             (Some(file), _) => Token::File(base.join(file)),
             (None, Some(token)) => Token::Text(token.clone()),
@@ -95,7 +105,7 @@ impl Access {
         };
         Ok(Access {
             server: server(&cluster.server)?,
-            tls: tls(&authorities.unwrap_or_default(), own)?,
+            tls: tls(&authorities, own)?,
             token,
         })
     }

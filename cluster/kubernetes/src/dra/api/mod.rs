@@ -1,6 +1,7 @@
 //! The API server, as far as this driver asks it for anything: by kube's client, on connections of our own.
 
 mod access;
+mod certificate;
 mod error;
 mod kubeconfig;
 mod report;
