@@ -49,6 +49,34 @@ fn engines_start_when_the_specifications_are_written() {
     }
 }
 
+/// cloud-init's network stage waits for the network and is itself waited for by sysinit.target, so what comes before the
+/// network and has systemd's default dependencies closes a circle, which systemd breaks by leaving one of them out.
+#[test]
+fn what_comes_before_the_network_does_not_wait_for_sysinit() {
+    let words = |unit: &str, key: &str| settings(unit, key).join(" ");
+    let has = |unit: &str, key: &str, word: &str| words(unit, key).split(' ').any(|w| w == word);
+    assert!(has(HOST_UNIT, "Before", "network-pre.target"));
+    assert_eq!(settings(HOST_UNIT, "DefaultDependencies"), ["no"]);
+    // What the default dependencies would have brought: its end, and that its files, modules and sysctl's values are there.
+    assert!(has(HOST_UNIT, "Before", "shutdown.target"));
+    assert!(has(HOST_UNIT, "Conflicts", "shutdown.target"));
+    for unit in [
+        "local-fs.target",
+        "systemd-tmpfiles-setup.service",
+        "systemd-sysctl.service",
+        "systemd-modules-load.service",
+    ] {
+        assert!(has(HOST_UNIT, "After", unit), "{unit}");
+    }
+    let others = UNITS
+        .into_iter()
+        .chain([METRICS_TIMER, METRICS_UNIT, NRI_UNIT, RESTORE_UNIT]);
+    for unit in others {
+        assert!(!words(unit, "Before").contains(".target"), "{unit}");
+        assert_eq!(settings(unit, "DefaultDependencies"), [""; 0], "{unit}");
+    }
+}
+
 #[test]
 fn an_event_during_a_run_is_followed_by_one_more_run() {
     let stale = "/run/onload-cdi/stale";
