@@ -93,8 +93,7 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
-    /// What a program was started with. One that shows a title of its own (setproctitle, as redis-server does) writes it
-    /// over its variables; those of the container's first program are in its configuration too.
+    /// What a program was started with. Those of the container's first program are in its configuration too.
     fn variables(
         &self,
         process: &Process,
@@ -102,10 +101,9 @@ impl<'l> ByKernelReader<'l> {
         budget: &mut Budget,
     ) -> Vec<u8> {
         let own = budget.wait(|_| variables(&self.looked, process.pid));
-        let own = own.flatten().filter(|all| all.contains(&b'='));
         let given = config.filter(|_| process.is_init);
         let given = || given.map(|config| config.process.env.join("\0").into_bytes());
-        own.or_else(given).unwrap_or_default()
+        own.flatten().or_else(given).unwrap_or_default()
     }
 
     fn cause(

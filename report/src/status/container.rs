@@ -226,9 +226,11 @@ pub(super) fn program(looked: &Looked<'_>, pid: u32) -> Program {
     }
 }
 
-/// None where they are not known.
+/// What a program was started with; none where that is not known. One that shows a title of its own (setproctitle, as
+/// redis-server does) writes zeros or the title over its variables, and one that was started without any has no bytes.
 pub(super) fn variables(looked: &Looked<'_>, pid: u32) -> Option<Vec<u8>> {
-    looked.guarded(pid, "environ", ENVIRONMENT)
+    let all = looked.guarded(pid, "environ", ENVIRONMENT)?;
+    (all.is_empty() || all.contains(&b'=')).then_some(all)
 }
 
 pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {

@@ -254,11 +254,11 @@ fn without_library(facts: &Facts) -> Verdict {
     let is_wanted =
         facts.start.has_preload_file || facts.start.was_given.unwrap_or(facts.start.is_told);
     if !is_wanted {
-        return match facts.start.environment {
-            Environment::Unknown => Verdict::bad(
+        return match (facts.start.was_given, facts.start.environment) {
+            (None, Environment::Unknown) => Verdict::bad(
                 State::Unknown,
                 "whether it was given the preload is unknown",
-                "run as root: sudo onload-ctk status",
+                "run as root: sudo onload-ctk status; if that says the same, look for LD_PRELOAD in what its engine was told",
             ),
             _ => Verdict::good(
                 State::Plain,

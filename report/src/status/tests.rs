@@ -101,6 +101,27 @@ fn a_library_that_the_loader_could_not_load_is_lost() {
     made.assert_is(State::PreloadLost, wanted, "");
 }
 
+/// As redis-server leaves it, and nginx and PostgreSQL.
+#[test]
+fn a_title_over_the_environment_does_not_say_that_the_preload_was_taken_out() {
+    for written in ["\0\0\0\0", "er process nginx -g daemon off;\0\0"] {
+        let made = lost(GLIBC, written);
+        let unknown = "whether it was given the preload is unknown";
+        made.assert_is(State::Unknown, unknown, "what its engine was told");
+        made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
+        let wanted = "the loader could not load libonload.so";
+        made.assert_is(State::PreloadLost, wanted, "glibc may be too old");
+        made.file("/proc/77/exe", program(MUSL, 200));
+        made.assert_is(State::PreloadLost, "musl", "");
+        made_with(&made, r#""PATH=/bin""#);
+        made.assert_is(State::Plain, "no preload", "");
+    }
+    // Whoever starts it without any environment leaves no bytes.
+    let made = lost(GLIBC, "");
+    made_with(&made, r#""LD_PRELOAD=libonload.so""#);
+    made.assert_is(State::PreloadLost, "all of that was cleared", "");
+}
+
 #[test]
 fn nodes_without_a_preload_are_as_asked_for() {
     for environment in [
