@@ -233,6 +233,24 @@ fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
 }
 
 #[test]
+fn an_interface_whose_driver_tells_no_state_counts_as_up() {
+    let tree = rdma();
+    let operstate = "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1/operstate";
+    for (state, is_up) in [
+        ("up", "1.0"),
+        ("unknown", "1.0"),
+        ("down", "0.0"),
+        ("lowerlayerdown", "0.0"),
+        ("dormant", "0.0"),
+        ("testing", "0.0"),
+    ] {
+        tree.attribute(operstate, state);
+        let line = format!("onload_ctk_interface_up{{interface=\"ens1\"}} {is_up}");
+        assert_has(&metrics(&tree), &line);
+    }
+}
+
+#[test]
 fn stacks_are_counted_where_the_driver_is() {
     let tree = x3();
     assert!(!metrics(&tree).contains("onload_stacks"));

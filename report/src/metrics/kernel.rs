@@ -50,7 +50,9 @@ pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
     for name in names.into_iter().take(MOST_INTERFACES) {
         let directory = Path::new(CLASS).join(name);
         if let Ok(Some(state)) = host.attribute(&directory.join("operstate")) {
-            let is_up = if state == "up" { 1.0 } else { 0.0 };
+            // Many drivers never leave unknown, which is usable (`Documentation/networking/operstates.rst`).
+            let is_up = matches!(state.as_str(), "up" | "unknown");
+            let is_up = if is_up { 1.0 } else { 0.0 };
             up.push((vec![("interface", name.to_owned())], is_up));
         }
         for counter in STATISTICS {
