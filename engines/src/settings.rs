@@ -46,12 +46,18 @@ pub struct SpecDirs {
     pub section: Option<String>,
 }
 
+/// What k3s makes containerd's file from, whenever it starts: of containerd 2's format, and of the one before.
+pub const K3S_TEMPLATES: [&str; 2] = [
+    "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+];
+
 impl Settings {
-    /// What k3s makes containerd's file from, whenever it starts.
     pub fn k3s_template(&self) -> &'static str {
+        let [of_containerd_2, of_containerd_1] = K3S_TEMPLATES;
         match self.format {
-            Some(CONTAINERD_2..) => "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
-            _ => "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+            Some(CONTAINERD_2..) => of_containerd_2,
+            _ => of_containerd_1,
         }
     }
 

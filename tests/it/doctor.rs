@@ -392,6 +392,10 @@ fn k3s(config: &str) -> Tree {
 }
 
 const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+const K3S_TEMPLATES: [&str; 2] = [
+    "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+];
 
 fn kubelet(version: &str, config: &str) -> Tree {
     let tree = Tree::new();
@@ -1151,6 +1155,11 @@ fn each_daemon_is_known_by_its_own_process_service_and_files() {
     let containerd = containerd("2.0.5", CONTAINERD_2);
     let crio = crio("[crio.runtime]\n");
     let kubelet = kubelet("1.31.0-1.1", "featureGates: {}\n");
+    let of_template = |at: usize| {
+        let tree = k3s(CONTAINERD_2);
+        tree.file(K3S_TEMPLATES[at], "{{ template \"base\" . }}\n");
+        tree
+    };
     for (tree, process, service, file) in [
         (
             containerd,
@@ -1160,8 +1169,8 @@ fn each_daemon_is_known_by_its_own_process_service_and_files() {
         ),
         (crio, "crio", "crio", "/etc/crio/crio.conf.d/50-dirs.conf"),
         (nomad(), "nomad", "nomad", "/etc/nomad.d/docker.hcl"),
-        (k3s(CONTAINERD_2), "k3s-server", "k3s", K3S),
-        (k3s(CONTAINERD_2), "k3s-agent", "k3s-agent", K3S),
+        (of_template(0), "k3s-server", "k3s", K3S_TEMPLATES[0]),
+        (of_template(1), "k3s-agent", "k3s-agent", K3S_TEMPLATES[1]),
         (
             kubelet,
             "kubelet",
@@ -1178,6 +1187,28 @@ fn each_daemon_is_known_by_its_own_process_service_and_files() {
             &format!("{file} changed after it was started"),
             &format!("systemctl restart {service}"),
         );
+    }
+}
+
+#[test]
+fn what_k3s_writes_when_it_starts_asks_for_no_restart() {
+    let drop_in = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/9.toml";
+    let tree = k3s(
+        "imports = ['/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/*.toml']\nversion = 3\n",
+    );
+    tree.file(drop_in, "version = 3\n");
+    let tree = running(tree, "k3s-server", "k3s", drop_in);
+    // Some seconds after its process began, at boot and at each start.
+    changed_at(&tree, K3S, 1_001_005);
+    let check = "engine-restarted";
+    let finding = format!("{drop_in} changed after it was started");
+    let changed = |tree: &Tree| changed_at(tree, drop_in, 1_001_500);
+    let restart = "systemctl restart k3s";
+    assert_turns(check, &tree, changed, "warn", &finding, restart);
+    let looked = found(&tree, check)[0]["looked_at"].take();
+    let looked = looked.as_array().unwrap();
+    for file in [K3S, drop_in, K3S_TEMPLATES[0], K3S_TEMPLATES[1]] {
+        assert!(looked.contains(&file.into()), "{file}: {looked:?}");
     }
 }
 

@@ -9,10 +9,13 @@ mod nri;
 mod restarts;
 mod spec_dirs;
 
+use std::path::{Path, PathBuf};
+
 use onload_core::config::CONFIG_PATH;
 use onload_engines::kind::Kind;
 use onload_engines::ours::RUNTIME_PATH;
-use onload_engines::settings::{CONTAINERD_2, Settings};
+use onload_engines::reader::K3S;
+use onload_engines::settings::{CONTAINERD_2, K3S_TEMPLATES, Settings};
 use onload_engines::version::{self, Version};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
@@ -258,7 +261,8 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             return Ok(None);
         };
         let mut newer = None;
-        for file in &settings.files {
+        let read = read_at_start(engine.kind, settings);
+        for file in &read {
             let changed = examined.host.modified(file)?;
             if changed.is_some_and(|changed| changed > started) {
                 newer = Some(file);
@@ -268,7 +272,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
             _ => None,
         };
-        Ok(Some(match (newer, reload) {
+        let finding = match (newer, reload) {
             (Some(file), None) => Finding::warn(
                 format!("{} changed after it was started", file.display()),
                 Remedy::run(format!("systemctl restart {service}")),
@@ -279,6 +283,20 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             ),
             (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
             (None, _) => Finding::pass("was started since its files changed"),
-        }))
+        };
+        let others = read.iter().filter(|file| !settings.files.contains(file));
+        Ok(Some(others.fold(finding, Finding::at)))
     })
+}
+
+/// The file of k3s's containerd is newer than k3s itself, which writes it when it starts, of its templates.
+fn read_at_start(kind: Kind, settings: &Settings) -> Vec<PathBuf> {
+    let files = settings.files.iter().cloned();
+    match kind {
+        Kind::K3s => files
+            .filter(|file| file != Path::new(K3S))
+            .chain(K3S_TEMPLATES.map(PathBuf::from))
+            .collect(),
+        _ => files.collect(),
+    }
 }
