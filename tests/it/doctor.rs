@@ -26,6 +26,7 @@ fn found(tree: &Tree, check: &str) -> Vec<Value> {
 fn remedies(finding: &Value) -> Vec<String> {
     let remedies = finding["remedy"].as_array().unwrap().iter();
     let one = |remedy: &Value| match (remedy.get("run"), remedy.get("install")) {
+        _ if remedy.get("kernel_line").is_some() => remedy.to_string(),
         (Some(run), _) => text(run),
         (_, Some(install)) => format!("{} from {}", text(install), text(&remedy["from"])),
         _ => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
@@ -103,6 +104,7 @@ fn rdma_with_libraries() -> Tree {
 /// A physical function of Intel's with a virtual one, in groups.
 fn sriov(driver: &str) -> Tree {
     let tree = Tree::new();
+    tree.file("/etc/default/grub", "");
     tree.vfio().hook();
     let parent = tree.pci(Pci::network("0000:81:00.0", "8086:154c", "igb"));
     let child = tree.pci(Pci::network("0000:81:02.0", "8086:154c", driver));
@@ -174,6 +176,7 @@ fn set_link(tree: &Tree, width: &str) {
 
 fn isolated() -> Tree {
     let tree = x3();
+    tree.file("/etc/default/grub", "");
     tree.attribute("/sys/devices/system/cpu/isolated", "2-3");
     tree.attribute("/sys/devices/system/node/node0/cpulist", "0-3");
     tree
@@ -203,6 +206,7 @@ fn paired() -> Tree {
         nic 0000:14:00.0 mlx5_0 400
 ",
     );
+    tree.file("/etc/default/grub", "");
     tree.directory("/sys/module/nvidia")
         .directory("/sys/module/nvidia_peermem");
     for port in ["0000:10:01.0", "0000:12:00.0", "0000:12:01.0"] {
@@ -231,6 +235,7 @@ pci0000:00 0
   nic 0000:03:00.0 mlx5_0 400 V3=aa
 ",
     );
+    tree.file("/etc/default/grub", "");
     for (port, control) in [
         ("0008:00:00.0", 0x1c),
         ("0008:02:00.0", 0x19),
@@ -1039,10 +1044,10 @@ checks! {
         => "fail", "CDI is off", "--runtime containerd";
     a_k3s_of_containerd_1_needs_to_be_told: "engine-cdi", k3s(CONTAINERD_1),
         |tree| { tree.file(K3S, "version = 2\n"); }
-        => "fail", "CDI is off", "--file /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
+        => "fail", "CDI is off", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl: enable_cdi = true";
     a_k3s_of_containerd_2_can_be_told_otherwise: "engine-cdi", k3s(CONTAINERD_2),
         |tree| { tree.file(K3S, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"); }
-        => "fail", "CDI is off", "config-v3.toml.tmpl";
+        => "fail", "CDI is off", "config-v3.toml.tmpl: enable_cdi = true";
     a_kubelet_whose_gate_is_closed_fails: "engine-cdi", kubelet("1.31.0-1.1", "kind: KubeletConfiguration\n"),
         |tree| { tree.file("/var/lib/kubelet/config.yaml", "featureGates:\n  DevicePluginCDIDevices: false\n"); }
         => "fail", "CDI is off", "/var/lib/kubelet/config.yaml: DevicePluginCDIDevices: true";
@@ -1580,6 +1585,77 @@ fn what_k3s_writes_anew_at_each_start_is_changed_in_its_template() {
     let remedy = &found[0]["remedy"][0];
     let template = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl";
     assert_eq!(remedy["file"], template);
+}
+
+/// `runtime configure` does not turn CDI on in a template, and restarts nothing that reads a file of another name.
+#[test]
+fn k3s_is_told_where_cdi_is_turned_on_and_restarted_by_its_own_service() {
+    for (config, process, service, at, section) in [
+        ("version = 2\n", "k3s-agent", "k3s-agent", 1, "grpc.v1.cri"),
+        (
+            "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n",
+            "k3s-server",
+            "k3s",
+            0,
+            "cri.v1.runtime",
+        ),
+    ] {
+        let tree = running(k3s(config), process, service, K3S);
+        let found = found(&tree, "engine-cdi");
+        let remedy = found[0]["remedy"].as_array().unwrap();
+        assert_eq!(remedy[0]["file"], K3S_TEMPLATES[at], "{found:#?}");
+        let section = format!("[plugins.\"io.containerd.{section}\"]");
+        assert_eq!(remedy[0]["section"], section, "{found:#?}");
+        let restart = format!("systemctl restart {service}");
+        assert_eq!(remedies(&found[0])[1..], [restart], "{found:#?}");
+    }
+}
+
+#[test]
+fn alpine_is_rebooted_without_systemd() {
+    let tree = sriov("vfio-pci");
+    without_groups(&tree, "x86_64");
+    let last = |tree: &Tree| remedies(&found(tree, "iommu")[0]).pop();
+    assert_eq!(last(&tree).as_deref(), Some("systemctl reboot"));
+    tree.file("/etc/os-release", "ID=alpine\n");
+    assert_eq!(last(&tree).as_deref(), Some("reboot"));
+}
+
+#[test]
+fn a_boot_loader_that_is_not_grub_is_given_the_words() {
+    let tree = sriov("vfio-pci");
+    without_groups(&tree, "x86_64");
+    tree.remove("/etc/default/grub");
+    let steps = [
+        r#"{"kernel_line":"intel_iommu=on iommu=pt"}"#,
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&found(&tree, "iommu")[0]), steps);
+    let shown = tree.run(&["doctor"]).answered_no().stdout;
+    let line = "add to the kernel's line in the boot loader: intel_iommu=on iommu=pt\n";
+    assert!(shown.contains(line), "{shown}");
+
+    let tree = isolated();
+    tree.remove("/etc/default/grub");
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
+    tree.file("/proc/cmdline", "quiet isolcpus=2-3\n");
+    let steps = [
+        r#"{"kernel_line":"isolcpus=1,4","replaces":"isolcpus=2-3"}"#,
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);
+    let shown = tree.run(&["doctor"]).stdout;
+    let line = "in the kernel's line in the boot loader: isolcpus=2-3 by isolcpus=1,4\n";
+    assert!(shown.contains(line), "{shown}");
+
+    // No shell reads the quotes.
+    let tree = paired();
+    acs(&tree, "0000:12:01.0", 0x1d, &[]);
+    tree.remove("/etc/default/grub");
+    let found = found(&tree, "gpu-acs");
+    let last = found[0]["remedy"].as_array().unwrap().last().unwrap();
+    let words = "pci=disable_acs_redir=\"0000:12:00.0;0000:12:01.0\"";
+    assert_eq!(last["kernel_line"], words, "{found:#?}");
 }
 
 #[test]

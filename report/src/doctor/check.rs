@@ -54,7 +54,7 @@ impl Verdict {
     }
 }
 
-/// What to do: a command, a file with the line to write, or what to install. There is no other kind of advice.
+/// What to do: a command, a file with the line to write, words for the kernel, or what to install. There is no other kind of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Remedy {
@@ -68,6 +68,13 @@ pub enum Remedy {
         #[serde(skip_serializing_if = "Option::is_none")]
         section: Option<String>,
         line: String,
+    },
+    /// Words of the kernel's command line, where the boot loader's file is not known.
+    KernelLine {
+        kernel_line: String,
+        /// The word that they take the place of.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        replaces: Option<String>,
     },
     /// What no archive of the distribution is known to have.
     Install {
@@ -127,6 +134,20 @@ impl fmt::Display for Remedy {
                 }
                 write!(f, ": {line}")
             }
+            Remedy::KernelLine {
+                kernel_line,
+                replaces: None,
+            } => write!(
+                f,
+                "add to the kernel's line in the boot loader: {kernel_line}"
+            ),
+            Remedy::KernelLine {
+                kernel_line,
+                replaces: Some(old),
+            } => write!(
+                f,
+                "replace in the kernel's line in the boot loader: {old} by {kernel_line}"
+            ),
             Remedy::Install { install, from } => write!(f, "install {install} from {from}"),
         }
     }

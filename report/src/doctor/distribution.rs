@@ -90,6 +90,14 @@ impl Distribution {
         format!("{command} {package}")
     }
 
+    /// Alpine has OpenRC.
+    pub(super) fn reboot(self) -> &'static str {
+        match self {
+            Distribution::Alpine => "reboot",
+            _ => "systemctl reboot",
+        }
+    }
+
     /// The command that makes GRUB's configuration of /etc/default/grub.
     pub(super) fn update_grub(self) -> &'static str {
         match self {

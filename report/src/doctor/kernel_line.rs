@@ -1,4 +1,5 @@
-//! How a word comes onto the kernel's command line: by grubby, as Red Hat's systems have it, or by GRUB's settings.
+//! How a word comes onto the kernel's command line: by grubby, as Red Hat's systems have it, by GRUB's settings, or by hand
+//! where another boot loader starts it.
 
 use onload_host::host::HostError;
 
@@ -14,9 +15,15 @@ pub(super) const SHOWN: &str = "/proc/cmdline";
 pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
     Ok(if examined.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
-    } else {
+    } else if examined.is_file(GRUB)? {
         let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
         Remedy::write(GRUB, line)
+    } else {
+        Remedy::KernelLine {
+            // Their quotes are masked for a shell, as which GRUB's file is read too.
+            kernel_line: words.replace('\\', ""),
+            replaces: None,
+        }
     })
 }
 
@@ -33,11 +40,18 @@ pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String
 
 /// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
 pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
-    Ok(Remedy::run(if examined.is_file(GRUBBY)? {
-        format!("grubby --update-kernel=ALL --remove-args={old} --args={new}")
+    Ok(if examined.is_file(GRUBBY)? {
+        Remedy::run(format!(
+            "grubby --update-kernel=ALL --remove-args={old} --args={new}"
+        ))
+    } else if examined.is_file(GRUB)? {
+        Remedy::run(format!("sed -i 's|{old}|{new}|' {GRUB}"))
     } else {
-        format!("sed -i 's|{old}|{new}|' {GRUB}")
-    }))
+        Remedy::KernelLine {
+            kernel_line: new.to_owned(),
+            replaces: Some(old.to_owned()),
+        }
+    })
 }
 
 /// A finding with steps that work at once, and those that keep it so after the next boot.
@@ -51,7 +65,7 @@ pub(super) fn then_write(
 }
 
 fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    Ok(if examined.is_file(GRUBBY)? {
+    Ok(if examined.is_file(GRUBBY)? || !examined.is_file(GRUB)? {
         finding
     } else {
         let update = Distribution::of(examined.host)?.update_grub();
@@ -62,5 +76,6 @@ fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, Hos
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
 pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
     let finding = then_update(examined, finding)?;
-    Ok(finding.then(Remedy::run("systemctl reboot")))
+    let reboot = Distribution::of(examined.host)?.reboot();
+    Ok(finding.then(Remedy::run(reboot)))
 }

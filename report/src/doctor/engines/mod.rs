@@ -86,7 +86,7 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     Ok(findings.collect())
 }
 
-pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let mut kinds = engines.iter().map(|engine| engine.kind);
     let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
     each(engines, |engine, settings| {
@@ -95,16 +95,16 @@ pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
             .version
             .and_then(|version| engine.kind.too_old(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
-        Ok(is_on.map(|is_on| match is_on {
+        let Some(is_on) = is_on else {
+            return Ok(None);
+        };
+        Ok(Some(match is_on {
             Some(true) => Finding::pass("CDI is on"),
             // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
             Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
-            Some(false) => Finding::fail(
-                "CDI is off: containers that ask for onload.dev/… do not start",
-                switch_on(engine, settings),
-            ),
+            Some(false) => is_off(examined, engine, settings)?,
             None => Finding::unknown(
                 "whether CDI is on by default depends on its version, which is unknown",
                 Remedy::run(format!("{} --version", engine.program.display())),
@@ -129,21 +129,39 @@ fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
     Some(settings.cdi.or(default).or(by_format.map(|_| true)))
 }
 
-fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
-    let configure = |more: &str| {
-        Remedy::run(format!(
-            "onload-ctk runtime configure --runtime {more} --restart"
-        ))
-    };
-    match engine.kind {
-        Kind::K3s => configure(&format!("containerd --file {}", settings.k3s_template())),
-        Kind::Kubelet => Remedy::write_under(
-            "/var/lib/kubelet/config.yaml",
-            "featureGates:",
-            "DevicePluginCDIDevices: true",
-        ),
-        kind => configure(kind.name()),
-    }
+fn is_off(
+    examined: &Examined<'_>,
+    engine: &Engine,
+    settings: &Settings,
+) -> Result<Finding, HostError> {
+    let text = "CDI is off: containers that ask for onload.dev/… do not start";
+    Ok(match engine.kind {
+        Kind::K3s => {
+            let text = format!(
+                "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
+            );
+            let section = match settings.format {
+                Some(CONTAINERD_2..) => "[plugins.\"io.containerd.cri.v1.runtime\"]",
+                _ => "[plugins.\"io.containerd.grpc.v1.cri\"]",
+            };
+            let switch_on =
+                Remedy::write_under(settings.k3s_template(), section, "enable_cdi = true");
+            let service = daemon::started(examined, engine.kind)?;
+            let service = service.map_or("k3s", |(_, service)| service);
+            let restart = Remedy::run(format!("systemctl restart {service}"));
+            Finding::fail(text, switch_on).then(restart)
+        }
+        Kind::Kubelet => {
+            let file = "/var/lib/kubelet/config.yaml";
+            let line = "DevicePluginCDIDevices: true";
+            Finding::fail(text, Remedy::write_under(file, "featureGates:", line))
+        }
+        kind => {
+            let name = kind.name();
+            let configure = format!("onload-ctk runtime configure --runtime {name} --restart");
+            Finding::fail(text, Remedy::run(configure))
+        }
+    })
 }
 
 pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
