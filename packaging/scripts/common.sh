@@ -44,6 +44,7 @@ onload_ctk_forget() {
     onload_ctk_reread "$entries" "$defaults"
     onload_ctk_forget_locks
     rmdir /run/onload-ctk 2>/dev/null || true
+    onload_ctk_forget_metrics
     # A host with nothing in it offers nothing: every specification of ours goes, others stay.
     [ -d /var/run/cdi ] || return 0
     empty=$(mktemp -d) || return 0
@@ -125,6 +126,16 @@ onload_ctk_forget_locks() {
         esac
     done
     rmdir /run/onload-ctk/@locks 2>/dev/null || true
+}
+
+# node_exporter would serve for ever what was written last: in the usual place, and in the one that the service was given.
+onload_ctk_forget_metrics() {
+    named=$(sed -n "s/^ONLOAD_CTK_METRICS_OUTPUT=[\"']\{0,1\}\(.*[^\"' ]\)[\"']\{0,1\} *\$/\1/p" /etc/default/onload-ctk 2>/dev/null | tail -n 1)
+    for file in /var/lib/prometheus/node-exporter/onload-ctk.prom "$named"; do
+        case $file in
+        /*.prom) [ -L "$file" ] || [ ! -f "$file" ] || rm -f "$file" || true ;;
+        esac
+    done
 }
 
 # Takes back what one file of an engine was told.

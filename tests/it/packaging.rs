@@ -874,6 +874,51 @@ fn removal_takes_back_what_files_elsewhere_were_told() {
     }
 }
 
+/// node_exporter goes on serving what lies there.
+#[test]
+fn removal_takes_the_metrics_away_that_the_service_wrote() {
+    let usual = "var/lib/prometheus/node-exporter/onload-ctk.prom";
+    let variable = "ONLOAD_CTK_METRICS_OUTPUT";
+    let with = |name: &str, line: &dyn Fn(&str) -> String| {
+        let scripts = Scripts::new();
+        scripts.program("stand-ins/onload-ctk", "");
+        let path = scripts.path(name);
+        scripts.write(name, "onload_ctk_build_info 1\n");
+        scripts.write("etc/default/onload-ctk", &line(path.to_str().unwrap()));
+        scripts
+    };
+    let is_left = |scripts: &Scripts, name: &str| {
+        let said = scripts.done(FORGET, &[]);
+        assert_eq!(said, "");
+        scripts.path(name).exists()
+    };
+    assert!(!is_left(&with(usual, &|_| String::new()), usual));
+    assert!(!is_left(&with(usual, &|_| "# nothing\n".to_owned()), usual));
+
+    let named = "srv/text file/a.prom";
+    for quote in ["", "\"", "'"] {
+        let line =
+            |path: &str| format!("A=1\n{variable}=/x.prom\n{variable}={quote}{path}{quote} \n");
+        let scripts = with(named, &line);
+        scripts.write(usual, "onload_ctk_build_info 1\n");
+        assert!(!is_left(&scripts, named), "{quote}");
+        assert!(!scripts.path(usual).exists());
+    }
+    let commented = |path: &str| format!("#{variable}={path}\n");
+    assert!(is_left(&with(named, &commented), named));
+    let earlier = |path: &str| format!("{variable}={path}\n{variable}=/srv/none.prom\n");
+    assert!(is_left(&with(named, &earlier), named));
+    // Whatever else it names is no file of metrics.
+    let plainly = |path: &str| format!("{variable}={path}\n");
+    assert!(is_left(&with("srv/a.conf", &plainly), "srv/a.conf"));
+    let scripts = with("srv/other", &|path| format!("{variable}={path}.prom\n"));
+    std::os::unix::fs::symlink("other", scripts.path("srv/other.prom")).unwrap();
+    assert!(is_left(&scripts, "srv/other.prom"));
+    // The file is no script.
+    let run = |path: &str| format!("rm -f {path}\n{variable}=$(rm -f {path})\n");
+    assert!(is_left(&with("srv/b", &run), "srv/b"));
+}
+
 /// A host with systemd, where these services run and docker reads its file again or does not.
 fn with_services(active: &str, reload: u8) -> Scripts {
     let scripts = Scripts::new();
