@@ -115,6 +115,7 @@ fn nics(inventory: &Inventory) -> Vec<Nic> {
         address.map(|address| rdma.entry(address).or_insert(device.name.clone()));
     }
     let interfaces = inventory.interfaces.iter();
+    let interfaces = interfaces.filter(|found| !found.is_representor());
     let interfaces = interfaces.filter_map(|found| Some((found.pci?, found.name.clone())));
     let interfaces: BTreeMap<_, _> = interfaces.collect();
     let is_nic = |function: &&PciFunction| {
