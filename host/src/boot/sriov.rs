@@ -24,11 +24,15 @@ const AUTOPROBE: &str = "sriov_drivers_autoprobe";
 const COUNT: &str = "sriov_numvfs";
 /// `driver_override` of a function that any driver may take.
 const NO_OVERRIDE: &str = "(null)";
+/// `IFF_UP` of include/uapi/linux/if.h.
+const UP: u32 = 1;
 
 #[derive(Debug)]
 pub(super) struct Pf {
     pub(super) address: PciAddress,
     interface: Option<String>,
+    /// Of its interface.
+    flags: Option<u32>,
     total: Option<u16>,
     count: u16,
     /// Whether the kernel's drivers take new virtual functions; none before Linux 4.12.
@@ -73,6 +77,11 @@ pub(super) fn read(
         Ok(text.and_then(|text| text.parse::<u16>().ok()))
     };
     let interfaces = host.list(&directory.join("net"))?.names;
+    let flags = match &interface {
+        Some(name) => host.attribute(&flags_of(name))?,
+        None => None,
+    };
+    let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
     let mut vfs = BTreeMap::new();
     for name in host.list(&directory)?.names {
         let Some(index) = name.strip_prefix("virtfn") else {
@@ -100,6 +109,7 @@ pub(super) fn read(
         has_vfio_pci: host.entry(Path::new(VFIO_PCI_DRIVER))?.is_some(),
         address,
         interface,
+        flags,
         vfs,
         settings,
     })
@@ -116,6 +126,10 @@ fn read_vf(host: &Host, users: &Users<'_>, address: PciAddress) -> Result<Vf, Ho
         address,
         driver,
     })
+}
+
+fn flags_of(interface: &str) -> PathBuf {
+    Path::new(CLASS).join(interface).join("flags")
 }
 
 fn directory(address: PciAddress) -> PathBuf {
@@ -325,11 +339,36 @@ impl Decision<'_> {
         }
         match self.wanted.driver {
             VfDriver::VfioPci => self.load_vfio_pci(plan),
-            VfDriver::Kernel => self.autoprobe(true, plan),
+            VfDriver::Kernel => {
+                self.bring_up(plan);
+                self.autoprobe(true, plan);
+            }
         }
         for (index, vf) in free {
             plan.steps.push(self.bind(*index, vf));
         }
+    }
+
+    /// Drivers such as igbvf and ixgbevf ask the physical function for the address when they are bound, and take a random
+    /// one where its interface is down, as it is at boot.
+    fn bring_up(&self, plan: &mut Plan) {
+        let (Some(interface), Some(flags)) = (&self.pf.interface, self.pf.flags) else {
+            return;
+        };
+        if self.wanted.mac.is_none() || flags & UP != 0 {
+            return;
+        }
+        let (path, text) = (flags_of(interface), format!("{:#x}", flags | UP));
+        plan.steps.push(Step {
+            actions: vec![Action::write(&path, &text)],
+            effect: Effect::Is { path, text },
+            ..Step::new(
+                &self.subject,
+                format!("interface {interface}"),
+                "down",
+                "up",
+            )
+        });
     }
 
     fn refuse_used(&self, index: u32, vf: &Vf, what: &str, plan: &mut Plan) {

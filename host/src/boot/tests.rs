@@ -488,6 +488,33 @@ fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_addres
 }
 
 #[test]
+fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_address() {
+    let flags = format!("{PF}/net/ens2/flags");
+    let with_mac = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
+    for (config, flags_then) in [
+        (with_mac.clone(), "0x1003"),
+        (kernels(1), "0x1002"),
+        (with_mac.replace("kernel", "vfio-pci"), "0x1002"),
+    ] {
+        let machine = Machine::new();
+        machine.tree.file(&flags, "0x1002\n");
+        assert_eq!(machine.apply(&config).failed, [""; 0]);
+        assert_eq!(machine.read(&flags), flags_then, "{config}");
+        if flags_then == "0x1003" {
+            let told = machine.told.take();
+            let at = |word: &str| told.iter().position(|told| told.starts_with(word));
+            assert!(at("flags 0x1003") < at("drivers_probe"), "{told:?}");
+            assert_eq!(machine.plan(&config), Plan::default());
+        }
+    }
+    // One that is up already is left alone.
+    let machine = Machine::new();
+    machine.tree.file(&flags, "0x1103\n");
+    assert_eq!(machine.apply(&with_mac).failed, [""; 0]);
+    assert_eq!(machine.read(&flags), "0x1103");
+}
+
+#[test]
 fn a_function_keeps_its_driver_where_that_needs_no_new_address() {
     // Another setting, which the driver does not keep.
     let machine = with_interface();
