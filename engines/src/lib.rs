@@ -23,7 +23,7 @@ pub mod policy;
 pub mod reader;
 pub mod settings;
 pub mod setup;
-mod template;
+pub mod template;
 mod toml;
 pub mod version;
 

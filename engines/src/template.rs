@@ -23,7 +23,7 @@ pub(crate) fn is_template(file: &Path) -> bool {
 
 /// The name of containerd's plugin: k3s takes `config-v3.toml.tmpl` for format 3, else
 /// `config.toml.tmpl` for format 2.
-fn plugin(file: &Path) -> &'static str {
+pub fn plugin(file: &Path) -> &'static str {
     let name = file.file_name().unwrap_or_default();
     if name == "config-v3.toml.tmpl" {
         CRI_3

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::json::RawObject;
-use onload_core::lease::{Device, Leases};
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
@@ -70,9 +69,8 @@ fn give(
     stage: Stage,
     host: &ThisHost,
 ) -> Result<Outcome> {
-    let fetch = |leases: &Leases, is_wanted: &dyn Fn(&Device) -> bool| {
-        moves::fetch(leases, is_wanted, &StandIns::default());
-    };
+    let none = StandIns::default();
+    let fetch = moves::fetch(&none);
     let mut keeper = keeper;
     keeper.fetch = Some(&fetch);
     let mut outcome = keeper.keep_what(|| filter::give(input, container, host, &keeper))?;

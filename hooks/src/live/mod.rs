@@ -23,7 +23,6 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::hook_arguments::{HookArguments, Take};
-use onload_core::lease::{Device, Leases};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::error::{Context, Result};
@@ -111,9 +110,7 @@ fn give(
         return Ok(Report::of_warnings(warnings, host.log()));
     }
     let mut keeper = Keeper::creating(host, "onload-hook");
-    let fetch = |leases: &Leases, is_wanted: &dyn Fn(&Device) -> bool| {
-        moves::fetch(leases, is_wanted, stand_ins);
-    };
+    let fetch = moves::fetch(stand_ins);
     keeper.fetch = Some(&fetch);
     let decide = || plan::decide(subject, asker, &state.id, host, &keeper);
     let mut plan = keeper.keep_what(decide)?;

@@ -358,11 +358,13 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
 }
 
 /// Brings back members of pools before a container is refused one. The refusal says which of them do not come, and why.
-pub(crate) fn fetch(leases: &Leases, is_wanted: &dyn Fn(&Device) -> bool, stand_ins: &StandIns) {
+pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, &dyn Fn(&Device) -> bool) {
     let StandIns { interfaces, rdma } = stand_ins;
-    let _ = journey::restore(leases, is_wanted, &interfaces.functions, Duration::ZERO);
-    let _ = journey::restore(leases, is_wanted, rdma, DYING_PATIENCE);
-    let _ = journey::restore(leases, is_wanted, interfaces, DYING_PATIENCE);
+    move |leases, is_wanted| {
+        let _ = journey::restore(leases, is_wanted, &interfaces.functions, Duration::ZERO);
+        let _ = journey::restore(leases, is_wanted, rdma, DYING_PATIENCE);
+        let _ = journey::restore(leases, is_wanted, interfaces, DYING_PATIENCE);
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver, Vlan};
+use onload_sys::netlink::link::UP;
 use onload_sys::netlink::vf::VlanTag;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::counted;
@@ -24,8 +25,6 @@ const AUTOPROBE: &str = "sriov_drivers_autoprobe";
 const COUNT: &str = "sriov_numvfs";
 /// `driver_override` of a function that any driver may take.
 const NO_OVERRIDE: &str = "(null)";
-/// `IFF_UP` of include/uapi/linux/if.h.
-const UP: u32 = 1;
 
 #[derive(Debug)]
 pub(super) struct Pf {
@@ -126,6 +125,10 @@ fn read_vf(host: &Host, users: &Users<'_>, address: PciAddress) -> Result<Vf, Ho
         address,
         driver,
     })
+}
+
+fn unbind(vf: &Vf) -> Action {
+    Action::write(directory(vf.address).join("driver/unbind"), &vf.address)
 }
 
 fn flags_of(interface: &str) -> PathBuf {
@@ -428,8 +431,7 @@ impl Decision<'_> {
         let (name, wanted) = words(change);
         let setting = |name: &str| format!("vf {index} ({}) {name}", vf.address);
         let holder = self.reads_once(vf, change);
-        let unbind = directory(vf.address).join("driver/unbind");
-        let unbind = holder.map(|_| Action::write(unbind, &vf.address));
+        let unbind = holder.map(|_| unbind(vf));
         let set = Action::SetVf {
             interface: interface.clone(),
             vf: index,
@@ -518,7 +520,7 @@ impl Decision<'_> {
             actions.push(Action::write(function.join("driver_override"), name));
         }
         if vf.driver.is_some() {
-            actions.push(Action::write(function.join("driver/unbind"), &vf.address));
+            actions.push(unbind(vf));
         }
         if let (None, Some(alias)) = (driver, &vf.modalias) {
             actions.push(Action::LoadIfThere(alias.clone()));

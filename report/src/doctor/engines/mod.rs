@@ -16,6 +16,7 @@ use onload_engines::kind::Kind;
 use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::reader::K3S;
 use onload_engines::settings::{CONTAINERD_2, K3S_TEMPLATES, Settings};
+use onload_engines::template;
 use onload_engines::version::{self, Version};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
@@ -140,12 +141,9 @@ fn is_off(
             let text = format!(
                 "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
             );
-            let section = match settings.format {
-                Some(CONTAINERD_2..) => "[plugins.\"io.containerd.cri.v1.runtime\"]",
-                _ => "[plugins.\"io.containerd.grpc.v1.cri\"]",
-            };
-            let switch_on =
-                Remedy::write_under(settings.k3s_template(), section, "enable_cdi = true");
+            let file = settings.k3s_template();
+            let section = format!("[plugins.\"{}\"]", template::plugin(Path::new(file)));
+            let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
             let service = daemon::started(examined, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
             let restart = Remedy::run(format!("systemctl restart {service}"));
@@ -307,7 +305,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
     })
 }
 
-/// The file of k3s's containerd is newer than k3s itself, which writes it when it starts, of its templates.
+/// k3s writes its containerd's file from its templates at each start, so that file is always newer than k3s.
 fn read_at_start(kind: Kind, settings: &Settings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {

@@ -97,7 +97,6 @@ pub(super) fn tls(
     authorities: &[u8],
     own: Option<Arc<dyn ResolvesClientCert>>,
 ) -> Result<ClientConfig> {
-    let taking = |what| move || format!("taking {what} for the API server");
     let authority = taking("the certificate authority");
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
@@ -114,6 +113,11 @@ pub(super) fn tls(
         Some(own) => builder.with_client_cert_resolver(own),
         None => builder.with_no_client_auth(),
     })
+}
+
+/// What an error is about.
+pub(super) fn taking(what: &str) -> impl Fn() -> String + Copy {
+    move || format!("taking {what} for the API server")
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {

@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::access::read;
+use super::access::{read, taking};
 
 pub(super) enum Content {
     Data(Vec<u8>),
@@ -82,7 +82,6 @@ impl ResolvesClientCert for OwnCertificate {
 
 fn certified(certificate: &Content, key: &Content) -> Result<CertifiedKey> {
     let (certificate, key) = (certificate.read()?, key.read()?);
-    let taking = |what| move || format!("taking {what} for the API server");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
     let chain = chain.with_context(taking("the client's certificate"))?;
     let key = PrivateKeyDer::from_pem_slice(&key).with_context(taking("the client's key"))?;
