@@ -70,6 +70,7 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
         ("get nodes", 3 * NODES),
         ("list deviceclasses", NODES),
         ("list pods", NODES),
+        ("list resourceclaims", NODES),
         ("list resourceslices", NODES),
         ("patch resourceslices", 2 * NODES),
         ("patch resourceslices (dry run)", NODES),

@@ -72,7 +72,7 @@ fn writes(server: &ApiServer) -> usize {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_before_kubelet_knows_the_driver_and_four_things_then() {
+async fn nothing_is_asked_before_kubelet_knows_the_driver_and_five_things_then() {
     let server = ApiServer::start(Gates::ON).await;
     let driver = Driver::unregistered(&server, "n1", vec![nic()]);
     driver.offer(vec![nic(), offer(Class::Vfio, "0000:81:10.0")]);
@@ -89,6 +89,7 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_four_things_then()
     assert_eq!(owner(&slices[NIC]), "uid-of-n1");
     let wanted = [
         ("get nodes", 1),
+        ("list resourceclaims", 1),
         ("list resourceslices", 1),
         ("patch resourceslices", 2),
         ("patch resourceslices (dry run)", 1),
@@ -320,6 +321,57 @@ async fn what_kubelet_deletes_comes_back_while_names_wait_for_a_claim() {
     driver.published_is(&[Class::Nic]).await;
     server.delete_slices_of("n1");
     server.until(|slices| devices(slices).len() == 10).await;
+}
+
+#[tokio::test]
+async fn a_node_that_starts_anew_after_its_cluster_changed_asks_what_claims_hold() {
+    let slots = |slices: &Slices| devices(slices).len() == 10;
+    let whole = |slices: &Slices| has(slices, &["ens1"]);
+    for (gates, held, is_right) in [
+        (Gates::ON, "ens1-slot-3", &slots as &dyn Fn(&Slices) -> bool),
+        (Gates::ON, "ens1", &whole),
+        (Gates::OFF, "ens1-slot-3", &slots),
+        // One that is shared no longer, or is gone.
+        (Gates::OFF, "ens2", &slots),
+    ] {
+        let server = ApiServer::start(gates).await;
+        // Neither of another node nor of another driver.
+        let other = if gates.consumable {
+            "ens1-slot-3"
+        } else {
+            "ens1"
+        };
+        server.put_claim("default", "of-another", claim("n2/nic", other));
+        let mut of_driver = claim("n1/nic", other);
+        of_driver["status"]["allocation"]["devices"]["results"][0]["driver"] = "gpu.x.io".into();
+        server.put_claim("default", "of-driver", of_driver);
+        server.put_claim("default", "c", claim("n1/nic", held));
+        let driver = Driver::start(&server, "n1", vec![nic()]);
+        driver.published_is(&[Class::Nic]).await;
+        assert!(
+            is_right(&server.slices()),
+            "{held}: {:?}",
+            devices(&server.slices())
+        );
+        // Nothing more is asked when kubelet starts under the daemon.
+        server.forget_asked();
+        server.delete_slices_of("n1");
+        server.until(is_right).await;
+        assert!(!server.counts().contains_key("list resourceclaims"));
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_starts_anew_withholds_what_claims_share_if_nobody_counts_any_more() {
+    let server = ApiServer::start(Gates::OFF).await;
+    server.put_claim("default", "c", claim("n1/nic", "ens1"));
+    let offers = vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
+    let driver = Driver::start(&server, "n1", offers.clone());
+    driver.published_is(&[Class::Vfio]).await;
+    driver.stop().await;
+    server.delete_claim("default", "c");
+    let driver = Driver::start(&server, "n1", offers);
+    driver.published_is(&[Class::Nic, Class::Vfio]).await;
 }
 
 #[tokio::test]
@@ -639,10 +691,14 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
     assert!(api.claim("default", "other").await.unwrap().is_none());
     assert!(api.claim("../nodes", "n1").await.unwrap().is_none());
     for number in 0..450 {
-        server.put_claim("many", &format!("c{number}"), claim("n1/rdma", "mlx5-0"));
+        server.put_claim(
+            "many",
+            &format!("c{number}"),
+            claim("n1/rdma", &format!("mlx5-{number}")),
+        );
     }
-    let held = api.claims_of_pool("n1/rdma").await.unwrap();
-    assert_eq!(held, 450);
+    let held = api.claimed_of_pool("n1/rdma").await.unwrap();
+    assert_eq!(held.len(), 450);
     server.take_right("get", "resourceclaims");
     let error = api.claim("default", "c").await.unwrap_err().to_string();
     assert!(

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
+};
 use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, WatchParams};
 use kube_client::core::PartialObjectMeta;
 use kube_client::{Client, Resource};
@@ -100,16 +102,17 @@ impl Api {
         unless_absent(asked, name)
     }
 
-    /// How many claims of all namespaces have a device of ours in a pool. The server lists all that there are, so this is
-    /// for rare occasions.
-    pub async fn claims_of_pool(&self, pool: &str) -> Result<usize, ApiError> {
-        let mut number = 0;
-        let count = |claim: ResourceClaim| {
-            number += usize::from(pools_of(&claim).any(|of| of == pool));
+    /// The names of the devices of ours in a pool that claims of any namespace have. The server lists all claims that
+    /// there are, so this is for rare occasions.
+    pub async fn claimed_of_pool(&self, pool: &str) -> Result<BTreeSet<String>, ApiError> {
+        let mut names = BTreeSet::new();
+        let note = |claim: ResourceClaim| {
+            let of_pool = devices_of(&claim).filter(|device| device.pool == pool);
+            names.extend(of_pool.map(|device| device.device.clone()));
         };
         let params = ListParams::default().limit(CLAIMS);
-        self.list(params, "listing ResourceClaims", count).await?;
-        Ok(number)
+        self.list(params, "listing ResourceClaims", note).await?;
+        Ok(names)
     }
 
     /// The pods of a node, one after the other.
@@ -276,13 +279,16 @@ fn segment(name: &str) -> String {
 
 /// The pools of the devices of this driver that are allocated to a claim.
 pub fn pools_of(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+    devices_of(claim).map(|device| device.pool.as_str())
+}
+
+fn devices_of(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let status = claim.status.as_ref();
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
     let results = devices.into_iter().flat_map(|devices| &devices.results);
     let results = results.flatten();
-    let ours = results.filter(|result| result.driver == DRIVER);
-    ours.map(|result| result.pool.as_str())
+    results.filter(|result| result.driver == DRIVER)
 }
 
 /// Not all watches of a cluster end at once.

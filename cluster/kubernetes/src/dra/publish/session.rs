@@ -10,6 +10,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
 use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
+use onload_host::offers::{Offer, Sharing};
 use onload_sys::text::Chain;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
@@ -21,7 +22,7 @@ use crate::dra::classes::Told;
 use crate::dra::slices::{Features, Listed, Pool, Wanted, fingerprint, lost, probe};
 use crate::dra::{Offered, Registered};
 use crate::host_state::Snapshot;
-use crate::names::NodeName;
+use crate::names::{NodeName, slot_of};
 use crate::observe::metrics::Metrics;
 use crate::serve::sleep_until;
 
@@ -68,6 +69,8 @@ pub(super) struct Session<'p> {
     features: Features,
     /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
     waiting: BTreeMap<Class, Waiting>,
+    /// Classes without slices, of which it was asked what claims hold.
+    asked: BTreeSet<Class>,
     written: BTreeMap<Class, Instant>,
     /// What is looked at next without being told.
     due: Option<Instant>,
@@ -112,6 +115,7 @@ impl<'p> Session<'p> {
             server: Server::default(),
             features: Features::NONE,
             waiting: BTreeMap::new(),
+            asked: BTreeSet::new(),
             written: BTreeMap::new(),
             due: None,
             others: Backoff::default(),
@@ -302,7 +306,7 @@ impl<'p> Session<'p> {
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
         for class in classes.copied() {
-            let Some(features) = self.features_of(class, &node.pool(class)).await? else {
+            let Some(features) = self.features_of(class, wanted).await? else {
                 left_out.insert(format!(
                     "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
                 ));
@@ -358,8 +362,9 @@ impl<'p> Session<'p> {
     async fn features_of(
         &mut self,
         class: Class,
-        pool: &str,
+        wanted: Wanted<'_>,
     ) -> Result<Option<Features>, ApiError> {
+        let pool = &wanted.node.pool(class);
         let features = self.features;
         let wants_numbered = !features.sharing;
         let now = Instant::now();
@@ -367,19 +372,22 @@ impl<'p> Session<'p> {
         let is_numbered = match (waiting, self.server.is_numbered(pool)) {
             (Some(waiting), _) => waiting.is_numbered,
             (None, Some(is_numbered)) => is_numbered,
-            (None, None) => wants_numbered,
+            (None, None) => {
+                let held = self.is_held_numbered(class, wanted).await?;
+                held.unwrap_or(wants_numbered)
+            }
         };
         if is_numbered == wants_numbered {
             self.waiting.remove(&class);
             return Ok(Some(features));
         }
         if waiting.is_none_or(|waiting| waiting.until <= now) {
-            let claims = self.api.claims_of_pool(pool).await?;
-            if claims == 0 {
+            let claimed = self.api.claimed_of_pool(pool).await?.len();
+            if claimed == 0 {
                 self.waiting.remove(&class);
                 return Ok(Some(features));
             }
-            tracing::info!(%class, claims, "devices keep their names until no claim holds one");
+            tracing::info!(%class, claimed, "devices keep their names until no claim holds one");
             let until = now + HELD;
             self.waiting.insert(class, Waiting { is_numbered, until });
         }
@@ -392,6 +400,31 @@ impl<'p> Session<'p> {
             ..features
         };
         Ok(is_numbered.then_some(numbered))
+    }
+
+    /// Whether claims hold slots of a class as devices; none if they hold nothing of devices that are shared. Kubelet
+    /// deletes the slices of a node that starts, and its claims stay. What is held later has the names of our slices.
+    async fn is_held_numbered(
+        &mut self,
+        class: Class,
+        wanted: Wanted<'_>,
+    ) -> Result<Option<bool>, ApiError> {
+        let is_shared = |offer: &Offer| offer.class == class && offer.sharing != Sharing::Exclusive;
+        if self.asked.contains(&class) || !wanted.offers.iter().any(is_shared) {
+            return Ok(None);
+        }
+        let Wanted { names, offers, .. } = wanted;
+        let (node, pool) = (wanted.node, wanted.node.pool(class));
+        let claimed = self.api.claimed_of_pool(&pool).await?;
+        self.asked.insert(class);
+        let is_slot = |device: &String| match slot_of(device) {
+            Some(_) => Some(true),
+            None => names
+                .offer(offers, node, &pool, device)
+                .filter(|offer| is_shared(offer))
+                .map(|_| false),
+        };
+        Ok(claimed.iter().filter_map(is_slot).max())
     }
 
     /// Writes all slices of a pool.
