@@ -280,6 +280,71 @@ async fn features_that_the_server_loses_are_done_without() {
         .await;
 }
 
+#[tokio::test]
+async fn features_that_the_server_gains_are_used_when_the_watch_begins_anew() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let offers = vec![nic(), unhealthy(offer(Class::Nic, "ens2"))];
+    let _driver = Driver::start(&server, "n1", offers);
+    server.until(|slices| devices(slices).len() == 10).await;
+    server.set_gates(Gates::ON);
+    server.forget_asked();
+    server.end_watches();
+    server.until(|slices| has(slices, &["ens1", "ens2"])).await;
+    assert!(is_tainted(&server.slices(), "ens2"));
+    let counts = server.counts();
+    assert_eq!(counts["patch resourceslices (dry run)"], 1, "{counts:?}");
+    assert!(!counts.contains_key("list resourceslices"), "{counts:?}");
+}
+
+#[tokio::test]
+async fn slots_stay_devices_if_the_server_gains_features_while_a_claim_holds_one() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| devices(slices).len() == 10).await;
+    server.put_claim("default", "c", claim("n1/nic", "ens1-slot-3"));
+    server.set_gates(Gates::ON);
+    server.forget_asked();
+    // Kubelet starts in the meantime.
+    server.end_watches();
+    server.delete_slices_of("n1");
+    let is_asked = |asked: &[Asked]| asked.iter().any(|asked| asked.resource == "resourceclaims");
+    server.until_asked(is_asked).await;
+    // Taints are used without waiting for the claim.
+    driver.offer(vec![unhealthy(nic())]);
+    server
+        .until(|slices| is_tainted(slices, "ens1-slot-3"))
+        .await;
+    assert!(!server.was_ever(|slice| {
+        slice
+            .spec
+            .devices
+            .iter()
+            .flatten()
+            .any(|device| device.name == "ens1")
+    }));
+}
+
+#[tokio::test]
+async fn a_watch_that_begins_anew_at_a_server_without_more_features_changes_nothing() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let _driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| devices(slices).len() == 10).await;
+    for refusal in [None, Some(403)] {
+        server.forget_asked();
+        if let Some(refusal) = refusal {
+            server.fail("patch", refusal, None);
+        }
+        server.end_watches();
+        let is_asked = |asked: &[Asked]| asked.iter().any(|asked| asked.is_dry);
+        server.until_asked(is_asked).await;
+        tokio::task::yield_now().await;
+        let asked = ["patch resourceslices (dry run)", "watch resourceslices"];
+        let asked = asked.map(|what| (what.to_owned(), 1));
+        assert_eq!(server.counts(), BTreeMap::from(asked));
+        assert!(server.has_failed());
+    }
+}
+
 /// A claim that a device is allocated to.
 fn claim(pool: &str, device: &str) -> Value {
     let result = json!({"driver": "onload.dev", "pool": pool, "device": device, "request": "r"});

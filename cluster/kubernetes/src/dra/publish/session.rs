@@ -131,7 +131,9 @@ impl<'p> Session<'p> {
     /// Until nobody looks at the host any more.
     pub(super) async fn run(mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
-        self.probe().await?;
+        self.features = self.probe().await?;
+        let (features, missing) = (self.features, Features::ALL.without(self.features));
+        tracing::info!(%features, %missing, "features of the API server for ResourceSlices");
         let server = &mut self.server;
         let each = |slice: ResourceSlice| server.note(name_of(&slice), Listed::of(&slice));
         let version = self.api.slices(&node, each).await?;
@@ -160,7 +162,7 @@ impl<'p> Session<'p> {
 
     /// Which features the server has. Asked before anything is written: no device may be offered in two ways,
     /// not for a moment.
-    async fn probe(&mut self) -> Result<(), ApiError> {
+    async fn probe(&mut self) -> Result<Features, ApiError> {
         let uid = self.uid().await?;
         let mut asked = probe(&self.publisher.node, &uid);
         let mut answer = self.api.apply_slice(&asked, Run::Dry).await;
@@ -176,10 +178,28 @@ impl<'p> Session<'p> {
         }
         let (mut lost, _) = lost(&asked.spec, &answer?.spec);
         lost.counters |= has_no_counters;
-        let features = Features::ALL.without(lost);
-        tracing::info!(%features, missing = %lost, "features of the API server for ResourceSlices");
-        self.features = features;
-        Ok(())
+        Ok(Features::ALL.without(lost))
+    }
+
+    /// A server that was updated may have more features. It is only asked when a watch begins anew, which is each half an
+    /// hour at most where nothing breaks. Those that it has lost show when a slice is written.
+    async fn probe_again(&mut self) {
+        if self.left_alone.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        let gained = match self.probe().await {
+            Ok(features) => features.without(self.features),
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "features are asked for with the next watch");
+                return;
+            }
+        };
+        if gained != Features::NONE {
+            tracing::info!(%gained, "the API server has more features for ResourceSlices now");
+            self.features = self.features.and(gained);
+            self.asked.clear();
+            self.due_in(Duration::ZERO);
+        }
     }
 
     /// Waits until there may be something to do; none if nobody looks at the host any more.
@@ -208,14 +228,16 @@ impl<'p> Session<'p> {
                     if self.server.told(event) {
                         self.somebody_else();
                     }
+                    continue;
                 }
-                Ok(None) => self.watch_again(watch).await?,
+                Ok(None) => {}
                 Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
                     tracing::debug!(error = %Chain(&error), "the watch broke; it begins anew");
-                    self.watch_again(watch).await?;
                 }
             }
+            self.watch_again(watch).await?;
+            self.probe_again().await;
         }
     }
 
