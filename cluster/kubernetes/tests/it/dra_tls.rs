@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 const ANSWER: &str = r#"{"kind":"PartialObjectMetadata","metadata":{"name":"n1","uid":"u-1"}}"#;
@@ -24,10 +24,10 @@ fn tls(file: &str) -> PathBuf {
         .join(file)
 }
 
-fn acceptor() -> TlsAcceptor {
-    let chain = CertificateDer::pem_file_iter(tls("server.crt")).unwrap();
+fn acceptor(server: &str) -> TlsAcceptor {
+    let chain = CertificateDer::pem_file_iter(tls(&format!("{server}.crt"))).unwrap();
     let chain: Vec<CertificateDer<'static>> = chain.map(Result::unwrap).collect();
-    let key = PrivateKeyDer::from_pem_file(tls("server.key")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(tls(&format!("{server}.key"))).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -37,15 +37,20 @@ fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config.unwrap()))
 }
 
-/// A server that gives one answer to everything; its port, and what it was asked.
-async fn serve() -> (u16, mpsc::UnboundedReceiver<String>) {
+/// A server that gives one answer to everything; its port, what it was asked, and whose certificate it shows.
+async fn serve() -> (
+    u16,
+    mpsc::UnboundedReceiver<String>,
+    watch::Sender<&'static str>,
+) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (asked, receiver) = mpsc::unbounded_channel();
+    let (shows, shown) = watch::channel("server");
     tokio::spawn(async move {
-        let acceptor = acceptor();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor(*shown.borrow());
             // Who does not trust it goes away.
             let Ok(mut stream) = acceptor.accept(stream).await else {
                 continue;
@@ -62,7 +67,7 @@ async fn serve() -> (u16, mpsc::UnboundedReceiver<String>) {
             let _ = stream.shutdown().await;
         }
     });
-    (port, receiver)
+    (port, receiver, shows)
 }
 
 /// The access of a pod whose service account has that authority.
@@ -79,7 +84,7 @@ fn of_pod(directory: &Path, authority: &[u8], host: &str, port: u16) -> Api {
 
 #[tokio::test]
 async fn a_pod_asks_by_tls_with_its_token() {
-    let (port, mut asked) = serve().await;
+    let (port, mut asked, _shows) = serve().await;
     let dir = tempfile::tempdir().unwrap();
     let authority = fs::read(tls("ca.crt")).unwrap();
     let api = of_pod(dir.path(), &authority, "127.0.0.1", port);
@@ -97,8 +102,40 @@ async fn a_pod_asks_by_tls_with_its_token() {
 }
 
 #[tokio::test]
+async fn an_authority_that_is_replaced_is_trusted_from_then_on_and_no_other() {
+    let (port, mut asked, shows) = serve().await;
+    let dir = tempfile::tempdir().unwrap();
+    let [before, next] = ["ca.crt", "next-ca.crt"].map(|file| fs::read(tls(file)).unwrap());
+    let api = of_pod(dir.path(), &before, "127.0.0.1", port);
+    let path = dir.path().join("ca.crt");
+    let node = "n1".parse().unwrap();
+    let half = &next[..next.len() / 2];
+    let both = [before.as_slice(), &next].concat();
+    for (authorities, server, is_trusted) in [
+        (before.as_slice(), "next-server", false),
+        (before.as_slice(), "server", true),
+        // What is being written takes nothing away.
+        (&[], "server", true),
+        (half, "server", true),
+        (half, "next-server", false),
+        (&both, "server", true),
+        (&both, "next-server", true),
+        (&next, "server", false),
+        (&next, "next-server", true),
+    ] {
+        fs::write(&path, authorities).unwrap();
+        shows.send_replace(server);
+        let answer = api.node_uid(&node).await;
+        assert_eq!(answer.is_ok(), is_trusted, "{server}: {answer:?}");
+        assert_eq!(asked.try_recv().is_ok(), is_trusted);
+    }
+    fs::remove_file(&path).unwrap();
+    assert!(api.node_uid(&node).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_server_of_another_authority_or_name_is_told_nothing() {
-    let (port, mut asked) = serve().await;
+    let (port, mut asked, _shows) = serve().await;
     let authority = fs::read(tls("ca.crt")).unwrap();
     // The server's own certificate is no authority.
     let other = fs::read(tls("server.crt")).unwrap();

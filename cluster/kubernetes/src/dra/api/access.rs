@@ -20,7 +20,7 @@ pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 pub struct Access {
     /// `https://HOST:PORT`, without a slash at its end.
     pub(super) server: String,
-    pub(super) tls: ClientConfig,
+    pub(super) tls: Tls,
     pub(super) token: Token,
 }
 
@@ -69,10 +69,10 @@ impl Access {
         if host.contains(':') {
             host = format!("[{host}]");
         }
-        let authorities = read(&service_account.join("ca.crt"))?;
+        let authorities = Content::File(service_account.join("ca.crt"));
         Ok(Access {
             server: server(&format!("https://{host}:{port}"))?,
-            tls: tls(&authorities, None)?,
+            tls: Tls::open(authorities, None)?,
             token: Token::File(service_account.join("token")),
         })
     }
@@ -92,11 +92,65 @@ pub(super) fn server(text: &str) -> Result<String> {
     Ok(trimmed.to_owned())
 }
 
+pub(super) enum Content {
+    Data(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Content {
+    pub(super) fn read(&self) -> Result<Vec<u8>> {
+        match self {
+            Content::Data(data) => Ok(data.clone()),
+            Content::File(path) => read(path),
+        }
+    }
+}
+
 /// How a connection is made: whom we trust, and the certificate that we show.
-pub(super) fn tls(
-    authorities: &[u8],
+pub(super) struct Tls {
+    authorities: Content,
     own: Option<Arc<dyn ResolvesClientCert>>,
-) -> Result<ClientConfig> {
+    /// The authorities that are trusted.
+    taken: Vec<u8>,
+    pub(super) config: ClientConfig,
+}
+
+impl Tls {
+    pub(super) fn open(
+        authorities: Content,
+        own: Option<Arc<dyn ResolvesClientCert>>,
+    ) -> Result<Tls> {
+        let taken = authorities.read()?;
+        Ok(Tls {
+            config: config(roots(&taken)?, own.clone())?,
+            authorities,
+            own,
+            taken,
+        })
+    }
+
+    /// Takes the authorities that are there now; whether they are others. Those that were taken before stay where the
+    /// file has none: it may be half written.
+    pub(super) fn renew(&mut self) -> Result<bool> {
+        let Content::File(path) = &self.authorities else {
+            return Ok(false);
+        };
+        let now = read(path)?;
+        if now == self.taken {
+            return Ok(false);
+        }
+        let roots = roots(&now)?;
+        if roots.is_empty() {
+            let path = path.display();
+            bail!("taking the certificate authority for the API server: {path} has no certificate");
+        }
+        self.config = config(roots, self.own.clone())?;
+        self.taken = now;
+        Ok(true)
+    }
+}
+
+fn roots(authorities: &[u8]) -> Result<RootCertStore> {
     let authority = taking("the certificate authority");
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
@@ -104,6 +158,10 @@ pub(super) fn tls(
             .add(certificate.with_context(authority)?)
             .with_context(authority)?;
     }
+    Ok(roots)
+}
+
+fn config(roots: RootCertStore, own: Option<Arc<dyn ResolvesClientCert>>) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -184,7 +242,7 @@ mod tests {
     #[test]
     fn what_is_no_certificate_is_refused() {
         let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let error = tls(broken, None).unwrap_err().to_string();
+        let error = roots(broken).unwrap_err().to_string();
         assert!(error.contains("the certificate authority"), "{error}");
     }
 }

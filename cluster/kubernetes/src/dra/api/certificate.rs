@@ -1,7 +1,6 @@
 //! The certificate that we show the API server.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
@@ -14,21 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::access::{read, taking};
-
-pub(super) enum Content {
-    Data(Vec<u8>),
-    File(PathBuf),
-}
-
-impl Content {
-    pub(super) fn read(&self) -> Result<Vec<u8>> {
-        match self {
-            Content::Data(data) => Ok(data.clone()),
-            Content::File(path) => read(path),
-        }
-    }
-}
+use super::access::{Content, taking};
 
 /// A certificate whose files are read for each connection: who renews them does so before they expire.
 pub(super) struct OwnCertificate {

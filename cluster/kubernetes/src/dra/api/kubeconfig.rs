@@ -8,8 +8,8 @@ use k8s_openapi::ByteString;
 use rustls::client::ResolvesClientCert;
 use serde::Deserialize;
 
-use super::access::{Access, Token, read, server, tls};
-use super::certificate::{Content, OwnCertificate};
+use super::access::{Access, Content, Tls, Token, read, server};
+use super::certificate::OwnCertificate;
 
 /// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
 #[derive(Default, Deserialize)]
@@ -86,11 +86,11 @@ impl Access {
             &cluster.certificate_authority,
         );
         let authorities = match authorities {
-            Some(authorities) => authorities.read()?,
+            Some(authorities) => authorities,
             None if cluster.server.starts_with("https:") => {
                 bail!("kubeconfig {shown}: the cluster has no certificate-authority; name the file")
             }
-            None => Vec::new(),
+            None => Content::Data(Vec::new()),
         };
         let certificate = content(&user.client_certificate_data, &user.client_certificate);
         let key = content(&user.client_key_data, &user.client_key);
@@ -105,7 +105,7 @@ impl Access {
         };
         Ok(Access {
             server: server(&cluster.server)?,
-            tls: tls(&authorities, own)?,
+            tls: Tls::open(authorities, own)?,
             token,
         })
     }

@@ -3,7 +3,7 @@
 //! HTTP/1.1, so that no connection is kept but that of the watch: others are closed when they have been idle for
 //! a while. Without TCP_NODELAY a request takes 45 ms longer, since its head and body are two writes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{
@@ -21,10 +21,13 @@ use kube_client::client::Body;
 use kube_client::core::Status;
 use kube_client::core::response::StatusDetails;
 use kube_client::{Client, Error};
+use onload_agent::Said;
+use onload_sys::text::Chain;
+use rustls::ClientConfig;
 use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
 
-use super::access::{Access, Token};
+use super::access::{Access, Tls, Token};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// When a connection that is not used is closed.
@@ -41,24 +44,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Makes kube's client, which needs an async runtime around it.
 pub(super) fn client(access: Access) -> Client {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT));
-    tcp.set_keepalive(Some(KEEPALIVE));
-    tcp.set_keepalive_interval(Some(KEEPALIVE));
-    tcp.set_keepalive_retries(Some(3));
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(access.tls)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(tcp);
-    let client = legacy::Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .build(https);
+    let connections = connections(access.tls.config.clone());
     let transport = Arc::new(Transport {
-        client,
+        last: Mutex::new((access.tls, connections, Said::default())),
         server: access.server,
         token: access.token,
     });
@@ -69,6 +57,27 @@ pub(super) fn client(access: Access) -> Client {
     Client::new(service_fn(send), "default")
 }
 
+type Connections = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+
+fn connections(tls: ClientConfig) -> Connections {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE));
+    tcp.set_keepalive_retries(Some(3));
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(tcp);
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .build(https)
+}
+
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
 /// An event of a watch that has no end.
@@ -77,12 +86,35 @@ type Answer = UnsyncBoxBody<Bytes, BoxError>;
 pub(super) struct LongEvent;
 
 struct Transport {
-    client: legacy::Client<HttpsConnector<HttpConnector>, Body>,
+    /// How connections are made, those that are made so, and why that could not be read since.
+    last: Mutex<(Tls, Connections, Said)>,
     server: String,
     token: Token,
 }
 
 impl Transport {
+    /// Connections by the authorities that are there now: when their file is replaced, servers show certificates of
+    /// the new ones soon.
+    fn connections(&self) -> Connections {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tls, made, said) = &mut *last;
+        match tls.renew() {
+            Ok(is_new) => {
+                if is_new {
+                    *made = connections(tls.config.clone());
+                }
+                said.clear();
+            }
+            Err(error) => {
+                let error = Chain(error.as_ref()).to_string();
+                if said.is_news(&error) {
+                    tracing::warn!(%error, "the certificate authority that was read before is trusted");
+                }
+            }
+        }
+        made.clone()
+    }
+
     /// The answer, if it is good. A token that the server does not take is read again: it may just have been
     /// replaced.
     async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
@@ -99,7 +131,7 @@ impl Transport {
             // That of a request is bytes, which can be sent again.
             let body = body.try_clone().unwrap_or_else(Body::empty);
             let request = Request::from_parts(head.clone(), body);
-            let answer = self.client.request(request).await?;
+            let answer = self.connections().request(request).await?;
             if answer.status().is_success() {
                 return Ok(answer.map(|body| {
                     if is_watch {
@@ -185,8 +217,6 @@ fn retry_after(headers: &HeaderMap) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use k8s_openapi::api::core::v1::Node;
     use kube_client::api::{ListParams, WatchParams};
 
