@@ -762,8 +762,15 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
             claim("n1/rdma", &format!("mlx5-{number}")),
         );
     }
-    let held = api.claimed_of_pool("n1/rdma").await.unwrap();
-    assert_eq!(held.len(), 450);
+    let held = api.claimed(&"n1".parse().unwrap()).await.unwrap();
+    assert_eq!(held[&Class::Rdma].len(), 450);
+    assert_eq!(held[&Class::Nic].len(), 1);
+    assert!(
+        api.claimed(&"n2".parse().unwrap())
+            .await
+            .unwrap()
+            .is_empty()
+    );
     server.take_right("get", "resourceclaims");
     let error = api.claim("default", "c").await.unwrap_err().to_string();
     assert!(

@@ -8,7 +8,7 @@ mod report;
 mod transport;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, WatchParams
 use kube_client::core::PartialObjectMeta;
 use kube_client::{Client, Resource};
 use onload_agent::random;
+use onload_core::class::Class;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -102,13 +103,20 @@ impl Api {
         unless_absent(asked, name)
     }
 
-    /// The names of the devices of ours in a pool that claims of any namespace have. The server lists all claims that
+    /// The names of the devices of a node that claims of any namespace have, by class. The server lists all claims that
     /// there are, so this is for rare occasions.
-    pub async fn claimed_of_pool(&self, pool: &str) -> Result<BTreeSet<String>, ApiError> {
-        let mut names = BTreeSet::new();
+    pub async fn claimed(
+        &self,
+        node: &NodeName,
+    ) -> Result<BTreeMap<Class, BTreeSet<String>>, ApiError> {
+        let mut names: BTreeMap<Class, BTreeSet<String>> = BTreeMap::new();
         let note = |claim: ResourceClaim| {
-            let of_pool = devices_of(&claim).filter(|device| device.pool == pool);
-            names.extend(of_pool.map(|device| device.device.clone()));
+            for device in devices_of(&claim) {
+                if let Some(class) = node.class_of(&device.pool) {
+                    let names = names.entry(class).or_default();
+                    names.insert(device.device.clone());
+                }
+            }
         };
         let params = ListParams::default().limit(CLAIMS);
         self.list(params, "listing ResourceClaims", note).await?;

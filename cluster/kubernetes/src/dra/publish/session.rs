@@ -69,8 +69,8 @@ pub(super) struct Session<'p> {
     features: Features,
     /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
     waiting: BTreeMap<Class, Waiting>,
-    /// Classes without slices, of which it was asked what claims hold.
-    asked: BTreeSet<Class>,
+    /// What claims held when the first class without slices was met; each class is looked up once.
+    claimed: Option<BTreeMap<Class, BTreeSet<String>>>,
     written: BTreeMap<Class, Instant>,
     /// What is looked at next without being told.
     due: Option<Instant>,
@@ -115,7 +115,7 @@ impl<'p> Session<'p> {
             server: Server::default(),
             features: Features::NONE,
             waiting: BTreeMap::new(),
-            asked: BTreeSet::new(),
+            claimed: None,
             written: BTreeMap::new(),
             due: None,
             others: Backoff::default(),
@@ -197,7 +197,7 @@ impl<'p> Session<'p> {
         if gained != Features::NONE {
             tracing::info!(%gained, "the API server has more features for ResourceSlices now");
             self.features = self.features.and(gained);
-            self.asked.clear();
+            self.claimed = None;
             self.due_in(Duration::ZERO);
         }
     }
@@ -404,7 +404,8 @@ impl<'p> Session<'p> {
             return Ok(Some(features));
         }
         if waiting.is_none_or(|waiting| waiting.until <= now) {
-            let claimed = self.api.claimed_of_pool(pool).await?.len();
+            let claimed = self.api.claimed(wanted.node).await?;
+            let claimed = claimed.get(&class).map_or(0, BTreeSet::len);
             if claimed == 0 {
                 self.waiting.remove(&class);
                 return Ok(Some(features));
@@ -432,21 +433,29 @@ impl<'p> Session<'p> {
         wanted: Wanted<'_>,
     ) -> Result<Option<bool>, ApiError> {
         let is_shared = |offer: &Offer| offer.class == class && offer.sharing != Sharing::Exclusive;
-        if self.asked.contains(&class) || !wanted.offers.iter().any(is_shared) {
+        if !wanted.offers.iter().any(is_shared) {
             return Ok(None);
         }
-        let Wanted { names, offers, .. } = wanted;
-        let (node, pool) = (wanted.node, wanted.node.pool(class));
-        let claimed = self.api.claimed_of_pool(&pool).await?;
-        self.asked.insert(class);
-        let is_slot = |device: &String| match slot_of(device) {
+        let claimed = match &mut self.claimed {
+            Some(claimed) => claimed,
+            None => self.claimed.insert(self.api.claimed(wanted.node).await?),
+        };
+        let Wanted {
+            names,
+            offers,
+            node,
+            ..
+        } = wanted;
+        let pool = node.pool(class);
+        let is_slot = |device: String| match slot_of(&device) {
             Some(_) => Some(true),
             None => names
-                .offer(offers, node, &pool, device)
+                .offer(offers, node, &pool, &device)
                 .filter(|offer| is_shared(offer))
                 .map(|_| false),
         };
-        Ok(claimed.iter().filter_map(is_slot).max())
+        let held = claimed.remove(&class).unwrap_or_default();
+        Ok(held.into_iter().filter_map(is_slot).max())
     }
 
     /// Writes all slices of a pool.
