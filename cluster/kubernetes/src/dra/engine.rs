@@ -25,10 +25,11 @@ use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
 use super::classes::{Told, is_refused, send, tell};
 use super::kubelet::{Findings, KubeletFiles};
+use super::own_resources::is_offered;
 use super::prepare::has_claims;
 use super::{Offered, Registered};
 use crate::host_state::Snapshot;
-use crate::names::{NodeName, is_device};
+use crate::names::NodeName;
 use crate::serve::sleep_until;
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
@@ -374,19 +375,12 @@ fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
         .collect()
 }
 
-/// The configured classes of which the host has a device.
-fn classes(snapshot: &Snapshot) -> Vec<Class> {
-    let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
-    let there: BTreeSet<Class> = offers.map(|offer| offer.class).collect();
+/// The classes of which pods may be given a device of the host.
+fn classes(snapshot: &Snapshot) -> BTreeSet<Class> {
     let settings = &snapshot.config.kubernetes;
-    let pools = settings.resources.values();
-    let named = pools.filter_map(|resource| resource.class);
-    let classes = settings.classes.as_slice().iter().copied();
-    let classes: BTreeSet<Class> = classes
-        .chain(named)
-        .filter(|class| there.contains(class))
-        .collect();
-    classes.into_iter().collect()
+    let offers = snapshot.offers.iter();
+    let offers = offers.filter(|offer| is_offered(offer, settings));
+    offers.map(|offer| offer.class).collect()
 }
 
 fn is_over(pod: &Pod) -> bool {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::DRIVER;
 use crate::host_state::Snapshot;
+use crate::names::is_device;
 
 /// The resources beside a class's own that have devices of it, each with its pool if it is one's.
 pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName, Option<String>> {
@@ -37,6 +38,16 @@ pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName
     }
     beside.retain(|name, _| name.as_str() != class.kind());
     beside
+}
+
+/// Whether pods may be given it, by whichever interface: its class is listed, or a resource of the operator's or a pool
+/// has it.
+pub(super) fn is_offered(offer: &Offer, settings: &KubernetesSettings) -> bool {
+    let mut named = settings.resources.values();
+    is_device(offer)
+        && (settings.classes.as_slice().contains(&offer.class)
+            || !offer.pools.is_empty()
+            || named.any(|resource| resource.class == Some(offer.class)))
 }
 
 /// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
@@ -141,6 +152,29 @@ mod tests {
         let named = r#"{"resources": {"example.com/s": {"pool": "slow"}, "intel.com/vf": {"class": "vfio"}}}"#;
         assert_eq!(of(&["fast", "slow"], named), "example.com/s");
         assert_eq!(of(&["fast"], named), "intel.com/vf");
+    }
+
+    #[test]
+    fn a_device_is_offered_where_its_class_is_listed_or_a_resource_or_a_pool_has_it() {
+        let is = |pools: &[&str], settings: &str| {
+            let offer = Offer {
+                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+                ..offer(Class::Vfio, "0000:81:10.0")
+            };
+            is_offered(&offer, &serde_json::from_str(settings).unwrap())
+        };
+        assert!(is(&[], "{}"));
+        assert!(is(&[], r#"{"classes": ["vfio"]}"#));
+        assert!(!is(&[], r#"{"classes": ["nic"]}"#));
+        assert!(is(&["fast"], r#"{"classes": ["nic"]}"#));
+        let named = |source: &str| {
+            format!(r#"{{"classes": ["nic"], "resources": {{"amd.com/vf": {source}}}}}"#)
+        };
+        assert!(is(&[], &named(r#"{"class": "vfio"}"#)));
+        assert!(!is(&[], &named(r#"{"class": "rdma"}"#)));
+        assert!(!is(&[], &named(r#"{"pool": "fast"}"#)));
+        let loopback = Offer::new(Class::Nic, "loopback").unwrap();
+        assert!(!is_offered(&loopback, &KubernetesSettings::default()));
     }
 
     fn named(name: &str, pool: Option<&str>) -> (String, Option<String>) {

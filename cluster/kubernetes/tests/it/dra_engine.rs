@@ -356,6 +356,24 @@ async fn a_class_with_resources_of_the_operator_s_goes_to_dra_when_each_has_a_de
 }
 
 #[tokio::test]
+async fn the_devices_of_pools_are_offered_where_their_class_is_not_listed() {
+    let server = new_server().await;
+    let config = "[kubernetes]\nclasses = [\"nic\"]\n";
+    let mut deciding = Deciding::start(&server, config, NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic], &[]).await;
+    let mut offers = offers();
+    offers[1].pools = vec!["fast".to_owned()];
+    deciding.snapshots.send_replace(snapshot(offers, config));
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+    let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": {"name": "fast.onload.dev"},
+        "spec": {"extendedResourceName": "onload.dev/fast", "selectors": []}});
+    server.put_class("fast.onload.dev", object);
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
 async fn a_class_stays_with_the_device_plugin_while_a_pod_has_a_device_of_it() {
     let server = new_server().await;
     server.put_pod("p", pod("onload.dev/nic", false));

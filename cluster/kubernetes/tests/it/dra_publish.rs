@@ -103,6 +103,29 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_five_things_then()
 }
 
 #[tokio::test]
+async fn of_a_class_that_is_not_listed_the_devices_of_pools_and_of_resources_are_published() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    let vfio = |pools: &[&str]| Offer {
+        pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+        ..offer(Class::Vfio, "0000:81:10.0")
+    };
+    let offers = || vec![nic(), vfio(&["fast"]), offer(Class::Vfio, "0000:81:10.1")];
+    let config = "[kubernetes]\nclasses = [\"nic\"]\n";
+    driver.offer_by(offers(), config);
+    server
+        .until(|slices| has(slices, &["ens1", "0000-81-10-0"]))
+        .await;
+    let named = "[kubernetes.resources]\n\"amd.com/vf\" = { class = \"vfio\" }\n";
+    driver.offer_by(offers(), &format!("{config}{named}"));
+    server
+        .until(|slices| has(slices, &["ens1", "0000-81-10-0", "0000-81-10-1"]))
+        .await;
+    driver.offer_by(vec![nic(), vfio(&[])], config);
+    server.until(|slices| has(slices, &["ens1"])).await;
+}
+
+#[tokio::test]
 async fn a_driver_that_finds_its_slices_writes_nothing() {
     let server = ApiServer::start(Gates::ON).await;
     let offers = || vec![unhealthy(nic()), offer(Class::Vfio, "0000:81:10.0")];

@@ -312,8 +312,6 @@ impl<'p> Session<'p> {
     async fn round(&mut self) -> Result<Round, ApiError> {
         let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
         let offered = self.publisher.offered.borrow_and_update().clone();
-        let classes = snapshot.config.kubernetes.classes.as_slice().iter();
-        let classes = classes.filter(|class| offered.classes.contains(class));
         let node = self.publisher.node.clone();
         let uid = self.uid().await?;
         let wanted = Wanted {
@@ -327,7 +325,7 @@ impl<'p> Session<'p> {
         let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
-        for class in classes.copied() {
+        for class in offered.classes.iter().copied() {
             let Some(features) = self.features_of(class, wanted).await? else {
                 left_out.insert(format!(
                     "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"

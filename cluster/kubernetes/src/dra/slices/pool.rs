@@ -16,7 +16,7 @@ use onload_sys::pci::PciAddress;
 use super::device::{Form, HELD, device, is_of_a_claim, trouble};
 use super::features::Features;
 use crate::dra::DRIVER;
-use crate::dra::own_resources::resource_of;
+use crate::dra::own_resources::{is_offered, resource_of};
 use crate::names::{DeviceNames, NodeName, behind_node, is_device};
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).
@@ -67,8 +67,10 @@ impl<'a> Pool<'a> {
     pub fn of(wanted: Wanted<'a>, class: Class, features: Features) -> Pool<'a> {
         let offers = wanted.offers.iter();
         let offers = offers.filter(|offer| offer.class == class && is_device(offer));
-        let offers: Vec<&Offer> = offers.collect();
+        let mut offers: Vec<&Offer> = offers.collect();
+        // Those that are not offered may be held, too.
         let families = Families::of(class, &offers);
+        offers.retain(|offer| is_offered(offer, wanted.settings));
         let most_slots = MOST_NUMBERED / offers.len().max(1);
         let most_slots = u32::try_from(most_slots).unwrap_or(u32::MAX).max(1);
         let mut pool = Pool {

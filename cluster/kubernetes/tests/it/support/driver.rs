@@ -156,7 +156,12 @@ impl Driver {
     }
 
     pub(crate) fn offer(&self, offers: Vec<Offer>) {
-        self.snapshots.send_replace(snapshot(offers, ""));
+        self.offer_by(offers, "");
+    }
+
+    /// With a configuration.
+    pub(crate) fn offer_by(&self, offers: Vec<Offer>, config: &str) {
+        self.snapshots.send_replace(snapshot(offers, config));
     }
 
     pub(crate) fn classes(&self, classes: &[Class]) {
