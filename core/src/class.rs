@@ -127,7 +127,7 @@ impl Class {
 
     /// Whether Kubernetes cannot have it as a resource: settings are no device, a bundle is devices of other classes,
     /// and kubelet counts huge pages itself.
-    pub(crate) fn is_uncountable(self) -> bool {
+    pub fn is_uncountable(self) -> bool {
         matches!(self, Class::Profile | Class::Bundle | Class::Hugepages)
     }
 

@@ -72,7 +72,7 @@ impl FromStr for NodeName {
 /// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
 /// Onload without an interface.
 pub fn is_device(offer: &Offer) -> bool {
-    offer.class.is_on_functions() && !offer.is_loopback()
+    !offer.class.is_uncountable() && !offer.is_loopback()
 }
 
 /// The names of a node's devices, both ways.

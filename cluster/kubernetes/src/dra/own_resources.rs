@@ -177,6 +177,14 @@ mod tests {
         assert!(!is_offered(&loopback, &KubernetesSettings::default()));
     }
 
+    #[test]
+    fn every_class_that_is_a_resource_is_offered_and_no_other() {
+        let settings = KubernetesSettings::default();
+        let classes = Class::ALL.into_iter();
+        let offered = classes.filter(|class| is_offered(&offer(*class, "a"), &settings));
+        assert_eq!(offered.collect::<Vec<_>>(), settings.classes.as_slice());
+    }
+
     fn named(name: &str, pool: Option<&str>) -> (String, Option<String>) {
         (name.to_owned(), pool.map(str::to_owned))
     }
