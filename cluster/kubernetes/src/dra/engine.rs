@@ -26,7 +26,7 @@ use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
 use super::classes::{Told, is_refused, send, tell};
 use super::kubelet::{Findings, KubeletFiles};
 use super::own_resources::is_offered;
-use super::prepare::has_claims;
+use super::prepare::{has_claims, may_have_claims};
 use super::{Offered, Registered};
 use crate::host_state::Snapshot;
 use crate::names::NodeName;
@@ -245,6 +245,10 @@ impl Engine {
                     now
                 }
                 Interface::Auto => match told {
+                    // Whatever the server says of DeviceClasses.
+                    Told::Nothing if now == Way::Nobody && self.was_plugins(&snapshot, class) => {
+                        Way::Plugin
+                    }
                     Told::Nothing => continue,
                     Told::Classes(_) if told.keeps(class) => match moment.choose(class, now) {
                         Choice::Way(way) => way,
@@ -269,13 +273,13 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(next);
         }
-        let mut held = self.held(&snapshot).await?;
-        let may_be_published = |(class, way): &(Class, Way)| {
-            *way == Way::Plugin && way_of(states, *class) == Way::Nobody
+        let held = match self.held(&snapshot, states, &wanted).await {
+            Err(error) if !is_refused(&error) => {
+                self.begin_as_before(&snapshot, states, &wanted);
+                return Err(error);
+            }
+            held => held?,
         };
-        if wanted.iter().any(may_be_published) {
-            held.by_slices = self.published().await?;
-        }
         for (class, way) in wanted {
             let before = states.get(&class).copied().unwrap_or_default();
             let after = step(before, way, &held, class, Instant::now(), self.settle);
@@ -292,7 +296,49 @@ impl Engine {
         Ok(next)
     }
 
-    async fn held(&self, snapshot: &Snapshot) -> Result<Held, ApiError> {
+    /// Whether kubelet remembers that a pod had a device of a class from the device plugin, and no claim may have one.
+    fn was_plugins(&self, snapshot: &Snapshot, class: Class) -> bool {
+        let remembered = self.kubelet.remembered();
+        let mut names = remembered.iter();
+        names.any(|name| classes_of(name, snapshot).contains(&class))
+            && !may_have_claims(&self.spec_dir, &self.node, class)
+    }
+
+    /// At the start, where the server cannot be asked, the device plugin has again what it had: after five minutes
+    /// without it, kubelet starts no container of its pods again.
+    fn begin_as_before(
+        &self,
+        snapshot: &Snapshot,
+        states: &mut BTreeMap<Class, State>,
+        wanted: &[(Class, Way)],
+    ) {
+        for (class, way) in wanted.iter().copied() {
+            let is_new = way == Way::Plugin && !states.contains_key(&class);
+            if is_new && self.was_plugins(snapshot, class) {
+                tracing::info!(%class, by = %way, "who offers a class, as before; the API server cannot be asked");
+                states.insert(class, State { way, since: None });
+            }
+        }
+    }
+
+    /// What is to be known of the classes that are to change.
+    async fn held(
+        &self,
+        snapshot: &Snapshot,
+        states: &BTreeMap<Class, State>,
+        wanted: &[(Class, Way)],
+    ) -> Result<Held, ApiError> {
+        let mut held = self.held_by_pods(snapshot).await?;
+        let may_be_published = |(class, way): &(Class, Way)| {
+            *way == Way::Plugin && way_of(states, *class) == Way::Nobody
+        };
+        if wanted.iter().any(may_be_published) {
+            held.by_slices = self.published().await?;
+        }
+        Ok(held)
+    }
+
+    async fn held_by_pods(&self, snapshot: &Snapshot) -> Result<Held, ApiError> {
         let mut held = Held::default();
         let mut claims: BTreeSet<(String, String)> = BTreeSet::new();
         let each = |pod: Pod| {

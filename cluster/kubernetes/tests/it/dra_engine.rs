@@ -440,6 +440,71 @@ async fn what_the_operator_says_waits_for_no_server_that_cannot_be_asked() {
     deciding.until(&[], &[Class::Vfio]).await;
 }
 
+#[tokio::test]
+async fn a_class_of_which_kubelet_remembers_a_pod_waits_for_no_server_that_cannot_be_asked() {
+    for arguments in [&[][..], &["--topology-manager-policy=best-effort"]] {
+        let server = new_server().await;
+        server.replace_token("another");
+        let kubelet = ListeningKubelet::start(arguments);
+        kubelet.allocated(&["onload.dev/nic"]);
+        let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
+        deciding.until(&[], &[Class::Nic]).await;
+        until_asked(&server, "list", "deviceclasses", 2).await;
+        assert_eq!(*deciding.plugin.borrow(), BTreeSet::from([Class::Nic]));
+        server.replace_token(TOKEN);
+        deciding.register();
+        let (dra, plugin) = match arguments {
+            [] => (&[Class::Vfio][..], &[Class::Nic][..]),
+            _ => (&[][..], &[Class::Nic, Class::Vfio][..]),
+        };
+        deciding.until(dra, plugin).await;
+    }
+}
+
+#[tokio::test]
+async fn a_class_that_a_claim_may_have_waits_for_the_server_whatever_kubelet_remembers() {
+    let of_nic = r#"{"namespace": "default", "name": "c", "devices": [{"pool": "n1/nic", "device": "ens1"}]}"#;
+    for (owner, plugin) in [(of_nic, &[Class::Vfio][..]), ("{}", &[]), ("", &[])] {
+        let server = new_server().await;
+        server.put_claim("default", "c", claim("n1/nic"));
+        server.put_pod("p", pod("onload.dev/nic", true));
+        server.replace_token("another");
+        let specs = tempfile::tempdir().unwrap();
+        std::fs::write(specs.path().join("claim.onload.dev-1.claim"), owner).unwrap();
+        let kubelet = ListeningKubelet::start(&[]);
+        kubelet.allocated(&["onload.dev/nic", "onload.dev/vfio"]);
+        let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, specs.path());
+        until_asked(&server, "list", "deviceclasses", 2).await;
+        deciding.until(&[], plugin).await;
+        server.replace_token(TOKEN);
+        deciding.register();
+        deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+    }
+}
+
+#[tokio::test]
+async fn what_kubelet_remembers_takes_no_class_from_dra_without_the_server() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    server.replace_token("another");
+    server.forget_asked();
+    deciding.kubelet.allocated(&["onload.dev/nic"]);
+    deciding.look_again("");
+    until_asked(&server, "list", "pods", 2).await;
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    // Nor where it answers that this driver may still have published the class.
+    let server = ApiServer::start(Gates::OFF).await;
+    server.put_slice("n1-onload-dev-nic-0", slice("n1/nic"));
+    server.take_right("list", "pods");
+    let kubelet = ListeningKubelet::start(&[]);
+    kubelet.allocated(&["onload.dev/nic"]);
+    let deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
+    until_asked(&server, "list", "pods", 3).await;
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+}
+
 /// Waits until so many requests of a verb for a resource have come.
 async fn until_asked(server: &ApiServer, verb: &str, resource: &str, times: usize) {
     let is_it = |asked: &&Asked| asked.verb == verb && asked.resource == resource;

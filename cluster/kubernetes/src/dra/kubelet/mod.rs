@@ -44,6 +44,11 @@ impl KubeletFiles {
         found.unwrap_or_else(|error| Findings::Unknown(format!("{error:#}")))
     }
 
+    /// The resources that pods had from device plugins; none where that is not known.
+    pub(super) fn remembered(&self) -> BTreeSet<String> {
+        checkpoint::read(&self.device_plugins).unwrap_or_default()
+    }
+
     async fn findings(&self) -> Result<Findings> {
         let pid = match self.listener().await {
             Err(error) if is_absent(&error) => return Ok(Findings::Absent),
