@@ -195,6 +195,12 @@ impl<'a, D: Decider> Session<'a, D> {
             .say(Severity::Info, &format!("registered with {runtime}; {how}"));
         self.answer_in = positive(said.request_timeout).map_or(ANSWER_IN, Duration::from_millis);
         self.runtime = Some(runtime);
+        // containerd tells of its containers when none is being stopped, which takes as long as a pod's grace time
+        // (BlockPluginSync in internal/cri/server/container_stop.go).
+        if let Err(error) = self.set_patience(None) {
+            let text = format!("setting up the connection: {error}");
+            self.journal.say(Severity::Warning, &text);
+        }
         Response::done(ConfigureResponse { events: EVENTS }.encode_to_vec())
     }
 
@@ -206,12 +212,6 @@ impl<'a, D: Decider> Session<'a, D> {
         };
         if !request.more {
             self.is_synchronized = true;
-            if let Err(error) = self.set_patience(None) {
-                self.journal.say(
-                    Severity::Warning,
-                    &format!("setting up the connection: {error}"),
-                );
-            }
         }
         let more = request.more;
         Response::done(SynchronizeResponse { more }.encode_to_vec())

@@ -354,6 +354,32 @@ fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() 
 }
 
 #[test]
+fn a_runtime_that_has_said_who_it_is_may_tell_of_its_containers_much_later() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let shared = ours.try_clone().unwrap();
+    let with_runtime = std::thread::spawn(move || {
+        let mut runtime = Runtime::new(theirs);
+        runtime.accept();
+        let patience = Duration::from_millis(100);
+        shared.set_read_timeout(Some(patience)).unwrap();
+        runtime.configure("containerd", "v2.1.9").unwrap();
+        // A container is being stopped meanwhile.
+        std::thread::sleep(3 * patience);
+        assert!(runtime.call("Synchronize", Vec::new()).unwrap().is_empty());
+        let asked = asks_for_nothing("c1").encode_to_vec();
+        let answer = runtime.call("CreateContainer", asked).unwrap();
+        assert_eq!(answer, b"answered");
+    });
+    let decider = Answering::after(|| {});
+    let identity = identity();
+    let mut session = Session::new(ours, &identity, &decider, QUIET);
+    let ended = session.run().to_string();
+    with_runtime.join().unwrap();
+    assert_eq!(ended, "the runtime closed the connection");
+    assert!(session.is_synchronized());
+}
+
+#[test]
 fn a_runtime_that_does_not_answer_the_registration_is_left() {
     let (ours, mut silent) = UnixStream::pair().unwrap();
     let shared = ours.try_clone().unwrap();
