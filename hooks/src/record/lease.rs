@@ -38,6 +38,9 @@ pub(crate) const GROUPS: &str = "/dev/vfio";
 pub(crate) const FUNCTIONS: &str = "/dev/vfio/devices";
 /// How long is looked who has nodes open: any process may have very many files open.
 pub(crate) const OPENERS: Duration = Duration::from_secs(2);
+/// The same before an answer that somebody waits for: a runtime gives up on NRI's after 2 s, and creates the container
+/// without its devices. The container's hook looks again.
+const OPENERS_OF_ANSWER: Duration = Duration::from_millis(300);
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
@@ -100,11 +103,12 @@ impl<'a> Keeper<'a> {
     /// Decides, and then keeps what was chosen on the way: again, with others, where another container was faster. From
     /// there on a container that is not created gives it back.
     pub fn keep_what<T>(&self, decide: impl Fn() -> Result<T>) -> Result<T> {
+        let mut until = None;
         loop {
             let decided = decide()?;
             let is_kept = match self.chosen.take() {
                 Some(chosen) => {
-                    let kept = self.keep(&chosen);
+                    let kept = self.keep(&chosen, *until.get_or_insert_with(|| self.until()));
                     kept.with_context(|| chosen.origin.to_string())?
                 }
                 None => true,
@@ -115,14 +119,23 @@ impl<'a> Keeper<'a> {
         }
     }
 
+    /// Until when it is looked who uses a device.
+    fn until(&self) -> Instant {
+        let openers = if self.stays {
+            OPENERS
+        } else {
+            OPENERS_OF_ANSWER
+        };
+        Instant::now() + openers
+    }
+
     /// Whether all of it was free still.
-    fn keep(&self, chosen: &Chosen) -> Result<bool> {
+    fn keep(&self, chosen: &Chosen, until: Instant) -> Result<bool> {
         let maker = if self.stays {
             self.processes.find(std::process::id())?
         } else {
             None
         };
-        let until = Instant::now() + OPENERS;
         let user = |device: &Device| {
             let by = user(device, &chosen.expect, &self.processes, until)?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
@@ -185,7 +198,7 @@ impl Pools for Keeper<'_> {
         let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
-            let until = Instant::now() + OPENERS;
+            let until = self.until();
             let user =
                 |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
             let devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
@@ -549,10 +562,7 @@ pub(crate) fn group_user(
 pub(crate) fn opener(node: &Path, processes: &Processes, until: Instant) -> Option<String> {
     match processes.opener(node, until) {
         Ok(found) => found.map(shown),
-        Err(_) => Some(format!(
-            "a process that was not found within {} seconds",
-            OPENERS.as_secs()
-        )),
+        Err(_) => Some("a process that was not found in time".to_owned()),
     }
 }
 
@@ -574,4 +584,41 @@ fn is_busy(node: &Path) -> bool {
         rustix::fs::open(node, flags, Mode::empty()),
         Err(Errno::BUSY)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::config::CONFIG_PATH;
+    use onload_test_tree::Tree;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_a_runtime_waits_for_is_not_held_up_by_who_has_many_files_open() {
+        let tree = Tree::new();
+        let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
+        let left = |keeper: &Keeper<'_>| keeper.until() - Instant::now();
+        let answering = Keeper::before(&host, "onload-nri");
+        assert!(left(&answering) < Duration::from_secs(1));
+        // Nobody gives up on what creates the container itself.
+        let creating = Keeper::creating(&host, "onload-hook");
+        assert!(left(&creating) > Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_busy_node_is_in_use_also_where_its_user_was_not_found_in_time() {
+        let tree = Tree::new();
+        tree.file("proc/7/comm", "qemu\n")
+            .directory("proc/7/fd")
+            .link("proc/7/fd/3", "/dev/null");
+        let (processes, node) = (Processes::at(tree.root()), Path::new("/dev/null"));
+        let now = Instant::now();
+        let found = opener(node, &processes, now + Duration::from_secs(60));
+        assert_eq!(found.as_deref(), Some("process 7 (\"qemu\")"));
+        let late = opener(node, &processes, now);
+        assert_eq!(
+            late.as_deref(),
+            Some("a process that was not found in time")
+        );
+    }
 }
