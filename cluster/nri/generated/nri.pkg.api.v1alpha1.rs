@@ -59,6 +59,8 @@ pub struct PodSandbox {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    #[prost(string, tag = "7")]
+    pub runtime_handler: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Container {

@@ -3,11 +3,11 @@
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::request::Request;
 use onload_hooks::config::adjust::{Adjustment, Node};
 use onload_sys::error::{Error, Result};
 use onload_sys::{bail, error};
 
+use crate::container::Asking;
 use crate::runtime::Runtime;
 use crate::wire::messages::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
@@ -21,53 +21,54 @@ const UPDATE_FOR_LIMITS: &str =
 const UPDATE_FOR_NAMES: &str =
     "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
 
-/// Refuses what no runtime can be told, before anything is decided or kept.
-pub fn check(request: &Request) -> Result<()> {
-    if let Some(asked) = &request.ipc_lock {
+/// Refuses what cannot be told beside devices, before anything is decided or kept.
+pub fn check(asking: &Asking, runtime: &Runtime) -> Result<()> {
+    if asking.is_by_handler {
+        return Ok(());
+    }
+    if let Some(asked) = &asking.request.ipc_lock {
         bail!(
             "{}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload",
             asked.origin
         );
     }
-    Ok(())
+    match &asking.request.hugepages_limit {
+        Some(asked) if !runtime.takes_hugepage_limits() => {
+            let remedy = if runtime.has_pods() {
+                USE_HANDLER
+            } else {
+                USE_DOCKER
+            };
+            bail!(
+                "{}: {runtime} cannot be told limits on huge pages by NRI; {remedy}",
+                asked.origin
+            )
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Words what was decided. `held` are the names of devices that the runtime injects already.
 pub fn word(
     decided: &Adjustment,
-    request: &Request,
     held: &[String],
     runtime: &Runtime,
 ) -> Result<ContainerAdjustment> {
-    let telling = Telling {
-        decided,
-        runtime,
-        keys: keys(decided, request),
-    };
+    let telling = Telling { decided, runtime };
     match &decided.names {
         Some(names) if runtime.abilities.names => telling.names(names, held),
         _ => telling.edits(),
     }
 }
 
-/// Where something is requested, for people.
-fn keys(decided: &Adjustment, request: &Request) -> String {
-    let limit = request.hugepages_limit.as_ref();
-    match (&*decided.keys, limit) {
-        ("", Some(asked)) => asked.origin.to_string(),
-        (keys, _) => keys.to_owned(),
-    }
-}
-
 struct Telling<'a> {
     decided: &'a Adjustment,
     runtime: &'a Runtime,
-    keys: String,
 }
 
 impl Telling<'_> {
     fn refusal(&self, what: &str, remedy: &str) -> Error {
-        let (keys, runtime) = (&self.keys, self.runtime);
+        let (keys, runtime) = (&self.decided.keys, self.runtime);
         error!("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")
     }
 
@@ -120,8 +121,6 @@ impl Telling<'_> {
             "hooks".to_owned()
         } else if let Some(limit) = decided.limits.first() {
             limit.type_.clone()
-        } else if !decided.hugepage_limits.is_empty() {
-            "limits on huge pages".to_owned()
         } else {
             let mounts = edits.mounts.iter().map(|mount| self.plain_mount(mount));
             return Ok(ContainerAdjustment {

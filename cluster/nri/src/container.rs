@@ -18,6 +18,8 @@ use crate::wire::messages::{
 /// `onload_core::request` reads them.
 const NAME_KEY: &str = "io.kubernetes.cri.container-name";
 const ENGINE_PREFIX: &str = "io.kubernetes.";
+/// What our OCI runtime is called in the configuration of engines, and so in runtime classes.
+const HANDLER: &str = "onload";
 
 #[derive(Debug)]
 pub struct Asking {
@@ -26,6 +28,8 @@ pub struct Asking {
     pub request: Request,
     pub config: String,
     pub held_names: Vec<String>,
+    /// Whether its OCI runtime is ours, which reads the annotations too.
+    pub is_by_handler: bool,
 }
 
 pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<Asking>> {
@@ -33,6 +37,7 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
         .container
         .ok_or_else(|| error!("the runtime's message names no container"))?;
     let pod = asked.pod.unwrap_or_default();
+    let is_by_handler = pod.runtime_handler == HANDLER;
     let annotations = annotations(pod.annotations, &container, runtime);
     let Some(request) = Request::parse(&annotations)? else {
         return Ok(None);
@@ -43,6 +48,7 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
         request,
         held_names: names.map(|device| device.name.clone()).collect(),
         config: config(&container, &annotations).to_string(),
+        is_by_handler,
     }))
 }
 

@@ -59,7 +59,7 @@ pub fn create(
     let of = container::shown(&asked);
     let decided = || match container::read(asked, runtime)? {
         Some(asking) => {
-            answer::check(&asking.request)?;
+            answer::check(&asking, runtime)?;
             with_host(&|host, pools| decide(&asking, &of, runtime, host, pools))
         }
         None => Ok(Created::default()),
@@ -81,7 +81,7 @@ fn decide(
     let Some(decided) = decided else {
         return Ok(Created::default());
     };
-    let worded = answer::word(&decided, &asking.request, &asking.held_names, runtime)?;
+    let worded = answer::word(&decided, &asking.held_names, runtime)?;
     let answer = CreateContainerResponse {
         adjust: Some(worded),
     };

@@ -74,6 +74,13 @@ impl Runtime {
     pub fn has_pods(&self) -> bool {
         self.name != "docker"
     }
+
+    /// Whether it takes limits on huge pages. containerd drops them unless its configuration has
+    /// `disable_hugetlb_controller = false`, which it does not tell (internal/cri/config/config_unix.go).
+    #[must_use]
+    pub fn takes_hugepage_limits(&self) -> bool {
+        self.abilities.is_whole && self.name != "containerd"
+    }
 }
 
 /// `containerd 2.1.9`.

@@ -417,9 +417,9 @@ fn a_node_for_reading_alone_is_given_by_name_or_not_at_all() {
 }
 
 #[test]
-fn limits_on_huge_pages_go_into_the_cgroup() {
+fn limits_on_huge_pages_go_into_the_cgroup_where_the_runtime_takes_them() {
     let tree = TestNode::bare(&["hugepages"], "");
-    let mut node = Node::new(&tree, "containerd", "v1.7.24");
+    let mut node = Node::new(&tree, "cri-o", "1.36.3");
     let annotations = [("onload.dev/hugepages-limit", "2Mi=128Mi")];
     let given = node.create(&annotations, container("c1")).unwrap();
     let limit = HugepageLimit {
@@ -434,6 +434,38 @@ fn limits_on_huge_pages_go_into_the_cgroup() {
         refused.contains("\"onload.dev/hugepages-limit\": docker 29.0.0 cannot be told"),
         "{refused}"
     );
+    // Beside a device too, it is this annotation that is named.
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let annotations = [annotations[0], ("onload.dev/hugepages", "2Mi")];
+    let refused = node.refusal(&annotations, container("c1"));
+    assert!(
+        refused.ends_with(
+            "annotation \"onload.dev/hugepages-limit\": containerd v2.1.9 cannot be told limits on huge pages by NRI; use the runtime class onload"
+        ),
+        "{refused}"
+    );
+}
+
+#[test]
+fn what_the_runtime_class_gives_is_not_refused_beside_it() {
+    let tree = TestNode::bare(&["hugepages"], "ipc-lock = true");
+    let device = json!({"name": "2Mi", "containerEdits": {"env": ["HUGE=2Mi"]}});
+    let spec = json!({"cdiVersion": "0.5.0", "kind": "onload.dev/hugepages", "devices": [device]});
+    tree.spec("hugepages", spec);
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let annotations = [
+        ("onload.dev/hugepages", "2Mi"),
+        ("onload.dev/hugepages-limit", "2Mi=128Mi"),
+        ("onload.dev/ipc-lock", "true"),
+    ];
+    let of = |handler: &str| PodSandbox {
+        runtime_handler: handler.to_owned(),
+        ..pod(&annotations)
+    };
+    let by_class = creation(of("onload"), container("c1"));
+    node.runtime.create(&by_class).unwrap();
+    let by_another = creation(of("runc"), container("c2"));
+    assert!(node.runtime.create(&by_another).is_err());
 }
 
 #[test]
@@ -693,6 +725,7 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
         name: "a\nb".to_owned(),
         namespace: "c\u{1b}".to_owned(),
         annotations: map(&[("onload.dev/nic", "")]),
+        ..PodSandbox::default()
     };
     let refused = node.runtime.create(&creation(hostile_pod, container("c1")));
     assert!(refused.is_err());

@@ -220,6 +220,7 @@ pub fn pod(annotations: &[(&str, &str)]) -> PodSandbox {
         name: "shop".to_owned(),
         namespace: "default".to_owned(),
         annotations: map(annotations),
+        ..PodSandbox::default()
     }
 }
 
