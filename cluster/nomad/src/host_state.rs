@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::{Device as Leased, Lease};
+use onload_core::lease::Device as Leased;
 use onload_core::ticket::variable;
 use onload_host::host::Host;
 use onload_host::leases;
@@ -110,31 +110,31 @@ impl Snapshot {
         Ok(reservation.into_wire())
     }
 
-    /// A task of this client that holds one of some devices now, for people. Its lease is looked for anew.
+    /// A task of this client that holds one of some devices of which nothing is left now, for people. Its lease is looked
+    /// for anew.
     pub fn own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
         let places = ids.iter().filter_map(|id| self.by_id.get(id));
-        let groups = places.filter_map(|(of, index)| {
-            let group = self
-                .plan
-                .groups
-                .get(*of)
-                .filter(|group| group.is_exclusive)?;
-            group.devices.get(*index)
+        let devices =
+            places.filter_map(|(of, index)| self.plan.groups.get(*of)?.devices.get(*index));
+        let asked = devices.flat_map(|device| {
+            let members = device.members.iter();
+            let members = members.flat_map(|(class, names)| leased(*class, names));
+            members.map(|member| (member, device.slots))
         });
-        let members = groups.flat_map(|device| &device.members);
-        let asked = members.flat_map(|(class, names)| leased(*class, names));
-        let asked: BTreeSet<Leased> = asked.collect();
-        if asked.is_empty() {
-            return Ok(None);
-        }
-        let leases = leases::list(host)?;
-        let held = leases
-            .iter()
-            .filter(|listed| !listed.is_over && asked.contains(&listed.device));
-        let mut own = held.filter_map(|listed| listed.lease.as_ref().ok());
-        Ok(own
-            .find(|lease| self.tasks.hold(lease))
-            .map(Lease::to_string))
+        let asked: BTreeMap<Leased, u32> = asked.collect();
+        let mut leases = leases::list(host)?;
+        leases.retain(|listed| !listed.is_over);
+        let is_full = |device: &Leased| {
+            let held = leases.iter().filter(|listed| listed.device == *device);
+            let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
+            asked.get(device).is_some_and(|slots| held >= *slots)
+        };
+        let own = leases.iter().filter_map(|listed| {
+            let lease = listed.lease.as_ref().ok()?;
+            self.tasks.hold(lease).then_some((lease, &listed.device))
+        });
+        let mut own = own.filter(|(_, device)| is_full(device));
+        Ok(own.next().map(|(lease, _)| lease.to_string()))
     }
 
     fn is_by_ticket(&self, class: Class) -> bool {

@@ -1,12 +1,13 @@
 //! Tickets of this plugin: what our OCI runtime gives a task that Nomad cannot.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
 use onload_core::lease::{Device, Lease, Token};
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_core::ticket::{NewTicket, Tickets};
@@ -56,6 +57,9 @@ fn request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTasks {
     tickets: BTreeSet<String>,
+    /// The containers that were started with one, and their bundles: the lease of a device that several may have names no
+    /// ticket.
+    containers: BTreeSet<(ContainerId, PathBuf)>,
     /// What a task was started for with a ticket that is good now.
     started: BTreeSet<Device>,
 }
@@ -82,8 +86,9 @@ impl OwnTasks {
                 continue;
             }
             own.tickets.insert(listed.id.into());
-            if ticket.user.is_some() {
+            if let Some(user) = ticket.user {
                 own.started.extend(ticket.exclusive);
+                own.containers.insert((user.container, user.bundle));
             }
         }
         own
@@ -111,8 +116,13 @@ impl OwnTasks {
 
     /// Whether a container that was started with one of them holds a lease.
     pub fn hold(&self, lease: &Lease) -> bool {
-        let ticket = lease.ticket.as_ref();
-        ticket.is_some_and(|ticket| self.tickets.contains(ticket.as_str()))
+        match &lease.ticket {
+            Some(ticket) => self.tickets.contains(ticket.as_str()),
+            None => {
+                let container = (lease.container.clone(), lease.bundle.clone());
+                self.containers.contains(&container)
+            }
+        }
     }
 }
 
@@ -221,6 +231,36 @@ mod tests {
     }
 
     #[test]
+    fn the_container_that_was_started_with_a_ticket_holds_what_several_may_have_too() {
+        let (root, host) = host();
+        let id = write(&host, &names(&["onload.dev/nic=ens1"]), &[], "nic").unwrap();
+        assert!(!OwnTasks::of(&host).hold(&lease(None)), "it is not started");
+        start(&root, &id, "redis", "/bundles/redis");
+        let own = OwnTasks::of(&host);
+        assert!(own.hold(&lease(None)));
+        let another = Lease {
+            container: "another".parse().unwrap(),
+            ..lease(None)
+        };
+        let of_another_engine = Lease {
+            bundle: "/pods/redis".into(),
+            ..lease(None)
+        };
+        assert!(!own.hold(&another) && !own.hold(&of_another_engine));
+    }
+
+    /// Writes down which container was started with a ticket.
+    fn start(root: &Tree, ticket: &Token, container: &str, bundle: &str) {
+        let file = root.path("run/onload-ctk/@requests").join(ticket.as_str());
+        let text = fs::read_to_string(&file).unwrap();
+        let user = format!(
+            "\"user\":{{\"container\":\"{container}\",\"bundle\":\"{bundle}\",\"state\":[],\"maker\":\
+             {{\"pid\":9,\"startTime\":1,\"pidNamespace\":1}}}}}}\n"
+        );
+        fs::write(&file, text.replace("}\n", &format!(",{user}"))).unwrap();
+    }
+
+    #[test]
     fn who_keeps_a_device_from_the_task_that_has_it_now_is_not_ours() {
         let (root, host) = host();
         let devices = names(&["onload.dev/vfio=0000:81:10.0"]);
@@ -234,11 +274,7 @@ mod tests {
             OwnTasks::of(&host).and_earlier(&before, held.into_iter())
         };
         assert!(now().hold(&by_old), "its task may run");
-        let file = root.path("run/onload-ctk/@requests").join(new.as_str());
-        let text = fs::read_to_string(&file).unwrap();
-        let user = "\"user\":{\"container\":\"b\",\"bundle\":\"/b\",\"state\":[],\"maker\":\
-                    {\"pid\":9,\"startTime\":1,\"pidNamespace\":1}}}\n";
-        fs::write(&file, text.replace("}\n", &format!(",{user}"))).unwrap();
+        start(&root, &new, "b", "/b");
         assert!(!now().hold(&by_old), "another task was started for it");
         assert!(now().hold(&lease(Some(new))));
     }

@@ -18,6 +18,7 @@ use serde_json::json;
 
 const NIC: &str = "enp101s0f0np0";
 const VF: &str = "0000:65:00.3";
+const ONLOAD: &str = "amd/onload/enp101s0f0np0";
 /// The group of the virtual functions of that port.
 const VFIO: &str = "onload.dev/vfio/1924:1b03-0000:65:00.0";
 
@@ -812,6 +813,74 @@ async fn what_a_pool_shares_has_as_many_slots() {
     let agent = Agent::configured(&host, &json!({"num_ptp": 7})).await;
     let groups = agent.published().await;
     assert_eq!(ids(&groups["none/ptp/ptp0"]).len(), 3);
+}
+
+/// Their leases name no ticket, since several tasks may have the device.
+#[tokio::test]
+async fn tasks_that_share_a_counted_device_are_no_others_and_a_reservation_waits_where_they_have_all_of_it()
+ {
+    let host = AgentHost::captured(X2);
+    host.config("[leases]\nshare = { nic = 2 }\n");
+    let settings = json!({"runtime": "onload", "reserve_wait": "3s"});
+    let mut agent = Agent::configured(&host, &settings).await;
+    let mut devices = agent.fingerprint().await;
+    let before = devices.next().await;
+    assert_eq!(ids(&before[ONLOAD]).len(), 2);
+    for slot in 0..2 {
+        let id = format!("onload-{NIC}-{slot}");
+        let given = agent.reserve(&[&id]).await.unwrap();
+        started(&host, &given, &format!("redis-{slot}"));
+        shared_lease(&host, slot, "elsewhere");
+    }
+    let held = devices
+        .until(|groups| health(&groups[ONLOAD]).is_some())
+        .await;
+    let said = health(&held[ONLOAD]).unwrap();
+    assert!(said.contains("elsewhere"), "{said}");
+    for slot in 0..2 {
+        shared_lease(&host, slot, &format!("redis-{slot}"));
+    }
+    let ours = devices
+        .until(|groups| health(&groups[ONLOAD]).is_none())
+        .await;
+    assert_eq!(ours[ONLOAD], before[ONLOAD]);
+    let first = format!("onload-{NIC}-0");
+    let begin = std::time::Instant::now();
+    agent.reserve(&[&first]).await.unwrap();
+    assert!(begin.elapsed().as_secs() >= 3);
+    agent.logged(&["waiting for a task of this client"]);
+    fs::remove_file(host.root().join(shared_slot(1))).unwrap();
+    let begin = std::time::Instant::now();
+    agent.reserve(&[&first]).await.unwrap();
+    assert!(begin.elapsed().as_secs() < 3, "one has ended");
+}
+
+fn shared_slot(slot: u32) -> String {
+    format!("run/onload-ctk/@leases/nic={NIC}#{slot}")
+}
+
+/// Writes down that a container was started with the ticket.
+fn started(host: &AgentHost, given: &ContainerReservation, container: &str) {
+    let mut ticket = ticket_of(host, given).unwrap();
+    let maker = json!({"pid": 1, "startTime": 1, "pidNamespace": 1});
+    ticket["user"] = json!({
+        "container": container, "bundle": "/bundles/redis", "maker": maker, "state": [],
+    });
+    let path = format!("run/onload-ctk/@requests/{}", ticket_id(given));
+    host.replace(&path, &format!("{ticket}\n"), 0o600);
+}
+
+/// The lease that a container has of a slot of the interface.
+fn shared_lease(host: &AgentHost, slot: u32, container: &str) {
+    let leases = host.root().join("run/onload-ctk/@leases");
+    fs::create_dir_all(&leases).unwrap();
+    private(&leases);
+    let lease = json!({
+        "version": 1, "boot": "a-boot", "container": container, "bundle": "/bundles/redis",
+        "holder": {"init": {"process": {"pid": 1, "startTime": 1, "pidNamespace": 1}, "cgroup": null}},
+        "entryPoint": "createRuntime", "since": 1_700_000_000,
+    });
+    host.replace(&shared_slot(slot), &format!("{lease}\n"), 0o600);
 }
 
 fn private(dir: &std::path::Path) {
