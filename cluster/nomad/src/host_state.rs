@@ -71,7 +71,10 @@ impl Snapshot {
     }
 
     pub fn to_wire(&self) -> Vec<DeviceGroup> {
-        self.plan.groups.iter().map(Group::to_wire).collect()
+        let groups = self.plan.groups.iter();
+        groups
+            .map(|group| group.to_wire(&self.tasks.slots))
+            .collect()
     }
 
     pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
@@ -101,7 +104,7 @@ impl Snapshot {
             reservation.set(NOT_GIVEN, words.join(","));
         }
         if !by_ticket.is_empty() {
-            let ids = ids.join(", ");
+            let ids = ids.join(tickets::SEPARATOR);
             let ticket = tickets::write(host, &by_ticket, &exclusive, &ids)
                 .with_context(|| format!("reserving {ids}"))?;
             let (name, value) = variable(&ticket);

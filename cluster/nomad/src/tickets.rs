@@ -14,7 +14,11 @@ use onload_core::ticket::{NewTicket, Tickets};
 use onload_host::host::Host;
 use onload_sys::processes::Processes;
 
+use crate::devices::group::OwnSlots;
+
 const ENGINE: &str = "nomad";
+/// Between the ids of what a ticket is for, in its description.
+pub const SEPARATOR: &str = ", ";
 /// How long another program may have the lock of the tickets.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -60,6 +64,8 @@ pub struct OwnTasks {
     /// The containers that were started with one, and their bundles: the lease of a device that several may have names no
     /// ticket.
     containers: BTreeSet<(ContainerId, PathBuf)>,
+    /// What was reserved for them.
+    pub slots: OwnSlots,
     /// What a task was started for with a ticket that is good now.
     started: BTreeSet<Device>,
 }
@@ -86,6 +92,13 @@ impl OwnTasks {
                 continue;
             }
             own.tickets.insert(listed.id.into());
+            for id in ticket
+                .description
+                .iter()
+                .flat_map(|ids| ids.split(SEPARATOR))
+            {
+                *own.slots.entry(id.to_owned()).or_default() |= listed.is_used;
+            }
             if let Some(user) = ticket.user {
                 own.started.extend(ticket.exclusive);
                 own.containers.insert((user.container, user.bundle));

@@ -1,6 +1,6 @@
 //! A group of Nomad: devices that a job asks for by one name, with a slot for each task that may have one of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
@@ -13,6 +13,9 @@ use crate::wire::device::{DetectedDevice, DeviceGroup, DeviceLocality};
 
 /// The CDI devices that a task gets, by class, in the order in which their edits are applied.
 pub type Members = Vec<(Class, Vec<QualifiedName>)>;
+
+/// The ids of slots that were reserved for a task of Nomad's, and whether its container is there.
+pub type OwnSlots = BTreeMap<String, bool>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
@@ -33,6 +36,8 @@ pub struct Device {
     pub slots: u32,
     pub pci: Option<PciAddress>,
     pub health: Health,
+    /// How many slots others leave, and who those are.
+    pub left: Option<(u32, String)>,
     pub is_drained: bool,
     pub members: Members,
     pub counted: Counted,
@@ -54,8 +59,9 @@ impl Group {
         (0..device.slots).map(move |slot| id(r#type, &device.key, slot))
     }
 
-    pub fn to_wire(&self) -> DeviceGroup {
-        let devices = self.devices.iter().flat_map(|device| self.detected(device));
+    pub fn to_wire(&self, own: &OwnSlots) -> DeviceGroup {
+        let devices = self.devices.iter();
+        let devices = devices.flat_map(|device| self.detected(device, own));
         DeviceGroup {
             vendor: self.vendor.to_owned(),
             device_type: self.r#type.to_string(),
@@ -65,20 +71,49 @@ impl Group {
         }
     }
 
-    fn detected<'g>(&self, device: &'g Device) -> impl Iterator<Item = DetectedDevice> + use<'g> {
-        let reason = match &device.health {
-            Health::Healthy => None,
-            Health::Unhealthy(reason) => Some(reason.as_str()),
+    fn detected<'g>(
+        &self,
+        device: &'g Device,
+        own: &OwnSlots,
+    ) -> impl Iterator<Item = DetectedDevice> + use<'g> {
+        let unhealthy = self.unhealthy(device, own);
+        let reason = match (&device.health, &device.left) {
+            (Health::Unhealthy(reason), _) => reason.as_str(),
+            (Health::Healthy, left) => left.as_ref().map_or("", |(_, holders)| holders),
         };
         let locality = device.pci.as_ref().map(|pci| DeviceLocality {
             pci_bus_id: pci.to_string(),
         });
-        self.ids(device).map(move |id| DetectedDevice {
-            id,
-            healthy: reason.is_none(),
-            health_description: reason.unwrap_or_default().to_owned(),
-            hw_locality: locality.clone(),
+        self.ids(device).map(move |id| {
+            let healthy = !unhealthy.contains(&id);
+            DetectedDevice {
+                id,
+                healthy,
+                health_description: if healthy { "" } else { reason }.to_owned(),
+                hw_locality: locality.clone(),
+            }
         })
+    }
+
+    /// The slots that no task can be given: as many as others have. Nomad takes any slot, and counts no task that has an
+    /// unhealthy one, so these are the last that no task has.
+    fn unhealthy(&self, device: &Device, own: &OwnSlots) -> BTreeSet<String> {
+        let mut ids: Vec<String> = self.ids(device).collect();
+        ids.reverse();
+        ids.sort_by_key(|id| own.get(id));
+        ids.into_iter().take(device.unhealthy()).collect()
+    }
+}
+
+impl Device {
+    /// How many of its slots no task can be given.
+    pub fn unhealthy(&self) -> usize {
+        let left = match (&self.health, &self.left) {
+            (Health::Unhealthy(_), _) => 0,
+            (Health::Healthy, Some((left, _))) => *left,
+            (Health::Healthy, None) => self.slots,
+        };
+        usize::try_from(self.slots.saturating_sub(left)).unwrap_or(usize::MAX)
     }
 }
 

@@ -24,7 +24,7 @@ const OWN: &str = "onload.dev";
 /// The name of the group that has all shared devices of a type, for tasks that ask for several by one block. No ids of
 /// other devices begin so: the kernel gives no interface a name with a `:`.
 const ANY: &str = "any";
-/// How many devices of a group no task can be given now. Nomad looks again at a job that waits for a device when an
+/// How many slots of a group no task can be given now. Nomad looks again at a job that waits for a device when an
 /// attribute of its group changes, and not when its health does (nomad/structs/node_class.go).
 const UNHEALTHY: &str = "unhealthy";
 /// How many of those the operator has drained; it is there while there are some.
@@ -116,10 +116,8 @@ impl Groups {
 
 fn with_numbers(mut group: Group) -> Group {
     let devices = group.devices.iter();
-    let unhealthy = devices
-        .clone()
-        .filter(|device| device.health != Health::Healthy);
-    let unhealthy = attributes::number(unhealthy.count());
+    let unhealthy = devices.clone().map(Device::unhealthy).sum();
+    let unhealthy = attributes::number(unhealthy);
     group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
     let drained = devices.filter(|device| device.is_drained).count();
     if drained > 0 {
@@ -298,11 +296,16 @@ impl<'p> Planning<'p> {
             Health::Healthy => one,
             unhealthy => unhealthy,
         });
+        let left = offers.iter();
+        let left = left
+            .filter_map(|offer| offer.left_beside(self.is_own))
+            .min();
         Device {
             key: published_key(offer).to_owned(),
             slots: counted.unwrap_or_else(|| self.slots(r#type)),
             pci: offer.pci,
             health,
+            left,
             is_drained: offers.iter().any(|offer| offer.is_drained),
             members: members.collect(),
             counted: counted_of(r#type, offer),
@@ -439,6 +442,7 @@ mod tests {
     use onload_host::offers::Held;
 
     use super::*;
+    use crate::devices::group::OwnSlots;
 
     const PF: &str = "0000:65:00.0";
 
@@ -567,7 +571,7 @@ mod tests {
         let group = &plan.groups[0];
         assert_eq!(group.attributes["drained"], attributes::number(1));
         assert_eq!(group.attributes["unhealthy"], attributes::number(1));
-        let told = group.to_wire().devices;
+        let told = group.to_wire(&OwnSlots::new()).devices;
         let told: Vec<_> = told
             .iter()
             .map(|one| one.health_description.as_str())
@@ -575,6 +579,40 @@ mod tests {
         assert_eq!(told, ["", "drained since then"]);
         let plan = planned(&[of("ens1v0")], None);
         assert!(!plan.groups[0].attributes.contains_key("drained"));
+    }
+
+    #[test]
+    fn the_slots_that_others_have_of_a_counted_device_are_unhealthy_and_none_that_a_task_has() {
+        let free = Offer {
+            slots: Some(3),
+            ..offer(Class::Nic, "ens1", "", Sharing::Shared)
+        };
+        let shown = |offer: &Offer, own: &[(u32, bool)]| {
+            let plan = planned(std::slice::from_ref(offer), None);
+            let own = own.iter();
+            let own = own.map(|(slot, is_used)| (format!("onload-ens1-{slot}"), *is_used));
+            let group = plan.groups[0].to_wire(&own.collect());
+            let slots = group.devices.into_iter();
+            let held = slots.map(|slot| slot.health_description.contains("redis"));
+            let held: Vec<bool> = held.collect();
+            let number = held.iter().filter(|held| **held).count();
+            assert_eq!(
+                plan.groups[0].attributes["unhealthy"],
+                attributes::number(number)
+            );
+            held
+        };
+        assert_eq!(shown(&free, &[]), [false, false, false]);
+        let by_task = held(free.clone(), Some([9; 16].into()));
+        assert_eq!(shown(&by_task, &[]), [false, false, false]);
+        let partly = held(free, None);
+        assert_eq!(shown(&partly, &[]), [false, false, true]);
+        // A task that has begun is left its slot before one that may never come.
+        assert_eq!(shown(&partly, &[(2, true)]), [false, true, false]);
+        let all = [(0, true), (1, false), (2, true)];
+        assert_eq!(shown(&partly, &all), [false, true, false]);
+        let whole = held(held(partly, None), None);
+        assert_eq!(shown(&whole, &[(0, true)]), [true, true, true]);
     }
 
     #[test]

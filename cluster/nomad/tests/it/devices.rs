@@ -853,6 +853,17 @@ async fn tasks_that_share_a_counted_device_are_no_others_and_a_reservation_waits
     let begin = std::time::Instant::now();
     agent.reserve(&[&first]).await.unwrap();
     assert!(begin.elapsed().as_secs() < 3, "one has ended");
+    shared_lease(&host, 1, "elsewhere");
+    let partly = devices
+        .until(|groups| groups[ONLOAD] != before[ONLOAD])
+        .await;
+    let [first, last] = &*partly[ONLOAD].devices else {
+        panic!("{partly:?}");
+    };
+    assert!(first.healthy && !last.healthy);
+    assert!(last.health_description.contains("elsewhere"), "{last:?}");
+    let unhealthy = &value(&partly[ONLOAD], "unhealthy").value;
+    assert_eq!(unhealthy, &Some(Value::IntVal(1)));
 }
 
 fn shared_slot(slot: u32) -> String {
