@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use toml_edit::{DocumentMut, Item, Table, Value};
+use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use crate::default_runtime;
 use crate::file::{Before, Beside, Keep, Other, Wanted};
@@ -177,7 +177,10 @@ pub(crate) fn wanted(
     }
     enable_cdi(&mut document, &layout)?;
     keep_built_in(&mut document, &layout)?;
-    register(&mut document, &layout, &[])?;
+    let files = [&document].into_iter();
+    let files = files.chain(others.iter().map(|(_, document)| document));
+    let settings = stood_in_for(&layout, &files.collect::<Vec<_>>());
+    register(&mut document, &layout, settings)?;
     if set_default {
         set_default_name(&mut document, &layout)?;
     }
@@ -313,11 +316,11 @@ fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Adds our runtime, with the settings of the one that it replaces, here or in another file.
+/// Adds our runtime, with the settings of the one that it replaces.
 pub(crate) fn register(
     document: &mut DocumentMut,
     layout: &Layout,
-    others: &[&DocumentMut],
+    (values, options): (InlineTable, InlineTable),
 ) -> anyhow::Result<()> {
     let path = layout.runtime(RUNTIME_NAME);
     if let Some(found) = get(document, &path) {
@@ -332,7 +335,6 @@ pub(crate) fn register(
         }
         return Ok(());
     }
-    let (values, options) = stood_in_for(document, layout, others);
     let (runtime, inner) = new_runtime(document, layout, RUNTIME_NAME)?;
     for (key, value) in values {
         set_indented(runtime, &key, value, &inner);
@@ -368,36 +370,40 @@ fn new_runtime<'d>(
     Ok((runtime, inner))
 }
 
-type Values = Vec<(String, Value)>;
-
-/// The settings of the runtime that ours replaces, runc where there is such a one: a pod of ours
-/// must not differ in its cgroup driver (`SystemdCgroup`) from all others.
-fn stood_in_for(
-    document: &DocumentMut,
-    layout: &Layout,
-    others: &[&DocumentMut],
-) -> (Values, Values) {
-    let documents = || [document].into_iter().chain(others.iter().copied());
-    let default = documents()
+/// The settings of the runtime that ours replaces, runc where there is such a one: a pod of ours must not differ in its
+/// cgroup driver (`SystemdCgroup`) from all others. The files are in the order in which they are read, and the last one
+/// that has a key decides over it. runc is containerd's own where none of them says what it is.
+pub(crate) fn stood_in_for(layout: &Layout, files: &[&DocumentMut]) -> (InlineTable, InlineTable) {
+    let default = files
+        .iter()
+        .rev()
         .filter_map(|document| get(document, &layout.default_name())?.as_str())
         .find(|name| *name != RUNTIME_NAME);
-    let names = ["runc"].into_iter().chain(default);
-    let found = names
-        .filter_map(|name| documents().find_map(|d| get(d, &layout.runtime(name))))
-        .find(|runtime| runtime.get("runtime_type").and_then(Item::as_str) == Some(RUNTIME_TYPE));
-    let values = |item: Option<&Item>| -> Values {
-        let table = item.and_then(Item::as_table_like);
-        let pairs = table.into_iter().flat_map(|table| table.iter());
-        pairs
-            .filter(|(key, _)| !OWN_OPTIONS.contains(key))
-            .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
-            .filter(|(_, value)| !value.is_inline_table())
-            .collect()
-    };
-    (
-        values(found),
-        values(found.and_then(|found| found.get("options"))),
-    )
+    for name in [BUILT_IN].into_iter().chain(default) {
+        let entries = files.iter().map(|d| get(d, &layout.runtime(name)));
+        let entries: Vec<&Item> = entries.flatten().collect();
+        let mut last_first = entries.iter().rev();
+        let is_runc = match last_first.find_map(|entry| entry.get("runtime_type")) {
+            None => name == BUILT_IN && !entries.is_empty(),
+            Some(kind) => kind.as_str() == Some(RUNTIME_TYPE),
+        };
+        if is_runc {
+            let options = entries.iter().map(|entry| entry.get("options"));
+            let options = options.flatten().collect::<Vec<_>>();
+            return (merged(&entries), merged(&options));
+        }
+    }
+    Default::default()
+}
+
+fn merged(tables: &[&Item]) -> InlineTable {
+    let tables = tables.iter().filter_map(|table| table.as_table_like());
+    let pairs = tables.flat_map(|table| table.iter());
+    pairs
+        .filter(|(key, _)| !OWN_OPTIONS.contains(key))
+        .filter_map(|(key, item)| Some((key, item.as_value()?.clone())))
+        .filter(|(_, value)| !value.is_inline_table())
+        .collect()
 }
 
 /// "containerd config default" indents sections; ours follows the runtimes beside it.

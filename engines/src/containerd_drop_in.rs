@@ -12,7 +12,7 @@ use toml_edit::{DocumentMut, Item};
 
 use crate::containerd::{
     CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled,
-    refuse_without_default, register, set_default_name,
+    refuse_without_default, register, set_default_name, stood_in_for,
 };
 use crate::default_runtime;
 use crate::file::{Beside, Keep, Other, Wanted};
@@ -119,8 +119,9 @@ pub(crate) fn wanted(
         document.insert("version", toml_edit::value(layout.version));
     }
     enable_cdi(&mut document, &layout, &documents)?;
-    let sources: Vec<&DocumentMut> = documents.iter().rev().map(|(_, other)| other).collect();
-    register(&mut document, &layout, &sources)?;
+    let files = documents.iter().map(|(_, other)| other).chain([&document]);
+    let settings = stood_in_for(&layout, &files.collect::<Vec<_>>());
+    register(&mut document, &layout, settings)?;
     let mut warnings = Vec::new();
     let dirs = ["plugins", layout.plugin, "cdi_spec_dirs"];
     if let Some(dirs) = last(&documents, &dirs) {

@@ -354,6 +354,63 @@ SystemdCgroup = true
 }
 
 #[test]
+fn ours_has_the_cgroup_driver_that_containerd_merges_for_runc() {
+    let runtimes = "plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes";
+    let says = |value| format!("version = 3\n[{runtimes}.runc.options]\nSystemdCgroup = {value}\n");
+    let kata = format!(
+        "version = 3\n[{runtimes}.runc]\nruntime_type = 'io.containerd.kata.v2'\n[{runtimes}.runc.options]\nSystemdCgroup = true\n"
+    );
+    let off = CONTAINERD_3.replace("SystemdCgroup = true", "SystemdCgroup = false");
+    let alone = says("true").replace("3\n", "3\nimports = ['/etc/containerd/conf.d/*.toml']\n");
+    for (main, more, driver) in [
+        (off.as_str(), [Some(says("true")), None], Some("true")),
+        (
+            &off,
+            [Some(says("true")), Some(says("false"))],
+            Some("false"),
+        ),
+        (
+            &off,
+            [Some("version = 3\n".to_owned()), None],
+            Some("false"),
+        ),
+        (CONTAINERD_3, [Some(says("false")), None], Some("false")),
+        (&alone, [None, None], Some("true")),
+        (
+            &alone,
+            [Some(says("false")), Some(says("true"))],
+            Some("true"),
+        ),
+        (&off, [Some(says("true")), Some(kata)], None),
+    ] {
+        let more = [
+            "/etc/containerd/conf.d/1.toml",
+            "/etc/containerd/conf.d/2.toml",
+        ]
+        .into_iter()
+        .zip(more)
+        .filter_map(|(path, text)| Some(other(path, &text?)));
+        let more: Vec<_> = more.collect();
+        let mut by_drop_in = beside(main);
+        by_drop_in.others.extend(more.clone());
+        let in_place = Files {
+            now: Some(main.replace("conf.d/*", "*/x")),
+            others: more,
+            ..Files::default()
+        };
+        for (setup, files) in [(drop_in(), by_drop_in), (named(MAIN), in_place)] {
+            let text = configured(&setup, files).now.unwrap();
+            let ours = text.split("runtimes.onload.options]").nth(1).unwrap();
+            let found = ours.split("SystemdCgroup = ").nth(1).map(str::trim);
+            assert_eq!(found, driver, "{setup:?} of {main}: {text}");
+            let is_like_runc = main.contains("sandboxer") && driver.is_some();
+            let ours = text.split("runtimes.onload]").nth(1).unwrap();
+            assert_eq!(ours.contains("sandboxer"), is_like_runc, "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_drop_in_of_containerd_sets_the_default_and_cdi_where_it_is_off() {
     let main = CONTAINERD_3.replace("enable_cdi = true", "enable_cdi = false");
     let setup = with_default(drop_in());
