@@ -1647,15 +1647,32 @@ fn a_boot_loader_that_is_not_grub_is_given_the_words() {
     let shown = tree.run(&["doctor"]).stdout;
     let line = "in the kernel's line in the boot loader: isolcpus=2-3 by isolcpus=1,4\n";
     assert!(shown.contains(line), "{shown}");
+}
 
-    // No shell reads the quotes.
-    let tree = paired();
-    acs(&tree, "0000:12:01.0", 0x1d, &[]);
-    tree.remove("/etc/default/grub");
-    let found = found(&tree, "gpu-acs");
-    let last = found[0]["remedy"].as_array().unwrap().last().unwrap();
-    let words = "pci=disable_acs_redir=\"0000:12:00.0;0000:12:01.0\"";
-    assert_eq!(last["kernel_line"], words, "{found:#?}");
+#[test]
+fn quotes_of_a_word_are_for_grub_alone() {
+    let ports = "0000:12:00.0;0000:12:01.0";
+    for (grub, words) in [
+        (None, format!("pci=disable_acs_redir={ports}")),
+        (
+            Some("/boot/grub2/grub.cfg"),
+            format!("pci=disable_acs_redir=\"{ports}\""),
+        ),
+        (
+            Some("/boot/grub/grub.cfg"),
+            format!("pci=disable_acs_redir=\"{ports}\""),
+        ),
+    ] {
+        let tree = paired();
+        acs(&tree, "0000:12:01.0", 0x1d, &[]);
+        tree.remove("/etc/default/grub");
+        if let Some(grub) = grub {
+            tree.file(grub, "");
+        }
+        let found = found(&tree, "gpu-acs");
+        let last = found[0]["remedy"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["kernel_line"], words, "{found:#?}");
+    }
 }
 
 #[test]

@@ -19,9 +19,13 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
         let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
         Remedy::write(GRUB, line)
     } else {
+        // The quotes are for GRUB, which reads entries that are edited by hand as a script too; masked, they are for a shell
+        // before it. The kernel removes only those that a value begins with (next_arg in lib/cmdline.c).
+        let is_script = words.contains('"')
+            && (examined.exists("/boot/grub2")? || examined.exists("/boot/grub")?);
+        let not_read: &[char] = if is_script { &['\\'] } else { &['\\', '"'] };
         Remedy::KernelLine {
-            // Their quotes are masked for a shell, as which GRUB's file is read too.
-            kernel_line: words.replace('\\', ""),
+            kernel_line: words.replace(not_read, ""),
             replaces: None,
         }
     })
