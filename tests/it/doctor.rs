@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::common::hosts::{rdma, x3};
@@ -735,7 +736,7 @@ checks! {
         => "fail", "the IOMMU is off", "update-grub";
     an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),
         |tree| without_groups(tree, "x86_64")
-        => "warn", "the IOMMU is off", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"";
+        => "warn", "the IOMMU is off", "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"' >> /etc/default/grub";
     suse_makes_the_boot_loader_s_file_by_another_command: "iommu", sriov("vfio-pci"),
         |tree| { without_groups(tree, "x86_64"); tree.file("/etc/os-release", "ID=\"sles\"\nID_LIKE=\"suse\"\n"); }
         => "fail", "the IOMMU is off", "grub2-mkconfig -o /boot/grub2/grub.cfg";
@@ -828,7 +829,7 @@ checks! {
         => "warn", "at 0000:12:01.0", "setpci -s 0000:12:01.0 ECAP_ACS+0x6.w=0001";
     ports_that_redirect_stay_set_after_a_boot: "gpu-acs", paired(),
         |tree| acs(tree, "0000:12:01.0", 0x1d, &[])
-        => "warn", "slow or fails", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX pci=disable_acs_redir=\\\"0000:12:00.0;0000:12:01.0\\\"\"";
+        => "warn", "slow or fails", "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX pci=disable_acs_redir=\\\"0000:12:00.0;0000:12:01.0\\\"\"' >> /etc/default/grub";
     a_nic_that_translates_itself_passes_ports_that_redirect: "gpu-acs", paired(),
         |tree| {
             acs(tree, "0000:14:00.0", 0, &[0x01, 0x0f]);
@@ -1275,7 +1276,7 @@ fn a_command_stays_on_one_line_and_the_rest_keeps_to_the_terminal() {
     let shown = run(on(tree.root(), &["doctor"]).env("COLUMNS", "60"))
         .answered_no()
         .stdout;
-    let wanted = "           write to /etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"\n";
+    let wanted = "           run: echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"' >> /etc/default/grub\n";
     assert!(shown.contains(wanted), "{shown}");
     let is_remedy =
         |line: &&str| line.trim_start().starts_with("run: ") || line.contains("write to");
@@ -1650,6 +1651,33 @@ fn a_boot_loader_that_is_not_grub_is_given_the_words() {
 }
 
 #[test]
+fn words_for_grub_stand_behind_those_that_are_there() {
+    let off = sriov("vfio-pci");
+    without_groups(&off, "x86_64");
+    let redirecting = paired();
+    acs(&redirecting, "0000:12:01.0", 0x1d, &[]);
+    let ports = "pci=disable_acs_redir=\"0000:12:00.0;0000:12:01.0\"";
+    for (tree, check, words) in [
+        (off, "iommu", "intel_iommu=on iommu=pt"),
+        (redirecting, "gpu-acs", ports),
+    ] {
+        let file = "/etc/default/grub";
+        tree.file(file, "GRUB_CMDLINE_LINUX=\"crashkernel=1G a=b\"\n");
+        let steps = remedies(&found(&tree, check)[0]);
+        let step = steps.iter().find(|step| step.contains(file)).unwrap();
+        let path = tree.root().join("etc/default/grub");
+        let step = step.replace(file, path.to_str().unwrap());
+        let script = format!(
+            "{step}\n. {}\nprintf %s \"$GRUB_CMDLINE_LINUX\"",
+            path.display()
+        );
+        let mut sh = Command::new("sh");
+        let read = run(sh.args(["-c", &script])).stdout;
+        assert_eq!(read, format!("crashkernel=1G a=b {words}"));
+    }
+}
+
+#[test]
 fn quotes_of_a_word_are_for_grub_alone() {
     let ports = "0000:12:00.0;0000:12:01.0";
     for (grub, words) in [
@@ -1709,7 +1737,8 @@ fn cpus_that_no_word_isolates_get_one() {
     ] {
         tree.file("/proc/cmdline", line);
         let first = &remedies(&found(&tree, "isolated-cpus")[0])[0];
-        let wanted = "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX isolcpus=1,4\"";
+        let wanted =
+            "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX isolcpus=1,4\"' >> /etc/default/grub";
         assert_eq!(first, wanted, "{line}");
     }
 }

@@ -16,8 +16,9 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
     Ok(if examined.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
     } else if examined.is_file(GRUB)? {
+        // Added, and not written, since it keeps the words of the line before it.
         let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
-        Remedy::write(GRUB, line)
+        Remedy::run(format!("echo '{line}' >> {GRUB}"))
     } else {
         // The quotes are for GRUB, which reads entries that are edited by hand as a script too; masked, they are for a shell
         // before it. The kernel removes only those that a value begins with (next_arg in lib/cmdline.c).
