@@ -761,6 +761,22 @@ fn tcpdirect_without_pages_of_2_mib_costs_a_warning() {
 }
 
 #[test]
+fn an_interface_that_receives_into_pages_of_2_mib_costs_a_warning_without_them() {
+    let zf = "/usr/lib/x86_64-linux-gnu/libonload_zf.so";
+    for (tree, interface) in [(x3(), Some("ens3")), (x4(), Some("ens4f0")), (x2(), None)] {
+        tree.remove(zf);
+        assert!(tree.run(&["discover"]).done().warnings().is_empty());
+        tree.hugepages(2048, &[(0, 0, 0)]);
+        tree.hugepages(1 << 20, &[(0, 4, 4)]);
+        let run = tree.run(&["discover"]).done();
+        let warning = interface.map(|name| {
+            format!("Onload needs hugepages of 2 MiB to receive by {name}, and this host has none: run \"echo N > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages\"")
+        });
+        assert_eq!(run.warnings(), Vec::from_iter(warning), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn libraries_are_found_where_red_hat_has_them() {
     let tree = Tree::new();
     tree.driver(CHECKSUM).libraries("/usr/lib64").tools("");

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::hosts::{rdma, x3};
+use crate::common::hosts::{rdma, x3, x4};
 use crate::common::{
     Commands, Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
 };
@@ -658,6 +658,45 @@ fn with_hooks() -> Tree {
     tree
 }
 
+#[test]
+fn larger_huge_pages_than_of_2_mib_are_for_vfio_alone() {
+    const GIB: u64 = 1 << 20;
+    let config = "[host]\nhugepages = { 1Gi = { 0 = 2 } }\n";
+    let own = "node 0 has no huge pages of 2 MiB for ens3";
+    let bare = x3();
+    bare.remove("/usr/lib/x86_64-linux-gnu/libonload_zf.so");
+    // Of Ef10, Onload itself takes none.
+    let second = x4();
+    second.remove("/usr/lib/x86_64-linux-gnu/libonload_zf.so");
+    second.remove("/sys/bus/auxiliary/devices/sfc.llct.0");
+    for (tree, finding) in [
+        (x3(), Some(own)),
+        (bare, Some(own)),
+        (
+            x4(),
+            Some("node 0 has no huge pages of 2 MiB for ens4f0 and 1 more"),
+        ),
+        (second, None),
+        (
+            sriov("vfio-pci"),
+            Some("node 0 has 4 huge pages for 0000:81:02.0"),
+        ),
+    ] {
+        tree.hugepages(2048, &[(0, 0, 0)]);
+        tree.hugepages(GIB, &[(0, 4, 4)]);
+        tree.config(config);
+        let found = found(&tree, "hugepages");
+        let said = found.first().map(|found| text(&found["finding"]));
+        let said = said.as_deref();
+        assert_eq!(said, finding, "{found:#?}");
+        if said == Some(own) {
+            let line =
+                "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 }, 1Gi = { 0 = 2 } }";
+            assert_eq!(remedies(&found[0])[1], line);
+        }
+    }
+}
+
 /// A file takes no second line of a name: doctor's own remedy broke config.toml.
 #[test]
 fn what_is_configured_is_applied_and_not_written_a_second_time() {
@@ -763,7 +802,7 @@ checks! {
         => "warn", "bound to vfio-pci", "driverctl unset-override 0000:81:00.0";
     a_node_without_huge_pages_for_its_device_is_warned_of: "hugepages", x3(),
         |tree| { tree.hugepages(2048, &[(0, 0, 0)]); }
-        => "warn", "node 0 has no huge pages of 2 MiB or more for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";
+        => "warn", "node 0 has no huge pages of 2 MiB for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";
     pages_that_are_configured_for_another_node_stay_configured: "hugepages", x3(),
         |tree| { tree.config("[host]\nhugepages = { 2Mi = { 1 = 8 }, 1Gi = { 1 = 2 } }\n"); tree.hugepages(2048, &[(0, 0, 0)]); }
         => "warn", "node 0 has no huge pages", "hugepages = { 2Mi = { 0 = 64, 1 = 8 }, 1Gi = { 1 = 2 } }";

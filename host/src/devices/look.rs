@@ -17,7 +17,7 @@ use crate::discover::{
 use crate::host::Host;
 
 /// 2 MiB.
-const TCPDIRECT_PAGE_KIB: u64 = 2048;
+const PAGE_KIB: u64 = 2048;
 
 /// What is there, without what containers have taken away.
 pub(super) fn look(host: &Host, config: &Config) -> Inventory {
@@ -86,12 +86,15 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     });
     let gdrcopy = probe.deciding(&[Class::Gdrcopy], || gdrcopy::read(probe));
     let hugepages = probe.deciding(&[Class::Hugepages], || hugepages::read(probe));
-    let two_mib = hugepages
-        .iter()
-        .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
-    if tcpdirect.is_some() && !two_mib {
+    let two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
+    let takes = |nic: &&nic::Nic| nic.datapath.takes_huge_pages(tcpdirect.is_some());
+    if let Some(nic) = nics.iter().find(takes).filter(|_| !two_mib) {
+        let need = match &tcpdirect {
+            Some(_) => "TCPDirect needs hugepages of 2 MiB, about 40 a stack".to_owned(),
+            None => format!("Onload needs hugepages of 2 MiB to receive by {}", nic.name),
+        };
         // vm.nr_hugepages is of the default size, which is 512 MiB where a kernel for Arm has pages of 64 KiB.
-        probe.warn(format!("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: run \"echo N > {}/hugepages-{TCPDIRECT_PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
+        probe.warn(format!("{need}, and this host has none: run \"echo N > {}/hugepages-{PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
     }
     let rdma = probe.deciding(&[Class::Rdma], || {
         rdma::read(probe, &functions, &interfaces, settings)

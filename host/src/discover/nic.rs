@@ -75,6 +75,12 @@ impl Datapath {
     pub(crate) fn has_tcpdirect(self) -> bool {
         self != Datapath::AfXdp
     }
+
+    /// Whether programs on it need huge pages, of 2 MiB alone: TCPDirect maps such (`MAP_HUGE_2MB`), and the receive queues that
+    /// Onload shares are made of them (`lib/efthrm/tcp_helper_resource.c`).
+    pub fn takes_huge_pages(self, tcpdirect: bool) -> bool {
+        matches!(self, Datapath::Efct | Datapath::Ef10ct) || tcpdirect && self.has_tcpdirect()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

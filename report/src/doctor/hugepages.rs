@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use onload_core::config::CONFIG_PATH;
 use onload_core::host_settings::{NumaNode, PageSize};
 use onload_host::discover::hugepages::NODES;
+use onload_host::discover::nic::Nic;
 use onload_sys::text::{counted, first_of};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 
-/// Pages of TCPDirect, in KiB (`MAP_HUGE_2MB`).
-const TCPDIRECT_KIB: u64 = 2048;
+/// 2 MiB.
+const SMALLEST_KIB: u64 = 2048;
 /// Pages that the line to write sets aside: room for one stack, or for a small DPDK program.
 const PAGES: u64 = 64;
 
 pub(super) fn near(examined: &Examined<'_>) -> Findings {
     let mut wanted: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let inventory = examined.inventory;
-    let nics = inventory.nics.iter();
-    let nics = nics.filter(|_| inventory.tcpdirect.is_some());
-    let nics = nics.map(|nic| (nic.numa_node, nic.device.clone()));
+    let nics = nics(examined).map(|nic| (nic.numa_node, nic.device.clone()));
     let vfio = inventory.vfio.iter().filter(|device| device.viable);
     let vfio = vfio.map(|device| (device.numa_node, device.pci_address.to_string()));
     for (node, name) in nics.chain(vfio) {
@@ -39,7 +38,8 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
         let device = first_of(devices, 1);
         let finding = match pages {
             0 => {
-                let text = format!("node {node} has no huge pages of 2 MiB or more for {device}");
+                let more = if counts(examined, node, u64::MAX) { " or more" } else { "" };
+                let text = format!("node {node} has no huge pages of 2 MiB{more} for {device}");
                 if is_configured(examined, node) {
                     Finding::warn(text, Remedy::run("onload-ctk host apply"))
                 } else {
@@ -63,10 +63,24 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
     Ok(findings.collect())
 }
 
-/// Whether the configuration sets aside large pages there.
+/// The interfaces whose programs take huge pages.
+fn nics<'e>(examined: &'e Examined<'_>) -> impl Iterator<Item = &'e Nic> {
+    let inventory = examined.inventory;
+    let has_tcpdirect = inventory.tcpdirect.is_some();
+    let nics = inventory.nics.iter();
+    nics.filter(move |nic| nic.datapath.takes_huge_pages(has_tcpdirect))
+}
+
+/// Whether pages of that size are of use on a node. Larger ones than of 2 MiB are for vfio alone.
+fn counts(examined: &Examined<'_>, node: u32, kib: u64) -> bool {
+    let has_nic = || nics(examined).any(|nic| nic.numa_node == Some(node));
+    kib == SMALLEST_KIB || kib > SMALLEST_KIB && !has_nic()
+}
+
+/// Whether the configuration sets aside such pages there.
 fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
     let sizes = examined.config.host.hugepages.iter();
-    let large = sizes.filter(|(size, _)| size.kib() >= TCPDIRECT_KIB);
+    let large = sizes.filter(|(size, _)| counts(examined, node, size.kib()));
     large
         .flat_map(|(_, nodes)| nodes.keys())
         .any(|one| one.0 == node)
@@ -75,7 +89,7 @@ fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
 fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
     let mut pages = examined.config.host.hugepages.clone();
-    let size = pages.entry(PageSize::of_kib(TCPDIRECT_KIB)).or_default();
+    let size = pages.entry(PageSize::of_kib(SMALLEST_KIB)).or_default();
     size.extend(nodes.map(|node| (NumaNode(*node), PAGES)));
     let sizes = pages.iter().map(|(size, nodes)| {
         let nodes = nodes
@@ -87,10 +101,10 @@ fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Re
     Remedy::write_under(CONFIG_PATH, "[host]", line)
 }
 
-/// Pages of 2 MiB and more on a node.
+/// Pages on a node that are of use there.
 fn pages_on(examined: &Examined<'_>, node: u32) -> u64 {
     let sizes = examined.inventory.hugepages.iter();
-    let large = sizes.filter(|size| size.size_kib >= TCPDIRECT_KIB);
+    let large = sizes.filter(|size| counts(examined, node, size.size_kib));
     let nodes = large.flat_map(|size| &size.nodes);
     let here = nodes.filter(|pages| pages.node == node);
     here.map(|pages| pages.total).sum()
