@@ -1662,6 +1662,37 @@ fn alpine_is_rebooted_without_systemd() {
 }
 
 #[test]
+fn without_systemd_the_units_of_the_archive_start_nothing() {
+    let tree = packaged();
+    tree.remove("/etc/systemd/system");
+    tree.remove("/var/run/cdi/onload.dev-nic.json");
+    let fresh = |tree: &Tree| remedies(&found(tree, "specs-fresh")[0]).pop();
+    assert_eq!(
+        fresh(&tree).as_deref(),
+        Some("systemctl start onload-cdi.service")
+    );
+    assert!(!found(&tree, "units").is_empty());
+    tree.file("/etc/os-release", "ID=alpine\n");
+    assert_eq!(fresh(&tree).as_deref(), Some("onload-ctk cdi generate"));
+    for check in ["units", "udev-rules"] {
+        assert!(found(&tree, check).is_empty(), "{check}");
+    }
+}
+
+#[test]
+fn engines_of_alpine_are_restarted_by_openrc() {
+    let tree = running(
+        k3s("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"),
+        "k3s-server",
+        "k3s",
+        K3S,
+    );
+    tree.file("/etc/os-release", "ID=alpine\n");
+    let last = remedies(&found(&tree, "engine-cdi")[0]).pop();
+    assert_eq!(last.as_deref(), Some("rc-service k3s restart"));
+}
+
+#[test]
 fn a_boot_loader_that_is_not_grub_is_given_the_words() {
     let tree = sriov("vfio-pci");
     without_groups(&tree, "x86_64");

@@ -5,6 +5,8 @@ use std::path::Path;
 use onload_core::providers::{LIBIBVERBS, LIBRDMACM};
 use onload_host::host::{Host, HostError};
 
+use super::check::Remedy;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distribution {
     Debian,
@@ -91,11 +93,24 @@ impl Distribution {
     }
 
     /// Alpine has OpenRC.
+    pub(super) fn has_systemd(self) -> bool {
+        self != Distribution::Alpine
+    }
+
     pub(super) fn reboot(self) -> &'static str {
-        match self {
-            Distribution::Alpine => "reboot",
-            _ => "systemctl reboot",
+        if self.has_systemd() {
+            "systemctl reboot"
+        } else {
+            "reboot"
         }
+    }
+
+    pub(super) fn restart(self, service: &str) -> Remedy {
+        Remedy::run(if self.has_systemd() {
+            format!("systemctl restart {service}")
+        } else {
+            format!("rc-service {service} restart")
+        })
     }
 
     /// The command that makes GRUB's configuration of /etc/default/grub.

@@ -88,10 +88,11 @@ impl Examined<'_> {
         Ok(Remedy::install(format!("onload-ctk {version} again"), from))
     }
 
-    /// Whether the package is there, as its main unit says: where it is not, somebody else starts what it
-    /// would.
-    pub(super) fn has_package(&self) -> Result<bool, HostError> {
-        self.is_file("/usr/lib/systemd/system/onload-cdi.service")
+    /// Whether the package's units start what they are for, as the main one says: where it is not there, somebody else
+    /// starts that. Its archive lays them down where there is no systemd, too.
+    pub(super) fn has_units(&self) -> Result<bool, HostError> {
+        Ok(self.is_file("/usr/lib/systemd/system/onload-cdi.service")?
+            && Distribution::of(self.host)?.has_systemd())
     }
 }
 

@@ -108,7 +108,7 @@ fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> 
     if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
         return Ok(None);
     }
-    Ok(Some(Remedy::run(if examined.has_package()? {
+    Ok(Some(Remedy::run(if examined.has_units()? {
         "systemctl restart onload-host.service"
     } else {
         "onload-ctk host apply"

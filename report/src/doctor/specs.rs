@@ -20,7 +20,7 @@ const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
 fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
-    Ok(Remedy::run(if examined.has_package()? {
+    Ok(Remedy::run(if examined.has_units()? {
         "systemctl start onload-cdi.service"
     } else {
         "onload-ctk cdi generate"

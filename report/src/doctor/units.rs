@@ -20,7 +20,7 @@ const UNITS: [(&str, &str); 3] = [
 const HOST_UNIT: (&str, &str) = ("onload-host.service", "multi-user.target.wants");
 
 pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
-    if !examined.has_package()? {
+    if !examined.has_units()? {
         return Ok(Vec::new());
     }
     let config = examined.config;
@@ -55,7 +55,7 @@ fn unit_finding(examined: &Examined<'_>, unit: &str, target: &str) -> Result<Fin
 
 /// Whether udev's rules are there, which tell of devices that come and go.
 pub(super) fn rules(examined: &Examined<'_>) -> Findings {
-    if !examined.has_package()? {
+    if !examined.has_units()? {
         return Ok(Vec::new());
     }
     let installed = format!("/usr/lib/udev/rules.d/{RULES}");

@@ -6,6 +6,7 @@ use onload_engines::version::Version;
 
 use super::found::{Engine, each};
 use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::distribution::Distribution;
 use crate::doctor::examined::{Examined, Findings};
 
 /// The runtime that containerd has by itself, and its default one where no file names another.
@@ -14,7 +15,7 @@ const BUILT_IN: &str = "runc";
 /// The first containerd that merges lists of runtimes.
 const MERGING: Version = Version(2, 0, 0);
 
-pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(in super::super) fn default_runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     each(engines, |engine, settings| {
         if engine.kind != Kind::Containerd || settings.is_off {
             return Ok(None);
@@ -26,7 +27,7 @@ pub(in super::super) fn default_runtime(_: &Examined<'_>, engines: &[Engine]) ->
                 let text = format!(
                     "the default runtime {name:?} is not registered: its plugin for Kubernetes does not load"
                 );
-                let restart = Remedy::run("systemctl restart containerd");
+                let restart = Distribution::of(examined.host)?.restart("containerd");
                 Finding::fail(text, register(said, name, &names)).then(restart)
             }
             _ => Finding::pass(format!("the default runtime {name:?} is registered")),

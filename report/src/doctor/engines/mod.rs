@@ -146,7 +146,7 @@ fn is_off(
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
             let service = daemon::started(examined, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
-            let restart = Remedy::run(format!("systemctl restart {service}"));
+            let restart = Distribution::of(examined.host)?.restart(service);
             Finding::fail(text, switch_on).then(restart)
         }
         Kind::Kubelet => {
@@ -203,7 +203,7 @@ fn written_older(
     text: String,
     newest: onload_cdi::Version,
 ) -> Result<Finding, HostError> {
-    if !examined.has_package()? {
+    if !examined.has_units()? {
         let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
         return Ok(found(text, Remedy::run(command)));
     }
