@@ -137,7 +137,7 @@ fn carry_out(
     if let Some(setup) = &changed {
         match service {
             Some(service) => reread(service, how, files, printer)?,
-            None => say_how(setup, how, printer),
+            None => say_how(host, setup, how, printer)?,
         }
     }
     for file in files.iter().filter(|file| file.is_held()) {
@@ -367,9 +367,12 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     Ok(())
 }
 
-fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
+fn say_how(host: &Host, setup: &Setup, how: Reread, printer: &mut Printer) -> anyhow::Result<()> {
     let name = setup.engine.name();
-    match (how, setup.reload(), setup.restart()) {
+    let by_init = |command: &str| by_init(host, command);
+    let reload = setup.reload().map(by_init).transpose()?;
+    let restart = setup.restart().as_deref().map(by_init).transpose()?;
+    match (how, reload, restart) {
         (_, _, None) => {
             printer.note("nothing to restart: podman reads it whenever it starts a container");
         }
@@ -383,6 +386,19 @@ fn say_how(setup: &Setup, how: Reread, printer: &mut Printer) {
             printer.note(format_args!("{name} reads it when it starts: {restart}"));
         }
     }
+    Ok(())
+}
+
+/// A command to systemd as the host's own init system takes it: OpenRC's, where there is no systemctl.
+fn by_init(host: &Host, command: &str) -> anyhow::Result<String> {
+    let is_there = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
+    let is_openrc = is_there("/sbin/rc-service")? && !is_there("/bin/systemctl")?;
+    Ok(match command.split(' ').collect::<Vec<_>>()[..] {
+        ["systemctl", verb, service, ref more @ ..] if is_openrc && verb != "--user" => {
+            [&["rc-service", service, verb], more].concat().join(" ")
+        }
+        _ => command.to_owned(),
+    })
 }
 
 /// Where the engine does worse than before, it gets back what it had.

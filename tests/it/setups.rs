@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::engine_host::EngineHost;
@@ -585,6 +585,55 @@ fn docker_is_restarted_for_the_switch_of_cdi_and_reloaded_for_all_else() {
         for more in ["--set-default", "--remove"] {
             let said = run(&mut host.configure("docker", &[more])).done().stderr;
             assert!(said.ends_with(RELOAD), "{version} {text} {more}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_engine_of_openrc_is_told_by_its_own_command() {
+    let k3s = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
+    for (file, engine, systemd, openrc) in [
+        (
+            None,
+            "docker",
+            "systemctl reload docker",
+            "rc-service docker reload",
+        ),
+        (
+            None,
+            "crio",
+            "systemctl restart crio",
+            "rc-service crio restart",
+        ),
+        (
+            Some(k3s),
+            "containerd",
+            "systemctl restart k3s (on an agent: k3s-agent)",
+            "rc-service k3s restart (on an agent: k3s-agent)",
+        ),
+        (
+            Some("/home/a/.config/docker/daemon.json"),
+            "docker",
+            "systemctl --user restart docker",
+            "systemctl --user restart docker",
+        ),
+    ] {
+        for (programs, told) in [
+            (&[][..], systemd),
+            (&[("sbin/rc-service", "")], openrc),
+            (&[("sbin/rc-service", ""), ("bin/systemctl", "")], systemd),
+        ] {
+            let host = EngineHost::with_engines(programs);
+            let package = "Package: docker-ce\nVersion: 5:28.2.0-1~debian.12~bookworm\n";
+            host.file("var/lib/dpkg/status", package);
+            if let Some(file) = file {
+                let directory = Path::new(file).parent().unwrap();
+                host.directory(directory.to_str().unwrap());
+            }
+            let mut configure = host.configure(engine, &[]);
+            configure.args(file.map(|file| ["--file", file]).iter().flatten());
+            let said = run(&mut configure).done().stderr;
+            assert!(said.ends_with(&format!(": {told}\n")), "{told}: {said}");
         }
     }
 }
