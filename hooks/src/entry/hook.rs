@@ -275,13 +275,15 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
 
 fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let leased = sweep::leased(Path::new(RUN_DIR), &state.id);
-    let (moving, bundle) = leased.unwrap_or_default();
+    let (leased, bundle) = leased.unwrap_or_default();
     let gone = Gone {
         container: &state.id,
         token: None,
         bundle: &bundle,
     };
-    let back = moves::take_back(&moving, &moving, &gone, stand_ins);
+    let back = moves::take_back(&leased, &leased, &gone, stand_ins);
+    // Whoever wants one next finds out that its holder has ended, so nothing is lost where this fails.
+    let _ = lease::release(&leased, None, &state.id, &bundle);
     remove_nodes(state, config)?;
     back.context(subject("poststop", &state.id))
 }

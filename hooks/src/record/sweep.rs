@@ -1,5 +1,5 @@
 //! `poststop`: removes what was created for a container under /run/onload-ctk, and nothing else. It also removes what is
-//! left of containers that never had a poststop.
+//! left of containers that never had a poststop. No lease ends here: a container may live on without its first process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,6 @@ use rustix::io::Errno;
 
 use super::files::{self, Created, Record};
 use super::init::has_ended;
-use super::lease;
 use super::targets;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -141,7 +140,6 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
     };
     // What is not understood says nothing of what there is to do.
     let record = files::read(&own).ok().flatten().unwrap_or_default();
-    release(&record, id);
     let created = record.created.filter(|created| !created.made.is_empty());
     let created = created.filter(|created| !remove_created(run, created, id, lock));
     let stays = created.is_some();
@@ -185,16 +183,6 @@ pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, P
     let own = run.open(id.as_str()).ok()?;
     let live = files::read(&own).ok()??.live?;
     Some((live.leases, live.bundle))
-}
-
-/// Releases what the container had for itself. Whoever wants it next finds out that its holder has ended, so nothing is
-/// lost where this fails.
-fn release(record: &Record, id: &ContainerId) {
-    if let Some(live) = &record.live
-        && !live.leases.is_empty()
-    {
-        let _ = lease::release(&live.leases, None, id, &live.bundle);
-    }
 }
 
 fn removing(path: &Path) -> String {

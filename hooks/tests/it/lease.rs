@@ -13,7 +13,7 @@ const LEASE: &str = "/run/onload-ctk/@leases/rdma=rxe1#0";
 
 /// Whether ends of processes can be seen here: in another PID namespace than the first nobody may call
 /// a holder dead.
-fn sees_ends() -> bool {
+pub(crate) fn sees_ends() -> bool {
     let own = std::fs::read_link("/proc/self/ns/pid").unwrap();
     let sees = own.to_str() == Some("pid:[4026531836]");
     if !sees {

@@ -8,6 +8,7 @@ use std::fs;
 use crate::common::{
     HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, print_file, stderr, stdout, unique,
 };
+use crate::lease::sees_ends;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
 
@@ -179,6 +180,43 @@ fn an_annotation_on_a_living_container_gives_each_another_member() {
         bundles(&sandbox, 3, &config);
         in_turn(&sandbox, "runc", "live", BY_ANNOTATION);
     }
+}
+
+/// A container in the host's PID namespace, whose first process dies while a worker lives.
+#[test]
+fn a_container_that_lives_on_keeps_its_member_while_others_start_and_end() {
+    if !sees_ends() {
+        return;
+    }
+    let sandbox = host(2);
+    let workers = format!("({WAITS}) & echo $! >/worker; {WAITS}");
+    let mut config = taking("any", &workers);
+    let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
+    namespaces.retain(|namespace| namespace["type"] != "pid");
+    bundles(&sandbox, 3, &config);
+    let id = unique("workers");
+    let script = format!(
+        "r='runc --root /run/runc'
+         create() {{ $r create --pid-file /tmp/pid -b /b$1 {id}-$1 </dev/null >/dev/null 2>/tmp/err; }}
+         create 1 || {{ cat /tmp/err; exit 11; }}
+         pid=$(cat /tmp/pid); $r start {id}-1 || exit 12
+         i=0; until test -s /b1/rootfs/worker || test $i -gt 100; do sleep 0.1; i=$((i+1)); done
+         kill -9 $pid; while grep -qs . /proc/$pid/stat && ! grep -qs ') [ZX]' /proc/$pid/stat; do :; done
+         # Where nobody reaps it, its number is not free: it is another's then.
+         sed -i 's/\"live\":{{\"pid\":[0-9]*,\"startTime\":/&1/' /run/onload-ctk/{id}-1/record.json
+         create 2 || {{ cat /tmp/err; exit 13; }}
+         create 3 && exit 14
+         cat /tmp/err; $r delete --force {id}-3 2>/dev/null; $r delete --force {id}-2 || exit 15
+         grep -l '\"container\":\"{id}-1\"' {LEASES}/*
+         kill -9 $(cat /b1/rootfs/worker); $r delete --force {id}-1 || exit 16"
+    );
+    let output = sandbox.script(&script, b"");
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
+    let held = format!("m0 is held by container {id}-1 (");
+    assert!(told.contains(&held), "{told}");
+    let kept = format!("{LEASES}/rdma=m0#0\n");
+    assert!(told.ends_with(&kept), "{told}");
 }
 
 #[test]
