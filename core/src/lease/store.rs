@@ -221,6 +221,16 @@ impl Leases {
         Ok(listed)
     }
 
+    /// Whether a container, or what lives on of it, has one of these devices, or has not given it back yet.
+    pub fn has_any(&self, devices: &[Device], container: &ContainerId) -> Result<bool> {
+        let is_its = |slot: &Slot| {
+            let lease = slot.lease().filter(|_| slot.state != State::Over);
+            lease.is_some_and(|lease| lease.container == *container)
+        };
+        let found = self.slots_of(&|device| devices.contains(device))?;
+        Ok(found.iter().any(|(_, slot)| is_its(slot)))
+    }
+
     /// Keeps everybody from leasing until it is dropped.
     pub fn lock(&self) -> Result<Lock> {
         self.lock_named(LOCK, self.patience)

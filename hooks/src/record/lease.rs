@@ -504,10 +504,14 @@ pub(crate) fn release(
 
 /// The leases, where there are any; a user without root has none.
 pub(crate) fn find() -> Result<Option<Leases>> {
-    let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
-        return Ok(None);
-    };
-    match Leases::find(&run, Processes::default()) {
+    match RunDir::find(Path::new(RUN_DIR)) {
+        Ok(Some(run)) => find_in(&run),
+        _ => Ok(None),
+    }
+}
+
+pub(crate) fn find_in(run: &RunDir) -> Result<Option<Leases>> {
+    match Leases::find(run, Processes::default()) {
         Err(LeaseError::Denied(_)) => Ok(None),
         found => Ok(found?),
     }

@@ -17,8 +17,9 @@ use onload_sys::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{self, Created, Record};
+use super::files::{self, Created, Live, Record};
 use super::init::has_ended;
+use super::lease;
 use super::targets;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -103,9 +104,20 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     };
     maker.shares_pid_namespace()
         && match &record.live {
-            Some(live) => has_ended(live.pid, live.start_time),
+            Some(live) => {
+                has_ended(live.pid, live.start_time) && !has_leases(run, id, live).unwrap_or(true)
+            }
             None => maker.is_abandoned(id),
         }
+}
+
+/// Whether a container lives on, or its poststop may be about to come for what it has to give back.
+fn has_leases(run: &RunDir, id: &ContainerId, live: &Live) -> Result<bool> {
+    if live.leases.is_empty() {
+        return Ok(false);
+    }
+    let leases = lease::find_in(run)?;
+    leases.map_or(Ok(false), |leases| leases.has_any(&live.leases, id))
 }
 
 /// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
@@ -259,6 +271,9 @@ fn listed(dir: impl AsFd) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::maker::{Maker, Stage};
+    use onload_core::lease::{Claim, Holder, Leases, Moved, Numa, RdmaFacts, Wish};
+    use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
     fn remove(run_dir: &Path, id: &str) -> Result<Vec<String>> {
@@ -379,6 +394,42 @@ mod tests {
             fs::write(self.path(id).join("ld.so.preload"), "x".repeat(65536)).unwrap();
         }
 
+        /// A container that holds a device, and whose first process has ended.
+        fn leave_holding(&self, id: &str, wish: Wish, cgroup: Option<Cgroup>) -> Leases {
+            let mut init = std::process::Command::new("/bin/sleep");
+            let mut init = init.arg("60").spawn().unwrap();
+            let process = Processes::default().find(init.id()).unwrap().unwrap();
+            let leases = Leases::open(&self.dir(), Processes::default()).unwrap();
+            let (container, bundle) = (id.parse().unwrap(), PathBuf::from("/b"));
+            let claim = Claim {
+                wishes: &[wish],
+                numa: Numa::Any,
+                container: &container,
+                bundle: &bundle,
+                holder: Holder::Init { process, cgroup },
+                token: None,
+                claim: None,
+                entry_point: "a test",
+            };
+            let live = Live {
+                pid: process.pid,
+                start_time: process.start_time,
+                leases: leases.claim(&claim, &|_| None).unwrap(),
+                bundle,
+                ..Live::default()
+            };
+            init.kill().unwrap();
+            init.wait().unwrap();
+            self.leave(id);
+            let record = Record {
+                maker: Some(Maker::this(Stage::Hook, Path::new("/b"), None).unwrap()),
+                created: None,
+                live: Some(live),
+            };
+            files::write(&self.dir().open(id).unwrap(), &record).unwrap();
+            leases
+        }
+
         fn sweep(&self, chance: usize) {
             let lock = self.dir().lock_if_free().unwrap();
             sweep_locked(&self.dir(), &others(&self.dir(), None), chance, &lock);
@@ -426,6 +477,47 @@ mod tests {
         drop(stranger);
         sweep(fixture.run.path(), None);
         assert!(!fixture.path("c1").exists());
+    }
+
+    #[test]
+    fn the_record_of_what_is_to_come_back_or_lives_on_stays_for_its_poststop() {
+        let fixture = Fixture::new();
+        let wish = |name: &str| Wish::of_device(format!("rdma:{name}").parse().unwrap(), 1);
+        fixture.leave_holding("over", wish("m0"), None);
+        // None of those that can be looked at.
+        let cgroup = Cgroup {
+            path: "/elsewhere".into(),
+            inode: 1,
+        };
+        fixture.leave_holding("lives-on", wish("m1"), Some(cgroup));
+        let facts = RdmaFacts {
+            name: "m2".to_owned(),
+            pci: "0000:03:02.3".parse().unwrap(),
+            index: 3,
+            moved_by_other: false,
+        };
+        let moved = Wish {
+            moved: Some(Moved {
+                facts: facts.into(),
+                namespace: 4711,
+                addresses: Vec::new(),
+                returning: false,
+                left: None,
+                rebound: None,
+            }),
+            ..wish("m2")
+        };
+        let leases = fixture.leave_holding("away", moved, None);
+        let stay = |names: [&str; 3]| {
+            fixture.sweep(0);
+            let is_there = |id: &str| fixture.path(id).join("record.json").exists();
+            let all = ["over", "lives-on", "away"];
+            let there = all.map(|id| if is_there(id) { id } else { "" });
+            assert_eq!(there, names);
+        };
+        stay(["", "lives-on", "away"]);
+        leases.returned(&"rdma:m2".parse().unwrap()).unwrap();
+        stay(["", "lives-on", ""]);
     }
 
     #[test]

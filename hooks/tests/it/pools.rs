@@ -208,14 +208,15 @@ fn a_container_that_lives_on_keeps_its_member_while_others_start_and_end() {
          create 3 && exit 14
          cat /tmp/err; $r delete --force {id}-3 2>/dev/null; $r delete --force {id}-2 || exit 15
          grep -l '\"container\":\"{id}-1\"' {LEASES}/*
-         kill -9 $(cat /b1/rootfs/worker); $r delete --force {id}-1 || exit 16"
+         kill -9 $(cat /b1/rootfs/worker); $r delete --force {id}-1 || exit 16
+         ls {LEASES}; echo end"
     );
     let output = sandbox.script(&script, b"");
     let told = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
     let held = format!("m0 is held by container {id}-1 (");
     assert!(told.contains(&held), "{told}");
-    let kept = format!("{LEASES}/rdma=m0#0\n");
+    let kept = format!("{LEASES}/rdma=m0#0\nend\n");
     assert!(told.ends_with(&kept), "{told}");
 }
 
