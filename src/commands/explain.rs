@@ -28,7 +28,7 @@ use crate::rights::is_of;
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let seen = Seen::new(&host, global, &config)?;
-    let viewer = Viewer::below(&global.host_root, seen.settings.config.leases.clone());
+    let viewer = Viewer::below(&global.host_root);
     let explanation = explain::explain(&args.bundle, &seen, &viewer);
     let explanation = explanation.map_err(|error| with_advice(error.into()))?;
     for warning in &explanation.warnings {

@@ -171,21 +171,20 @@ impl Chosen {
     }
 }
 
-/// The members of pools and the devices that tickets name; `shares` says how many containers may have one of a class.
-fn all_wishes(wanted: PoolRequest<'_>, shares: &onload_core::config::Leases) -> Vec<Wish> {
+/// The members of pools and the devices that tickets name, which a task has for itself: its engine knows what belongs to
+/// one network namespace, or has one holder in a pool, and the configuration may count nobody.
+fn all_wishes(wanted: PoolRequest<'_>) -> Vec<Wish> {
     let mut wishes = wanted.wishes.to_vec();
     let named = wanted.named.iter();
     wishes.extend(named.map(|(device, ticket)| Wish {
         ticket: Some(ticket.clone()),
-        ..wish(device, shares)
+        ..wish(device, 1)
     }));
     wishes
 }
 
-/// A device by its name.
-fn wish(device: &Device, shares: &onload_core::config::Leases) -> Wish {
-    // The specification may be older than the configuration.
-    let most = shares.share(device.class).unwrap_or(u32::MAX);
+/// A device by its name, which so many containers may have at once.
+fn wish(device: &Device, most: u32) -> Wish {
     Wish {
         aliases: group_members(device),
         facts: facts(device),
@@ -204,15 +203,10 @@ impl Pools for Keeper<'_> {
             let devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
             return Ok(Reserved { token, devices });
         }
-        let wishes = if wanted.named.is_empty() {
-            wanted.wishes.to_vec()
-        } else {
-            all_wishes(wanted, &self.host.settings()?.config.leases)
-        };
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
             token: token.clone(),
-            wishes,
+            wishes: all_wishes(wanted),
             numa: wanted.numa,
             id: wanted.id.clone(),
             bundle: canonical(wanted.bundle)?,
@@ -285,13 +279,12 @@ pub struct Viewer {
     leases: Option<Leases>,
     tickets: Option<Tickets>,
     processes: Processes,
-    shares: onload_core::config::Leases,
 }
 
 impl Viewer {
-    /// On the host whose root is `root`; `shares` says how many containers may have a device of a class.
+    /// On the host whose root is `root`.
     #[must_use]
-    pub fn below(root: &Path, shares: onload_core::config::Leases) -> Self {
+    pub fn below(root: &Path) -> Self {
         let processes = Processes::at(root);
         let run = RUN_DIR.trim_start_matches('/');
         let run = RunDir::find(&root.join(run)).ok().flatten();
@@ -303,7 +296,6 @@ impl Viewer {
             leases,
             tickets,
             processes,
-            shares,
         }
     }
 }
@@ -319,7 +311,7 @@ impl Pools for Viewer {
             return Ok(Reserved { token, devices });
         };
         let claim = Claim {
-            wishes: &all_wishes(wanted, &self.shares),
+            wishes: &all_wishes(wanted),
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
@@ -410,16 +402,18 @@ pub(crate) fn claim(
     let process = processes.find(init)?.ok_or_else(|| ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
+    // The specification may be older than the configuration.
+    let most = |device: &Device| match shares.share(device.class) {
+        _ if wanted.alone => 1,
+        share => share.unwrap_or(u32::MAX),
+    };
     let wishes = wanted.devices.iter();
-    let mut wishes: Vec<Wish> = wishes.map(|device| wish(device, &shares)).collect();
+    let mut wishes: Vec<Wish> = wishes.map(|device| wish(device, most(device))).collect();
     let pod = pod::of(container.bundle);
     for wish in &mut wishes {
         wish.facts
             .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
         wish.moved = wanted.moved.cloned();
-        if wanted.alone {
-            wish.pool.share = 1;
-        }
     }
     let claim = Claim {
         wishes: &wishes,

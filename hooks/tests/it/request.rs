@@ -7,6 +7,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
+use crate::pools::oci_hook;
 use onload_core::lease::{Device, Token};
 use onload_core::run_dir::RunDir;
 use onload_core::ticket::{NewTicket, Tickets, variable};
@@ -336,6 +337,41 @@ fn a_ticket_gives_what_was_reserved_and_the_lease_names_it() {
     let lease = format!("{LEASES}/rdma=rxe0#0\n");
     let told = script(&sandbox, &steps(&format!("delete {name}")));
     assert_eq!(told, format!("{lease}end\n"), "{hex}");
+}
+
+/// The class is one that nobody counts holders of.
+#[test]
+fn what_a_ticket_gives_for_itself_is_refused_while_somebody_else_has_it() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&[], "");
+    let lease = |stage: &str| oci_hook(stage, &["--lease", "rdma:rxe0"]);
+    let mut holder = config(&json!({}), WAITS);
+    holder["hooks"] =
+        json!({"createRuntime": lease("createRuntime"), "poststop": lease("poststop")});
+    bundles(&sandbox, 1, &holder);
+    let id = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    sandbox.root_file_system("/b2/rootfs");
+    let task = asking(&by_ticket(&id), &json!({}), WAITS);
+    sandbox.file("/b2/config.json", task.to_string());
+    let name = unique("alone");
+    let told = script(
+        &sandbox,
+        &format!(
+            "create 1 {name}-1 || exit 11
+             create 2 {name}-2 && exit 12
+             delete {name}-1; create 2 {name}-2 || exit 13
+             delete {name}-2; ls {LEASES}; echo end"
+        ),
+    );
+    let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
+    assert!(
+        told.contains(&refused) && told.ends_with("\nend\n"),
+        "{told}"
+    );
+    assert!(!told.contains("rdma=rxe0#"), "{told}");
 }
 
 #[test]
