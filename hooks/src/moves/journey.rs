@@ -683,17 +683,16 @@ pub struct Restored {
     pub result: Result<()>,
 }
 
-/// Brings back each of the wanted devices whose containers have ended, under its lock. An error says that the leases
-/// cannot be read.
+/// Brings back each of the wanted devices whose containers have ended, under its lock. Whether one is wanted is asked when
+/// its turn comes. An error says that the leases cannot be read.
 pub(super) fn restore<K: Kind>(
     leases: &Leases,
     is_wanted: &dyn Fn(&Device) -> bool,
     kind: &K,
     patience: Duration,
 ) -> Result<Vec<Restored>> {
-    let is_wanted = |device: &Device| device.class == K::CLASS && is_wanted(device);
     let listed = leases.list()?.into_iter();
-    let returning = listed.filter(|one| one.is_returning && is_wanted(&one.device));
+    let returning = listed.filter(|one| one.is_returning && one.device.class == K::CLASS);
     let mut devices: Vec<Device> = returning.map(|one| one.device).collect();
     devices.sort_unstable();
     devices.dedup();
@@ -701,6 +700,9 @@ pub(super) fn restore<K: Kind>(
     devices.rotate_left(beginning);
     let mut restored = Vec::new();
     for device in devices {
+        if !is_wanted(&device) {
+            continue;
+        }
         let moving = leases.lock_moving(&device);
         let settled = moving.and_then(|_moving| settle(leases, &device, kind, patience));
         if !matches!(settled, Ok(false)) {

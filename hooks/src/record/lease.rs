@@ -41,6 +41,8 @@ pub(crate) const OPENERS: Duration = Duration::from_secs(2);
 /// The same before an answer that somebody waits for: a runtime gives up on NRI's after 2 s, and creates the container
 /// without its devices. The container's hook looks again.
 const OPENERS_OF_ANSWER: Duration = Duration::from_millis(300);
+/// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all.
+const FETCHING: Duration = Duration::from_secs(6);
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
@@ -218,11 +220,13 @@ impl Pools for Keeper<'_> {
         let mut wishes = chosen.leases.choose(&claim, &used);
         let is_refused = matches!(&wishes, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)));
         if let Some(fetch) = self.fetch.filter(|_| is_refused) {
-            // One that an ended container has left may come back now.
-            let named = wanted.named;
+            // Those that ended containers have left may come back now, until there are enough or the time is over.
+            let until = Instant::now() + FETCHING;
             fetch(&chosen.leases, &|device| {
-                let mut wanted = wanted.wishes.iter().flat_map(Wish::devices);
-                wanted.any(|one| one == *device) || named.iter().any(|(one, _)| one == device)
+                let mut wanted = claim.wishes.iter().flat_map(Wish::devices);
+                wanted.any(|one| one == *device)
+                    && Instant::now() < until
+                    && chosen.leases.choose(&claim, &used).is_err()
             });
             wishes = chosen.leases.choose(&claim, &used);
         }

@@ -184,7 +184,7 @@ fn pool(sandbox: &Sandbox, members: &[usize]) {
         })
         .collect();
     let names: Vec<String> = members.iter().map(|one| format!("mlx5_{one}")).collect();
-    let pool = json!({"onload.dev/pool-members": names.join(","), "onload.dev/pool-share": "1"});
+    let pool = json!({"onload.dev/pool-members": names.join(" "), "onload.dev/pool-share": "1"});
     let hooks = hook(&["--take", "rdma:any"]);
     devices.push(json!({"name": "any", "annotations": pool, "containerEdits": {"hooks": hooks}}));
     let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/rdma", "devices": devices});
@@ -207,6 +207,28 @@ fn a_member_of_a_pool_that_nobody_brought_back_is_brought_back_for_the_next_cont
         make other || fail "$(cat /tmp/err)"
         there two mlx5_0 pool
         gone other; here mlx5_0 pool; free pool"#;
+    moving::on_both(&sandbox, &stand_ins(), DEVICES, script);
+}
+
+#[test]
+fn of_members_that_nobody_brought_back_as_many_are_brought_back_as_the_next_container_wants() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = moving::sandbox(&[
+        ("one", container(Some("one"), &[0, 1])),
+        ("other", with_options(Some("two"), "--take rdma:any")),
+    ]);
+    sandbox.allow(&["rdma"], "");
+    pool(&sandbox, &[0, 1]);
+    let script = r#"
+        lost
+        make other || fail "$(cat /tmp/err)"
+        for d in mlx5_0 mlx5_1; do
+          ip link show $d >/dev/null 2>&1 && fail "$d came back for nobody"
+        done
+        gone other; restore >/dev/null
+        here mlx5_0 both; here mlx5_1 both; free both"#;
     moving::on_both(&sandbox, &stand_ins(), DEVICES, script);
 }
 
