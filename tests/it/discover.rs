@@ -598,6 +598,32 @@ fn a_library_of_another_driver_stops_onload_and_its_interfaces_but_not_tcpdirect
 }
 
 #[test]
+fn a_library_of_another_release_stops_onload_though_the_interface_is_the_same() {
+    let tree = x2();
+    let proc = "/proc/driver/onload/version";
+    let library = "/usr/lib/x86_64-linux-gnu/libonload.so";
+    let version = |version: &str| {
+        let text = format!("onload_version: {version}\nuk_intf_ver: {CHECKSUM}\n");
+        tree.file(proc, text);
+    };
+    let content = fs::read(tree.path(library)).unwrap();
+    let release = [content.as_slice(), b"\0Onload 8.1.1.17\n"].concat();
+    tree.file(library, release);
+    version("8.1.1.17");
+    assert_eq!(tree.discover()["onload"]["library_matches"], true);
+    // The module is still that of before an upgrade.
+    version("8.1.0.15");
+    let found = tree.discover();
+    assert_eq!(found["onload"]["library_matches"], false);
+    assert_eq!(found["onload"]["library_version"], "8.1.1.17");
+    let reason = reason(&found, "nic", "onload");
+    assert!(reason.contains("whose version is 8.1.0.15"), "{reason}");
+    // Which version a library has is not always to be read.
+    tree.file(library, content);
+    assert_eq!(tree.discover()["onload"]["library_matches"], true);
+}
+
+#[test]
 fn onload_is_not_offered_without_any_of_its_pieces() {
     type Break = fn(&Tree);
     let cases: [(Break, &str); 8] = [

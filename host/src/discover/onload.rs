@@ -258,21 +258,31 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     let text = content.as_deref();
     let summary = text.and_then(|content| program::library_summary(probe, &path, content));
     let checksum = driver.interface.as_ref();
-    let matches = checksum
+    let has_interface = checksum
         .zip(text)
         .map(|(checksum, content)| contains(content, checksum.as_bytes()));
     // The library of a driver without a version has none either, whatever its strings look like.
-    let has_none = matches == Some(true) && driver.version.is_none();
-    let version = text.filter(|_| !has_none);
+    let has_none = has_interface == Some(true) && driver.version.is_none();
+    let version = text
+        .filter(|_| !has_none)
+        .and_then(|content| library_version(content, driver.version.as_deref()));
+    let is_other = is_other_release(version.as_deref(), driver.version.as_deref());
     Library {
-        version: version.and_then(|content| library_version(content, driver.version.as_deref())),
-        matches,
+        version,
+        matches: has_interface.map(|has| has && !is_other),
         glibc_needed: summary
             .as_ref()
             .and_then(onload_sys::elf::Summary::glibc_needed),
         machine: summary.map(|summary| summary.machine),
         installation,
     }
+}
+
+/// Whether the driver refuses the library for its version alone: releases may share an interface (Onload,
+/// `version_check.h`). Builds from git compare the name of a branch instead, which is not known.
+fn is_other_release(library: Option<&str>, driver: Option<&str>) -> bool {
+    let driver = driver.filter(|driver| release(driver.as_bytes()).is_some());
+    driver.is_some() && library.is_some() && library != driver
 }
 
 /// The part of a library's content that a capture keeps: the strings that could state its release,
@@ -366,10 +376,12 @@ fn obstacle(
     match (&driver.interface, library.matches) {
         (Some(_), Some(true)) => None,
         (Some(checksum), _) => {
-            let version = driver.version.as_ref();
-            let library = version.map_or("of the same build".to_owned(), |v| format!("of version {v}"));
+            let (version, same) = match &driver.version {
+                Some(version) => (format!(" and whose version is {version}"), "version"),
+                None => (String::new(), "build"),
+            };
             Some(format!(
-                "{} was not built for the loaded driver, whose interface is {checksum}; install the library {library}, or load the driver that belongs to the library",
+                "{} was not built for the loaded driver, whose interface is {checksum}{version}; install the library of the same {same}, or load the driver that belongs to the library",
                 path.display(),
             ))
         }
@@ -546,6 +558,20 @@ mod tests {
             version(b"\x009.2.0.99\0", Some("9.2.0.9")).as_deref(),
             Some("9.2.0.99")
         );
+    }
+
+    #[test]
+    fn only_two_releases_that_differ_are_told_apart_by_their_versions() {
+        assert!(is_other_release(Some("8.1.1.17"), Some("8.1.0.15")));
+        for (library, driver) in [
+            (Some("8.1.0.15"), Some("8.1.0.15")),
+            (None, Some("8.1.0.15")),
+            (Some("8.1.1.17"), None),
+            (Some("8.1.1.17"), Some("ef17681d 2026-07-22 master")),
+            (Some("8.1.1.17"), Some("8.1.0.15 cloud")),
+        ] {
+            assert!(!is_other_release(library, driver), "{library:?} {driver:?}");
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         Some(false) => reload(
             examined,
             format!(
-                "{library} was built for another driver than the loaded {driver}: programs with the preload stay on the kernel's sockets"
+                "{library} was built for another driver than the loaded {driver}: programs with the preload get no TCP or UDP socket (ELIBACC)"
             ),
         )?,
         // Without a loaded driver there is nothing to compare, and `modules` says so.

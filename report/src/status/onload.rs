@@ -46,7 +46,7 @@ pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     if !has_stack && host.library_matches == Some(false) && facts.mapping(Preload::Yes) > 0 {
         return Some(Verdict::bad(
             State::OtherLibrary,
-            "the host's libonload.so was built for another driver than the loaded one: its programs stay on the kernel's sockets",
+            "the host's libonload.so was built for another driver than the loaded one: its programs get no TCP or UDP socket (ELIBACC)",
             "run onload-ctk doctor, which says how the two become one build, and start the container again",
         ));
     }
