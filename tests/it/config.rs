@@ -241,10 +241,14 @@ fn the_socket_is_mounted_where_it_is_and_asked_for() {
     let socket = ("/run/onload".to_owned(), "/run/onload".to_owned());
     let tree = x3();
     tree.directory("/run/onload");
-    assert!(!mounts(&tree.spec("nic")).contains(&socket));
+    for class in ["nic", "zf"] {
+        assert!(!mounts(&tree.spec(class)).contains(&socket), "{class}");
+    }
     tree.config("[cdi]\nonload-socket = true\n");
-    assert!(mounts(&tree.spec("nic")).contains(&socket));
-    assert!(!mounts(&tree.spec("zf")).contains(&socket));
+    for class in ["nic", "nic-plain", "zf"] {
+        assert!(mounts(&tree.spec(class)).contains(&socket), "{class}");
+    }
+    assert!(!mounts(&tree.spec("nic-nodes")).contains(&socket));
     tree.remove("/run/onload");
     let run = tree.generate();
     assert!(
@@ -253,6 +257,10 @@ fn the_socket_is_mounted_where_it_is_and_asked_for() {
         run.stderr
     );
     assert!(!mounts(&tree.written("nic")).contains(&socket));
+    // TCPDirect alone needs it too.
+    tree.remove("/usr/lib/x86_64-linux-gnu/libonload.so");
+    let warnings = tree.generate().warnings().join("\n");
+    assert!(warnings.contains("/run/onload is not there"), "{warnings}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn an_event_during_a_run_is_followed_by_one_more_run() {
     assert_eq!(settings("onload-cdi.path", "PathExists"), [stale]);
     assert_eq!(settings("onload-cdi.service", "Type"), ["oneshot"]);
     let directories = settings("onload-cdi.service", "RuntimeDirectory");
-    assert_eq!(directories, ["onload-cdi cdi"]);
+    assert_eq!(directories, ["onload-cdi cdi onload"]);
     assert_eq!(
         settings("onload-cdi.service", "RuntimeDirectoryPreserve"),
         ["yes"]

@@ -106,7 +106,8 @@ pub struct Cdi {
     /// value that the container has already stays, and with several interfaces none is set. By --device it is
     /// replaced, and the last of several interfaces counts.
     pub select_interface: bool,
-    /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root.
+    /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root, with nic, nic-plain
+    /// and zf.
     pub onload_socket: bool,
     /// Make the nodes of PTP clocks and PPS sources writable: the holder can step the host's clock.
     pub ptp_write: bool,

@@ -217,9 +217,10 @@ pub fn warnings(
             "with preload = \"file\" every process of a container sizes its descriptor table by its hard limit, and under docker's own limit of 1073741816 it dies: set \"default-ulimits\": {\"nofile\": {\"Name\": \"nofile\", \"Soft\": 1048576, \"Hard\": 1048576}} in /etc/docker/daemon.json".to_owned(),
         );
     }
-    if config.onload_socket && !surroundings.onload_socket && has(Class::Nic) {
+    let mut with_socket = [Class::Nic, Class::NicPlain, Class::Zf].into_iter();
+    if config.onload_socket && !surroundings.onload_socket && with_socket.any(has) {
         warnings.push(format!(
-            "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted"
+            "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));
     }
     warnings.extend(not_selectable(specs, config));

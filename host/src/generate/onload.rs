@@ -109,17 +109,21 @@ fn user_space(onload: &Onload, writer: &Writer<'_>) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = libraries.collect();
     mounts.extend(writer.tools(&onload.tools, "onload"));
     mounts.extend(profiles(onload, writer));
-    if writer.config.onload_socket && writer.surroundings.onload_socket {
-        mounts.push(Mount {
-            host_path: ONLOAD_SOCKET_DIR.to_owned(),
-            container_path: ONLOAD_SOCKET_DIR.to_owned(),
-            options: ["rw", "nosuid", "nodev", "noexec", "bind"]
-                .map(str::to_owned)
-                .to_vec(),
-            ..Mount::default()
-        });
-    }
+    mounts.extend(socket(writer));
     mounts
+}
+
+/// The directory in which programs find the controller of shared queues, Onload's and TCPDirect's alike.
+pub(super) fn socket(writer: &Writer<'_>) -> Option<Mount> {
+    let is_given = writer.config.onload_socket && writer.surroundings.onload_socket;
+    is_given.then(|| Mount {
+        host_path: ONLOAD_SOCKET_DIR.to_owned(),
+        container_path: ONLOAD_SOCKET_DIR.to_owned(),
+        options: ["rw", "nosuid", "nodev", "noexec", "bind"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..Mount::default()
+    })
 }
 
 fn profiles(onload: &Onload, writer: &Writer<'_>) -> Option<Mount> {

@@ -16,6 +16,7 @@ pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<
     common
         .mounts
         .extend(writer.tools(&tcpdirect.tools, "tcpdirect"));
+    common.mounts.extend(onload::socket(writer));
     Offer {
         common,
         devices: devices
