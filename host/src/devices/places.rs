@@ -71,7 +71,7 @@ impl<'i> Places<'i> {
     /// The device, on that function.
     pub(super) fn put(&self, device: Device, pci: Option<PciAddress>) -> Device {
         let functions = &self.inventory.functions;
-        let root = pci.and_then(|pci| functions.root(pci));
+        let root = pci.and_then(|pci| functions.pcie_root(pci));
         Device {
             pci,
             pcie_root: root.map(str::to_owned),
@@ -106,7 +106,7 @@ impl<'i> Places<'i> {
             let beside_gpu = physical_function
                 .or(pci)
                 .and_then(|nic| data_direct.of(nic));
-            let root = beside_gpu.and_then(|address| self.inventory.functions.root(address));
+            let root = beside_gpu.and_then(|address| self.inventory.functions.pcie_root(address));
             attributes.insert("dataDirectRoot", text(root));
         }
         attributes

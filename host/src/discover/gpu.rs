@@ -268,4 +268,23 @@ mod tests {
         assert!(!is_flat(one, other, "8086:352a"));
         assert!(!is_flat("pci0000:10", "pci0000:20", "1b36:000c"));
     }
+
+    #[test]
+    fn a_function_below_its_own_device_of_hyper_vs_bus_has_a_root_of_its_own() {
+        let tree = Tree::new();
+        let vmbus = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00";
+        let nics = [("0101:00:02.0", 0), ("0102:00:02.0", 1)];
+        let functions = [("0001:00:00.0", H100, 0)]
+            .into_iter()
+            .chain(nics.map(|(at, node)| (at, NIC, node)));
+        for (at, id, numa_node) in functions {
+            let root = format!("{vmbus}/{at}-0000-3130-303237344131/pci{}", &at[..7]);
+            put(&tree, &root, at, id, numa_node);
+        }
+        let functions = read(&tree);
+        let (gpu, nics) = (address("0001:00:00.0"), nics.map(|(at, _)| address(at)));
+        assert_eq!(obstacle(&functions, &[gpu, nics[0], nics[1]]), None);
+        let distances = nics.map(|nic| distance(&functions, gpu, nic));
+        assert_eq!(distances, [Some(Distance::Node), Some(Distance::Sys)]);
+    }
 }

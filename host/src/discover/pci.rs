@@ -76,6 +76,8 @@ pub struct PciFunctions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Above {
     root: Option<String>,
+    /// Whether it is right below /sys/devices.
+    is_first: bool,
     /// From the root on.
     bridges: Vec<PciAddress>,
 }
@@ -129,6 +131,13 @@ impl PciFunctions {
     /// The root of the tree that a function is in, for instance `pci0000:80`.
     pub fn root(&self, address: PciAddress) -> Option<&str> {
         self.above.get(&bus(address))?.root.as_deref()
+    }
+
+    /// The root as other drivers of Kubernetes name it (`k8s.io/dynamic-resource-allocation/deviceattribute`,
+    /// `resource.kubernetes.io/pcieRoot`); none below another device, where these have none.
+    pub fn pcie_root(&self, address: PciAddress) -> Option<&str> {
+        let above = self.above.get(&bus(address))?;
+        above.root.as_deref().filter(|_| above.is_first)
     }
 
     /// The bridges above a function, from the root on.
@@ -212,19 +221,20 @@ fn above(directory: &Path) -> Above {
     let names = directory.iter().filter_map(|name| name.to_str());
     let mut bridges: Vec<PciAddress> = names.filter_map(|name| name.parse().ok()).collect();
     bridges.pop();
+    let below = directory.strip_prefix("/sys/devices").into_iter();
+    let mut names = below.flatten().filter_map(|name| name.to_str());
+    // Below a platform device, or a device of a hypervisor's bus, it is further down.
+    let at = names.clone().position(is_root);
     Above {
-        root: root(directory),
+        root: names.find(|name| is_root(name)).map(str::to_owned),
+        is_first: at == Some(0),
         bridges,
     }
 }
 
-/// The first directory below /sys/devices in the path of a function, as other drivers of Kubernetes name it
-/// (`k8s.io/dynamic-resource-allocation/deviceattribute`, `resource.kubernetes.io/pcieRoot`); none below a
-/// platform device, where these have none.
-fn root(directory: &Path) -> Option<String> {
-    let below = directory.strip_prefix("/sys/devices").ok()?;
-    let first = below.iter().next()?.to_str()?;
-    first.starts_with("pci").then(|| first.to_owned())
+/// `pci`, a domain and a bus.
+fn is_root(name: &str) -> bool {
+    name.strip_prefix("pci").is_some_and(|at| at.contains(':'))
 }
 
 fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
@@ -294,8 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_function_is_the_first_directory_of_its_path() {
-        let root = |path: &str| root(Path::new(path));
+    fn the_root_of_a_function_is_the_first_of_its_path_wherever_that_is() {
+        let vmbus = "/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/56475055-0002-0000-3130-303237344131";
+        let hyper_v = format!("{vmbus}/pci0002:00/0002:00:00.0");
         for (path, expected) in [
             (
                 "/sys/devices/pci0000:80/0000:80:01.0/0000:81:10.0",
@@ -310,15 +321,23 @@ mod tests {
                 "pci0000:64",
             ),
         ] {
-            assert_eq!(root(path).as_deref(), Some(expected), "{path}");
+            let above = super::above(Path::new(path));
+            assert_eq!(above.root.as_deref(), Some(expected), "{path}");
+            assert!(above.is_first, "{path}");
         }
-        for path in [
-            "/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0",
-            "/sys/bus/pci/devices/0000:81:10.0",
-            "/sys/devices",
-            "/",
+        for (path, expected) in [
+            (hyper_v.as_str(), "pci0002:00"),
+            (
+                "/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0",
+                "pci0000:00",
+            ),
         ] {
-            assert_eq!(root(path), None, "{path}");
+            let above = super::above(Path::new(path));
+            assert_eq!(above.root.as_deref(), Some(expected), "{path}");
+            assert!(!above.is_first, "{path}");
+        }
+        for path in ["/sys/bus/pci/devices/0000:81:10.0", "/sys/devices", "/"] {
+            assert_eq!(super::above(Path::new(path)).root, None, "{path}");
         }
     }
 
