@@ -799,7 +799,7 @@ checks! {
         => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";
     a_physical_function_on_vfio_with_virtual_ones_is_warned_of: "physical-functions", sriov("iavf"),
         |tree| rebind(tree, "0000:81:00.0", "vfio-pci")
-        => "warn", "bound to vfio-pci", "driverctl unset-override 0000:81:00.0";
+        => "warn", "bound to vfio-pci: their MAC, VLAN and link cannot be set, and a program that opens one", "driverctl unset-override 0000:81:00.0";
     a_node_without_huge_pages_for_its_device_is_warned_of: "hugepages", x3(),
         |tree| { tree.hugepages(2048, &[(0, 0, 0)]); }
         => "warn", "node 0 has no huge pages of 2 MiB for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";

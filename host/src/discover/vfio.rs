@@ -106,9 +106,31 @@ pub(crate) fn read(
              module iommufd to offer their own nodes too"
         ));
     }
+    warn_of_tokens(probe, functions, &devices);
     devices.sort_by_key(|device| device.pci_address);
     devices
 }
+
+/// Of what opening a virtual function needs where its physical one is held too (`vfio_pci_validate_vf_token`).
+fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDevice]) {
+    let offered = devices.iter().filter(|device| device.viable);
+    let parents: BTreeSet<_> = offered
+        .filter_map(|device| device.physical_function)
+        .collect();
+    let parents = parents
+        .into_iter()
+        .filter_map(|parent| functions.get(parent));
+    for parent in parents.filter(|parent| is_held(parent)) {
+        let driver = parent.driver.as_deref().unwrap_or("vfio");
+        probe.warn(format!(
+            "vfio {}: it is bound to {driver}, and {NEEDS_TOKEN}",
+            parent.address
+        ));
+    }
+}
+
+/// Said of a physical function.
+pub const NEEDS_TOKEN: &str = "a program that opens one of its virtual functions must give its VF token (DPDK: --vfio-vf-token)";
 
 const NO_GROUP: &str = "it has no IOMMU group; turn the IOMMU on, in the firmware and with \
                         intel_iommu=on where the kernel wants that";
@@ -707,6 +729,8 @@ mod tests {
         assert_eq!(shy.devices[0].pci_address.to_string(), "0000:81:10.0");
         let physical = shy.devices[0].physical_function.unwrap().to_string();
         assert_eq!(physical, "0000:81:00.0");
+        let token = format!("vfio 0000:81:00.0: it is bound to vfio-pci, and {NEEDS_TOKEN}");
+        assert_eq!(shy.warnings, [token]);
         assert_eq!(
             shy.reasons(),
             [
@@ -716,6 +740,18 @@ mod tests {
         );
         let open = look(&tree.host(), &generous());
         assert_eq!(open.devices.len(), 2);
+    }
+
+    #[test]
+    fn a_virtual_function_of_the_kernels_driver_needs_no_token() {
+        let tree = tree();
+        let parent = function(&tree, "0000:81:00.0", 9, "igb");
+        let child = function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        tree.link(&format!("{child}/physfn"), &parent);
+        group_node(&tree, "15", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices.len(), 1);
+        assert_eq!(found.warnings, [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
 use onload_host::discover::pci::{DEVICES, PciFunction};
+use onload_host::discover::vfio::NEEDS_TOKEN;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::counted;
 
@@ -108,9 +109,10 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
                 Finding::pass(format!("{driver} drives its {functions}"))
             }
             driver => {
+                let token = driver.map_or(String::new(), |_| format!(", and {NEEDS_TOKEN}"));
                 let driver = driver.unwrap_or("no driver");
                 let text = format!(
-                    "it has {functions} and is bound to {driver}: their MAC, VLAN and link cannot be set"
+                    "it has {functions} and is bound to {driver}: their MAC, VLAN and link cannot be set{token}"
                 );
                 Finding::warn(
                     text,
