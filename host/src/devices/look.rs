@@ -101,7 +101,9 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     });
     let rdma_netns_mode = rdma::netns_mode(probe);
     let rdma = match rdma_netns_mode {
-        Some(RdmaNetns::Exclusive) => rdma::movable(probe, rdma, config.annotations.live_devices),
+        Some(RdmaNetns::Exclusive) => {
+            rdma::movable(probe, &functions, rdma, config.annotations.live_devices)
+        }
         _ => rdma,
     };
     read_links_of_gpus(probe, &mut functions);

@@ -74,12 +74,13 @@ pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
 /// nodes are made anew there, so a container gets them from the hook that moves the device.
 pub(crate) fn movable(
     probe: &Probe<'_>,
+    functions: &PciFunctions,
     devices: Vec<RdmaDevice>,
     live_devices: bool,
 ) -> Vec<RdmaDevice> {
     let mut offered = Vec::new();
     for device in devices {
-        match why_fixed(&device, live_devices) {
+        match why_fixed(&device, functions, live_devices) {
             None => offered.push(without_management(probe, device)),
             Some(reason) => {
                 let entry = NotOffered::new(Class::Rdma, device.name, reason);
@@ -90,15 +91,11 @@ pub(crate) fn movable(
     offered
 }
 
-fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
+fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) -> Option<String> {
     let otherwise = "set RDMA's mode to shared (rdma-netns = \"shared\" under [host]) to offer it";
-    if device.pci_address.is_none() {
-        let driver = match device.transport {
-            Some("iwarp") => "soft-iWARP (siw)",
-            _ => "soft-RoCE (rxe)",
-        };
+    if let Some(which) = fixed(device, functions) {
         return Some(format!(
-            "in netns mode exclusive a device moves into the container's network namespace, and a device in software, as of {driver}, cannot (EOPNOTSUPP); {otherwise}"
+            "in netns mode exclusive a device moves into the container's network namespace, and a device {which} cannot (EOPNOTSUPP); {otherwise}"
         ));
     }
     (!live_devices).then(|| {
@@ -106,6 +103,22 @@ fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
             "in netns mode exclusive its nodes are known after it has moved into the container, and live-devices = false under [annotations] keeps them out of a created container; allow that, or {otherwise}"
         )
     })
+}
+
+/// What the device is, if its driver cannot move it: it has no `disassociate_ucontext` (`ib_device_set_netns_put` in
+/// `drivers/infiniband/core/device.c`).
+fn fixed(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
+    // By the names of their PCI drivers: iw_cxgb4, efa, qedr and vmw_pvrdma.
+    const FIXED: [&str; 4] = ["cxgb4", "efa", "qede", "vmw_pvrdma"];
+    let Some(pci) = device.pci_address else {
+        let driver = match device.transport {
+            Some("iwarp") => "soft-iWARP (siw)",
+            _ => "soft-RoCE (rxe)",
+        };
+        return Some(format!("in software, as of {driver},"));
+    };
+    let driver = functions.get(pci)?.driver.as_deref()?;
+    FIXED.contains(&driver).then(|| format!("of {driver}"))
 }
 
 fn without_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
@@ -1270,14 +1283,14 @@ mod tests {
 
     /// What stays of the devices of a host in mode exclusive, and the reasons for the others.
     fn in_exclusive_mode(
-        host: &str,
+        host: &Host,
         live_devices: bool,
         config: &Discover,
     ) -> (Vec<RdmaDevice>, Vec<NotOffered>) {
-        let found = look(&sample(host), config);
-        let host = Tree::new().host();
-        let probe = Probe::new(&host);
-        let devices = movable(&probe, found.devices, live_devices);
+        let found = look(host, config);
+        let functions = PciFunctions::read(&Probe::new(host));
+        let probe = Probe::new(host);
+        let devices = movable(&probe, &functions, found.devices, live_devices);
         (devices, probe.not_offered())
     }
 
@@ -1287,7 +1300,7 @@ mod tests {
             offer_umad: true,
             ..Discover::default()
         };
-        let (devices, not_offered) = in_exclusive_mode("rdma-hcas", true, &config);
+        let (devices, not_offered) = in_exclusive_mode(&sample("rdma-hcas"), true, &config);
         assert!(!devices.is_empty());
         for device in &devices {
             assert!(device.pci_address.is_some());
@@ -1299,8 +1312,11 @@ mod tests {
 
     #[test]
     fn in_exclusive_mode_a_device_in_software_is_refused_with_its_driver() {
-        let (devices, not_offered) =
-            in_exclusive_mode("debian13-2numa-onload-rxe-vfio", true, &Discover::default());
+        let (devices, not_offered) = in_exclusive_mode(
+            &sample("debian13-2numa-onload-rxe-vfio"),
+            true,
+            &Discover::default(),
+        );
         assert_eq!(devices, []);
         assert!(!not_offered.is_empty());
         for one in not_offered {
@@ -1312,9 +1328,30 @@ mod tests {
     }
 
     #[test]
+    fn in_exclusive_mode_a_device_of_a_driver_that_cannot_move_it_is_refused() {
+        let tree = tree();
+        for (number, driver) in ["efa", "mlx5_core"].into_iter().enumerate() {
+            let function = tree.function(&format!("0000:0{number}:00.0"), "0x020000", 0);
+            tree.bind(&function, driver);
+            device(&tree, &function, &format!("{driver}_0"), number as u32);
+        }
+        let config = Discover::default();
+        let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["mlx5_core_0"]);
+        assert_eq!(not_offered[0].name, "efa_0");
+        let reason = &not_offered[0].reason;
+        assert!(
+            reason.contains("a device of efa cannot (EOPNOTSUPP)"),
+            "{reason}"
+        );
+    }
+
+    #[test]
     fn in_exclusive_mode_nothing_is_offered_without_the_live_path() {
-        let (open, _) = in_exclusive_mode("rdma-hcas", true, &Discover::default());
-        let (closed, not_offered) = in_exclusive_mode("rdma-hcas", false, &Discover::default());
+        let (open, _) = in_exclusive_mode(&sample("rdma-hcas"), true, &Discover::default());
+        let (closed, not_offered) =
+            in_exclusive_mode(&sample("rdma-hcas"), false, &Discover::default());
         assert_eq!(closed, []);
         let told = not_offered.iter();
         let told = told.filter(|one| one.reason.contains("live-devices = false"));
