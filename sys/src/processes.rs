@@ -194,32 +194,37 @@ impl Processes {
         let Some(wanted) = device(node) else {
             return Ok(None);
         };
-        // The path of a node that was mounted is `/` when the container it was in has ended.
-        let is_named = |to: PathBuf| to == Path::new("/") || to.file_name() == node.file_name();
-        let is_it = |link: &Path| {
-            std::fs::read_link(link).is_ok_and(is_named) && device(link) == Some(wanted)
-        };
+        let is_named = |to: &Path| to.file_name() == node.file_name();
+        for (pid, descriptor) in self.descriptors() {
+            if Instant::now() >= until {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            if open_device(&descriptor, &is_named) == Some(wanted) {
+                return Ok(Some((pid, self.program(pid))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The links of all descriptors in /proc, as far as this process may look, each with whose it is.
+    pub fn descriptors(&self) -> impl Iterator<Item = (u32, PathBuf)> {
         let paths = |dir: &Path| {
             let entries = std::fs::read_dir(dir).into_iter().flatten();
             entries.filter_map(|entry| Some(entry.ok()?.path()))
         };
-        for process in paths(&self.proc) {
-            let name = process.file_name().and_then(|name| name.to_str());
-            let Some(pid) = name.and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            for link in paths(&process.join("fd")) {
-                if Instant::now() >= until {
-                    return Err(ErrorKind::TimedOut.into());
-                }
-                if is_it(&link) {
-                    let program = read(&self.of(pid, "comm")).unwrap_or_default();
-                    let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
-                    return Ok(Some((pid, program)));
-                }
-            }
-        }
-        Ok(None)
+        let processes = paths(&self.proc).filter_map(|process| {
+            let pid = process.file_name()?.to_str()?.parse().ok()?;
+            Some((pid, process))
+        });
+        processes.flat_map(move |(pid, process)| {
+            paths(&process.join("fd")).map(move |descriptor| (pid, descriptor))
+        })
+    }
+
+    /// The name of its program, which it chooses itself.
+    pub fn program(&self, pid: u32) -> String {
+        let program = read(&self.of(pid, "comm")).unwrap_or_default();
+        String::from_utf8_lossy(program.trim_ascii_end()).into_owned()
     }
 
     fn of(&self, pid: u32, name: &str) -> PathBuf {
@@ -227,9 +232,18 @@ impl Processes {
     }
 }
 
+/// The numbers of the character device that a descriptor is of, where its path is wanted. A container chooses the paths of
+/// its files, so that one may be called as a node is and be none.
+pub fn open_device(descriptor: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> Option<(u32, u32)> {
+    let to = std::fs::read_link(descriptor).ok()?;
+    // The path of a node that was mounted is `/` when the container it was in has ended.
+    let may_be = to == Path::new("/") || is_wanted(&to);
+    may_be.then(|| device(descriptor)).flatten()
+}
+
 /// The numbers of a character device. A file that is none may be on a server that never answers, so
 /// nobody is asked for what the kernel does not know (statx(2), AT_STATX_DONT_SYNC).
-fn device(path: &Path) -> Option<(u32, u32)> {
+pub fn device(path: &Path) -> Option<(u32, u32)> {
     let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
     let is_character = FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice;
     is_character.then_some((found.stx_rdev_major, found.stx_rdev_minor))

@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
@@ -14,6 +13,7 @@ use onload_sys::ethtool::Ethtool;
 use onload_sys::netlink::nldev::{self, NetnsMode};
 use onload_sys::netlink::socket::Socket;
 use onload_sys::netlink::{link, vf};
+use onload_sys::processes::{Processes, device, open_device};
 use onload_sys::text::{Quoted, one_line};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -24,41 +24,23 @@ use super::kernel::{Kernel, VfChange, VfSettings};
 
 const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
 
-const PROC: &str = "/proc";
 const VFIO: &str = "/dev/vfio";
 const INFINIBAND: &str = "/dev/infiniband";
 
 #[derive(Debug, Default)]
 pub struct Running {
     /// By the number of the node: read once for all functions.
-    open: RefCell<Option<BTreeMap<u64, String>>>,
+    open: RefCell<Option<BTreeMap<(u32, u32), String>>>,
 }
 
 /// The holders of the nodes below some directories, as far as this process may look.
-fn open_nodes(proc: &Path, directories: &[&str]) -> BTreeMap<u64, String> {
-    let entries = |dir: &Path| {
-        let entries = std::fs::read_dir(dir).into_iter().flatten();
-        entries.filter_map(|entry| Some(entry.ok()?.path()))
-    };
+fn open_nodes(processes: &Processes, directories: &[&str]) -> BTreeMap<(u32, u32), String> {
+    let is_in = |to: &Path| directories.iter().any(|dir| to.starts_with(dir));
     let mut open = BTreeMap::new();
-    for process in entries(proc) {
-        let name = process.file_name().and_then(|name| name.to_str());
-        let Some(pid) = name.and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        for descriptor in entries(&process.join("fd")) {
-            // Only what is called so is looked at: another file may be on a server that is gone.
-            let is_in = |to: PathBuf| directories.iter().any(|dir| to.starts_with(dir));
-            let is_one = std::fs::read_link(&descriptor).is_ok_and(is_in);
-            let number = is_one
-                .then(|| std::fs::metadata(&descriptor).ok())
-                .flatten();
-            if let Some(number) = number.map(|metadata| metadata.rdev()) {
-                let program = std::fs::read(process.join("comm")).unwrap_or_default();
-                let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
-                open.entry(number)
-                    .or_insert_with(|| format!("process {pid} ({})", Quoted(&program)));
-            }
+    for (pid, descriptor) in processes.descriptors() {
+        if let Some(number) = open_device(&descriptor, &is_in) {
+            let holder = || format!("process {pid} ({})", Quoted(&processes.program(pid)));
+            open.entry(number).or_insert_with(holder);
         }
     }
     open
@@ -90,9 +72,10 @@ impl Kernel for Running {
     }
 
     fn holder(&self, node: &Path) -> Option<String> {
-        let found = std::fs::metadata(node).ok()?.rdev();
+        let found = device(node)?;
         let mut open = self.open.borrow_mut();
-        let open = open.get_or_insert_with(|| open_nodes(Path::new(PROC), &[VFIO, INFINIBAND]));
+        let open =
+            open.get_or_insert_with(|| open_nodes(&Processes::default(), &[VFIO, INFINIBAND]));
         if let Some(holder) = open.get(&found) {
             return Some(holder.clone());
         }
@@ -169,27 +152,28 @@ impl Kernel for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onload_test_tree::Tree;
     use std::fs;
-    use std::os::unix::fs::symlink;
 
     #[test]
     fn who_has_a_node_open_is_found_by_its_number() {
-        let proc = tempfile::tempdir().unwrap();
-        let process = |pid: &str, comm: &str, link: &str| {
-            let dir = proc.path().join(pid);
-            fs::create_dir_all(dir.join("fd")).unwrap();
-            fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
-            symlink(link, dir.join("fd/3")).unwrap();
-        };
-        process("7", "qemu", "/dev/null");
-        process("8", "cat", "/proc/self/comm");
-        process("9", "gone", "/dev/no-such-node");
-        process("self", "x", "/dev/zero");
-        let found = open_nodes(proc.path(), &["/nowhere", "/dev"]);
-        let null = fs::metadata("/dev/null").unwrap().rdev();
+        let tree = Tree::new();
+        for (pid, comm, link) in [
+            ("7", "qemu", "/dev/null"),
+            ("8", "cat", "/proc/self/comm"),
+            ("9", "gone", "/dev/no-such-node"),
+            ("self", "x", "/dev/zero"),
+        ] {
+            tree.file(&format!("proc/{pid}/comm"), format!("{comm}\n"));
+            tree.link(&format!("proc/{pid}/fd/3"), link);
+        }
+        let processes = Processes::at(tree.root());
+        // What is called as a node would be is none where a container called a file so.
+        let found = open_nodes(&processes, &["/nowhere", "/proc", "/dev"]);
+        let null = device(Path::new("/dev/null")).unwrap();
         let wanted = BTreeMap::from([(null, "process 7 (\"qemu\")".to_owned())]);
         assert_eq!(found, wanted);
-        assert!(open_nodes(proc.path(), &[VFIO]).is_empty());
+        assert!(open_nodes(&processes, &[VFIO]).is_empty());
     }
 
     #[test]
