@@ -232,13 +232,26 @@ impl Processes {
     }
 }
 
-/// The numbers of the character device that a descriptor is of, where its path is wanted. A container chooses the paths of
-/// its files, so that one may be called as a node is and be none.
+/// The numbers of the character device that a descriptor has open, where its path is wanted. A container chooses the paths
+/// of its files, so that one may be called as a node is and be none.
 pub fn open_device(descriptor: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> Option<(u32, u32)> {
     let to = std::fs::read_link(descriptor).ok()?;
     // The path of a node that was mounted is `/` when the container it was in has ended.
     let may_be = to == Path::new("/") || is_wanted(&to);
-    may_be.then(|| device(descriptor)).flatten()
+    let number = may_be.then(|| device(descriptor)).flatten()?;
+    (!only_points(descriptor)).then_some(number)
+}
+
+/// Whether a descriptor was made with O_PATH: that opens nothing, so that nobody asks whether a container may open the node.
+fn only_points(descriptor: &Path) -> bool {
+    let told = || {
+        let (own, name) = (descriptor.parent()?, descriptor.file_name()?);
+        let told = read(&own.with_file_name("fdinfo").join(name)).ok()?;
+        let told = String::from_utf8_lossy(&told).into_owned();
+        let flags = told.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        u32::from_str_radix(flags.trim(), 8).ok()
+    };
+    told().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
 }
 
 /// The numbers of a character device. A file that is none may be on a server that never answers, so
@@ -553,6 +566,17 @@ mod tests {
         assert_eq!(found, Some((7, "qemu".to_owned())));
         assert_eq!(opener(&tree.path("none")), None);
         assert_eq!(opener(Path::new("/dev/full")), None);
+        // Whoever may make a node may also point at it so, and need not be allowed to open it.
+        tree.file(
+            "proc/7/fdinfo/3",
+            "pos:\t0\nflags:\t012100000\nmnt_id:\t29\n",
+        );
+        assert_eq!(opener(Path::new("/dev/null")), None);
+        tree.file(
+            "proc/7/fdinfo/3",
+            "pos:\t0\nflags:\t02100002\nmnt_id:\t29\n",
+        );
+        assert_eq!(found, opener(Path::new("/dev/null")));
         // A user may have a million files open.
         let late = processes.opener(Path::new("/dev/null"), Instant::now());
         assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -578,6 +602,17 @@ mod tests {
         drop(open);
         let found = processes.opener(Path::new("/dev/full"), until).unwrap();
         assert_eq!(found, None);
+    }
+
+    #[test]
+    fn what_opens_nothing_is_no_open_device() {
+        let descriptor = |flags: OFlags| {
+            let open = openat(CWD, "/dev/full", flags, Mode::empty()).unwrap();
+            let own = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+            (open_device(&own, &|to| to == Path::new("/dev/full")), open)
+        };
+        assert!(descriptor(OFlags::RDWR).0.is_some());
+        assert_eq!(descriptor(OFlags::PATH).0, None);
     }
 
     #[test]
