@@ -215,8 +215,7 @@ impl<'l> Look<'l> {
         let users = facts.processes.iter();
         let mut users = users.filter(|process| process.has_open(rdma::NODES));
         if let Some(user) = users.next() {
-            let loaded = budget.wait(|_| rdma::loaded(self.looked.host, user.pid));
-            return loaded.unwrap_or_default();
+            return rdma::loaded(self.looked.host, user.pid, budget);
         }
         let Some(first) = facts.processes.first().filter(|_| !facts.is_stuck) else {
             return Libraries::default();

@@ -12,13 +12,15 @@ use super::state::{HostFacts, State, Verdict};
 pub const START_AGAIN: &str = "start it again";
 const SHOWN: usize = 3;
 
-/// More is open in its processes than was looked at, so that what was not found may be there.
+/// More is open in its processes than was looked at, or one did not show what it maps: what was not found may be there.
 pub(super) fn not_all(facts: &Facts, what: &str) -> Verdict {
     let cut = facts.processes.iter().find(|process| process.is_cut);
     let pid = cut.map_or(0, |process| process.pid);
     Verdict::bad(
         State::Unknown,
-        format!("{what}: its processes have more files open or mapped than are looked at"),
+        format!(
+            "{what}: its processes have more files open or mapped than are looked at, or do not show them in time"
+        ),
         format!("look for it: ls -l /proc/{pid}/fd | grep /dev/; grep libonload /proc/{pid}/maps"),
     )
 }

@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::{is_zombie, start_time};
 use rustix::io::Errno;
+
+use super::patience::{PATIENCE, patiently};
 
 /// How the library's file is called; a version may stand behind it.
 const LIBRARY: &[u8] = b"libonload.so";
@@ -20,6 +24,10 @@ const IPC_LOCK: u32 = 14;
 const AT_SECURE: u64 = 23;
 /// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
 const INODE: usize = 4;
+/// Processes whose `maps` did not come: each keeps a thread waiting, so it is asked once however often is looked, and
+/// after so many of them none is asked.
+static SILENT: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+const MOST_SILENT: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
@@ -139,7 +147,7 @@ pub(super) struct Reader<'h> {
     library: Option<u64>,
 }
 
-struct Ended;
+pub(super) struct Ended;
 
 impl<'h> Reader<'h> {
     pub(super) fn new(host: &'h Host, library: Option<u64>) -> Self {
@@ -207,15 +215,11 @@ impl<'h> Reader<'h> {
             (process.preload, process.is_cut) = (Some(Preload::No), true);
             return Ok(());
         }
-        let read = Cell::new(0);
-        let wanted = |line: &[u8]| {
-            read.set(read.get() + 1);
-            is_library(line)
+        let Some(lines) = mapped(self.host, process.pid, is_library, budget) else {
+            process.is_cut = true;
+            return Ok(());
         };
-        let path = directory(process.pid).join("maps");
-        let lines = seen(self.host.lines(&path, &wanted))?;
-        budget.mappings = budget.mappings.saturating_sub(read.get());
-        let Some(lines) = lines else { return Ok(()) };
+        let Some(lines) = lines? else { return Ok(()) };
         let lines = || {
             let lines = lines.split(|byte| *byte == b'\n');
             lines.filter(|line| !line.is_empty())
@@ -301,6 +305,36 @@ impl Process {
         let mut open = self.open.iter().flatten();
         open.any(|target| target == "/dev/onload")
     }
+}
+
+/// The wanted lines of a process's `maps`. None where they do not come: whoever reads them waits while the process changes
+/// what it maps, and what it maps may be a file whose server never answers.
+pub(super) fn mapped(
+    host: &Host,
+    pid: u32,
+    is_wanted: fn(&[u8]) -> bool,
+    budget: &mut Budget,
+) -> Option<Result<Option<Vec<u8>>, Ended>> {
+    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if silent.contains(&pid) || silent.len() >= MOST_SILENT {
+        return None;
+    }
+    let look = move |host: &Host| {
+        let read = Cell::new(0);
+        let wanted = |line: &[u8]| {
+            read.set(read.get() + 1);
+            is_wanted(line)
+        };
+        let lines = host.lines(&directory(pid).join("maps"), &wanted);
+        (seen(lines), read.get())
+    };
+    let found = budget.wait(|left| patiently(host, PATIENCE.min(left), look))?;
+    let Some((lines, read)) = found else {
+        silent.insert(pid);
+        return None;
+    };
+    budget.mappings = budget.mappings.saturating_sub(read);
+    Some(lines)
 }
 
 fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {

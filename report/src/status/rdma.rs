@@ -8,7 +8,7 @@ use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
 use serde::Deserialize;
 
-use super::process::{self, Process};
+use super::process::{self, Budget, Process};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
@@ -82,9 +82,9 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
 }
 
 /// What a process that has a device open has loaded for it.
-pub(super) fn loaded(host: &Host, pid: u32) -> Libraries {
+pub(super) fn loaded(host: &Host, pid: u32, budget: &mut Budget) -> Libraries {
     let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
-    let Ok(Some(lines)) = host.lines(&process::directory(pid).join("maps"), &is_library) else {
+    let Some(Ok(Some(lines))) = process::mapped(host, pid, is_library, budget) else {
         return Libraries::Unknown;
     };
     let lines = String::from_utf8_lossy(&lines);

@@ -2,6 +2,7 @@
 //! that lead elsewhere, mounts of the host, processes that end, and more of everything than is looked at.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::test_tree::AsHost;
 use onload_core::config::Config;
@@ -271,6 +272,15 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     let made = preloaded();
     let verdicts = decided(&made, none);
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    // Nor one that was not looked for since the process does not show what it maps: it is not even known to be absent.
+    let impatient = Budget {
+        waiting: Duration::ZERO,
+        ..Budget::WHOLE
+    };
+    let host = made.tree.host();
+    let process = process::Reader::new(&host, None).read(77, &mut impatient.clone());
+    let process = process.unwrap();
+    assert_eq!((process.preload, process.is_cut), (None, true));
     // What was found is found.
     let made = preloaded();
     made.link("/proc/77/ns/net", HOST_NET);
