@@ -27,7 +27,7 @@ pub struct Sriov {
     pub vlan: Option<Vlan>,
     /// The hardware address of the first; the others count up from it. A driver of the kernel reads it only when it
     /// is bound, so an unused function that has one is bound again for another address. The interface of the physical
-    /// function is brought up before, since some drivers cannot read the address otherwise.
+    /// function is up meanwhile, since some drivers cannot read the address otherwise.
     pub mac: Option<MacAddress>,
     /// Drop frames with another source address. Without it the holder can send as any other machine, and
     /// onload-ctk host warns.

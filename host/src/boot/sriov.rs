@@ -340,38 +340,41 @@ impl Decision<'_> {
         if free.is_empty() {
             return;
         }
+        // Those that lose their driver for a new address are bound later, and all at once.
+        let mut steps = plan.steps.iter();
+        let is_later = steps.any(|step| step.subject == self.subject && step.actions.is_empty());
+        let (up, down) = self.up_and_down().filter(|_| !is_later).unzip();
+        plan.steps.extend(up);
         match self.wanted.driver {
             VfDriver::VfioPci => self.load_vfio_pci(plan),
-            VfDriver::Kernel => {
-                self.bring_up(plan);
-                self.autoprobe(true, plan);
-            }
+            VfDriver::Kernel => self.autoprobe(true, plan),
         }
         for (index, vf) in free {
-            plan.steps.push(self.bind(*index, vf));
+            let mut step = self.bind(*index, vf);
+            if is_later {
+                step.actions.clear();
+            }
+            plan.steps.push(step);
         }
+        plan.steps.extend(down);
     }
 
     /// Drivers such as igbvf and ixgbevf ask the physical function for the address when they are bound, and take a random
-    /// one where its interface is down, as it is at boot.
-    fn bring_up(&self, plan: &mut Plan) {
-        let (Some(interface), Some(flags)) = (&self.pf.interface, self.pf.flags) else {
-            return;
+    /// one where its interface is down, as it is at boot. Left up it may get an address by a router's advertisement, and
+    /// NetworkManager then takes it for somebody else's.
+    fn up_and_down(&self) -> Option<(Step, Step)> {
+        let (interface, flags) = (self.pf.interface.as_ref()?, self.pf.flags?);
+        let is_asked = self.wanted.driver == VfDriver::Kernel && self.wanted.mac.is_some();
+        let step = |flags: u32, now, wanted| {
+            let (path, text) = (flags_of(interface), format!("{flags:#x}"));
+            Step {
+                actions: vec![Action::write(&path, &text)],
+                effect: Effect::Is { path, text },
+                ..Step::new(&self.subject, format!("interface {interface}"), now, wanted)
+            }
         };
-        if self.wanted.mac.is_none() || flags & UP != 0 {
-            return;
-        }
-        let (path, text) = (flags_of(interface), format!("{:#x}", flags | UP));
-        plan.steps.push(Step {
-            actions: vec![Action::write(&path, &text)],
-            effect: Effect::Is { path, text },
-            ..Step::new(
-                &self.subject,
-                format!("interface {interface}"),
-                "down",
-                "up",
-            )
-        });
+        let steps = || (step(flags | UP, "down", "up"), step(flags, "up", "down"));
+        (is_asked && flags & UP == 0).then(steps)
     }
 
     fn refuse_used(&self, index: u32, vf: &Vf, what: &str, plan: &mut Plan) {

@@ -490,20 +490,27 @@ fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_addres
 #[test]
 fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_address() {
     let flags = format!("{PF}/net/ens2/flags");
-    let with_mac = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
-    for (config, flags_then) in [
-        (with_mac.clone(), "0x1003"),
-        (kernels(1), "0x1002"),
-        (with_mac.replace("kernel", "vfio-pci"), "0x1002"),
+    let with_mac = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
+    for (config, is_up_before) in [
+        (with_mac.clone(), true),
+        (kernels(2), false),
+        (with_mac.replace("kernel", "vfio-pci"), false),
     ] {
         let machine = Machine::new();
         machine.tree.file(&flags, "0x1002\n");
         assert_eq!(machine.apply(&config).failed, [""; 0]);
-        assert_eq!(machine.read(&flags), flags_then, "{config}");
-        if flags_then == "0x1003" {
-            let told = machine.told.take();
-            let at = |word: &str| told.iter().position(|told| told.starts_with(word));
-            assert!(at("flags 0x1003") < at("drivers_probe"), "{told:?}");
+        let told = machine.told.take();
+        let flags_told: Vec<usize> = (0..told.len())
+            .filter(|at| told[*at].starts_with("flags"))
+            .collect();
+        assert_eq!(!flags_told.is_empty(), is_up_before, "{config}: {told:?}");
+        // The network's own units find it as it was: with an address that it got meanwhile they would leave it alone.
+        assert_eq!(machine.read(&flags), "0x1002");
+        if let [up, down] = flags_told[..] {
+            assert_eq!((&*told[up], &*told[down]), ("flags 0x1003", "flags 0x1002"));
+            let between = told[up..down].iter();
+            let probed = between.filter(|told| told.starts_with("drivers_probe"));
+            assert_eq!((probed.count(), down), (2, told.len() - 1), "{told:?}");
             assert_eq!(machine.plan(&config), Plan::default());
         }
     }
@@ -512,6 +519,30 @@ fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_add
     machine.tree.file(&flags, "0x1103\n");
     assert_eq!(machine.apply(&with_mac).failed, [""; 0]);
     assert_eq!(machine.read(&flags), "0x1103");
+}
+
+#[test]
+fn the_interface_of_the_physical_function_goes_up_once_for_new_functions_and_those_of_another_address()
+ {
+    let flags = format!("{PF}/net/ens2/flags");
+    let machine = Machine::new();
+    assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
+    machine.react(
+        Path::new("/sys/bus/pci/devices/0000:81:10.0/driver/unbind"),
+        "0000:81:10.0",
+    );
+    machine.tree.file(&flags, "0x1002\n");
+    machine.told.take();
+    let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
+    assert_eq!(machine.apply(&config).failed, [""; 0]);
+    let told = machine.told.take();
+    let up = told.iter().filter(|told| *told == "flags 0x1003").count();
+    let last = told.last().map(String::as_str);
+    assert_eq!((up, last), (1, Some("flags 0x1002")), "{told:?}");
+    for address in ["0000:81:10.0", "0000:81:10.1"] {
+        assert_eq!(machine.driver(address).as_deref(), Some("igbvf"));
+    }
+    assert_eq!(machine.plan(&config), Plan::default());
 }
 
 #[test]
