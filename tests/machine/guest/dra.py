@@ -84,6 +84,8 @@ class Cluster(http.server.BaseHTTPRequestHandler):
             self.list([{"metadata": {"name": f"{name}.onload.dev"}, "spec": {"extendedResourceName": f"onload.dev/{name}"}} for name in DEVICE_CLASSES])
         elif asked.path == f"{GROUP}/resourceslices":
             self.list(list(self.slices.values()))
+        elif asked.path == f"{GROUP}/resourceclaims":
+            self.list(list(self.claims.values()))
         elif name in self.claims:
             self.answer(200, self.claims[name])
         else:
