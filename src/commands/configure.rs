@@ -392,7 +392,7 @@ fn say_how(host: &Host, setup: &Setup, how: Reread, printer: &mut Printer) -> an
 /// A command to systemd as the host's own init system takes it: OpenRC's, where there is no systemctl.
 fn by_init(host: &Host, command: &str) -> anyhow::Result<String> {
     let is_there = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
-    let is_openrc = is_there("/sbin/rc-service")? && !is_there("/bin/systemctl")?;
+    let is_openrc = is_there("/sbin/rc-service")? && !is_there("/usr/bin/systemctl")?;
     Ok(match command.split(' ').collect::<Vec<_>>()[..] {
         ["systemctl", verb, service, ref more @ ..] if is_openrc && verb != "--user" => {
             [&["rc-service", service, verb], more].concat().join(" ")

@@ -108,13 +108,37 @@ fn a_storm_neither_fails_the_service_nor_runs_it_for_each_event() {
         ["0"]
     );
     let first = settings("onload-cdi.service", "ExecStartPre");
-    assert_eq!(first.first().unwrap(), "-+/bin/udevadm settle --timeout=10");
+    assert_eq!(
+        first.first().unwrap(),
+        "-+/usr/bin/udevadm settle --timeout=10"
+    );
     // Engines make a pair of interfaces for each container.
     let rules = read("udev/90-onload-ctk.rules");
     let net = rules
         .lines()
         .find(|line| line.starts_with("SUBSYSTEM==\"net\""));
     assert!(net.unwrap().contains("DEVPATH==\"*/pci*\""));
+}
+
+/// SUSE 15 has not merged /bin with /usr/bin, and systemd's programs are in the latter only.
+#[test]
+fn no_unit_or_rule_names_a_program_below_bin_that_not_every_host_has_there() {
+    let files = ["systemd", "udev"].into_iter().flat_map(|directory| {
+        let names = names_in(&packaging(directory)).into_iter();
+        names.map(move |name| format!("{directory}/{name}"))
+    });
+    let mut named = BTreeSet::new();
+    for file in files {
+        let text = read(&file);
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        for word in lines.flat_map(|line| line.split(['"', ' ', '=', '+', '-'])) {
+            if word.starts_with("/bin/") || word.starts_with("/sbin/") {
+                named.insert(word.to_owned());
+            }
+        }
+    }
+    let everywhere = ["/bin/rm", "/bin/sh", "/bin/touch"].map(str::to_owned);
+    assert_eq!(named, BTreeSet::from(everywhere));
 }
 
 #[test]

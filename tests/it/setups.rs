@@ -621,7 +621,10 @@ fn an_engine_of_openrc_is_told_by_its_own_command() {
         for (programs, told) in [
             (&[][..], systemd),
             (&[("sbin/rc-service", "")], openrc),
-            (&[("sbin/rc-service", ""), ("bin/systemctl", "")], systemd),
+            (
+                &[("sbin/rc-service", ""), ("usr/bin/systemctl", "")],
+                systemd,
+            ),
         ] {
             let host = EngineHost::with_engines(programs);
             let package = "Package: docker-ce\nVersion: 5:28.2.0-1~debian.12~bookworm\n";
