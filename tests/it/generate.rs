@@ -657,6 +657,40 @@ fn files_have_mode_0644_and_the_lock_0600_whatever_the_umask_and_neither_lock_no
 }
 
 #[test]
+fn directories_have_mode_0755_whatever_the_umask_and_one_that_is_there_keeps_its_own() {
+    let tree = x3();
+    tree.directory("/etc/containers");
+    for program in ["podman", "onload-container-runtime"] {
+        tree.file(&format!("/usr/bin/{program}"), "");
+    }
+    let mode = |path: &str| fs::metadata(tree.path(path)).unwrap().permissions().mode() & 0o7777;
+    let private = fs::Permissions::from_mode(0o750);
+    fs::set_permissions(tree.path("/etc/containers"), private).unwrap();
+    let ctk = format!(
+        "{} --host-root {} -q",
+        env!("CARGO_BIN_EXE_onload-ctk"),
+        tree.root().display()
+    );
+    let line = format!(
+        "umask 077; {ctk} cdi generate && {ctk} runtime configure --runtime podman --allow nic"
+    );
+    let status = std::process::Command::new("/bin/sh")
+        .args(["-c", &line])
+        .env_clear()
+        .status();
+    assert!(status.unwrap().success());
+    for made in [
+        "/var/run/cdi",
+        "/etc/containers/containers.conf.d",
+        "/etc/onload-ctk",
+    ] {
+        assert_eq!(mode(made), 0o755, "{made}");
+    }
+    assert_eq!(mode("/etc/containers"), 0o750);
+    assert_eq!(mode("/run/onload-ctk/@locks"), 0o700);
+}
+
+#[test]
 fn the_manifest_holds_names_hashes_and_what_was_asked_for() {
     let tree = x3();
     tree.run(&["cdi", "generate", "--max-cdi-version", "0.5.0"])

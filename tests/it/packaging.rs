@@ -1193,6 +1193,32 @@ fn a_first_installation_ends_with_the_next_command_and_an_upgrade_says_nothing()
     }
 }
 
+/// Whoever may run the programs has to reach them, and podman of any user reads what lies below /etc.
+#[test]
+fn a_tarball_s_directories_are_open_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let scripts = Scripts::new();
+    let files = ["etc/onload-ctk/config.toml", "usr/share/a/b/file"];
+    for file in files {
+        scripts.write(&format!("root/{file}"), "");
+    }
+    let destination = scripts.path("installed");
+    scripts.write("install", &read("tarball/install").replace("#COMMON#", ""));
+    let line = "umask 077; export DESTDIR=$PWD/installed; sh ./install";
+    let mut sh = Command::new("sh");
+    let ran = sh.args(["-c", line]).current_dir(scripts.path("")).status();
+    assert!(ran.unwrap().success());
+    for file in files {
+        let path = destination.join(file);
+        assert!(path.is_file());
+        let above = path.ancestors().skip(1);
+        for directory in above.take_while(|above| above.starts_with(&destination)) {
+            let mode = fs::metadata(directory).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o755, "{}", directory.display());
+        }
+    }
+}
+
 #[test]
 fn no_removal_takes_the_lease_of_a_container_that_may_run() {
     const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:81:10.0#0";

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use onload_core::netdev::usage::Namespace;
+use onload_core::run_dir::set_mode;
 use onload_sys::fs::open::open_in_root;
 use onload_sys::fs::trust::{Owners, TrustError, Trusted};
 use onload_sys::mountinfo::each_line;
@@ -42,6 +43,8 @@ pub const NETWORK_TABLE: &str = "network.table";
 const ABILITY_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
 const MOST_LINKS: usize = 40;
+/// Of a directory that is made.
+const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const SYSFS: &str = "/sys";
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 pub const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
@@ -408,7 +411,13 @@ impl Host {
         let name = path.file_name().unwrap_or_default();
         let parent = self.open_at(parent, flags)?;
         let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
-        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+        let make = || {
+            rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE)?;
+            let made = rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+            // Others have to read what is written there, whatever the umask of who calls.
+            set_mode(made, DIRECTORY_MODE)
+        };
+        match make() {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => {
                 let path = self.outside_path(path);
