@@ -7,7 +7,8 @@ use std::fs;
 
 use crate::common::hosts::{hugepages, odd_names, opt_onload, rdma, vfio, vfio_cdev, x2, x3, x4};
 use crate::common::{
-    Commands, Pci, Tree, device, device_names, each, on, package, reason, run, specs_in, texts,
+    Commands, Pci, Tree, device, device_names, each, needs, on, package, reason, run, specs_in,
+    texts,
 };
 use serde_json::{Value, json};
 
@@ -527,7 +528,12 @@ fn tools_of_an_incident_warn_of_wrong_lines_and_use_the_rest() {
     tree.config(
         "[annotations]\nallows = []\n[cdi]\npreload = \"yes\"\n[pools.fast]\nclass = \"nic\"\n",
     );
-    for args in [&["topology"][..], &["metrics"], &["lease", "list"]] {
+    for args in [
+        &["topology"][..],
+        &["metrics"],
+        &["lease", "list"],
+        &["lease", "release", "vfio=0000:81:10.0"],
+    ] {
         let run = tree.run(args).done();
         let warnings = run.warnings();
         for wanted in [
@@ -556,6 +562,52 @@ fn tools_of_an_incident_warn_of_wrong_lines_and_use_the_rest() {
     tree.run(&["cdi", "generate"]).refused();
     tree.config("not toml");
     assert!(tree.run(&["topology"]).done().warnings()[0].contains("config.toml: line 1: "));
+}
+
+/// udev starts it, and nobody else brings back what an ended container has left.
+#[test]
+fn what_containers_left_is_brought_back_whatever_is_wrong_with_the_configuration() {
+    if !needs::root("a mount namespace") || !needs::programs(&["unshare"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.toml");
+    for (text, wanted) in [
+        (
+            "[cdi]\npreload = \"yes\"\n",
+            "line 2: cdi.preload: unknown variant `yes`",
+        ),
+        (
+            "[cdi]\npreloads = 1\n",
+            "line 2: unknown key \"cdi.preloads\"",
+        ),
+        ("not toml", "line 1: "),
+    ] {
+        fs::write(&config, text).unwrap();
+        // It works on this machine alone, so it is shown a /run without leases.
+        let script = "mount -t tmpfs none /run && exec \"$@\"";
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]);
+        unshare
+            .arg(env!("CARGO_BIN_EXE_onload-ctk"))
+            .arg("--config")
+            .arg(&config);
+        let restored = run(unshare.args(["lease", "restore"])).done();
+        assert!(restored.stderr.contains(wanted), "{}", restored.stderr);
+        assert!(
+            restored.stderr.ends_with("nothing to restore\n"),
+            "{}",
+            restored.stderr
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use onload_host::leases;
 use onload_sys::fs::lock::COMMAND_PATIENCE;
 
 use crate::cli::{Global, LeaseRelease};
-use crate::commands::open_host;
+use crate::commands::open_host_of_incident;
 use crate::exit::Answer;
 use crate::printer::Printer;
 
@@ -16,7 +16,7 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
         .replacen('=', ":", 1)
         .parse()
         .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;
-    let (host, _) = open_host(global)?;
+    let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
     let listed = leases.as_ref().map(Leases::list).transpose()?;
     let is_leased = listed.is_some_and(|listed| listed.iter().any(|lease| lease.device == device));

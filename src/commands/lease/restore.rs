@@ -12,7 +12,7 @@ use onload_sys::text::Chain;
 
 use super::shown;
 use crate::cli::Global;
-use crate::commands::open_host;
+use crate::commands::open_host_of_incident;
 use crate::exit::Answer;
 use crate::printer::Printer;
 
@@ -23,7 +23,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
             global.host_root
         );
     }
-    let (host, _) = open_host(global)?;
+    let (host, _) = open_host_of_incident(global, printer)?;
     let restored = match leases::open(&host)? {
         Some(leases) => until_none_comes(|| all(&leases))?,
         None => Vec::new(),
