@@ -22,6 +22,7 @@ if [ -d /run/systemd/system ]; then
     fi
 fi
 onload_ctk_restart_nri systemctl
+onload_ctk_start_restore
 if [ "$1" = 1 ]; then
     onload_ctk_say_next
 fi

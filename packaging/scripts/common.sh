@@ -13,6 +13,12 @@ onload_ctk_restart_nri() {
     fi
 }
 
+# What containers that have ended since a removal left, which udev told nobody.
+onload_ctk_start_restore() {
+    [ -d /run/systemd/system ] && [ -d /run/onload-ctk/@leases ] || return 0
+    systemctl --no-block start onload-restore.service >/dev/null 2>&1 || true
+}
+
 # The last line of a first installation.
 onload_ctk_say_next() {
     echo "onload-ctk: run \"onload-ctk\" to see what this host offers and what to do next"
@@ -31,6 +37,9 @@ onload_ctk_told=/run/onload-ctk-told
 onload_ctk_forget() {
     # Without it the udev rule no longer starts the service.
     rm -rf /run/onload-cdi
+    # Who keeps it waiting must not keep the removal waiting.
+    timeout 120 onload-ctk --quiet lease restore || true
+    onload_ctk_say_moved
     # Not quiet: it warns where one link cannot serve all containers.
     onload-ctk runtime behind >"$onload_ctk_behind" || rm -f "$onload_ctk_behind"
     entries=$(onload_ctk_entries)
@@ -52,6 +61,20 @@ onload_ctk_forget() {
     rmdir "$empty"
     rm -f /var/run/cdi/.onload-ctk-manifest /var/run/cdi/.onload-ctk-lock
     rmdir /var/run/cdi 2>/dev/null || true
+}
+
+# What leases say is still with containers. The kernel gives it back when they end, and nobody is left then who gives
+# an interface its name, a function its VLAN and so on.
+onload_ctk_say_moved() {
+    moved=
+    for lease in /run/onload-ctk/@leases/*=*; do
+        container=$(sed -n 's/.*"container":"\([^"]*\)".*"moved":.*/\1/p' "$lease" 2>/dev/null) || continue
+        device=${lease##*/}
+        [ -z "$container" ] || moved="$moved, ${device%#*} ($container)"
+    done
+    [ -z "$moved" ] ||
+        echo "onload-ctk: these devices are with containers, and become what they were only while onload-ctk is installed:" \
+            "${moved#, }; stop the containers, then install it again" >&2
 }
 
 # Engines keep what they were told until they read their files again. docker does so when it is told to, and goes on

@@ -898,6 +898,70 @@ fn removal_takes_back_what_files_elsewhere_were_told() {
     }
 }
 
+/// A lease as it is written: one line, with what is to come back where something moved or is set up.
+fn lease_of(container: &str, moved: &str) -> String {
+    format!(
+        "{{\"version\":1,\"class\":\"x\",\"container\":\"{container}\",\"bundle\":\"/b\"{moved}}}\n"
+    )
+}
+
+#[test]
+fn removal_brings_back_what_ended_containers_left_and_names_what_others_have() {
+    const MOVED: &str = ",\"moved\":{\"interface\":{\"name\":\"ens1v0\"}}";
+    const SET_UP: &str = ",\"moved\":{\"function\":{\"vf\":{}}}";
+    let scripts = Scripts::new();
+    let leases = scripts.path("run/onload-ctk/@leases");
+    for (name, lease) in [
+        ("netdev=ens1v0#0", lease_of("web", MOVED)),
+        ("netdev=ens1v1#0", lease_of("ended", MOVED)),
+        ("vfio=0000:81:10.0#0", lease_of("db", SET_UP)),
+        ("vfio=0000:81:10.1#0", lease_of("plain", "")),
+        ("rdma=mlx5_0#0", "{".to_owned()),
+    ] {
+        scripts.write(&format!("run/onload-ctk/@leases/{name}"), &lease);
+    }
+    let program = format!(
+        "echo \"$*\" >>{0}/log\ncase $* in *'lease restore') rm {1}/netdev=ens1v1*; echo 'error: late' >&2; exit 1 ;; esac",
+        scripts.path("").display(),
+        leases.display()
+    );
+    scripts.program("stand-ins/onload-ctk", &program);
+    let said = scripts.done(FORGET, &[]);
+    let expected = "error: late\nonload-ctk: these devices are with containers, and become what they were only while \
+        onload-ctk is installed: netdev=ens1v0 (web), vfio=0000:81:10.0 (db); stop the containers, then install it again\n";
+    assert_eq!(said, expected);
+    let log = fs::read_to_string(scripts.path("log")).unwrap();
+    assert_eq!(log.lines().next(), Some("--quiet lease restore"));
+}
+
+#[test]
+fn an_installation_brings_back_what_containers_left_while_it_was_away() {
+    for (script, arguments) in [
+        ("deb/postinst", &["configure", ""][..]),
+        ("rpm/post.sh", &["1"]),
+        ("tarball/install", &[]),
+    ] {
+        for leases in [false, true] {
+            let scripts = Scripts::new();
+            fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+            fs::create_dir_all(scripts.path("root")).unwrap();
+            if leases {
+                scripts.write("run/onload-ctk/@leases/.lock", "");
+            }
+            for program in ["deb-systemd-helper", "deb-systemd-invoke"] {
+                scripts.program(&format!("stand-ins/{program}"), "");
+            }
+            scripts.program("stand-ins/systemctl", "echo \"$*\" >>log");
+            scripts.done(&read(script), arguments);
+            let log = fs::read_to_string(scripts.path("log")).unwrap();
+            let mut started = log.lines().filter(|line| line.contains(RESTORE_UNIT));
+            let wanted = format!("--no-block start {RESTORE_UNIT}");
+            assert_eq!(started.next(), leases.then_some(&wanted[..]), "{script}");
+            assert_eq!(started.next(), None, "{script}");
+        }
+    }
+}
+
 /// node_exporter goes on serving what lies there.
 #[test]
 fn removal_takes_the_metrics_away_that_the_service_wrote() {
