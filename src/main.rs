@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use onload_ctk::cli::{Cdi, Cli, Command, Container, Host, Lease, Runtime, early_color, refusal};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
-use onload_ctk::printer::{Printer, is_broken_pipe};
+use onload_ctk::printer::Printer;
 use onload_ctk::rights;
 
 fn main() -> ExitCode {
@@ -30,7 +30,6 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(answer) => answer.into(),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // With its causes, each of which says itself alone.
             let advice = rights::advice(error.as_ref());

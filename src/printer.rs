@@ -47,12 +47,13 @@ impl Printer {
         self.columns
     }
 
+    /// That nobody reads on, as behind `| head -1`, is no error: the command goes on to its own answer.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
-        write!(self.stdout, "{text}")
+        unless_unread(write!(self.stdout, "{text}"))
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
-        self.stdout.flush()
+        unless_unread(self.stdout.flush())
     }
 
     pub(crate) fn note(&mut self, text: impl Display) {
@@ -159,9 +160,11 @@ pub(crate) fn harmless(text: impl Display) -> String {
     text::harmless(&text.to_string())
 }
 
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    error.downcast_ref::<io::Error>().is_some_and(broken)
+fn unless_unread(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 #[cfg(test)]

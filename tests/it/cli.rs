@@ -398,16 +398,21 @@ fn colours_of_a_line_that_is_not_understood_are_those_that_were_asked_for() {
 }
 
 #[test]
-fn nobody_reading_stdout_is_no_error() {
-    let tree = x3();
+fn nobody_reading_stdout_is_no_error_and_no_other_answer() {
+    let (tree, wrong, held) = (x3(), x3(), crate::drain::held());
     tree.generate();
-    for args in [
-        &["discover", "--explain"][..],
-        &["discover", "--format", "json"],
-        &["cdi", "generate", "--output", "-"],
-        &["cdi", "list"],
-        &["completion", "bash"],
-        &["--help"],
+    wrong.config("not toml");
+    for (tree, args, code) in [
+        (&tree, &["discover", "--explain"][..], 0),
+        (&tree, &["discover", "--format", "json"], 0),
+        (&tree, &["cdi", "generate", "--output", "-"], 0),
+        (&tree, &["cdi", "list"], 0),
+        (&tree, &["completion", "bash"], 0),
+        (&tree, &["--help"], 0),
+        (&wrong, &["doctor"], 1),
+        (&wrong, &["doctor", "--format", "json"], 1),
+        (&held, &["drain", "vfio", "--quiet"], 1),
+        (&held, &["undrain", "vfio", "--quiet"], 0),
     ] {
         let mut command = on(tree.root(), args);
         let (reader, writer) = std::io::pipe().unwrap();
@@ -425,7 +430,8 @@ fn nobody_reading_stdout_is_no_error() {
             .unwrap()
             .read_to_string(&mut said)
             .unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}: {said}");
+        let ended = child.wait().unwrap().code();
+        assert_eq!(ended, Some(code), "{args:?}: {said}");
         assert_eq!(said, "", "{args:?}");
     }
 }

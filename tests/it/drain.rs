@@ -23,7 +23,7 @@ fn captured() -> Tree {
 }
 
 /// Two vfio devices, of which a container has the first.
-fn held() -> Tree {
+pub(crate) fn held() -> Tree {
     let tree = hosts::vfio();
     tree.boot("this boot");
     let lease = json!({
