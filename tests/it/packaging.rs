@@ -9,6 +9,7 @@ use std::process::Command;
 
 use crate::common::{Tree, names_in, needs};
 
+const CONFIG: &str = "etc/onload-ctk/config.toml";
 /// Those that the package enables.
 const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
 /// Those that the operator enables.
@@ -473,10 +474,13 @@ fn destinations(manifest: &toml_edit::DocumentMut, kind: &str) -> BTreeSet<Strin
 fn both_packages_hold_the_same_files_and_no_directory_of_an_engine() {
     let text = fs::read_to_string(crate::common::package().join("Cargo.toml")).unwrap();
     let manifest: toml_edit::DocumentMut = text.parse().unwrap();
-    let (deb, rpm) = (
+    let (mut deb, rpm) = (
         destinations(&manifest, "deb"),
         destinations(&manifest, "generate-rpm"),
     );
+    // Where rpm leaves a file that was changed alone, dpkg asks: there it is put into its place by the package's script.
+    assert!(deb.remove("usr/share/onload-ctk/config.toml"));
+    deb.insert(CONFIG.to_owned());
     assert_eq!(deb, rpm);
     for path in &deb {
         for directory in [
@@ -945,6 +949,7 @@ fn an_installation_brings_back_what_containers_left_while_it_was_away() {
             let scripts = Scripts::new();
             fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
             fs::create_dir_all(scripts.path("root")).unwrap();
+            scripts.write("usr/share/onload-ctk/config.toml", "");
             if leases {
                 scripts.write("run/onload-ctk/@leases/.lock", "");
             }
@@ -1240,6 +1245,7 @@ fn a_first_installation_ends_with_the_next_command_and_an_upgrade_says_nothing()
     for program in ["systemctl", "deb-systemd-helper", "deb-systemd-invoke"] {
         scripts.program(&format!("stand-ins/{program}"), "exit 0");
     }
+    scripts.write("usr/share/onload-ctk/config.toml", "");
     let next = "onload-ctk: run \"onload-ctk\" to see what this host offers and what to do next\n";
     for (script, arguments, said) in [
         ("deb/postinst", &["configure", ""][..], next),
@@ -1255,6 +1261,39 @@ fn a_first_installation_ends_with_the_next_command_and_an_upgrade_says_nothing()
         let stdout = String::from_utf8(output.stdout).unwrap();
         assert_eq!(stdout, said, "{script} {arguments:?}");
     }
+}
+
+#[test]
+fn debian_s_configuration_is_made_by_the_first_installation_and_goes_with_a_purge() {
+    let scripts = Scripts::new();
+    for program in ["systemctl", "deb-systemd-helper", "deb-systemd-invoke"] {
+        scripts.program(&format!("stand-ins/{program}"), "exit 0");
+    }
+    let now = || fs::read_to_string(scripts.path(CONFIG)).ok();
+    scripts.write("usr/share/onload-ctk/config.toml", "# all\n");
+    for (arguments, before, after) in [
+        (&["configure", ""][..], None, Some("# all\n")),
+        (&["configure"], Some("# mine\n"), Some("# mine\n")),
+        (
+            &["configure", "0.1.0-1"],
+            Some("# mine\n"),
+            Some("# mine\n"),
+        ),
+        (&["configure", "0.1.0-1"], None, None),
+        (&["abort-remove"], None, None),
+    ] {
+        match before {
+            Some(text) => scripts.write(CONFIG, text),
+            None => drop(fs::remove_file(scripts.path(CONFIG))),
+        }
+        scripts.done(&read("deb/postinst"), arguments);
+        assert_eq!(now().as_deref(), after, "{arguments:?} {before:?}");
+    }
+    scripts.write(CONFIG, "# mine\n");
+    scripts.done(&read("deb/postrm"), &["remove"]);
+    assert!(now().is_some());
+    scripts.done(&read("deb/postrm"), &["purge"]);
+    assert!(!scripts.path("etc/onload-ctk").exists());
 }
 
 /// Whoever may run the programs has to reach them, and podman of any user reads what lies below /etc.
