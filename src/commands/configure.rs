@@ -159,9 +159,12 @@ fn let_it_read(
         let finding = &check.finding;
         finding.subject.as_deref() == Some(engine.name()) && finding.verdict != Verdict::Pass
     });
-    let Some(advice) = unread.next().map(advised) else {
+    let Some(check) = unread.next() else {
         return Ok(());
     };
+    let advice = advised(check);
+    // A restart does not make known what is not.
+    let service = service.filter(|_| check.finding.verdict != Verdict::Unknown);
     let Some(service) = service else {
         printer.note(format_args!("{}: {advice}", engine.name()));
         return Ok(());

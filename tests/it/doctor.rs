@@ -1144,6 +1144,9 @@ checks! {
     a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running_docker(),
         |tree| changed_at(tree, "/etc/docker/daemon.json", 1_001_500)
         => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
+    a_file_from_the_future_may_have_been_read_or_not: "engine-restarted", running_docker(),
+        |tree| changed_at(tree, "/etc/docker/daemon.json", 99_000_000_000)
+        => "unknown", "whether it has read /etc/docker/daemon.json is unknown: its time lies in the future", "touch /etc/docker/daemon.json";
     a_plugin_that_no_runtime_has_taken_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
         |tree| { tree.remove(NRI_SOCKET); }
         => "fail", "no runtime has taken it: pods start without", "journalctl -u onload-nri.service";

@@ -565,7 +565,8 @@ impl Host {
         };
         let stat = rustix::fs::fstat(&found).map_err(|error| self.read_error(path, error))?;
         let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
-        Ok(Some(UNIX_EPOCH + Duration::from_secs(seconds)))
+        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
+        Ok(Some(UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
     }
 
     /// Without following a link there; `None` if there is no node.

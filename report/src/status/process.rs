@@ -8,6 +8,7 @@ use std::str::SplitWhitespace;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use onload_core::timestamp::since_boot_ms;
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::{is_zombie, start_time};
 use rustix::io::Errno;
@@ -96,7 +97,8 @@ pub(super) fn own_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
     namespace(host, 1, kind).or_else(|| host.link(&this).ok()?)
 }
 
-/// None where no process runs, as in a tree that is unpacked.
+/// None where no process runs, as in a tree that is unpacked. Of a host that does not run here it is up to a second
+/// earlier than it was: what the kernel writes is cut to whole seconds.
 pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
     let wanted = |line: &[u8]| line.starts_with(b"btime ");
     let line = host.lines(Path::new("/proc/stat"), &wanted)?;
@@ -104,6 +106,10 @@ pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
         let text = String::from_utf8(line).ok()?;
         text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
     });
+    if host.is_running() && seconds.is_some() {
+        let since = Duration::from_millis(since_boot_ms());
+        return Ok(SystemTime::now().checked_sub(since));
+    }
     Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use onload_engines::kind::Kind;
 use onload_engines::ours::RUNTIME_NAME;
 use onload_engines::settings::Settings;
-use onload_host::host::HostError;
+use onload_host::host::{Host, HostError};
 use onload_sys::processes::start_time;
 
 use crate::doctor::examined::Examined;
@@ -23,7 +23,7 @@ const LONGEST: u64 = 1024 * 1024;
 /// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
 const TICKS: u64 = 100;
 
-/// When the daemon was started that runs as one of the engine's services, and which service that is; none
+/// By when the daemon was started that runs as one of the engine's services, and which service that is; none
 /// where there is none. A process's name is its own choice, and its cgroup is not.
 pub(super) fn started(
     examined: &Examined<'_>,
@@ -39,13 +39,21 @@ pub(super) fn started(
         let Some(service) = service(kind.services(), &cgroup) else {
             continue;
         };
-        let stat = examined.host.bytes(&directory.join("stat"), 4096);
-        if let Some(start) = stat.ok().flatten().and_then(|stat| start_time(&stat)) {
-            let since_boot = Duration::from_millis(start.saturating_mul(1000) / TICKS);
-            return Ok(Some((boot + since_boot, service)));
+        if let Some(since_boot) = began(examined.host, &directory) {
+            let began = boot + since_boot;
+            // Of another host, boot is known to the second.
+            let second = Duration::from_secs(u64::from(!examined.host.is_running()));
+            return Ok(Some((began + second, service)));
         }
     }
     Ok(None)
+}
+
+/// How long after boot a process began: the end of the tick in which it did.
+fn began(host: &Host, directory: &Path) -> Option<Duration> {
+    let stat = host.bytes(&directory.join("stat"), 4096).ok()??;
+    let ticks = start_time(&stat)?.saturating_add(1);
+    Some(Duration::from_millis(ticks.saturating_mul(1000) / TICKS))
 }
 
 /// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
@@ -142,6 +150,39 @@ fn docker_info(socket: &Path) -> io::Result<serde_json::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A daemon is often started right after its file was written: what is cut to seconds says of a third of them that
+    /// they are older.
+    #[test]
+    fn what_is_written_a_tenth_of_a_second_before_a_process_begins_is_older() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::open(Path::new("/")).unwrap();
+        let file = dir.path().join("daemon.json");
+        let pause = || std::thread::sleep(Duration::from_millis(100));
+        let written = || {
+            std::fs::write(&file, "{}").unwrap();
+            host.modified(&file).unwrap().unwrap()
+        };
+        // Begun at all parts of a second.
+        for _ in 0..8 {
+            let before = written();
+            pause();
+            let mut child = std::process::Command::new("sleep")
+                .arg("10")
+                .spawn()
+                .unwrap();
+            pause();
+            let after = written();
+            let directory = Path::new(PROC).join(child.id().to_string());
+            let began = boot_time(&host).unwrap().unwrap() + began(&host, &directory).unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(
+                before < began && began < after,
+                "{before:?} {began:?} {after:?}"
+            );
+        }
+    }
 
     #[test]
     fn a_process_in_a_container_is_no_daemon_whatever_its_name() {

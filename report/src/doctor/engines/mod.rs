@@ -10,6 +10,7 @@ mod restarts;
 mod spec_dirs;
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use onload_core::config::CONFIG_PATH;
 use onload_engines::kind::Kind;
@@ -20,6 +21,7 @@ use onload_engines::template;
 use onload_engines::version::{self, Version};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
+use onload_sys::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
@@ -276,24 +278,30 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
         let Some((started, service)) = daemon::started(examined, engine.kind)? else {
             return Ok(None);
         };
-        let mut newer = None;
         let read = read_at_start(engine.kind, settings);
+        let mut newest = None;
         for file in &read {
             let changed = examined.host.modified(file)?;
-            if changed.is_some_and(|changed| changed > started) {
-                newer = Some(file);
-            }
+            newest = newest.max(changed.map(|changed| (changed, file)));
         }
+        let newer = newest.filter(|(changed, _)| *changed > started);
         let reload = match (newer, engine.kind) {
             (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
             _ => None,
         };
         let finding = match (newer, reload) {
-            (Some(file), None) => Finding::warn(
+            (Some((changed, file)), None) if changed > SystemTime::now() => Finding::unknown(
+                format!(
+                    "whether it has read {} is unknown: its time lies in the future",
+                    file.display()
+                ),
+                Remedy::run(format!("touch {}", shell_word(file))),
+            ),
+            (Some((_, file)), None) => Finding::warn(
                 format!("{} changed after it was started", file.display()),
                 Remedy::run(format!("systemctl restart {service}")),
             ),
-            (Some(file), Some(true)) => Finding::warn(
+            (Some((_, file)), Some(true)) => Finding::warn(
                 format!("{} changed after it was read", file.display()),
                 Remedy::run(format!("systemctl reload {service}")),
             ),
