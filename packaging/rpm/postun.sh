@@ -3,7 +3,7 @@
 if [ "$1" = 0 ]; then
     onload_ctk_leave_runtime
     onload_ctk_forget_containers
-    rm -rf /run/onload-cdi
+    onload_ctk_forget_runs
     rm -f /etc/onload-ctk/drain.json
     # rpm removes only directories that a package lists, and cargo-generate-rpm lists none.
     for directory in /etc/onload-ctk \

@@ -4,6 +4,8 @@ onload_ctk_units="onload-cdi.service onload-cdi.path onload-cdi.timer"
 # The first changes the host itself, the second is of use to who collects metrics, and the third to who has pods
 # without a runtime class, so the operator enables them.
 onload_ctk_own_units="onload-host.service onload-metrics.timer onload-nri.service"
+# Those that nobody enables: udev's rule, a timer and onload-cdi.service start them.
+onload_ctk_started_units="onload-metrics.service onload-restore.service"
 
 # A daemon of the earlier version. It stands here since it is the only unit of ours that stays running.
 onload_ctk_restart_nri() {
@@ -35,8 +37,11 @@ onload_ctk_told=/run/onload-ctk-told
 # offered devices any more. Both take away what is ours and nothing else. What runs keeps running. An
 # entry that containers have recorded stays; onload_ctk_leave_runtime gives it a runtime.
 onload_ctk_forget() {
-    # Without it the udev rule no longer starts the service.
-    rm -rf /run/onload-cdi
+    onload_ctk_forget_runs
+    if [ -d /run/systemd/system ]; then
+        # shellcheck disable=SC2086 # a list of words
+        systemctl stop $onload_ctk_started_units >/dev/null 2>&1 || true
+    fi
     # Who keeps it waiting must not keep the removal waiting.
     timeout 120 onload-ctk --quiet lease restore || true
     onload_ctk_say_moved
@@ -61,6 +66,12 @@ onload_ctk_forget() {
     rmdir "$empty"
     rm -f /var/run/cdi/.onload-ctk-manifest /var/run/cdi/.onload-ctk-lock
     rmdir /var/run/cdi 2>/dev/null || true
+}
+
+# Without these directories udev's rules start no run of onload-cdi.service, and no run of onload-restore.service
+# starts one more.
+onload_ctk_forget_runs() {
+    rm -rf /run/onload-cdi /run/onload-restore
 }
 
 # What leases say is still with containers. The kernel gives it back when they end, and nobody is left then who gives
@@ -314,10 +325,10 @@ onload_ctk_remove_link() {
     fi
 }
 
-# A run of the service that the removal ended, or that failed before, leaves no trace in
+# A run of a service that the removal ended, or that failed before, leaves no trace in
 # "systemctl --failed": its unit is gone.
 onload_ctk_forget_units() {
     systemctl daemon-reload >/dev/null 2>&1 || true
     # shellcheck disable=SC2086 # a list of words
-    systemctl reset-failed $onload_ctk_units $onload_ctk_own_units >/dev/null 2>&1 || true
+    systemctl reset-failed $onload_ctk_units $onload_ctk_own_units $onload_ctk_started_units >/dev/null 2>&1 || true
 }

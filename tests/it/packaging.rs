@@ -902,6 +902,56 @@ fn removal_takes_back_what_files_elsewhere_were_told() {
     }
 }
 
+#[test]
+fn every_unit_is_in_one_of_the_lists_of_a_removal() {
+    let text = read("scripts/common.sh");
+    let lists = ["units", "own_units", "started_units"].map(|list| {
+        let begin = format!("onload_ctk_{list}=\"");
+        let line = text.lines().find_map(|line| line.strip_prefix(&begin));
+        line.unwrap().trim_end_matches('"')
+    });
+    let mut listed: Vec<&str> = lists.iter().flat_map(|list| list.split(' ')).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, names_in(&packaging("systemd")));
+}
+
+#[test]
+fn a_removal_stops_what_others_start_and_leaves_nothing_of_it_failed_or_in_run() {
+    for (script, argument, is_first, is_last) in [
+        ("deb/prerm", "remove", true, false),
+        ("deb/prerm", "upgrade", false, false),
+        ("deb/postrm", "remove", false, true),
+        ("rpm/preun.sh", "0", true, false),
+        ("rpm/preun.sh", "1", false, false),
+        ("rpm/postun.sh", "0", false, true),
+        ("tarball/install", "--remove", true, true),
+    ] {
+        let scripts = Scripts::new();
+        fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.write("run/onload-restore/stale", "");
+        scripts.write("log", "");
+        for program in ["onload-ctk", "deb-systemd-helper", "deb-systemd-invoke"] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        scripts.program("stand-ins/systemctl", "echo \"$*\" >>log");
+        scripts.done(&read(script), &[argument]);
+        let log = fs::read_to_string(scripts.path("log")).unwrap();
+        let does = |verb: &str| {
+            let mut lines = log.lines().filter(|line| line.starts_with(verb));
+            lines.any(|line| {
+                [RESTORE_UNIT, METRICS_UNIT]
+                    .iter()
+                    .all(|unit| line.contains(unit))
+            })
+        };
+        assert_eq!(does("stop "), is_first, "{script} {argument}: {log}");
+        assert_eq!(does("reset-failed "), is_last, "{script} {argument}: {log}");
+        let stays = scripts.path("run/onload-restore").exists();
+        assert_eq!(stays, !is_first && !is_last, "{script} {argument}");
+    }
+}
+
 /// A lease as it is written: one line, with what is to come back where something moved or is set up.
 fn lease_of(container: &str, moved: &str) -> String {
     format!(
@@ -1053,7 +1103,11 @@ fn removal_makes_docker_read_its_file_again_and_leaves_no_link() {
     scripts.write("known", "runc\n");
     scripts.done(FORGET, &[]);
     let log = fs::read_to_string(scripts.path("log")).unwrap();
-    assert_eq!(log, "is-active docker.service\nreload docker.service\n");
+    let log: Vec<&str> = log
+        .lines()
+        .filter(|line| !line.starts_with("stop "))
+        .collect();
+    assert_eq!(log, ["is-active docker.service", "reload docker.service"]);
     assert_eq!(scripts.done(LEAVE, &[]), "");
     assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
 }
