@@ -29,8 +29,8 @@ pub struct Sriov {
     /// is bound, so an unused function that has one is bound again for another address. The interface of the physical
     /// function is up meanwhile, since some drivers cannot read the address otherwise.
     pub mac: Option<MacAddress>,
-    /// Drop frames with another source address. Without it the holder can send as any other machine, and
-    /// onload-ctk host warns.
+    /// Drop frames with another source address than the function has. Without "mac" the holder chooses that address, and
+    /// can send as any other machine all the same; onload-ctk host warns of either.
     pub spoof_check: Option<bool>,
     /// Let the holder change its hardware address and receive frames for others.
     pub trust: Option<bool>,

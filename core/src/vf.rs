@@ -31,7 +31,8 @@ pub struct VfConfig {
     pub vlan_protocol: Option<VlanProtocol>,
     /// Its hardware address. Not for a pool, which has several devices.
     pub mac: Option<MacAddress>,
-    /// Drop frames with another source address than its own.
+    /// Drop frames with another source address than its own, which the container chooses where no "mac" is set, here
+    /// or under \[\[sriov]].
     pub spoof_check: Option<bool>,
     /// Let the container change its hardware address and receive frames for others.
     pub trust: Option<bool>,

@@ -1,8 +1,9 @@
 //! Files that stand in for virtual functions, one each. A file has what the driver of the physical function tells, and
-//! which settings that refuses; what it does otherwise is what drivers in the kernel do.
+//! which settings that refuses; what it does otherwise is what drivers in the kernel do. What it was told is in a file `told`
+//! beside them, a line each.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use onload_hooks::moves::VfStandIns;
@@ -64,6 +65,9 @@ impl VfStandIns for Files {
         if found.refuses.iter().any(|name| name == change.name()) {
             return Err(Errno::OPNOTSUPP.into());
         }
+        let mut told = fs::OpenOptions::new();
+        let told = told.append(true).create(true).open(self.0.join("told"));
+        writeln!(told?, "{change}")?;
         let settings = &mut found.settings;
         match change {
             VfChange::Vlan(tag) => settings.vlan = Some(tag),

@@ -123,6 +123,30 @@ fn whoever_finds_a_dead_holder_puts_the_function_back_before_it_is_given_again()
     moving::on_both(&sandbox, STAND_INS, &devices(VF, ""), script);
 }
 
+/// ixgbe turns the check off for a function that asks for a further address, and says that it is on.
+#[test]
+fn a_driver_is_told_the_spoof_check_of_each_tenant_although_it_reads_the_same() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[
+        ("one", container(Some("spoof-check=true"), &[])),
+        ("other", container(Some("max-rate=500"), &[])),
+    ]);
+    let script = r#"
+        told() { [ "$(grep -c 'spoof-check on' /tmp/vfs/told)" = $1 ] || fail "$2: $(cat /tmp/vfs/told)"; }
+        sed -i 's/"spoofCheck":false/"spoofCheck":true/' /tmp/vfs/$VF; was=$(cat /tmp/vfs/$VF)
+        : > /tmp/vfs/told
+        make one || fail "$(cat /tmp/err)"; told 1 given
+        gone one; put_back one; told 2 "put back"
+        make one || fail "$(cat /tmp/err)"; told 3 "given again"
+        gone one; told 4 "put back again"
+        # Whoever says nothing of it leaves it alone.
+        make other || fail "$(cat /tmp/err)"; gone other; told 4 other
+        free other"#;
+    moving::on_both(&sandbox, STAND_INS, &devices(VF, ""), script);
+}
+
 #[test]
 fn what_cannot_be_set_up_is_refused_before_anything_of_it_is() {
     if !can_move() {

@@ -175,6 +175,7 @@ pub(super) fn decide(pf: &Pf, wanted: &Sriov, plan: &mut Plan) {
         wanted,
         subject: Subject::new("sriov", &wanted.pf),
     };
+    decision.warn_of_own_address(plan);
     if pf.count != wanted.vfs {
         match decision.may_recount() {
             Ok(()) => return decision.recount(plan),
@@ -435,13 +436,18 @@ impl Decision<'_> {
         let setting = |name: &str| format!("vf {index} ({}) {name}", vf.address);
         let holder = self.reads_once(vf, change);
         let unbind = holder.map(|_| unbind(vf));
-        let set = Action::SetVf {
+        let set = |change| Action::SetVf {
             interface: interface.clone(),
             vf: index,
             change,
         };
+        // Before that its holder could turn it off, and ixgbe says no word of it (`ixgbe_set_vf_macvlan_msg`).
+        let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
+        let again = self.wanted.spoof_check.filter(|_| is_open_till_now);
+        let again = again.map(|on| set(VfChange::SpoofCheck(on)));
+        let actions = unbind.into_iter().chain([set(change)]).chain(again);
         plan.steps.push(Step {
-            actions: unbind.into_iter().chain([set]).collect(),
+            actions: actions.collect(),
             frees: holder.map(|_| vf.address).into_iter().collect(),
             effect: Effect::Vf {
                 interface,
@@ -545,6 +551,20 @@ impl Decision<'_> {
                 now,
                 wanted,
             )
+        }
+    }
+
+    /// Drivers check frames against the address that the function has, and let its holder choose that as long as the
+    /// physical function sets none (`ixgbe_set_vf_mac_addr`, `i40e_check_vf_permission`, `ice_can_vf_change_mac`,
+    /// `bnxt_vf_configure_mac`).
+    fn warn_of_own_address(&self, plan: &mut Plan) {
+        let wanted = self.wanted;
+        let is_checked = wanted.spoof_check == Some(true) && wanted.trust != Some(true);
+        if is_checked && wanted.mac.is_none() && wanted.vfs > 0 {
+            plan.warnings.push(format!(
+                "{}: spoof-check = true without mac: a container can give its virtual function the address of any other machine, and send as that; add mac, which the card then lets no container change",
+                self.subject
+            ));
         }
     }
 

@@ -1067,7 +1067,7 @@ fn a_function_in_use_keeps_its_settings_and_the_others_get_theirs() {
 #[test]
 fn a_function_that_a_container_has_set_up_is_what_it_is_put_back_to() {
     let machine = Machine::with_two_vfs();
-    let config = format!("{}vlan = 5\nspoof-check = true\n", vfio(2));
+    let config = format!("{}vlan = 5\nspoof-check = true\ntrust = true\n", vfio(2));
     assert_eq!(machine.apply(&config).failed, [""; 0]);
     lease(&machine, "vfio=0000:81:10.1", "this boot");
     let file = "/run/onload-ctk/@leases/vfio=0000:81:10.1#0";
@@ -1288,10 +1288,47 @@ fn functions_without_spoof_checking_draw_a_warning() {
     assert_eq!(outcome.warnings, [warning.replace("0-1", "0, 1")]);
     // Nobody asked for it, and it is so.
     assert_eq!(machine.plan(&vfio(2)).warnings, outcome.warnings);
-    let on = format!("{}spoof-check = true\n", vfio(2));
+    let on = format!(
+        "{}spoof-check = true\nmac = \"02:00:00:00:10:00\"\n",
+        vfio(2)
+    );
     assert_eq!(machine.plan(&on).warnings, [""; 0]);
     assert_eq!(machine.apply(&on).warnings, [""; 0]);
     assert_eq!(machine.plan(&vfio(2)).warnings, [""; 0]);
+}
+
+#[test]
+fn spoof_checking_of_an_address_that_the_holder_chooses_draws_a_warning() {
+    let machine = Machine::new();
+    let open = format!("{}spoof-check = true\n", vfio(2));
+    let warning = "sriov ens2: spoof-check = true without mac: a container can give its virtual function the address of any other machine, and send as that; add mac, which the card then lets no container change";
+    // Before the functions are there, when they are made, and later.
+    assert_eq!(machine.plan(&open).warnings, [warning]);
+    assert_eq!(machine.apply(&open).warnings, [warning]);
+    let untrusted = format!("{open}trust = false\n");
+    assert_eq!(machine.plan(&untrusted).warnings, [warning]);
+    for silent in [
+        format!("{open}mac = \"02:00:00:00:10:00\"\n"),
+        // Who is trusted may change it, which is what the word says.
+        format!("{open}trust = true\n"),
+        open.replace("vfs = 2", "vfs = 0"),
+    ] {
+        assert_eq!(machine.plan(&silent).warnings, [""; 0], "{silent}");
+    }
+}
+
+#[test]
+fn a_function_that_gets_its_address_is_told_its_spoof_check_again() {
+    let machine = Machine::with_two_vfs();
+    let open = format!("{}spoof-check = true\n", vfio(2));
+    let fixed = format!("{open}mac = \"02:00:00:00:10:00\"\n");
+    for (config, times) in [(open, 0), (fixed.clone(), 2), (fixed, 0)] {
+        machine.told.take();
+        assert_eq!(machine.apply(&config).failed, [""; 0]);
+        let told = machine.told.take().into_iter();
+        let told = told.filter(|word| word.contains("SpoofCheck(true)"));
+        assert_eq!(told.count(), times, "{config}");
+    }
 }
 
 #[test]

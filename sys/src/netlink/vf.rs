@@ -254,6 +254,16 @@ impl VfSettings {
             .collect()
     }
 
+    /// What of it the driver is told: what is otherwise now, and its spoof check in any case. That of ixgbe is turned off for
+    /// a function that asks for a further address, and is said to be on (`ixgbe_set_vf_macvlan_msg`).
+    pub fn told(&self, now: &VfSettings) -> Vec<VfChange> {
+        let unsure = VfSettings {
+            spoof_check: None,
+            ..*now
+        };
+        self.wrong(&unsure)
+    }
+
     /// What it says of the things that others set.
     pub fn of_same(&self, others: &VfSettings) -> VfSettings {
         let is_limited = others.min_rate.is_some() || others.max_rate.is_some();
@@ -484,6 +494,18 @@ mod tests {
         let then = wanted.or(&now);
         assert_eq!(before.wrong(&then), [VfChange::Rate { min: 10, max: 0 }]);
         assert_eq!(before.spoof_check, None);
+    }
+
+    #[test]
+    fn a_spoof_check_is_told_although_it_reads_the_same() {
+        let on = VfSettings {
+            spoof_check: Some(true),
+            trust: Some(false),
+            ..VfSettings::default()
+        };
+        assert_eq!(on.wrong(&on), []);
+        assert_eq!(on.told(&on), [VfChange::SpoofCheck(true)]);
+        assert_eq!(VfSettings::default().told(&on), []);
     }
 
     #[test]

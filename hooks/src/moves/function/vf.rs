@@ -122,7 +122,7 @@ impl Functions {
         let own = facts.before.mac.filter(|_| facts.given.mac.is_some());
         // A driver that does not take such an address back is found out before it has another.
         let first = own.filter(is_none).map(VfChange::Mac);
-        let changes = facts.given.wrong(&vf.settings);
+        let changes = facts.given.told(&vf.settings);
         for change in first.into_iter().chain(changes) {
             vf.pf.tell(change).map_err(|error| {
                 error!(
@@ -155,7 +155,7 @@ impl Functions {
             return Ok(());
         };
         let mut failed = None;
-        for change in facts.before.wrong(&vf.settings) {
+        for change in facts.before.told(&vf.settings) {
             failed = failed.or(vf.pf.tell(change).err());
         }
         let left = self.wrong(home, pci, &facts.before).with_context(begin)?;
