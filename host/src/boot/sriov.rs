@@ -23,12 +23,16 @@ const VFIO_PCI_DRIVER: &str = "/sys/bus/pci/drivers/vfio-pci";
 const DRIVERS_PROBE: &str = "/sys/bus/pci/drivers_probe";
 const AUTOPROBE: &str = "sriov_drivers_autoprobe";
 const COUNT: &str = "sriov_numvfs";
+/// Drivers that make no virtual functions while their interface is down: the one takes the number and makes none
+/// (`bnxt_sriov_configure`), the other refuses it (`bnx2x_sriov_configure`).
+const MAKE_WHILE_UP: [&str; 2] = ["bnxt_en", "bnx2x"];
 /// `driver_override` of a function that any driver may take.
 const NO_OVERRIDE: &str = "(null)";
 
 #[derive(Debug)]
 pub(super) struct Pf {
     pub(super) address: PciAddress,
+    driver: Option<String>,
     interface: Option<String>,
     /// Of its interface.
     flags: Option<u32>,
@@ -101,6 +105,7 @@ pub(super) fn read(
     Ok(Pf {
         total: number("sriov_totalvfs")?,
         count: number(COUNT)?.unwrap_or(0),
+        driver: host.link_name(&directory.join("driver"))?,
         autoprobe: number(AUTOPROBE)?.map(|number| number != 0),
         default_route: interfaces
             .into_iter()
@@ -273,8 +278,11 @@ impl Decision<'_> {
         let path = directory(self.pf.address).join(COUNT);
         let remove = (count > 0).then(|| Action::write(&path, &0));
         let make = (vfs > 0).then(|| Action::write(&path, &vfs));
+        let (up, down) = self.up_and_down().filter(|_| self.makes_while_up()).unzip();
+        let of = |step: Option<Step>| step.into_iter().flat_map(|step| step.actions);
+        let count_anew = hold.into_iter().chain(remove).chain(make);
         plan.steps.push(Step {
-            actions: hold.into_iter().chain(remove).chain(make).collect(),
+            actions: of(up).chain(count_anew).chain(of(down)).collect(),
             frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
             effect: Effect::Is {
                 path,
@@ -344,7 +352,8 @@ impl Decision<'_> {
         // Those that lose their driver for a new address are bound later, and all at once.
         let mut steps = plan.steps.iter();
         let is_later = steps.any(|step| step.subject == self.subject && step.actions.is_empty());
-        let (up, down) = self.up_and_down().filter(|_| !is_later).unzip();
+        let is_asked = !is_later && self.binds_while_up();
+        let (up, down) = self.up_and_down().filter(|_| is_asked).unzip();
         plan.steps.extend(up);
         match self.wanted.driver {
             VfDriver::VfioPci => self.load_vfio_pci(plan),
@@ -365,7 +374,6 @@ impl Decision<'_> {
     /// NetworkManager then takes it for somebody else's.
     fn up_and_down(&self) -> Option<(Step, Step)> {
         let (interface, flags) = (self.pf.interface.as_ref()?, self.pf.flags?);
-        let is_asked = self.wanted.driver == VfDriver::Kernel && self.wanted.mac.is_some();
         let step = |flags: u32, now, wanted| {
             let (path, text) = (flags_of(interface), format!("{flags:#x}"));
             Step {
@@ -375,7 +383,18 @@ impl Decision<'_> {
             }
         };
         let steps = || (step(flags | UP, "down", "up"), step(flags, "up", "down"));
-        (is_asked && flags & UP == 0).then(steps)
+        (flags & UP == 0).then(steps)
+    }
+
+    /// Those of [`MAKE_WHILE_UP`] also answer their functions only then.
+    fn binds_while_up(&self) -> bool {
+        let is_asked = self.wanted.mac.is_some() || self.makes_while_up();
+        self.wanted.driver == VfDriver::Kernel && is_asked
+    }
+
+    fn makes_while_up(&self) -> bool {
+        let driver = self.pf.driver.as_deref();
+        driver.is_some_and(|driver| MAKE_WHILE_UP.contains(&driver))
     }
 
     fn refuse_used(&self, index: u32, vf: &Vf, what: &str, plan: &mut Plan) {

@@ -204,6 +204,12 @@ impl Machine {
         }
     }
 
+    fn bind_parent(&self, driver: &str) {
+        let driver = format!("/sys/bus/pci/drivers/{driver}");
+        self.tree.directory(&driver);
+        self.tree.link(&format!("{PF}/driver"), &driver);
+    }
+
     /// Binds a function to a driver that makes no interface, as who drives it by a program of user space does.
     fn bind(&self, address: &str, driver: &str) {
         let function = self.outside(&format!("/sys/devices/pci0000:81/{address}"));
@@ -215,11 +221,19 @@ impl Machine {
         self.tree.link(&format!("{function}/driver"), &driver);
     }
 
+    fn is_idle_bnxt(&self) -> bool {
+        let flags = fs::read_to_string(self.outside(&format!("{PF}/net/ens2/flags")));
+        let is_down = flags.is_ok_and(|flags| flags.trim() == "0x1002");
+        is_down && self.driver("0000:81:00.0").as_deref() == Some("bnxt_en")
+    }
+
     fn react(&self, path: &Path, text: &str) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap();
         let outside = self.outside(path.to_str().unwrap());
         let place = self.resolved(&outside);
         match name {
+            // bnxt_sriov_configure takes the number, and makes none.
+            "sriov_numvfs" if self.is_idle_bnxt() => {}
             "sriov_numvfs" => {
                 self.set_count(text.parse().unwrap());
                 fs::write(place, format!("{text}\n")).unwrap();
@@ -519,6 +533,32 @@ fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_add
     machine.tree.file(&flags, "0x1103\n");
     assert_eq!(machine.apply(&with_mac).failed, [""; 0]);
     assert_eq!(machine.read(&flags), "0x1103");
+}
+
+#[test]
+fn the_interface_of_a_card_that_makes_no_functions_otherwise_is_up_meanwhile() {
+    let flags = format!("{PF}/net/ens2/flags");
+    let with_mac = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
+    for (driver, times, config) in [
+        ("bnxt_en", 1, vfio(2)),
+        // Again while they are bound.
+        ("bnxt_en", 2, with_mac),
+        ("ice", 0, vfio(2)),
+    ] {
+        let machine = Machine::new();
+        machine.tree.file(&flags, "0x1002\n");
+        machine.bind_parent(driver);
+        assert_eq!(machine.apply(&config).failed, [""; 0], "{driver}");
+        assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "2");
+        assert_eq!(machine.read(&flags), "0x1002");
+        let told = machine.told.take().into_iter();
+        let up = told.filter(|told| told == "flags 0x1003").count();
+        assert_eq!(up, times, "{driver}: {config}");
+        // Nor does it take them away.
+        assert_eq!(machine.apply(&vfio(0)).failed, [""; 0], "{driver}");
+        assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "0");
+        assert_eq!(machine.read(&flags), "0x1002");
+    }
 }
 
 #[test]
