@@ -8,7 +8,7 @@ use std::rc::Rc;
 use onload_cdi::DeviceName;
 
 use super::choice::{Choice, Slot, State, choose, held, holders_beside, is_holder, leftover};
-use super::file::{ClaimUid, Device, Lease};
+use super::file::{ClaimUid, Device, Lease, NODES};
 use super::moved::Moved;
 use super::store::{LeaseError, Leases};
 use super::wish::{Candidate, Claim, Numa, Wish, none_free, pick, pools};
@@ -366,6 +366,7 @@ impl<'a> Holders<'a> {
             });
         }
         self.check_aliases(claim, wish, &device)?;
+        self.check_nodes(claim, wish, &device)?;
         self.check_addresses(wish, &device)?;
         let mut leftover = leftover(&found, wish.pool.share);
         leftover.retain(|number| *number != choice.slot());
@@ -407,6 +408,31 @@ impl<'a> Holders<'a> {
                 if let Some(holder) = slot.holder().filter(|_| !is_its) {
                     let holder = format!("{holder} as {alias}");
                     return Err(held(&[holder])).with_context(|| device.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// That nobody may open its nodes for those of another device. The kernel gives the number of a node anew when a device has
+    /// left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup of a container stay as they are.
+    fn check_nodes(&self, claim: &Claim<'_>, wish: &Wish, device: &Device) -> Result<()> {
+        let Some(own) = wish.facts.get(NODES) else {
+            return Ok(());
+        };
+        let has_one = |theirs: &str| {
+            theirs
+                .split(' ')
+                .any(|one| own.split(' ').any(|own| own == one))
+        };
+        let is_other = |other: &&Device| other.class == device.class && *other != device;
+        for other in self.numbers.keys().filter(is_other) {
+            for lease in self.slots(other).iter().filter_map(Slot::living) {
+                let theirs = lease.facts.get(NODES);
+                if theirs.is_some_and(|theirs| has_one(theirs)) && !is_fellow(claim, lease) {
+                    bail!(
+                        "{device}: {lease} was given {other} when that had the number that the node of {device} has now, and may open it; stop that first"
+                    );
                 }
             }
         }
@@ -830,6 +856,42 @@ mod tests {
         host.end(1);
         wish.aliases = vec![vfio()];
         assert!(claim(2, &wish).unwrap_err().contains(DRAINED));
+    }
+
+    #[test]
+    fn a_device_whose_node_has_the_number_of_another_one_is_refused_while_a_container_may_open_that()
+     {
+        let host = Host::new();
+        let with_nodes = |name: &str, nodes: &str| {
+            let mut wish = claimed(name.parse().unwrap());
+            wish.facts.insert(NODES.to_owned(), nodes.to_owned());
+            wish
+        };
+        let first = with_nodes("vfio:0000:81:10.0", "241:0 511:3");
+        let ask = |id: &str, holder: &Holder, wish: &Wish| {
+            host.claim_all(id, holder.clone(), None, std::slice::from_ref(wish))
+        };
+        let (web, other) = (host.start(1, 10), host.start(2, 20));
+        ask("web", &web, &first).unwrap();
+        // Only a whole number is the same.
+        ask(
+            "other",
+            &other,
+            &with_nodes("vfio:0000:81:10.1", "241:00 51:3 241:1"),
+        )
+        .unwrap();
+        let given_anew = with_nodes("vfio:0000:81:10.2", "241:0");
+        let line = ask("other", &other, &given_anew).unwrap_err();
+        assert!(
+            line.starts_with("vfio:0000:81:10.2: container web (process 1") && line.ends_with(
+                "was given vfio:0000:81:10.0 when that had the number that the node of vfio:0000:81:10.2 has now, and may open it; stop that first"
+            ),
+            "{line}"
+        );
+        // It is its own, and with its end nobody's.
+        ask("web", &web, &given_anew).unwrap();
+        host.end(1);
+        ask("other", &other, &given_anew).unwrap();
     }
 
     #[test]

@@ -23,6 +23,9 @@ written_as_text!(Device ClaimUid);
 /// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
 pub const POD: &str = "pod";
 
+/// The fact that says which numbers the nodes of the device have, as `MAJOR:MINOR`, separated by spaces.
+pub const NODES: &str = "nodes";
+
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
 
@@ -197,7 +200,7 @@ pub struct Lease {
     pub entry_point: String,
     /// When, in seconds after 1970.
     pub since: u64,
-    /// What was known of the device and its holder; [`POD`] is one of the keys.
+    /// What was known of the device and its holder; [`POD`] and [`NODES`] are among the keys.
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
     /// The ticket that the container was started with ([`crate::ticket`]).

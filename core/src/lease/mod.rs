@@ -16,7 +16,7 @@ mod wish;
 
 pub use choice::held;
 pub use claim::{Used, take_unleased};
-pub use file::{ClaimUid, Device, Holder, Lease, POD, Token, is_pod};
+pub use file::{ClaimUid, Device, Holder, Lease, NODES, POD, Token, is_pod};
 pub use moved::{
     Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
     VfFacts,

@@ -11,7 +11,8 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Claim, Device, Holder, LeaseError, Leases, Moved, Numa, POD, Token, Used, Wish, take_unleased,
+    Claim, Device, Holder, LeaseError, Leases, Moved, NODES, Numa, POD, Token, Used, Wish,
+    take_unleased,
 };
 use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -44,6 +45,8 @@ const OPENERS_OF_ANSWER: Duration = Duration::from_millis(300);
 /// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all.
 const FETCHING: Duration = Duration::from_secs(6);
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+/// The kernel's class of vfio's groups.
+const VFIO: &str = "/sys/class/vfio";
 
 /// Keeps members of pools for containers that are about to be created.
 pub struct Keeper<'a> {
@@ -472,8 +475,25 @@ fn group_members(device: &Device) -> Vec<Device> {
 fn facts(device: &Device) -> BTreeMap<String, String> {
     let link = group(device).and_then(|group| std::fs::read_link(group).ok());
     let group = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+    let nodes = group.as_deref().map(|group| nodes(group, device));
+    let nodes = nodes.filter(|nodes| !nodes.is_empty());
+    let nodes = nodes.map(|nodes| (NODES.to_owned(), nodes.join(" ")));
     let group = group.map(|group| ("iommu-group".to_owned(), group));
-    group.into_iter().collect()
+    group.into_iter().chain(nodes).collect()
+}
+
+/// The numbers of the nodes by which a device can be opened: that of its group and those of the functions in it.
+fn nodes(group: &str, device: &Device) -> Vec<String> {
+    let of_group = [group.to_owned(), format!("noiommu-{group}")];
+    let of_group = of_group.map(|name| Path::new(VFIO).join(name));
+    let of_functions = group_members(device).into_iter().flat_map(|member| {
+        let function = Path::new(PCI_FUNCTIONS).join(member.name.as_str());
+        let own = std::fs::read_dir(function.join("vfio-dev"));
+        own.into_iter().flatten().flatten().map(|own| own.path())
+    });
+    let all = of_group.into_iter().chain(of_functions);
+    let numbers = all.filter_map(|one| std::fs::read_to_string(one.join("dev")).ok());
+    numbers.map(|numbers| numbers.trim().to_owned()).collect()
 }
 
 /// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.

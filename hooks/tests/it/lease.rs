@@ -221,6 +221,54 @@ fn hooked(one: &str, two: &str) -> String {
     stdout(&output)
 }
 
+/// The kernel gives the number of a group's node anew when its functions have left vfio, and what a container may open goes
+/// by the number.
+#[test]
+fn a_function_with_a_number_that_another_container_may_open_is_refused_until_that_ends() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    for (bundle, function) in [("/one", "0000:81:10.0"), ("/two", "0000:81:10.1")] {
+        sandbox.root_file_system(&format!("{bundle}/rootfs"));
+        let config = leasing()
+            .to_string()
+            .replace("rdma:rxe1", &format!("vfio:{function}"));
+        sandbox.file(&format!("{bundle}/config.json"), config);
+    }
+    let (one, two) = (unique("number-1"), unique("number-2"));
+    let script = format!(
+        "r='runc --root /run/runc'
+         make() {{ $r create -b $1 $2 </dev/null >/dev/null 2>/tmp/err; }}
+         group() {{ # FUNCTION GROUP NUMBER
+             function=/sys/bus/pci/devices/$1
+             mkdir -p /sys/kernel-groups/$2/devices/$1 $function /sys/class/vfio/$2
+             ln -sfn /sys/kernel-groups/$2 $function/iommu_group
+             echo $3 >/sys/class/vfio/$2/dev
+         }}
+         group 0000:81:10.0 15 241:0
+         make /one {one} || {{ cat /tmp/err >&2; exit 10; }}
+         grep -q '\"nodes\":\"241:0\"' /run/onload-ctk/@leases/vfio=0000:81:10.0#0 || exit 11
+         group 0000:81:10.0 15 241:1
+         group 0000:81:10.1 16 241:0
+         make /two {two} && exit 12
+         cat /tmp/err; $r delete --force {two} 2>/dev/null
+         test -e /run/onload-ctk/@leases/vfio=0000:81:10.1#0 && exit 13
+         $r delete --force {one} || exit 14
+         make /two {two} || {{ cat /tmp/err >&2; exit 15; }}
+         $r delete --force {two} || exit 16
+         ls -A /run/onload-ctk/@leases"
+    );
+    let output = sandbox.script(&script, b"");
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    assert!(
+        out.contains(&format!("vfio:0000:81:10.1: container {one} (process ")),
+        "{out}"
+    );
+    assert!(out.ends_with("\n.lock\n"), "{out}");
+}
+
 #[test]
 fn a_hook_that_fails_after_it_leased_a_device_leaves_no_lease() {
     if !needs::root("entering a sandbox") {
