@@ -773,6 +773,13 @@ checks! {
     an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
         |tree| without_groups(tree, "x86_64")
         => "fail", "the IOMMU is off", "update-grub";
+    a_device_that_vfio_gives_away_without_an_iommu_fails: "iommu", sriov("vfio-pci"),
+        |tree| {
+            tree.attribute("/sys/kernel/iommu_groups/20/name", "vfio-noiommu");
+            tree.attribute("/sys/class/vfio/noiommu-20/dev", "241:20");
+            tree.node("/dev/vfio/noiommu-20", 241, 20);
+        }
+        => "fail", "vfio gives away 0000:81:02.0 without an IOMMU (noiommu)", "update-grub";
     an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),
         |tree| without_groups(tree, "x86_64")
         => "warn", "the IOMMU is off", "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"' >> /etc/default/grub";

@@ -28,16 +28,26 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
     if vfio == 0 && virtual_functions == 0 && examined.config.sriov.is_empty() {
         return Ok(Vec::new());
     }
+    // Their groups are made without an IOMMU (`vfio_noiommu_group_alloc`).
+    let open = examined.inventory.vfio.iter().filter(|one| one.noiommu);
+    let open: Vec<String> = open.map(|one| one.pci_address.to_string()).collect();
     let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
-    if grouped > 0 {
+    if grouped > 0 && open.is_empty() {
         let one = "function is in an IOMMU group";
         let text = counted(grouped, one, "functions are in IOMMU groups");
         return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
     }
-    let text = "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel";
+    let text = match &open[..] {
+        [] => "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel"
+            .to_owned(),
+        open => format!(
+            "vfio gives away {} without an IOMMU (noiommu), and whoever has it can write all of the host's memory",
+            open.join(", ")
+        ),
+    };
     let off = |first| match vfio {
-        0 => Finding::warn(text, first),
-        _ => Finding::fail(text, first),
+        0 => Finding::warn(text.clone(), first),
+        _ => Finding::fail(text.clone(), first),
     };
     let finding = if examined.is_arm()? {
         // The kernel turns on each SMMU that the firmware tells it of.
