@@ -807,6 +807,12 @@ checks! {
     a_physical_function_on_vfio_with_virtual_ones_is_warned_of: "physical-functions", sriov("iavf"),
         |tree| rebind(tree, "0000:81:00.0", "vfio-pci")
         => "warn", "bound to vfio-pci: their MAC, VLAN and link cannot be set, and a program that opens one", "driverctl unset-override 0000:81:00.0";
+    a_port_that_is_down_below_functions_for_dpdk_is_warned_of: "physical-functions", sriov("vfio-pci"),
+        |tree| {
+            tree.interface("/sys/devices/pci0000:81/0000:81:00.0", "ens1");
+            tree.attribute("/sys/class/net/ens1/flags", "0x1002");
+        }
+        => "warn", "its interface ens1 is down: its virtual functions have no link", "ip link set dev ens1 up";
     a_node_without_huge_pages_for_its_device_is_warned_of: "hugepages", x3(),
         |tree| { tree.hugepages(2048, &[(0, 0, 0)]); }
         => "warn", "node 0 has no huge pages of 2 MiB for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";

@@ -9,14 +9,17 @@ use std::sync::Arc;
 use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_core::expect::Expected;
+use onload_sys::netlink::link::UP;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::counted;
+use onload_sys::text::{counted, shell_word};
 use serde::Serialize;
 
+use crate::discover::netdev::{CLASS, NetDevice};
 use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
+use crate::host::{Host, HostError};
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 /// The container of groups, which every user of a group opens.
@@ -128,6 +131,49 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
         ));
     }
 }
+
+/// The physical functions of offered virtual ones whose interface is down, with its name.
+pub fn idle_ports(
+    host: &Host,
+    devices: &[VfioDevice],
+    interfaces: &[NetDevice],
+) -> Result<Vec<(PciAddress, String)>, HostError> {
+    let offered = devices.iter().filter(|device| device.viable);
+    let parents: BTreeSet<_> = offered
+        .filter_map(|device| device.physical_function)
+        .collect();
+    let mut idle = Vec::new();
+    for interface in interfaces.iter().filter(|one| !one.is_representor()) {
+        let Some(parent) = interface.pci.filter(|pci| parents.contains(pci)) else {
+            continue;
+        };
+        let flags = host.attribute(&Path::new(CLASS).join(&interface.name).join("flags"))?;
+        let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+        if flags.is_some_and(|flags| flags & UP == 0) {
+            idle.push((parent, interface.name.clone()));
+        }
+    }
+    Ok(idle)
+}
+
+/// Of ports that nobody sets up since only their virtual functions are used.
+pub(crate) fn warn_of_idle_ports(
+    probe: &Probe<'_>,
+    devices: &[VfioDevice],
+    interfaces: &[NetDevice],
+) {
+    let idle = probe.or_warn(idle_ports(probe.host(), devices, interfaces).map(Some));
+    for (parent, name) in idle.into_iter().flatten() {
+        let command = format!("ip link set dev {} up", shell_word(&name));
+        probe.warn(format!(
+            "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""
+        ));
+    }
+}
+
+/// Said of a physical function whose interface is down (ixgbe and igb answer their virtual functions only while it is up).
+pub const NO_LINK: &str =
+    "its virtual functions have no link, and DPDK does not start with those of some cards";
 
 /// Said of a physical function.
 pub const NEEDS_TOKEN: &str = "a program that opens one of its virtual functions must give its VF token (DPDK: --vfio-vf-token)";
@@ -446,10 +492,13 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
 mod tests {
     use super::*;
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous};
-    use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
-        discover(host, |probe, functions, _| read(probe, functions, config))
+        discover(host, |probe, functions, interfaces| {
+            let devices = read(probe, functions, config);
+            warn_of_idle_ports(probe, &devices, interfaces);
+            devices
+        })
     }
 
     fn look_at(tree: &Tree) -> Discovered<VfioDevice> {
@@ -759,6 +808,38 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices.len(), 1);
         assert_eq!(found.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn a_port_that_is_down_below_offered_functions_is_warned_of_once() {
+        let tree = tree();
+        let parent = function(&tree, "0000:81:00.0", 9, "ixgbe");
+        let net = format!("{parent}/net/ens1");
+        tree.link("/sys/class/net/ens1", &net);
+        tree.link(&format!("{net}/device"), &parent);
+        for (group, address) in [(15, "0000:81:10.0"), (16, "0000:81:10.2")] {
+            let child = function(&tree, address, group, "vfio-pci");
+            tree.link(&format!("{child}/physfn"), &parent);
+            group_node(&tree, &group.to_string(), group);
+        }
+        let warning = format!(
+            "vfio 0000:81:00.0: its interface ens1 is down: {NO_LINK}; run \"ip link set dev ens1 up\""
+        );
+        let flags = format!("{net}/flags");
+        for (text, warnings) in [
+            ("0x1002", vec![warning]),
+            // Up without a link.
+            ("0x1003", Vec::new()),
+        ] {
+            tree.file(&flags, text);
+            assert_eq!(look_at(&tree).warnings, warnings, "{text}");
+        }
+        // Nobody has functions of it.
+        tree.file(&flags, "0x1002");
+        for address in ["0000:81:10.0", "0000:81:10.2"] {
+            tree.bind(&format!("/sys/devices/pci0000:81/{address}"), "ixgbevf");
+        }
+        assert_eq!(look_at(&tree).warnings, [""; 0]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
 use onload_host::discover::pci::{DEVICES, PciFunction};
-use onload_host::discover::vfio::NEEDS_TOKEN;
+use onload_host::discover::vfio::{NEEDS_TOKEN, NO_LINK, idle_ports};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::counted;
+use onload_sys::text::{counted, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -105,19 +105,26 @@ fn blockers(examined: &Examined<'_>, members: &[PciAddress]) -> Vec<PciAddress> 
 }
 
 /// Whether physical functions are bound to the kernel's driver where they have virtual functions: else
-/// nobody can set these up.
+/// nobody can set these up. And whether their interfaces are up where containers get these.
 pub(super) fn parents(examined: &Examined<'_>) -> Findings {
     let functions = examined.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());
     let install = examined.program(DRIVERCTL)?;
+    let inventory = examined.inventory;
+    let idle = idle_ports(examined.host, &inventory.vfio, &inventory.interfaces)?;
     let finding = |parent: &PciFunction| {
         let address = parent.address;
+        let idle = idle.iter().find(|(idle, _)| *idle == address);
         let count = parent.virtual_functions.len();
         let functions = counted(count, "virtual function", "virtual functions");
         let finding = match parent.driver.as_deref() {
-            Some(driver) if !driver.contains("vfio") => {
-                Finding::pass(format!("{driver} drives its {functions}"))
-            }
+            Some(driver) if !driver.contains("vfio") => match idle {
+                Some((_, name)) => Finding::warn(
+                    format!("its interface {name} is down: {NO_LINK}"),
+                    Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+                ),
+                None => Finding::pass(format!("{driver} drives its {functions}")),
+            },
             driver => {
                 let token = driver.map_or(String::new(), |_| format!(", and {NEEDS_TOKEN}"));
                 let driver = driver.unwrap_or("no driver");
