@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{
-    Commands, Run, Tree, device, device_names, each, every_host, hosts, on, reason, run,
+    Commands, Pci, Run, Tree, device, device_names, each, every_host, hosts, on, reason, run,
     run_unprivileged, specs_in, text, texts,
 };
 use serde_json::{Value, json};
@@ -485,6 +485,37 @@ fn the_members_of_any_are_the_devices_of_the_specification() {
         }
     }
     assert!(compared > 30, "{compared}");
+}
+
+#[test]
+fn what_is_no_nic_among_what_vfio_holds_draws_a_warning_until_it_is_set_apart() {
+    let tree = hosts::vfio_without_groups();
+    tree.boot("this boot");
+    let warnings = |config: &str| {
+        let (_, mut warnings) = discover(tree.root(), config);
+        warnings.retain(|warning| warning.contains("what is no NIC"));
+        warnings
+    };
+    assert_eq!(warnings(""), [""; 0]);
+    let disk = tree.pci(Pci {
+        class: "0x010802",
+        ..Pci::network("0000:82:00.0", "144d:a808", "vfio-pci")
+    });
+    tree.group(&disk, 30).vfio_device(&disk, 7);
+    assert_eq!(
+        warnings(""),
+        [
+            "vfio=any gives NICs, and what is no NIC like one: 0000:82:00.0; take such functions from a pool of their own, or run \"onload-ctk drain vfio=0000:82:00.0\""
+        ]
+    );
+    let pool = |select: &str| format!("[pools.p]\nclass = \"vfio\"\nselect = {{ {select} }}\n");
+    // Either kind in a pool is set apart.
+    for address in ["0000:82:00.0", "0000:81:02.0"] {
+        let config = pool(&format!("addresses = \"{address}\""));
+        assert_eq!(warnings(&config), [""; 0], "{address}");
+    }
+    tree.run(&["drain", "vfio=0000:82:00.0"]).done();
+    assert_eq!(warnings(""), [""; 0]);
 }
 
 /// Two functions of one IOMMU group, each with a node of its own, on a kernel without nodes of groups.

@@ -17,6 +17,7 @@ use crate::devices::near::Near;
 use crate::devices::{Device, Places, Selection, discover, nearness, select, together};
 use crate::discover::names::legal;
 use crate::discover::not_offered::NotOffered;
+use crate::discover::pci::PciFunction;
 use crate::host::Host;
 
 /// The first version of CDI in which a device has annotations, which list the members.
@@ -172,8 +173,37 @@ impl ClassDevices<'_> {
             }
         }
         pools.warnings.extend(overlaps(&found));
+        pools.warnings.extend(self.mixed(&found));
         found.sort_by(|one, other| one.name.cmp(&other.name));
         pools.offered.append(&mut found);
+    }
+
+    /// That who asks for any function that vfio holds may get something else than a NIC: what no pool of the operator's
+    /// has is told apart by nothing.
+    fn mixed(&self, found: &[NamedPool]) -> Option<String> {
+        let class = self.class;
+        let own = found.iter().filter(|pool| pool.name.as_str() != ANY);
+        let own = own.flat_map(|pool| &pool.pool.members);
+        let own: BTreeSet<&str> = own.map(|member| member.name.as_str()).collect();
+        let open = self.candidates.iter().filter_map(|each| each.first());
+        let open = open.filter(|one| !one.is_drained && !own.contains(one.name.as_str()));
+        let is_nic = |device: &&&Device| {
+            let mut functions = device.pci.iter().chain(&device.aliases);
+            functions.any(|pci| {
+                let function = self.inventory.functions.get(*pci);
+                function.is_some_and(PciFunction::is_network)
+            })
+        };
+        let (nics, others): (Vec<&&Device>, Vec<&&Device>) = open.partition(is_nic);
+        let first = others
+            .first()
+            .filter(|_| class == Class::Vfio && !nics.is_empty())?;
+        let names: Vec<String> = others.iter().map(|one| one.name.to_string()).collect();
+        Some(format!(
+            "{class}=any gives NICs, and what is no NIC like one: {}; take such functions from a pool of their own, or run \"onload-ctk drain {class}={}\"",
+            Listed(&names),
+            first.name
+        ))
     }
 
     fn refuse(&self, name: &str, reason: String, pools: &mut Pools) {
