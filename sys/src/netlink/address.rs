@@ -10,6 +10,7 @@ const HEADER: usize = 8; // struct ifaddrmsg
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 const BROADCAST: u16 = 4;
+const NO_DAD: u8 = 2; // IFA_F_NODAD
 pub(super) const INET: u8 = 2; // AF_INET
 pub(super) const INET6: u8 = 10; // AF_INET6
 
@@ -62,9 +63,12 @@ pub fn parse(payload: &[u8]) -> Option<Address> {
     })
 }
 
+/// Whether somebody on the link has an IPv6 address already is not asked (RFC 4862, 5.4): no program could bind it for a
+/// second or more (net/ipv6/addrconf.c, `addrconf_dad_begin`).
 pub fn payload(new: Address) -> Vec<u8> {
     let bytes = octets(new.address);
-    let mut message = vec![family(new.address), new.prefix, 0, 0];
+    let flags = if new.address.is_ipv6() { NO_DAD } else { 0 };
+    let mut message = vec![family(new.address), new.prefix, flags, 0];
     message.extend(new.index.to_ne_bytes());
     message.extend(attribute(LOCAL, &bytes));
     message.extend(attribute(ADDRESS, &bytes));

@@ -66,3 +66,54 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use onload_core::netdev::settings::NetdevSettings;
+    use onload_test_tree::network::{self, Child};
+
+    use super::*;
+    use crate::moves::netns::test_namespace::netns;
+
+    /// Gives the interface `d0` of a namespace these addresses.
+    fn set_addresses(child: &Child, addresses: &[&str]) -> Result<()> {
+        let netns = netns(child);
+        let link = netns
+            .links()
+            .unwrap()
+            .into_iter()
+            .find(|link| link.name == b"d0")
+            .unwrap();
+        let addresses = addresses.iter().map(|text| text.parse().unwrap());
+        let request = Request {
+            device: &"netdev:d0".parse().unwrap(),
+            name: "d0".to_owned(),
+            pci: "0000:03:10.0".parse().unwrap(),
+            new_name: None,
+            settings: NetdevSettings {
+                addresses: addresses.collect(),
+                ..NetdevSettings::default()
+            },
+            vf: None,
+        };
+        set(&netns, &link, &request)
+    }
+
+    #[test]
+    fn a_program_can_bind_each_address_at_once() {
+        if !network::can_be("setting addresses") {
+            return;
+        }
+        let child = Child::of_root();
+        child.ip("link add d0 type veth peer name d1");
+        child.ip("link set d1 up");
+        set_addresses(&child, &["192.0.2.10/24", "2001:db8::10/64"]).unwrap();
+        child.within(|| {
+            for address in ["192.0.2.10:0", "[2001:db8::10]:0"] {
+                UdpSocket::bind(address).unwrap();
+            }
+        });
+    }
+}
