@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use onload_core::netdev::settings::NetdevSettings;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::address::Address;
 use onload_sys::netlink::link::{Change, Link, UP};
 use onload_sys::netlink::route::New;
 use rustix::io::Errno;
 
+use super::sysctl;
 use crate::moves::journey::Request;
 use crate::moves::netns::Netns;
 
@@ -20,6 +22,10 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     if let Some(mtu) = request.settings.mtu {
         let set = netns.change(index, &Change::Mtu(mtu.get()));
         set.with_context(setting(format!("the MTU {}", mtu.get())))?;
+    }
+    if has_ipv6(&request.settings) {
+        let allowed = sysctl::allow_ipv6(netns, link);
+        allowed.with_context(setting("disable_ipv6".to_owned()))?;
     }
     let up = Change::Flags {
         mask: UP,
@@ -67,11 +73,21 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     Ok(())
 }
 
+fn has_ipv6(settings: &NetdevSettings) -> bool {
+    let addresses = &settings.addresses;
+    let routes = settings.routes.iter();
+    addresses.iter().any(|own| own.address().is_ipv6())
+        || routes
+            .map(|route| route.network.address())
+            .any(|network| network.is_ipv6())
+        || settings.gateway.iter().any(IpAddr::is_ipv6)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::net::UdpSocket;
 
-    use onload_core::netdev::settings::NetdevSettings;
     use onload_test_tree::network::{self, Child};
 
     use super::*;
@@ -115,5 +131,29 @@ mod tests {
                 UdpSocket::bind(address).unwrap();
             }
         });
+    }
+
+    /// As docker before 26.0 does with a network that has no IPv6.
+    #[test]
+    fn an_ipv6_address_is_set_where_the_container_s_network_has_no_ipv6_by_its_engine() {
+        if !network::can_be("setting addresses") {
+            return;
+        }
+        let child = Child::of_root();
+        child.ip("link add d0 type veth peer name d1");
+        child.within(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
+        let disabled = |wanted: [&str; 2]| {
+            child.within(|| {
+                let read = |name| {
+                    fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"))
+                };
+                assert_eq!(["d0", "d1"].map(|name| read(name).unwrap()), wanted);
+            });
+        };
+        set_addresses(&child, &["192.0.2.10/24"]).unwrap();
+        disabled(["1\n", "1\n"]);
+        set_addresses(&child, &["192.0.2.10/24", "2001:db8::10/64"]).unwrap();
+        disabled(["0\n", "1\n"]);
+        child.within(|| drop(UdpSocket::bind("[2001:db8::10]:0").unwrap()));
     }
 }

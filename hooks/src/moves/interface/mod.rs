@@ -10,6 +10,7 @@ mod onload;
 mod queues;
 mod rebind;
 mod restore;
+mod sysctl;
 mod take;
 mod usage;
 
