@@ -76,6 +76,9 @@ pub struct InterfaceFacts {
     /// include/uapi/linux/if_link.h).
     #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
     pub words: BTreeMap<u16, u32>,
+    /// What of it is set below `net.ipv4.conf` and `net.ipv6.conf`, as `ipv6/accept_ra` and a value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctls: BTreeMap<String, String>,
     /// How packets come to its queues; none in leases of before.
     #[serde(
         default,

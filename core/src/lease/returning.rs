@@ -271,6 +271,7 @@ mod tests {
                 broadcast: None,
                 link_mode: None,
                 words: std::collections::BTreeMap::from([(27, 0)]),
+                sysctls: std::collections::BTreeMap::new(),
                 queues: None,
                 onload: None,
                 vf: None,

@@ -64,6 +64,8 @@ fn an_interface_moves_with_its_address_and_comes_back_as_it_was_after_each_way_o
     let address = ["--address", "ens1v0=192.0.2.10/24"];
     let sandbox = sandbox(&[("one", container(Some("one"), &address))]);
     let script = r#"
+        ignores=/proc/sys/net/ipv4/conf/ens1v0/arp_ignore
+        echo 2 > $ignores
         for end in exit kill delete; do
           make one || fail "$(cat /tmp/err)"
           ip -n one -4 addr show ens1v0 | grep -q 'inet 192.0.2.10/24' || fail "no address"
@@ -76,6 +78,7 @@ fn an_interface_moves_with_its_address_and_comes_back_as_it_was_after_each_way_o
           esac
           gone one
           same $end; free $end
+          [ "$(cat $ignores)" = 2 ] || fail "$end: arp_ignore is $(cat $ignores)"
         done"#;
     on_both(&sandbox, script);
 }

@@ -1,5 +1,7 @@
 //! What an interface was, and the changes that restore it. Nothing is read or changed here.
 
+use std::collections::BTreeMap;
+
 use onload_core::lease::InterfaceFacts;
 use onload_sys::pci::PciAddress;
 
@@ -25,6 +27,7 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
         broadcast: address(&link.broadcast),
         link_mode: link.link_mode,
         words: link.words.clone(),
+        sysctls: BTreeMap::new(),
         queues: None,
         onload: None,
         vf: None,
@@ -125,7 +128,6 @@ fn some(change: Option<Change<'_>>) -> Vec<Step<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn link() -> Link {
         Link {

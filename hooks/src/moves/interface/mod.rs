@@ -96,8 +96,11 @@ impl Kind for Identity {
         let warning = usage::check(home, link, Depth::Processes)?;
         let facts = facts::of(link, *pci);
         let vf = function::examine(self, home, request)?;
+        let sysctls = sysctl::of(home, link);
         let facts = InterfaceFacts {
             vf: vf.map(Box::new),
+            sysctls: sysctls
+                .with_context(|| format!("reading the settings of interface {name}"))?,
             queues: queues::of(home, link).map(Box::new),
             onload: onload::registration(&facts),
             ..facts

@@ -10,7 +10,7 @@ use onload_sys::netlink::link::{Change, Link, PROMISCUOUS, UP, address_text};
 use super::facts::{self, Step};
 use super::identity::{Home, Identity};
 use super::rebind::{Function, wait_for};
-use super::{function, leftovers, onload, queues};
+use super::{function, leftovers, onload, queues, sysctl};
 use crate::moves::journey::{NotBack, Return};
 use crate::moves::netns::Depth;
 use crate::moves::passing::{is_passing, passing};
@@ -62,7 +62,7 @@ fn make_anew(link: &Link, back: &Return<'_, Identity>, function: &Function) -> i
 
 /// Makes an interface that is on the host what it was, without what a container left on it, which `clear` takes away.
 /// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
-/// that is gone.
+/// that is gone, and before it has its settings: the next router on the link would become the host's own.
 pub(super) fn finish(
     home: &Home<'_>,
     link: Link,
@@ -72,6 +72,10 @@ pub(super) fn finish(
     // What a program on it prevents is done, or reported, the second time.
     let _ = restore(home, link, &down(facts));
     clear(&again(home, facts)?)?;
+    let left = sysctl::restore(&home.netns, &again(home, facts)?, facts);
+    if !left.is_empty() {
+        return Err(not_restored(facts, &left.join(", "), ""));
+    }
     function::put_back(home, facts)?;
     let link = again(home, facts)?;
     calm(home, &link, facts);
@@ -356,6 +360,56 @@ mod tests {
         assert_eq!(find("ens1v0").flags & UP, 0);
         finish(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
         assert_eq!(find("ens1v0").flags & UP, UP);
+    }
+
+    #[test]
+    fn what_sysctl_says_of_an_interface_is_as_it_was_before_that_is_up() {
+        const SET: [(&str, &str); 3] = [
+            ("ipv4/conf/ens1v0/arp_ignore", "1"),
+            ("ipv6/conf/ens1v0/accept_ra", "0"),
+            ("ipv6/conf/ens1v0/disable_ipv6", "1"),
+        ];
+        let Some(host) = Host::with("ens1v0") else {
+            return;
+        };
+        let file = |name| Path::new("/proc/sys/net").join(name);
+        let are_set = || {
+            let mut are_set = [false; 3];
+            host.child.within(|| {
+                let now = SET.map(|(name, _)| std::fs::read_to_string(file(name)).unwrap());
+                are_set = std::array::from_fn(|at| now[at].trim_end() == SET[at].1);
+            });
+            are_set
+        };
+        let (home, container) = (host.home(), Child::of_root());
+        host.child.within(|| {
+            for (name, value) in SET {
+                std::fs::write(file(name), value).unwrap();
+            }
+        });
+        host.ip("link set ens1v0 up");
+        let link = host.find();
+        let facts = InterfaceFacts {
+            sysctls: sysctl::of(&home.netns, &link).unwrap(),
+            ..facts::of(&link, pci())
+        };
+        let from = netns(&container);
+        home.netns.give(link.index, &from, None).unwrap();
+        let mut there = from.links().unwrap().into_iter();
+        let there = there.find(|link| link.name == b"ens1v0").unwrap();
+        take(&from, &there, &home, &facts).unwrap();
+        // Where one of them cannot be set, it stays down.
+        let odd = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
+        let odd = InterfaceFacts {
+            sysctls: odd.into(),
+            ..facts.clone()
+        };
+        let error = finish(&home, host.find(), &odd, &|_| Ok(())).unwrap_err();
+        let left = "its addr_gen_mode below net.ipv6.conf";
+        assert_eq!(error.differs.as_deref(), Some(left));
+        assert_eq!((are_set(), host.find().flags & UP), ([false; 3], 0));
+        finish(&home, host.find(), &facts, &|_| Ok(())).unwrap();
+        assert_eq!((are_set(), host.find().flags & UP), ([true; 3], UP));
     }
 
     #[test]

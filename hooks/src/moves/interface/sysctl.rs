@@ -1,11 +1,14 @@
-//! Settings of an interface below `net.ipv4.conf` and `net.ipv6.conf` (Documentation/networking/ip-sysctl.rst).
+//! Settings of an interface below `net.ipv4.conf` and `net.ipv6.conf` (Documentation/networking/ip-sysctl.rst). In each
+//! network namespace that it comes to, and on the host again, it begins with those of `conf.default`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use onload_core::lease::InterfaceFacts;
 use onload_sys::netlink::link::Link;
 
 use crate::moves::netns::Netns;
@@ -14,31 +17,142 @@ use crate::moves::netns::Netns;
 const NET: &str = "/proc/sys/net";
 /// What is called so there is no interface (net/core/sysctl_net_core.c, `sysctl_dev_name_is_allowed`).
 const OF_ALL: [&[u8]; 2] = [b"all", b"default"];
+/// What of them is kept: whether it answers for addresses, takes routes, or passes packets on. It is little, since it is
+/// read each time that an interface moves.
+const KEPT: [(&str, &[&str]); 2] = [
+    (
+        "ipv4",
+        &[
+            "arp_accept",
+            "arp_announce",
+            "arp_evict_nocarrier",
+            "arp_filter",
+            "arp_ignore",
+            "arp_notify",
+            "forwarding",
+            "rp_filter",
+        ],
+    ),
+    (
+        "ipv6",
+        &[
+            "accept_ra",
+            "addr_gen_mode",
+            "autoconf",
+            "disable_ipv6",
+            "forwarding",
+        ],
+    ),
+];
+
+/// What a lease keeps of it: what somebody has set to something else than the default.
+pub(super) fn of(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
+    netns.inside(|| {
+        let mut kept = BTreeMap::new();
+        for (family, names) in KEPT {
+            let Some(own) = own(family, link) else {
+                continue;
+            };
+            let default = own.with_file_name("default");
+            for name in names {
+                let value = read(&own.join(name));
+                let is_set = value != read(&default.join(name));
+                let value = value.filter(|_| is_set);
+                kept.extend(value.map(|value| (format!("{family}/{name}"), value)));
+            }
+        }
+        Ok(kept)
+    })
+}
+
+/// Makes what a lease keeps of it what it was; what is not.
+pub(super) fn restore(netns: &Netns, link: &Link, facts: &InterfaceFacts) -> Vec<String> {
+    if facts.sysctls.is_empty() {
+        return Vec::new();
+    }
+    let restored = netns.inside(|| {
+        let mut left = Vec::new();
+        for (family, names) in KEPT {
+            for name in names {
+                let Some(was) = facts.sysctls.get(&format!("{family}/{name}")) else {
+                    continue;
+                };
+                let file = own(family, link).map(|own| own.join(name));
+                if !file.is_some_and(|file| set(&file, was)) {
+                    left.push(format!("its {name} below net.{family}.conf"));
+                }
+            }
+        }
+        Ok(left)
+    });
+    restored
+        .unwrap_or_else(|_| vec!["what it has below net.ipv4.conf and net.ipv6.conf".to_owned()])
+}
 
 /// Has an interface take IPv6 addresses: docker before 26.0 turns IPv6 off in a container's network that has none.
 pub(super) fn allow_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
     netns.inside(|| {
-        let file = dir("ipv6", &link.name)?.join("disable_ipv6");
-        match fs::read_to_string(&file) {
-            Ok(value) if value.trim_end() == "0" => Ok(()),
-            Ok(_) => write(&file, "0"),
-            // What is set next says that it has no IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+        let Some(file) = own("ipv6", link).map(|own| own.join("disable_ipv6")) else {
+            return Ok(());
+        };
+        // Where there is no such file, what is set next says that the interface has no IPv6.
+        if read(&file).is_none_or(|value| value == "0") {
+            return Ok(());
         }
+        write(&file, "0")
     })
 }
 
-/// The directory with the settings of an interface.
-fn dir(family: &str, name: &[u8]) -> io::Result<PathBuf> {
-    let name = OsStr::from_bytes(name);
-    if Path::new(name).file_name() != Some(name) || OF_ALL.contains(&name.as_bytes()) {
-        return Err(io::ErrorKind::InvalidFilename.into());
-    }
-    Ok(Path::new(NET).join(family).join("conf").join(name))
+/// The directory of an interface's own settings.
+fn own(family: &str, link: &Link) -> Option<PathBuf> {
+    let name = OsStr::from_bytes(&link.name);
+    let is_own =
+        Path::new(name).file_name() == Some(name) && !OF_ALL.contains(&link.name.as_slice());
+    is_own.then(|| Path::new(NET).join(family).join("conf").join(name))
+}
+
+/// Whether it has this value then.
+fn set(file: &Path, value: &str) -> bool {
+    let is_so = || read(file).as_deref() == Some(value);
+    is_so() || write(file, value).is_ok() && is_so()
+}
+
+fn read(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    Some(text.trim_end().to_owned())
 }
 
 fn write(file: &Path, value: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(file)?;
     file.write_all(value.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_of_one_interface() {
+        let dir = |name: &[u8]| {
+            let link = Link {
+                name: name.to_vec(),
+                ..Link::default()
+            };
+            own("ipv6", &link)
+        };
+        let wanted = Path::new("/proc/sys/net/ipv6/conf/ens1.100");
+        assert_eq!(dir(b"ens1.100").as_deref(), Some(wanted));
+        // A container may call an interface so where that has no IPv6, for instance by its MTU.
+        for name in [
+            &b"all"[..],
+            b"default",
+            b"",
+            b".",
+            b"..",
+            b"../ens1",
+            b"ens1/",
+        ] {
+            assert_eq!(dir(name), None, "{name:?}");
+        }
+    }
 }
