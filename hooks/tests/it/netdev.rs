@@ -588,6 +588,20 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         ip addr add 192.0.2.1/24 dev ens1v0
         refused 'in use on this host: it has the address 192.0.2.1/24'
         ip addr del 192.0.2.1/24 dev ens1v0
+        # As FRR makes routes, where the kernel says their interfaces no more.
+        echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode
+        ip link set ens1v0 up; ip -n wire link set wens1v0 up
+        ip nexthop add id 30 dev ens1v0
+        ip nexthop add id 31 group 30
+        for route in "nhid 30" "nhid 31"; do
+          ip route add default $route
+          refused 'in use on this host: it carries the default route'
+          ip route del default
+        done
+        ip -6 nexthop add id 32 dev ens1v0
+        ip -6 route add 2001:db8:7::/64 nhid 32
+        refused 'in use on this host: a route to 2001:db8:7::/64 leads over it'
+        ip link set ens1v0 down; ip -n wire link set wens1v0 down
         ip link add link ens1v0 name mac0 type macvlan
         refused 'in use on this host: .*mac0'
         ip link del mac0

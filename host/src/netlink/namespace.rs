@@ -8,7 +8,7 @@ use std::thread;
 
 use onload_core::netdev::usage::{Link, LinkRoute, Namespace};
 use onload_sys::netlink::socket::Socket;
-use onload_sys::netlink::{address, link, route};
+use onload_sys::netlink::{address, link};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -51,7 +51,11 @@ pub(crate) fn read() -> io::Result<Namespace> {
     Ok(Namespace {
         links: socket.list(link::GET, &link::all(), &one_link)?,
         addresses: socket.list(address::GET, &address::all(), &address::parse)?,
-        routes: socket.list(route::GET, &route::all(), &routes)?,
+        routes: socket
+            .routes()?
+            .into_iter()
+            .flat_map(LinkRoute::each)
+            .collect(),
     })
 }
 
@@ -61,16 +65,9 @@ fn one_link(payload: &[u8]) -> Option<Link> {
     (!found.name.is_empty()).then_some(found)
 }
 
-/// The route over each interface that it leads through. Those of other families than IP are none.
-fn routes(payload: &[u8]) -> Vec<LinkRoute> {
-    let routes = route::parse(payload).into_iter();
-    routes.flat_map(LinkRoute::each).collect()
-}
-
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     assert!(one_link(bytes).is_none_or(|link| !link.name.is_empty()));
-    assert!(routes(bytes).len() <= bytes.len());
 }
 
 #[cfg(test)]
@@ -79,18 +76,10 @@ mod tests {
 
     /// What the bytes of such a message are is tested where they are read.
     #[test]
-    fn an_interface_without_a_name_is_none_and_a_route_is_one_for_each_interface() {
+    fn an_interface_without_a_name_is_none() {
         let mut nameless = vec![0; 16];
         nameless[4] = 1;
         assert_eq!(one_link(&nameless), None);
-        assert_eq!(routes(&nameless), []);
-        let new = route::New {
-            index: 5,
-            network: ("198.51.100.0".parse().unwrap(), 24),
-            via: None,
-        };
-        let found = routes(&route::payload(new));
-        assert_eq!((found.len(), found[0].index, found[0].prefix), (1, 5, 24));
     }
 
     /// The own one is another one's too, and has no number of its own unless somebody asked for one.

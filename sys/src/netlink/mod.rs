@@ -19,5 +19,9 @@ pub fn fuzz(bytes: &[u8]) {
     message::fuzz(bytes);
     link::fuzz(bytes);
     nldev::fuzz(bytes);
-    let _ = (address::parse(bytes), route::parse(bytes), vf::parse(bytes));
+    let _ = (address::parse(bytes), vf::parse(bytes));
+    let object = route::parse_object(bytes);
+    if let (Some(mut route), Some(object)) = (route::parse(bytes), object) {
+        let _ = route.resolve(&[object]);
+    }
 }

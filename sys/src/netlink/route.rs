@@ -1,18 +1,27 @@
 //! Routes (`struct rtmsg`, include/uapi/linux/rtnetlink.h).
 
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::address::{INET, INET6, address, family, octets};
-use super::message::{attribute, attributes, u16_at, u32_at};
+use super::message::{attribute, attributes, u16_at, u32_at, value};
 
 pub const NEW: u16 = 24; // RTM_NEWROUTE
 pub const GET: u16 = 26; // RTM_GETROUTE
+pub const GET_NEXT_HOPS: u16 = 106; // RTM_GETNEXTHOP
 const HEADER: usize = 12; // struct rtmsg
 const DESTINATION: u16 = 1;
 const INTERFACE: u16 = 4;
 const GATEWAY: u16 = 5;
 const SEVERAL: u16 = 9;
+const OBJECT: u16 = 30; // RTA_NH_ID
 const NEXT_HOP: usize = 8; // struct rtnexthop
+/// `struct nhmsg`, `NHA_ID`, `NHA_GROUP`, `NHA_OIF` and `struct nexthop_grp` (include/uapi/linux/nexthop.h).
+const OBJECT_HEADER: usize = 8;
+const OBJECT_ID: u16 = 1;
+const OBJECT_GROUP: u16 = 2;
+const OBJECT_INTERFACE: u16 = 5;
+const OBJECT_MEMBER: usize = 8;
 const MAIN: u8 = 254; // RT_TABLE_MAIN
 const STATIC: u8 = 4; // RTPROT_STATIC
 const UNIVERSE: u8 = 0; // RT_SCOPE_UNIVERSE
@@ -25,6 +34,19 @@ pub struct Route {
     /// Where it goes, and the bits of the prefix.
     pub destination: (IpAddr, u8),
     pub protocol: u8,
+    /// The next hop that it names, an object of its own. With `net.ipv4.nexthop_compat_mode=0` the kernel says no
+    /// interface beside it (net/ipv4/fib_semantics.c, `fib_dump_info`).
+    pub object: Option<u32>,
+}
+
+/// Next hops that routes name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    pub id: u32,
+    /// None of a group, and of one where packets end.
+    pub interface: Option<u32>,
+    /// Those that a group is of.
+    pub members: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +70,7 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
         INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    let mut interfaces = Vec::new();
+    let (mut interfaces, mut object) = (Vec::new(), None);
     for (kind, value) in attributes(payload.get(HEADER..)?) {
         match kind {
             DESTINATION => {
@@ -56,6 +78,7 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
             }
             INTERFACE => interfaces.extend(u32_at(value, 0)),
             SEVERAL => interfaces.extend(next_hops(value)),
+            OBJECT => object = u32_at(value, 0),
             _ => {}
         }
     }
@@ -63,12 +86,51 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
         interfaces,
         destination: (destination, prefix),
         protocol,
+        object,
     })
+}
+
+/// What asks for all next hops.
+pub fn all_objects() -> Vec<u8> {
+    vec![0; OBJECT_HEADER]
+}
+
+/// One next hop, of a message about it.
+pub fn parse_object(payload: &[u8]) -> Option<Object> {
+    let of_object = payload.get(OBJECT_HEADER..)?;
+    let (members, _) = value(of_object, OBJECT_GROUP)
+        .unwrap_or_default()
+        .as_chunks::<OBJECT_MEMBER>();
+    Some(Object {
+        id: u32_at(value(of_object, OBJECT_ID)?, 0)?,
+        interface: value(of_object, OBJECT_INTERFACE).and_then(|index| u32_at(index, 0)),
+        members: members
+            .iter()
+            .filter_map(|member| u32_at(member, 0))
+            .collect(),
+    })
+}
+
+impl Route {
+    /// Whether only its next hop says where it leads.
+    pub fn is_unresolved(&self) -> bool {
+        self.object.is_some() && self.interfaces.is_empty()
+    }
+
+    /// Takes its interfaces from its next hop; none where that is not among these.
+    pub fn resolve(&mut self, objects: &[Object]) -> Option<()> {
+        let find = |id| objects.iter().find(|object| object.id == id);
+        let own = find(self.object?)?;
+        let members: Option<Vec<&Object>> = own.members.iter().map(|id| find(*id)).collect();
+        let all = iter::once(own).chain(members?);
+        self.interfaces = all.filter_map(|object| object.interface).collect();
+        Some(())
+    }
 }
 
 /// The interfaces of `RTA_MULTIPATH`.
 fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
+    iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let index = u32_at(bytes, 4)?;
         let behind = bytes.get(length.next_multiple_of(4)..);
@@ -112,6 +174,7 @@ mod tests {
             interfaces: vec![7],
             destination: ("198.51.100.0".parse().unwrap(), 24),
             protocol: STATIC,
+            object: None,
         };
         assert_eq!(parse(&made), Some(wanted));
         for (network, via) in [("0.0.0.0", "192.0.2.1"), ("::", "fe80::1")] {
@@ -130,6 +193,48 @@ mod tests {
         assert_eq!(parse(&of_groups), None);
     }
 
+    fn object(id: u32, more: &[u8]) -> Vec<u8> {
+        [
+            all_objects(),
+            attribute(OBJECT_ID, &id.to_ne_bytes()),
+            more.to_vec(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_route_by_next_hops_of_their_own_leads_over_the_interfaces_of_these() {
+        let over = |index: u32| attribute(OBJECT_INTERFACE, &index.to_ne_bytes());
+        let member = |id: u32| [&id.to_ne_bytes()[..], &[0; 4]].concat();
+        let group = |ids: &[u32]| {
+            let members: Vec<u8> = ids.iter().copied().flat_map(member).collect();
+            attribute(OBJECT_GROUP, &members)
+        };
+        let objects = [
+            object(30, &over(7)),
+            object(31, &over(8)),
+            object(32, &group(&[30, 31])),
+            object(33, &attribute(4, &[])), // NHA_BLACKHOLE
+            object(34, &group(&[30, 99])),
+        ];
+        let objects = objects.map(|bytes| parse_object(&bytes).unwrap());
+        let made = &payload(new("0.0.0.0", 0, None))[..HEADER];
+        let over = |id: u32| {
+            let by_object = [made, &attribute(OBJECT, &id.to_ne_bytes())].concat();
+            let mut route = parse(&by_object).unwrap();
+            assert!(route.is_unresolved());
+            route.resolve(&objects).map(|()| route.interfaces)
+        };
+        assert_eq!(over(30), Some(vec![7]));
+        assert_eq!(over(32), Some(vec![7, 8]));
+        assert_eq!(over(33), Some(vec![]));
+        assert_eq!([over(34), over(99)], [None, None]);
+        // With the usual setting the kernel says both.
+        let both = attribute(OBJECT, &30u32.to_ne_bytes());
+        let both = [payload(new("0.0.0.0", 0, None)), both].concat();
+        assert!(!parse(&both).unwrap().is_unresolved());
+    }
+
     #[test]
     fn what_is_cut_short_never_hangs() {
         let whole = payload(new("198.51.100.0", 24, Some("192.0.2.1")));
@@ -137,5 +242,11 @@ mod tests {
             assert_eq!(parse(&whole[..end]).is_some(), end >= HEADER);
         }
         assert_eq!(next_hops(&[0; 64]).count(), 1);
+        let whole = object(30, &attribute(OBJECT_GROUP, &[0; 13]));
+        assert_eq!(parse_object(&whole).unwrap().members, [0]);
+        for end in 0..whole.len() {
+            let id = parse_object(&whole[..end]).map(|object| object.id);
+            assert_eq!(id, (end >= OBJECT_HEADER + 8).then_some(30), "{end}");
+        }
     }
 }

@@ -17,6 +17,7 @@ use rustix::net::{
 };
 
 use super::message::{ACKNOWLEDGE, DUMP, REQUEST, cut_short, message, read_datagram};
+use super::route::{self, Route};
 
 /// Bytes of one datagram of an answer. The kernel makes none larger of a list, and one interface has less: the list of its
 /// virtual functions is an attribute, whose length has 16 bits.
@@ -121,9 +122,28 @@ impl Socket {
                 (_, End::Late) => return Err(too_long()),
             }
         }
-        Err(io::Error::other(
-            "what the kernel lists does not stand still",
-        ))
+        Err(restless())
+    }
+
+    /// All routes of the namespace, with the interfaces that each leads over.
+    pub fn routes(&self) -> io::Result<Vec<Route>> {
+        for _ in 0..ATTEMPTS {
+            let mut routes = self.list(route::GET, &route::all(), &route::parse)?;
+            let mut unresolved = routes
+                .iter_mut()
+                .filter(|route| route.is_unresolved())
+                .peekable();
+            if unresolved.peek().is_none() {
+                return Ok(routes);
+            }
+            let objects = route::all_objects();
+            let objects = self.list(route::GET_NEXT_HOPS, &objects, &route::parse_object)?;
+            // Whoever removes a next hop in between removes the route.
+            if unresolved.all(|route| route.resolve(&objects).is_some()) {
+                return Ok(routes);
+            }
+        }
+        Err(restless())
     }
 
     /// Reads a list, and says whether it is one state of the kernel. If others change it all the time, it is what any
@@ -306,6 +326,10 @@ fn gather<T>(
         }
     }
     Ok((seen.into_values().collect(), false))
+}
+
+fn restless() -> io::Error {
+    io::Error::other("what the kernel lists does not stand still")
 }
 
 fn too_long() -> io::Error {

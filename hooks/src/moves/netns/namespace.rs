@@ -158,8 +158,7 @@ impl Netns {
 
     /// Its routes that somebody made.
     pub(crate) fn routes(&self) -> Result<Vec<Route>> {
-        let listed = self.socket.list(route::GET, &route::all(), &route::parse);
-        listed.context("listing routes")
+        self.socket.routes().context("listing routes")
     }
 
     pub fn change(&self, index: u32, change: &Change<'_>) -> io::Result<()> {
