@@ -82,6 +82,10 @@ pub(crate) trait Kind: Sized {
         request: &Request<'_>,
         way: &Way<'_, Self>,
     ) -> Result<(Self::Facts, Option<String>)>;
+    /// Refuses one that another container of the namespace has otherwise than this one asks for.
+    fn check_there(&self, _there: &Netns, _seen: &Self::Seen, _: &Request<'_>) -> Result<()> {
+        Ok(())
+    }
     /// What is known of a device that is in the container's namespace though no lease says how it was before.
     fn stray(&self, seen: &Self::Seen, request: &Request<'_>) -> Result<Self::Facts>;
     /// Gives the container a device that is leased to it.
@@ -277,7 +281,9 @@ pub(crate) struct Request<'a> {
     pub(super) pci: PciAddress,
     /// What it is called in the container; none where it keeps its name.
     pub(super) new_name: Option<&'a NewName>,
-    /// What it is to have there: as the operator's configuration says, where the hook's arguments say nothing else.
+    /// What the hook's arguments say that it is to have there.
+    pub(super) asked: NetdevSettings,
+    /// What it is to have there: that, and where it says nothing, what the operator's configuration says.
     pub(super) settings: NetdevSettings,
     /// What its virtual function is to be.
     pub(super) vf: Option<VfConfig>,
@@ -336,6 +342,7 @@ impl<'a> Request<'a> {
         let (facts, addresses) = match moved {
             Some(moved) => {
                 self.check_same(&moved)?;
+                kind.check_there(&way.to, &seen, &self)?;
                 (moved.facts, moved.addresses)
             }
             None => (kind.stray(&seen, &self)?.into(), Vec::new()),

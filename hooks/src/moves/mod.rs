@@ -80,6 +80,7 @@ fn request<'a>(
                 name,
                 pci,
                 new_name: None,
+                asked: NetdevSettings::default(),
                 settings: NetdevSettings::default(),
                 vf: None,
             });
@@ -108,16 +109,19 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
         let mut set_up = arguments.vf.iter();
         let vf = set_up.find(|given| given.device == *request.device);
         request.vf = vf.map(|given| given.vf.clone());
-        let settings = configured.get(request.device.name.as_str());
-        request.settings = settings.cloned().unwrap_or_default();
         let of = &interface.name;
-        replace(
-            &mut request.settings.addresses,
-            given(&arguments.address, of),
-        );
-        replace(&mut request.settings.routes, given(&arguments.route, of));
-        let mtu = given(&arguments.mtu, of).next().copied();
-        request.settings.mtu = mtu.or(request.settings.mtu);
+        let asked = NetdevSettings {
+            addresses: given(&arguments.address, of).copied().collect(),
+            routes: given(&arguments.route, of).copied().collect(),
+            mtu: given(&arguments.mtu, of).next().copied(),
+            ..NetdevSettings::default()
+        };
+        let settings = configured.get(request.device.name.as_str());
+        let mut settings = settings.cloned().unwrap_or_default();
+        replace(&mut settings.addresses, &asked.addresses);
+        replace(&mut settings.routes, &asked.routes);
+        settings.mtu = asked.mtu.or(settings.mtu);
+        (request.asked, request.settings) = (asked, settings);
         request.new_name = given(&arguments.rename, of).next();
         requests.push(request);
     }
@@ -148,10 +152,9 @@ fn given<'a, T>(all: &'a [Given<T>], interface: &Interface) -> impl Iterator<Ite
 }
 
 /// Takes the others, where there are some.
-fn replace<'a, T: Copy + 'a>(own: &mut Vec<T>, others: impl Iterator<Item = &'a T>) {
-    let mut others = others.copied().peekable();
-    if others.peek().is_some() {
-        *own = others.collect();
+fn replace<T: Clone>(own: &mut Vec<T>, others: &[T]) {
+    if !others.is_empty() {
+        *own = others.to_vec();
     }
 }
 

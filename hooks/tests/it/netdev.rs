@@ -531,23 +531,44 @@ fn two_whose_names_a_container_swapped_both_have_their_own_again() {
 }
 
 #[test]
-fn containers_of_one_namespace_share_it_and_the_last_gives_it_back() {
+fn containers_of_one_namespace_share_it_as_the_first_asked_and_the_last_gives_it_back() {
     if !can_move() {
         return;
     }
+    let asks = |more: &[&str]| container(Some("one"), more);
     let sandbox = sandbox(&[
-        ("one", container(Some("one"), &[])),
-        ("second", container(Some("one"), &[])),
+        ("one", asks(&CLAIMED)),
+        ("second", asks(&[])),
+        ("third", asks(&CLAIMED)),
+        ("fourth", asks(&["--address", "ens1v0=192.0.2.10/24"])),
+        ("name", asks(&["--rename", "ens1v0=net2"])),
+        ("mtu", asks(&["--mtu", "ens1v0=1400"])),
+        ("address", asks(&["--address", "ens1v0=192.0.2.11/24"])),
+        (
+            "route",
+            asks(&["--route", "ens1v0=203.0.113.0/24 via 192.0.2.1"]),
+        ),
         ("other", container(Some("two"), &[])),
     ]);
     let script = r#"
         make one || fail "$(cat /tmp/err)"
-        make second || fail "$(cat /tmp/err)"
+        for n in second third fourth; do
+          make $n || fail "$(cat /tmp/err)"
+        done
+        refused() { # CONTAINER WHAT
+          make $1 && fail "$1: created"
+          grep -q "netdev:ens1v0: another container has it too, and it is set up otherwise: $2;" /tmp/err || fail "$1: $(cat /tmp/err)"
+          gone $1
+        }
+        refused name 'its name is \\*"net1\\*" and not net2'
+        refused mtu 'its MTU is 1300 and not 1400'
+        refused address 'it does not have the address 192.0.2.11/24'
+        refused route 'the route 203.0.113.0/24 via 192.0.2.1 does not lead over it'
         make other && fail "given to another namespace"
         grep -q "it is held by container $ID-one (process" /tmp/err || fail "$(cat /tmp/err)"
         gone other
-        gone one
-        ip -n one link show ens1v0 >/dev/null || fail "taken from the second one"
+        gone one; gone third; gone fourth
+        ip -n one link show net1 >/dev/null || fail "taken from the second one"
         gone second
         same "the last one"; free "the last one"
         make other || fail "$(cat /tmp/err)"

@@ -33,6 +33,8 @@ pub struct Route {
     pub interfaces: Vec<u32>,
     /// Where it goes, and the bits of the prefix.
     pub destination: (IpAddr, u8),
+    /// Who passes packets on; none where the hosts are on the link, and of several.
+    pub via: Option<IpAddr>,
     pub protocol: u8,
     /// The next hop that it names, an object of its own. With `net.ipv4.nexthop_compat_mode=0` the kernel says no
     /// interface beside it (net/ipv4/fib_semantics.c, `fib_dump_info`).
@@ -70,12 +72,13 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
         INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    let (mut interfaces, mut object) = (Vec::new(), None);
+    let (mut interfaces, mut via, mut object) = (Vec::new(), None, None);
     for (kind, value) in attributes(payload.get(HEADER..)?) {
         match kind {
             DESTINATION => {
                 destination = address(value).filter(|address| family(*address) == of_family)?;
             }
+            GATEWAY => via = address(value),
             INTERFACE => interfaces.extend(u32_at(value, 0)),
             SEVERAL => interfaces.extend(next_hops(value)),
             OBJECT => object = u32_at(value, 0),
@@ -85,6 +88,7 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
     Some(Route {
         interfaces,
         destination: (destination, prefix),
+        via,
         protocol,
         object,
     })
@@ -173,6 +177,7 @@ mod tests {
         let wanted = Route {
             interfaces: vec![7],
             destination: ("198.51.100.0".parse().unwrap(), 24),
+            via: Some("192.0.2.1".parse().unwrap()),
             protocol: STATIC,
             object: None,
         };

@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use onload_core::netdev::settings::NetdevSettings;
+use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::settings::{NetdevSettings, Route};
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::address::Address;
 use onload_sys::netlink::link::{Change, Link, UP};
-use onload_sys::netlink::route::New;
+use onload_sys::netlink::route::{New, Route as OwnRoute};
+use onload_sys::text::Quoted;
 use rustix::io::Errno;
 
 use super::sysctl;
@@ -73,6 +75,56 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     Ok(())
 }
 
+/// What an interface that is in the container's network is not, though the container asks for it. What the operator's
+/// configuration says is for the first container of a network.
+pub(super) fn otherwise(
+    netns: &Netns,
+    link: &Link,
+    request: &Request<'_>,
+) -> Result<Option<String>> {
+    let (index, asked) = (link.index, &request.asked);
+    if let Some(name) = request
+        .new_name
+        .filter(|name| name.as_str().as_bytes() != link.name)
+    {
+        return Ok(Some(format!(
+            "its name is {} and not {name}",
+            Quoted(&link.shown())
+        )));
+    }
+    if let Some(mtu) = asked.mtu.filter(|mtu| mtu.get() != link.mtu) {
+        return Ok(Some(format!("its MTU is {} and not {mtu}", link.mtu)));
+    }
+    if !asked.addresses.is_empty() {
+        let own = netns.addresses()?;
+        let is_missing = |asked: &&InterfaceAddress| {
+            let (address, prefix) = (asked.address(), asked.prefix());
+            !own.contains(&Address {
+                index,
+                address,
+                prefix,
+            })
+        };
+        if let Some(address) = asked.addresses.iter().find(is_missing) {
+            return Ok(Some(format!("it does not have the address {address}")));
+        }
+    }
+    if !asked.routes.is_empty() {
+        let own = netns.routes()?;
+        let is_missing = |asked: &&Route| {
+            let destination = (asked.network.address(), asked.network.prefix());
+            let is_same = |own: &OwnRoute| {
+                (own.destination, own.via) == (destination, asked.via) && own.interfaces == [index]
+            };
+            !own.iter().any(is_same)
+        };
+        if let Some(route) = asked.routes.iter().find(is_missing) {
+            return Ok(Some(format!("the route {route} does not lead over it")));
+        }
+    }
+    Ok(None)
+}
+
 fn has_ipv6(settings: &NetdevSettings) -> bool {
     let addresses = &settings.addresses;
     let routes = settings.routes.iter();
@@ -108,6 +160,7 @@ mod tests {
             name: "d0".to_owned(),
             pci: "0000:03:10.0".parse().unwrap(),
             new_name: None,
+            asked: NetdevSettings::default(),
             settings: NetdevSettings {
                 addresses: addresses.collect(),
                 ..NetdevSettings::default()

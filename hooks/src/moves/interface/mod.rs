@@ -108,6 +108,16 @@ impl Kind for Identity {
         Ok((facts, warning))
     }
 
+    fn check_there(&self, there: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
+        match inside::otherwise(there, link, request)? {
+            Some(otherwise) => bail!(
+                "{}: another container has it too, and it is set up otherwise: {otherwise}; ask for the same, or for another device",
+                request.device
+            ),
+            None => Ok(()),
+        }
+    }
+
     fn stray(&self, _: &Link, request: &Request<'_>) -> Result<InterfaceFacts> {
         bail!(
             "interface {} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out",
