@@ -12,6 +12,7 @@ use onload_core::drain::Drain;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::netlink::link::Link;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
 use onload_hooks::decide::subject::Container;
@@ -97,6 +98,10 @@ impl HostView for FakeHost {
     fn files(&self) -> &Trusted {
         static FILES: OnceLock<Trusted> = OnceLock::new();
         FILES.get_or_init(|| Trusted::host(Owners::root()).unwrap())
+    }
+
+    fn interfaces(&self) -> Result<Vec<Link>> {
+        Ok(Vec::new())
     }
 
     fn library(&self, _: &str) -> Option<Summary> {

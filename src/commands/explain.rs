@@ -17,6 +17,7 @@ use onload_hooks::record::lease::Viewer;
 use onload_host::host::Host;
 use onload_sys::elf::Summary;
 use onload_sys::fs::trust::Trusted;
+use onload_sys::netlink::link::Link;
 
 use super::inject::Nodes;
 use super::{open_host, print_diff};
@@ -124,6 +125,10 @@ impl HostView for Seen<'_> {
 
     fn drain(&self) -> onload_sys::error::Result<Drain> {
         self.this_host.drain()
+    }
+
+    fn interfaces(&self) -> onload_sys::error::Result<Vec<Link>> {
+        self.this_host.interfaces()
     }
 
     fn library(&self, path: &str) -> Option<Summary> {

@@ -11,6 +11,7 @@ use onload_core::hook_arguments::{Given, HookArguments};
 use onload_core::netdev::name::NewName;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
+use onload_sys::netlink::link::Link;
 use onload_sys::text::Quoted;
 
 use crate::decide::host::{HostView, Privilege};
@@ -31,8 +32,13 @@ pub(super) fn take_over(
     if moved.is_empty() || !privilege.is_initial_namespace {
         return Ok(reasons);
     }
-    let specs = host.specs(&[Class::Netdev])?;
-    for (name, inside) in moved {
+    let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
+    for (key, inside) in moved {
+        // The kernel finds it by each of its names.
+        let called = interfaces
+            .iter()
+            .find(|link| link.is_called(key.as_bytes()));
+        let name = called.map_or_else(|| key.clone(), Link::shown);
         let Some(found) = specs.find(Class::Netdev, &name) else {
             if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {
                 bail!("{ORIGIN}: netdev {} is {drained}", Quoted(&name));
@@ -54,7 +60,7 @@ pub(super) fn take_over(
                 Quoted(&name)
             );
         }
-        config.net_device_remove(&name).context(CONFIG_JSON)?;
+        config.net_device_remove(&key).context(CONFIG_JSON)?;
         config.hooks_add(&hooks).context(CONFIG_JSON)?;
         reasons.push(format!(
             "{ORIGIN}: {name} is offered as netdev, so onload-hook moves and leases it"

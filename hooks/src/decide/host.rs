@@ -15,6 +15,8 @@ use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::open::is_there;
 use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::netlink::link::{self, Link};
+use onload_sys::netlink::socket::Socket;
 use onload_sys::processes::Processes;
 use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
@@ -88,6 +90,9 @@ pub trait HostView: NodeInfo {
 
     /// What nobody new gets. It is asked only for what no specification has.
     fn drain(&self) -> Result<Drain>;
+
+    /// The interfaces that a runtime would find, with all of their names.
+    fn interfaces(&self) -> Result<Vec<Link>>;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
@@ -263,6 +268,14 @@ impl HostView for ThisHost {
     fn drain(&self) -> Result<Drain> {
         let boot = || Processes::at(&self.root).boot_id().ok();
         Drain::read(&self.trusted, boot)
+    }
+
+    fn interfaces(&self) -> Result<Vec<Link>> {
+        if self.root != Path::new("/") {
+            return Ok(Vec::new());
+        }
+        let list = || Socket::open(None)?.list(link::GET, &link::all(), &link::parse);
+        list().context("listing network interfaces")
     }
 
     fn library(&self, path: &str) -> Option<Summary> {

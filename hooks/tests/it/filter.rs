@@ -26,6 +26,7 @@ use onload_hooks::decide::sysfs::Sysfs;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::netlink::link::Link;
 use onload_sys::text::Chain;
 use onload_test_tree::Tree;
 use proptest::prelude::*;
@@ -275,6 +276,16 @@ impl HostView for FakeHost {
 
     fn drain(&self) -> Result<Drain> {
         Drain::parse(self.drain.as_bytes())
+    }
+
+    fn interfaces(&self) -> Result<Vec<Link>> {
+        let names = [("ens1f0v3", "enp59s2v3"), ("eno9", "enp0s9")];
+        let links = names.map(|(name, other)| Link {
+            name: name.into(),
+            alternative_names: vec![other.into()],
+            ..Link::default()
+        });
+        Ok(links.into())
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {
@@ -1652,6 +1663,30 @@ fn an_interface_keeps_its_name_where_the_configuration_says_none_or_the_same() {
     }
 }
 
+/// As runc and crun find it (`rtnl_dev_get` in the kernel's net/core/rtnetlink.c).
+#[test]
+fn an_interface_that_the_configuration_calls_by_another_name_of_it_is_the_same() {
+    let (host, free) = (FakeHost::new(), json!({"enp0s9": {}}));
+    let devices = json!({"enp59s2v3": {"name": "net0"}, "enp0s9": {}});
+    let after = host.after(&moving(&devices));
+    assert_eq!(after["linux"]["netDevices"], free);
+    let words = hook_words(&after, "createRuntime").join(" ");
+    let expected = "--netdev ens1f0v3@0000:3b:02.1 --rename ens1f0v3=net0";
+    assert!(words.ends_with(expected), "{words}");
+    let twice = json!({"enp59s2v3": {"name": "net0"}, "ens1f0v3": {}});
+    let refusal = host.refusal(&moving(&twice));
+    assert!(refusal.ends_with("ask for it once"), "{refusal}");
+    let drained = FakeHost {
+        drain: ENO9_IS_DRAINED,
+        ..host
+    };
+    let refusal = drained.refusal(&moving(&free));
+    assert!(
+        refusal.starts_with("linux.netDevices: netdev \"eno9\" is drained"),
+        "{refusal}"
+    );
+}
+
 #[test]
 fn the_same_configuration_is_changed_once() {
     let host = FakeHost::new();
@@ -1711,10 +1746,13 @@ fn an_interface_that_is_asked_for_twice_is_refused() {
     );
 }
 
+const ENO9_IS_DRAINED: &str =
+    r#"{"version":1,"drained":[{"class":"netdev","name":"eno9","since":1,"reason":"cable"}]}"#;
+
 #[test]
 fn a_drained_interface_is_refused_to_a_configuration_too() {
     let host = FakeHost {
-        drain: r#"{"version":1,"drained":[{"class":"netdev","name":"eno9","since":1,"reason":"cable"}]}"#,
+        drain: ENO9_IS_DRAINED,
         ..FakeHost::new()
     };
     let refusal = host.refusal(&moving(&json!({"eno9": {}})));

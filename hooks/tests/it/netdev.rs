@@ -794,13 +794,17 @@ const BY_STAND_INS: &str = "/opt/onload/by-stand-ins";
 
 /// Containers of the runtime `onload` whose configurations move the same interface, each in a namespace of its own.
 fn moving_the_same() -> Sandbox {
-    let moving = |netns: &str| {
+    let moving = |netns: &str, name: &str| {
         let mut config = moving::container(Some(netns), &stand_ins(), &[]);
         config.as_object_mut().unwrap().remove("hooks");
-        config["linux"]["netDevices"] = json!({"ens1v0": {"name": "net0"}});
+        config["linux"]["netDevices"] = json!({name: {"name": "net0"}});
         config
     };
-    let sandbox = sandbox(&[("one", moving("one")), ("two", moving("two"))]);
+    let sandbox = sandbox(&[
+        ("one", moving("one", "ens1v0")),
+        ("two", moving("two", "ens1v0")),
+        ("other", moving("two", "altens1v0")),
+    ]);
     let hook = format!(
         "#!/bin/sh\nexec /opt/onload/stand-ins {} \"$@\"\n",
         stand_ins()
@@ -845,7 +849,11 @@ fn an_interface_that_configurations_move_has_one_holder_and_comes_back_as_it_was
         gone one; same "the first one's end"; free "the first one's end"
         make two || fail "$(cat /tmp/err)"
         ip -n two link show net0 >/dev/null || fail "$(ip -n two link)"
-        gone two; same "the second one's end"; free "the second one's end""#;
+        gone two; same "the second one's end"; free "the second one's end"
+        # By another name of it.
+        make other || fail "$(cat /tmp/err)"
+        grep -q "$ID-other" /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "no lease by another name"
+        gone other; same "another name"; free "another name""#;
     let script = script.replace("WRAPPER", WRAPPER_THERE);
     for runtime in ["runc", "crun"] {
         let sandbox = moving_the_same();
