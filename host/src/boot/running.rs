@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -59,12 +59,10 @@ impl Kernel for Running {
         let read = || {
             let socket = Socket::open(None)?;
             let index = name_to_index(&socket, interface)?;
-            let found = socket.ask(link::GET, &vf::question(index), &vf::parse)?;
-            Ok::<_, io::Error>(found.unwrap_or_default())
+            socket.ask(link::GET, &vf::question(index), &vf::parse)
         };
-        read()
-            .map(Some)
-            .with_context(|| format!("reading virtual functions of {interface}"))
+        let found = read().with_context(|| format!("reading virtual functions of {interface}"))?;
+        Ok(Some(found.unwrap_or_default().told))
     }
 
     fn look_again(&self) {

@@ -501,8 +501,13 @@ impl Decision<'_> {
             Ok(None) => return Err("its value is known to the running kernel alone".to_owned()),
             Err(why) => return Err(why.clone()),
         };
-        let found = settings.get(&index).and_then(|found| change.same_of(found));
-        found.map(|now| words(now).1).ok_or_else(|| {
+        let Some(own) = settings.get(&index) else {
+            return Err(
+                "the driver of the physical function does not tell it, or the kernel's answer is cut short, as it is of more than some 330 virtual functions; leave it out, or make fewer"
+                    .to_owned(),
+            );
+        };
+        change.same_of(own).map(|now| words(now).1).ok_or_else(|| {
             "the driver of the physical function has no such setting; leave it out".to_owned()
         })
     }

@@ -1383,6 +1383,12 @@ fn a_setting_that_the_driver_does_not_have_is_refused() {
         "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function has no such setting; leave it out"
     );
     assert_eq!(plan.refused.len(), 2);
+    machine.settings.borrow_mut().remove(&1);
+    let plan = machine.plan(&format!("{}trust = false\n", vfio(2)));
+    assert_eq!(
+        plan.refused[1].to_string(),
+        "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function does not tell it, or the kernel's answer is cut short, as it is of more than some 330 virtual functions; leave it out, or make fewer"
+    );
 }
 
 #[test]

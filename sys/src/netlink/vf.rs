@@ -7,8 +7,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::link::{HEADER, address_text, header};
-use super::message::{attribute, attributes, nest, u16_at, u32_at};
+use super::message::{attribute, attributes, nest, u16_at, u32_at, value};
 
+const VF_COUNT: u16 = 21; // IFLA_NUM_VF
 const VF_INFO_LIST: u16 = 22;
 const EXT_MASK: u16 = 29;
 /// `RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS`.
@@ -314,13 +315,28 @@ pub fn payload(index: u32, vf: u32, change: VfChange) -> Vec<u8> {
     [header(index, 0, 0), attribute(VF_INFO_LIST, &info)].concat()
 }
 
-/// The virtual functions in a message about an interface, by their numbers; none where it is none.
-pub fn parse(payload: &[u8]) -> Option<BTreeMap<u32, VfSettings>> {
-    let of_link = attributes(payload.get(HEADER..)?);
-    let lists = of_link.filter(|(kind, _)| *kind == VF_INFO_LIST);
-    let vfs = lists.flat_map(|(_, list)| attributes(list));
-    let vfs = vfs.filter(|(kind, _)| *kind == VF_INFO);
-    Some(vfs.filter_map(|(_, vf)| parse_vf(vf)).collect())
+/// What a message about an interface says of its virtual functions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vfs {
+    /// By their numbers. Some may be missing: the length of the list has 16 bits, which the kernel cuts off without a word
+    /// where there are more than some 330 (`nla_nest_end`).
+    pub told: BTreeMap<u32, VfSettings>,
+    /// How many there are; 0 where the driver tells of none.
+    pub count: u32,
+}
+
+/// None where it is no such message.
+pub fn parse(payload: &[u8]) -> Option<Vfs> {
+    let of_link = payload.get(HEADER..)?;
+    let Some(list) = value(of_link, VF_INFO_LIST) else {
+        return Some(Vfs::default());
+    };
+    let vfs = attributes(list).filter(|(kind, _)| *kind == VF_INFO);
+    let count = value(of_link, VF_COUNT).and_then(|count| u32_at(count, 0));
+    Some(Vfs {
+        told: vfs.filter_map(|(_, vf)| parse_vf(vf)).collect(),
+        count: count.unwrap_or_default(),
+    })
 }
 
 fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
@@ -455,11 +471,34 @@ mod tests {
         let list = attribute(VF_INFO_LIST | 0x8000, &list);
         let whole = [header(3, 0, 0), attribute(3, b"ens1\0"), list].concat();
         let found = parse(&whole).unwrap();
-        assert_eq!(found, BTreeMap::from([(0, wanted), (5, wanted)]));
+        assert_eq!(found.told, BTreeMap::from([(0, wanted), (5, wanted)]));
         assert_eq!(wanted.wrong(&wanted), []);
         for end in 0..whole.len() {
             let _ = parse(&whole[..end]);
         }
+    }
+
+    #[test]
+    fn a_list_that_is_longer_than_the_kernel_can_say_is_seen_to_lack_some() {
+        let changes = [VfChange::Mac(MAC), vlan(7)];
+        let many = u16::MAX / u16::try_from(told(0, &changes).len()).unwrap() + 20;
+        let list: Vec<u8> = (0..u32::from(many))
+            .flat_map(|vf| told(vf, &changes))
+            .collect();
+        let length = 4 + list.len();
+        assert!(length > usize::from(u16::MAX));
+        // As `nla_nest_end` does it.
+        let length = u16::try_from(length % 0x1_0000).unwrap();
+        let head = [length.to_ne_bytes(), VF_INFO_LIST.to_ne_bytes()].concat();
+        let count = attribute(VF_COUNT, &u32::from(many).to_ne_bytes());
+        let found = parse(&[header(3, 0, 0), count, head, list].concat()).unwrap();
+        assert_eq!(found.count, u32::from(many));
+        let told: Vec<u32> = found.told.into_keys().collect();
+        assert!((1..20).contains(&told.len()), "{told:?}");
+        assert!(told.iter().copied().eq(0..told.len() as u32), "{told:?}");
+        // Of an interface whose driver tells of none, such as one that stands for a virtual function.
+        let none = [header(3, 0, 0), attribute(VF_COUNT, &many.to_ne_bytes())].concat();
+        assert_eq!(parse(&none), Some(Vfs::default()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::Link;
-use onload_sys::netlink::vf::{VfChange, VfSettings};
+use onload_sys::netlink::vf::{VfChange, VfSettings, Vfs};
 use onload_sys::pci::PciAddress;
 
 use crate::moves::journey::NotBack;
@@ -51,6 +51,20 @@ enum Pf<'a> {
     StandIn(&'a dyn VfStandIns, PciAddress, String),
 }
 
+/// What an interface's answer tells of a virtual function; none where it is not that of the physical function.
+fn told(mut vfs: Vfs, number: u32, link: &Link) -> Result<Option<VfSettings>> {
+    let count = vfs.told.len();
+    let found = vfs.told.remove(&number);
+    if found.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
+        bail!(
+            "the kernel tells of {count} of the {} virtual functions of {}, its physical function, and not of number {number}: its answer is cut short where there are more than some 330; make fewer of them, or leave the table vf of its pool or section out",
+            vfs.count,
+            link.shown()
+        );
+    }
+    Ok(found)
+}
+
 impl Functions {
     /// None where a function is no virtual one, or is not there.
     fn find<'a>(&'a self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
@@ -66,10 +80,10 @@ impl Functions {
         let links = home.links()?.into_iter();
         // Interfaces that stand for virtual functions on a switch in the card belong to the physical function too.
         for link in links.filter(|link| link.function == Some(physical)) {
-            let mut all = home
+            let vfs = home
                 .virtual_functions(link.index)
                 .with_context(|| format!("asking {} for its virtual functions", link.shown()))?;
-            if let Some(settings) = all.remove(&number) {
+            if let Some(settings) = told(vfs, number, &link)? {
                 let pf = Pf::Interface {
                     netns: home,
                     link: Box::new(link),
@@ -261,5 +275,27 @@ mod tests {
         assert_eq!(found, Some((pci(pf), 10)));
         assert_eq!(physical(tree.path(), pci(pf)).unwrap(), None);
         assert_eq!(physical(tree.path(), pci("0000:99:00.0")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_function_that_the_kernel_had_no_room_for_is_not_said_to_lack_its_physical_one() {
+        let link = Link {
+            name: b"ens1f0".to_vec(),
+            ..Link::default()
+        };
+        let of = |count: u32, number: u32| {
+            let vfs = Vfs {
+                told: [0, 1].map(|vf| (vf, VfSettings::default())).into(),
+                count,
+            };
+            told(vfs, number, &link)
+        };
+        assert!(of(2, 1).unwrap().is_some() && of(400, 1).unwrap().is_some());
+        assert!(of(2, 7).unwrap().is_none());
+        let error = of(400, 7).unwrap_err().to_string();
+        let begin = "the kernel tells of 2 of the 400 virtual functions of ens1f0, its physical function, and not of number 7: ";
+        assert!(error.starts_with(begin), "{error}");
+        // One that stands for a virtual function.
+        assert!(told(Vfs::default(), 0, &link).unwrap().is_none());
     }
 }

@@ -1,6 +1,5 @@
 //! One network namespace: the way in, and what is asked and told there.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +12,7 @@ use onload_sys::netlink::link::{self, Change, Link};
 use onload_sys::netlink::message::{CREATE, EXCLUSIVE};
 use onload_sys::netlink::route::{self, Route};
 use onload_sys::netlink::socket::Socket;
-use onload_sys::netlink::vf::{self, VfChange, VfSettings};
+use onload_sys::netlink::vf::{self, VfChange, Vfs};
 use onload_sys::netns;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -131,8 +130,8 @@ impl Netns {
         listed.context("listing network interfaces")
     }
 
-    /// The virtual functions of an interface, by their numbers.
-    pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<BTreeMap<u32, VfSettings>> {
+    /// The virtual functions of an interface.
+    pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<Vfs> {
         let found = self
             .socket
             .ask(link::GET, &vf::question(index), &vf::parse)?;
