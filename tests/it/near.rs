@@ -161,6 +161,69 @@ fn a_virtual_function_is_never_nearest() {
     assert_eq!(near(&tree)[0].1, ["mlx5_0"]);
 }
 
+/// The function of the first GPU's nearest NIC, without its RDMA device.
+fn first_nic(tree: &Tree) -> &'static str {
+    let function = "/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0";
+    tree.remove("/sys/class/infiniband/mlx5_0");
+    tree.remove("/sys/class/infiniband_verbs/uverbs0");
+    for class in ["infiniband", "infiniband_verbs"] {
+        tree.remove(&format!("{function}/{class}"));
+    }
+    function
+}
+
+/// An RDMA device of 400 Gbit/s.
+fn device_below(tree: &Tree, parent: &str, name: &str, number: u32, state: &str) {
+    let device = tree.rdma(parent, name, number);
+    let attributes = [("state", state), ("rate", "400 Gb/sec (4X NDR)")];
+    tree.attributes(&format!("{device}/ports/1"), &attributes);
+}
+
+#[test]
+fn a_nic_goes_by_its_own_device_and_never_by_one_of_its_subfunctions() {
+    const ACTIVE: &str = "4: ACTIVE";
+    const DOWN: &str = "1: DOWN";
+    for (own, state, subfunction, of_subfunction, nearest) in [
+        ("rocep1s0", ACTIVE, "mlx5_8", DOWN, "rocep1s0"),
+        ("rocep1s0", ACTIVE, "mlx5_8", ACTIVE, "rocep1s0"),
+        ("mlx5_4", ACTIVE, "mlx5_10", ACTIVE, "mlx5_4"),
+        ("rocep1s0", DOWN, "mlx5_8", ACTIVE, "mlx5_2"),
+    ] {
+        let tree = two();
+        let function = first_nic(&tree);
+        device_below(&tree, function, own, 10, state);
+        let below = format!("{function}/mlx5_core.sf.4");
+        device_below(&tree, &below, subfunction, 11, of_subfunction);
+        assert_eq!(near(&tree)[0].1, [nearest], "{own} {state}");
+        let topology = tree.run(&["topology", "--matrix"]).done().stdout;
+        assert!(topology.contains(own), "{topology}");
+        assert!(!topology.contains(subfunction), "{topology}");
+    }
+}
+
+#[test]
+fn a_subfunction_does_not_stand_in_for_the_drained_device_of_its_nic() {
+    let tree = two();
+    let function = first_nic(&tree);
+    device_below(&tree, function, "rocep1s0", 10, "4: ACTIVE");
+    let below = format!("{function}/mlx5_core.sf.4");
+    device_below(&tree, &below, "mlx5_8", 11, "4: ACTIVE");
+    tree.boot("this boot");
+    tree.run(&["drain", "rdma=rocep1s0"]).done();
+    assert_eq!(near(&tree)[0].1, ["mlx5_2"]);
+}
+
+#[test]
+fn of_two_devices_on_one_function_the_one_that_works_stands_for_it_else_the_lowest_number() {
+    for (state, nearest) in [("4: ACTIVE", "mlx5_9"), ("1: DOWN", "mlx5_10")] {
+        let tree = two();
+        let function = first_nic(&tree);
+        device_below(&tree, function, "mlx5_9", 10, state);
+        device_below(&tree, function, "mlx5_10", 11, "4: ACTIVE");
+        assert_eq!(near(&tree)[0].1, [nearest]);
+    }
+}
+
 #[test]
 fn where_nothing_says_what_is_nearest_there_is_no_name_and_the_reason_is_told() {
     let tree = Tree::new();

@@ -9,8 +9,8 @@ use onload_sys::pci::PciAddress;
 
 use super::device::{Device, Health};
 use super::inventory::Inventory;
-use super::near::Near;
-use super::rdma::fastest;
+use super::near::{Near, Nic};
+use super::rdma::{fastest, of_functions};
 use crate::discover::gpu::Distance;
 
 /// A GPU with its RDMA devices, of which there is one at least; or why nothing is chosen for it.
@@ -162,23 +162,25 @@ struct Candidate<'i> {
 
 /// One device of each NIC, by address. What has no active port counts only where none has one.
 fn candidates<'i>(inventory: &'i Inventory, near: &Near<'_>) -> Vec<Candidate<'i>> {
-    let mut by_address: BTreeMap<PciAddress, Candidate<'_>> = BTreeMap::new();
-    for device in inventory.of_class(Class::Rdma) {
-        let nic = near.nics.iter().find(|nic| Some(nic.address) == device.pci);
-        if let Some(nic) = nic {
-            let read = device.read.and_then(|at| inventory.rdma.get(at));
-            by_address.entry(nic.address).or_insert(Candidate {
-                device,
-                address: nic.address,
-                mbps: read.and_then(fastest),
-                is_usable: device.health == Health::Healthy,
-            });
-        }
+    let offered = inventory.of_class(Class::Rdma);
+    let offered = offered.filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)));
+    let offered: Vec<_> = offered.collect();
+    let of_functions = of_functions(offered.iter().map(|(_, read)| *read));
+    let candidate = |nic: &Nic| {
+        let own = of_functions.get(&nic.address)?;
+        let (device, read) = offered.iter().find(|(_, read)| read.name == own.name)?;
+        Some(Candidate {
+            device,
+            address: nic.address,
+            mbps: fastest(read),
+            is_usable: device.health == Health::Healthy,
+        })
+    };
+    let mut all: Vec<Candidate<'_>> = near.nics.iter().filter_map(candidate).collect();
+    if all.iter().any(|candidate| candidate.is_usable) {
+        all.retain(|candidate| candidate.is_usable);
     }
-    let any_usable = by_address.values().any(|candidate| candidate.is_usable);
-    let all = by_address.into_values();
-    all.filter(|candidate| !any_usable || candidate.is_usable)
-        .collect()
+    all
 }
 
 /// The ways of the GPUs of each vendor to these NICs: a container's programs count those of one vendor.

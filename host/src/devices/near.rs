@@ -8,6 +8,7 @@ use onload_sys::pci::PciAddress;
 
 use super::device::NearGpu;
 use super::inventory::Inventory;
+use super::rdma::of_functions;
 use crate::discover::gpu::{self, Distance};
 use crate::discover::link::Link;
 use crate::discover::pci::PciFunction;
@@ -109,11 +110,7 @@ impl<'i> Near<'i> {
 
 /// Physical functions of networks, called after their RDMA device, interface or address.
 fn nics(inventory: &Inventory) -> Vec<Nic> {
-    let mut rdma = BTreeMap::new();
-    for device in &inventory.rdma {
-        let address = device.pci_address;
-        address.map(|address| rdma.entry(address).or_insert(device.name.clone()));
-    }
+    let rdma = of_functions(inventory.rdma.iter());
     let interfaces = inventory.interfaces.iter();
     let interfaces = interfaces.filter(|found| !found.is_representor());
     let interfaces = interfaces.filter_map(|found| Some((found.pci?, found.name.clone())));
@@ -125,7 +122,8 @@ fn nics(inventory: &Inventory) -> Vec<Nic> {
     let functions = inventory.functions.iter().filter(is_nic);
     let nics = functions.map(|function| {
         let address = function.address;
-        let name = rdma.get(&address).or(interfaces.get(&address)).cloned();
+        let name = rdma.get(&address).map(|device| &device.name);
+        let name = name.or(interfaces.get(&address)).cloned();
         Nic {
             address,
             name: name.unwrap_or_else(|| address.to_string()),

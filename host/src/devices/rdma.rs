@@ -1,6 +1,9 @@
 //! The class rdma.
 
+use std::collections::BTreeMap;
+
 use onload_core::class::Class;
+use onload_sys::pci::PciAddress;
 use onload_sys::text::digits;
 
 use super::attributes::{Attributes, count, int, text, version};
@@ -82,6 +85,30 @@ fn trouble(ports: &[RdmaPort]) -> Option<String> {
         "none of its ports is active: {}; bring its link up, on InfiniBand with a subnet manager",
         states.join(", ")
     ))
+}
+
+/// The one of these devices that each function goes by. A subfunction's is its tenant's, and stands for no NIC, whatever
+/// becomes of the NIC's own: in switchdev mode that may be of little use to programs.
+pub(super) fn of_functions<'d>(
+    devices: impl Iterator<Item = &'d RdmaDevice>,
+) -> BTreeMap<PciAddress, &'d RdmaDevice> {
+    let mut devices: Vec<&RdmaDevice> = devices.filter(|one| !one.is_subfunction).collect();
+    devices.sort_by_cached_key(|one| {
+        let is_away = one.nodes.is_empty();
+        (is_away, trouble(&one.ports).is_some(), numbered(&one.name))
+    });
+    let mut of_functions = BTreeMap::new();
+    for device in devices {
+        let address = device.pci_address;
+        address.map(|address| *of_functions.entry(address).or_insert(device));
+    }
+    of_functions
+}
+
+/// A name in the order of its number: the kernel's `mlx5_2` comes before `mlx5_10`.
+fn numbered(name: &str) -> (String, Option<u32>) {
+    let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (letters.to_owned(), digits(&name[letters.len()..]))
 }
 
 /// What its fastest usable port carries, in Mbit/s.

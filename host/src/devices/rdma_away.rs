@@ -50,6 +50,8 @@ fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaD
     RdmaDevice {
         name: facts.name.clone(),
         pci_address: Some(facts.pci),
+        // The lease does not say it; `of_functions` takes it last.
+        is_subfunction: false,
         numa_node: function.and_then(|function| function.numa_node),
         node_guid: None,
         firmware: None,
@@ -66,6 +68,7 @@ mod tests {
     use onload_core::config::Config;
 
     use super::*;
+    use crate::devices::rdma::of_functions;
     use crate::discover::test_tree::{AsHost, Tree};
     use crate::pools::{Pools, survey};
 
@@ -109,6 +112,20 @@ mod tests {
             ("mlx5_3".to_owned(), Some(1)),
         ];
         assert_eq!(devices, wanted);
+    }
+
+    #[test]
+    fn a_device_that_is_here_stands_for_its_function_before_one_that_is_away() {
+        let tree = tree("N\n");
+        let of_function = || {
+            let (inventory, _) = survey(&tree.host(), &Config::default());
+            let by_address = of_functions(inventory.rdma.iter());
+            by_address[&"0000:3b:00.3".parse().unwrap()].name.clone()
+        };
+        assert_eq!(of_function(), "mlx5_3");
+        // What is away may be of a subfunction.
+        tree.rdma("/sys/bus/pci/devices/0000:3b:00.3", "rocep59s0f3", 3);
+        assert_eq!(of_function(), "rocep59s0f3");
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct RdmaDevice {
     /// The kernel's name, for instance `mlx5_0`.
     pub name: String,
     pub pci_address: Option<PciAddress>,
+    /// Whether it is of a subfunction of that function.
+    #[serde(skip)]
+    pub(crate) is_subfunction: bool,
     pub numa_node: Option<u32>,
     /// `node_guid` in the kernel's notation.
     pub node_guid: Option<String>,
@@ -210,6 +213,14 @@ impl DeviceDirectory {
             auxiliary: auxiliary.map(Path::to_owned),
             directory,
         }
+    }
+
+    /// By the name that drivers give it on the auxiliary bus, as `mlx5_core.sf.4` (`MLX5_SF_DEV_ID_NAME` in
+    /// drivers/net/ethernet/mellanox/mlx5/core/sf/dev/dev.h).
+    fn is_subfunction(&self) -> bool {
+        let name = self.auxiliary.as_deref().and_then(Path::file_name);
+        let name = name.and_then(|name| name.to_str());
+        name.is_some_and(|name| name.rsplit('.').nth(1) == Some("sf"))
     }
 }
 
@@ -448,6 +459,7 @@ impl Surroundings<'_, '_, '_> {
         let nodes = verbs.chain(self.connection_manager.clone());
         RdmaDevice {
             pci_address: place.pci,
+            is_subfunction: place.is_subfunction(),
             numa_node: function.and_then(|function| function.numa_node),
             node_guid: attribute("node_guid"),
             firmware: attribute("fw_ver"),
