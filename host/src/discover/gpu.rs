@@ -6,15 +6,20 @@ use std::fmt;
 use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
-use super::pci::{PciFunction, PciFunctions};
+use super::pci::{PciFunction, PciFunctions, PciId};
 
 const AMD_GPU: u16 = 0x1002;
 const AMD_CPU: u16 = 0x1022;
 const NVIDIA: u16 = 0x10de;
 const INTEL: u16 = 0x8086;
 
-/// Vendors of the root ports that QEMU and VMware make up.
+/// Vendors of the bridges that QEMU and VMware make up.
 const EMULATED: [u16; 2] = [0x1b36, 0x15ad];
+/// QEMU's i82801b11-bridge, below which Proxmox and libvirt put virtio's devices on q35. A real one has no GPU near it.
+const EMULATED_ICH: PciId = PciId {
+    vendor: INTEL,
+    device: 0x244e,
+};
 
 /// The classes of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,13 +130,9 @@ pub fn obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'s
     let roots: BTreeSet<_> = compared.iter().map(|at| functions.root(*at)).collect();
     let is_emulated = |bridge: &PciAddress| {
         let bridge = functions.get(*bridge);
-        bridge.is_some_and(|bridge| EMULATED.contains(&bridge.id.vendor))
+        bridge.is_some_and(|of| EMULATED.contains(&of.id.vendor) || of.id == EMULATED_ICH)
     };
-    let is_flat = |address: &PciAddress| match functions.bridges(*address) {
-        [] => true,
-        [only] => is_emulated(only),
-        _ => false,
-    };
+    let is_flat = |address: &PciAddress| functions.bridges(*address).iter().all(is_emulated);
     (roots.len() == 1 && compared.iter().all(is_flat))
         .then_some("the hypervisor shows one flat PCI bus")
 }
@@ -246,14 +247,17 @@ mod tests {
         }
     }
 
-    /// Whether a host with a GPU and a NIC at these places, below bridges of that vendor, says nothing.
-    fn is_flat(gpu: &str, nic: &str, bridge: &str) -> bool {
+    /// Whether a host with a GPU and a NIC at these places says nothing, where the bridges above each are these.
+    fn is_flat(gpu: &str, nic: &str, bridges: [&[&str]; 2]) -> bool {
         let tree = Tree::new();
         put(&tree, gpu, "0000:03:00.0", H100, -1);
         put(&tree, nic, "0000:04:00.0", NIC, -1);
-        for above in [gpu, nic] {
-            if let Some((root, port)) = above.split_once('/') {
-                put(&tree, root, port, (BRIDGE.0, bridge), -1);
+        for (above, bridges) in [gpu, nic].into_iter().zip(bridges) {
+            let mut path = above.split('/');
+            let mut above = path.next().unwrap().to_owned();
+            for (address, id) in path.zip(bridges) {
+                put(&tree, &above, address, (BRIDGE.0, id), -1);
+                above = format!("{above}/{address}");
             }
         }
         let both = ["0000:03:00.0", "0000:04:00.0"].map(address);
@@ -263,10 +267,33 @@ mod tests {
     #[test]
     fn one_root_without_real_bridges_says_nothing() {
         let (one, other) = ("pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0");
-        assert!(is_flat("pci0000:00", "pci0000:00", "1b36:000c"));
-        assert!(is_flat(one, other, "1b36:000c"));
-        assert!(!is_flat(one, other, "8086:352a"));
-        assert!(!is_flat("pci0000:10", "pci0000:20", "1b36:000c"));
+        let (port, real): (&[&str], &[&str]) = (&["1b36:000c"], &["8086:352a"]);
+        assert!(is_flat("pci0000:00", "pci0000:00", [&[], &[]]));
+        assert!(is_flat(one, other, [port, port]));
+        assert!(!is_flat(one, other, [real, real]));
+        assert!(!is_flat(one, other, [port, real]));
+        assert!(!is_flat("pci0000:10", "pci0000:20", [&[], &[]]));
+    }
+
+    #[test]
+    fn one_root_with_emulated_bridges_below_each_other_says_nothing_either() {
+        let (gpu, nic) = (
+            "pci0000:00/0000:00:01.0",
+            "pci0000:00/0000:00:1e.0/0000:01:01.0",
+        );
+        let port: &[&str] = &["1b36:000c"];
+        let is_flat = |above_nic: &[&str]| is_flat(gpu, nic, [port, above_nic]);
+        // Those of Proxmox (pve-q35-4.0.cfg), and a PCIe-to-PCI bridge below a root port.
+        assert!(is_flat(&["8086:244e", "1b36:0001"]));
+        assert!(is_flat(&["1b36:000c", "1b36:000e"]));
+        // A switch, which is there only where somebody says which devices are below it (QEMU's x3130-upstream).
+        assert!(!is_flat(&["1b36:000c", "104c:8232"]));
+    }
+
+    #[test]
+    fn a_gpu_below_a_real_port_is_near_what_is_below_an_old_bridge() {
+        let (gpu, nic) = ("pci0000:00/0000:00:03.0", "pci0000:00/0000:00:1e.0");
+        assert!(!is_flat(gpu, nic, [&["8086:340a"], &["8086:244e"]]));
     }
 
     #[test]
