@@ -4,7 +4,7 @@
 //! the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`], [`kubernetes_settings`]), what a
 //! container asks for ([`request`]) and may have ([`policy`]), the arguments that the generator writes and the hook reads
 //! ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go with
-//! a GPU ([`gpu_name`], [`near`]), which are given to nobody new ([`drain`]), who has those that only so many may have
+//! a GPU ([`gpu_name`], [`near`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many may have
 //! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container can use
 //! RDMA devices ([`providers`]). Interfaces that containers get for
 //! themselves ([`netdev`]), and where all of it is kept while containers live ([`run_dir`]).
@@ -18,6 +18,7 @@ pub mod expect;
 pub mod gpu_name;
 pub mod hook_arguments;
 pub mod host_settings;
+pub mod kfd;
 pub mod kubernetes_settings;
 pub mod lease;
 pub mod near;

@@ -330,16 +330,23 @@ fn a_gpu_of_amd_goes_by_its_render_node() {
     let below = "/sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:00.0/0000:23:00.0";
     tree.directory(&format!("{below}/drm/renderD128"));
     let nodes: &[&str] = &["/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD128"];
-    let partition: &[&str] = &["/dev/kfd", "/dev/dri/renderD129"];
+    let partition: &[&str] = &["/dev/kfd", "/dev/dri/card2", "/dev/dri/renderD129"];
     let spec = vendor("amd.com/gpu", &[("0", nodes), ("1", partition)]);
     tree.file("/var/run/cdi/amd.json", spec);
     let found = near(&tree);
-    assert_eq!(found[2], ("gpu0".to_owned(), vec!["mlx5_2".to_owned()]));
-    assert_eq!(found.len(), 3);
+    let nearest = |name: &str| (name.to_owned(), vec!["mlx5_2".to_owned()]);
+    assert_eq!(found[2..], [nearest("gpu0")]);
     assert_eq!(
         reason(&tree, "gpu1").unwrap(),
         "the nodes of amd.com/gpu=1 belong to no GPU on PCI; ask by the address, as gpu-0000:1b:00.0"
     );
+    // What amdkfd says of a CPU, the GPU and its partition.
+    for (node, location, minor) in [(0, 0, 0), (1, 0x2300, 128), (2, 0x1000_2300_u32, 129)] {
+        let path = format!("/sys/class/kfd/kfd/topology/nodes/{node}/properties");
+        let text = format!("location_id {location}\ndomain 0\ndrm_render_minor {minor}\n");
+        tree.file(&path, text);
+    }
+    assert_eq!(near(&tree)[2..], [nearest("gpu0"), nearest("gpu1")]);
 }
 
 #[test]

@@ -9,13 +9,14 @@ use std::fs;
 use std::path::Path;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_core::kfd;
 use onload_core::near::Nearness;
 use onload_core::pool::Pool;
 use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Listed, Quoted, decimal};
 
-use super::sysfs::Sysfs;
+use super::sysfs::{Sysfs, pci_of};
 
 /// What NVIDIA's container toolkit gives (`internal/config/image/cuda_image.go`). Many images have it, with `all`.
 const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -37,6 +38,8 @@ const GIVE_ONE: &str =
 pub(super) struct Gpus {
     /// Those of nodes in the configuration.
     listed: BTreeSet<PciAddress>,
+    /// Why it is not known which GPU a node in it is of.
+    unknown: Option<String>,
     /// What the variable holds.
     visible: String,
     /// Those of NVIDIA's driver, by address.
@@ -82,10 +85,23 @@ impl Gpus {
             minor.is_some_and(|minor| nvidia.contains(&minor))
         };
         let listed = driver.iter().filter(is_listed).map(|gpu| gpu.address);
-        let drm = drm.into_iter();
-        let drm = drm.filter_map(|minor| sysfs.function_of_character(DRM, minor));
+        let mut listed: BTreeSet<PciAddress> = listed.collect();
+        let mut partitions = BTreeSet::new();
+        for node in drm
+            .into_iter()
+            .filter_map(|minor| sysfs.character(DRM, minor))
+        {
+            match pci_of(&node) {
+                Some(function) => drop(listed.insert(function)),
+                None => partitions.extend(partition(&node)),
+            }
+        }
+        let of_partitions = of_partitions(&partitions, sysfs);
+        let unknown = of_partitions.as_ref().err().map(|why| format!("{why:#}"));
+        listed.extend(of_partitions.into_iter().flatten());
         Ok(Gpus {
-            listed: listed.chain(drm).collect(),
+            listed,
+            unknown,
             visible,
             divided: divided(sysfs),
             driver,
@@ -122,6 +138,9 @@ impl Gpus {
 
     /// The container's GPUs, by address; at least one, and each among these of the host.
     fn among(&self, near: &Nearness) -> Result<Vec<PciAddress>> {
+        if let Some(why) = &self.unknown {
+            bail!("{why}; ask for a device by its own name");
+        }
         let is_gpu = |gpu: &&PciAddress| near.gpus.contains_key(gpu);
         let listed: Vec<PciAddress> = self.listed.iter().filter(is_gpu).copied().collect();
         if !listed.is_empty() {
@@ -255,6 +274,48 @@ fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
     gpus
 }
 
+/// The minor of the render node of the partition of an AMD GPU that has this node, by its directory in sysfs.
+fn partition(node: &Path) -> Option<u32> {
+    let beside = node.parent()?;
+    let device = beside.parent()?.file_name()?.to_str()?;
+    let mut nodes = names(beside).into_iter();
+    let render = nodes.find_map(|name| decimal(name.strip_prefix("renderD")?));
+    render.filter(|_| device.starts_with("amdgpu_xcp"))
+}
+
+/// The GPUs of partitions. One that amdkfd does not list is not in use, and nobody can open its node
+/// (`amdgpu_xcp_open_device` in drivers/gpu/drm/amd/amdgpu/amdgpu_xcp.c): a GPU that is not divided has seven of them.
+fn of_partitions(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAddress>> {
+    let Some(first) = partitions.first() else {
+        return Ok(Vec::new());
+    };
+    let not_known = |minor| format!("which GPU /dev/dri/renderD{minor} is of is not known");
+    let known = sysfs.render_nodes_of_amd();
+    let known = known.with_context(|| not_known(first))?;
+    if known.is_empty() {
+        bail!(
+            "{}: amdkfd lists no GPU in /sys/{}",
+            not_known(first),
+            kfd::NODES
+        );
+    }
+    let mut gpus = Vec::new();
+    for minor in partitions {
+        let Some(gpu) = known.get(minor) else {
+            continue;
+        };
+        let function = Path::new("bus/pci/devices").join(gpu.to_string());
+        if !sysfs.root().join(function).exists() {
+            bail!(
+                "{}: amdkfd says {gpu}, where no PCI function is",
+                not_known(minor)
+            );
+        }
+        gpus.push(*gpu);
+    }
+    Ok(gpus)
+}
+
 /// As in `Device Minor: \t 3`.
 fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = information.lines();
@@ -328,6 +389,27 @@ mod tests {
             self.0.directory("/sys/dev/char");
             let link = self.0.path(&format!("/sys/dev/char/226:{minor}"));
             symlink(self.0.path(&device), link).unwrap();
+        }
+
+        /// A partition of a GPU, with its card and its render node.
+        fn partition(&self, number: u32) {
+            let below = format!("/sys/devices/platform/amdgpu_xcp_{number}/drm");
+            self.0.directory("/sys/dev/char");
+            for (name, minor) in [("card", number), ("renderD", number + 128)] {
+                let device = format!("{below}/{name}{minor}");
+                self.0.directory(&device);
+                let link = self.0.path(&format!("/sys/dev/char/226:{minor}"));
+                symlink(self.0.path(&device), link).unwrap();
+            }
+        }
+
+        /// What amdkfd says of a render node.
+        fn kfd(&self, minor: u32, location: u32) {
+            let path = format!("/sys/class/kfd/kfd/topology/nodes/{minor}/properties");
+            let text = format!(
+                "simd_count 304\nlocation_id {location}\ndomain 0\ndrm_render_minor {minor}\n"
+            );
+            self.0.file(&path, &text);
         }
 
         fn divide(&self, minor: u32) {
@@ -409,6 +491,62 @@ mod tests {
         assert_eq!(order(&[(195, 0), (195, 1)]), "n0 n1");
         assert_eq!(order(&[(226, 128)]), "n2");
         assert_eq!(order(&[(226, 0), (226, 129)]), "n2");
+    }
+
+    /// Where amdkfd says that AMD's GPU is.
+    const LOCATION: u32 = 0x3300;
+
+    #[test]
+    fn a_partition_of_amd_s_gpu_counts_as_its_gpu() {
+        let host = TestHost::new();
+        host.0.directory(&format!("/sys/bus/pci/devices/{OF_AMD}"));
+        // A CPU comes first.
+        host.kfd(0, 0);
+        host.kfd(128, LOCATION);
+        for number in 2..5 {
+            host.partition(number);
+            host.kfd(128 + number, LOCATION | number << 28);
+        }
+        let order = |nodes: &[(i64, i64)]| host.order(&with(&[], nodes)).unwrap();
+        assert_eq!(order(&[(226, 130)]), "n2");
+        assert_eq!(order(&[(226, 3), (226, 131)]), "n2");
+        assert_eq!(order(&[(195, 0), (226, 132)]), "n1 n2");
+    }
+
+    #[test]
+    fn a_node_of_a_partition_that_is_not_in_use_is_no_gpu_s() {
+        let host = TestHost::new();
+        host.0.directory(&format!("/sys/bus/pci/devices/{OF_AMD}"));
+        host.kfd(128, LOCATION);
+        host.partition(2);
+        let all = host.order(&with(&[], &[(226, 0), (226, 2), (226, 128), (226, 130)]));
+        assert_eq!(all.unwrap(), "n2");
+        let none = said(&host.order(&with(&[], &[(226, 130)])));
+        assert!(none.starts_with("the container has no GPU; give"), "{none}");
+    }
+
+    #[test]
+    fn a_partition_whose_gpu_is_not_known_is_refused() {
+        let host = TestHost::new();
+        host.partition(2);
+        let refusal = || said(&host.order(&with(&["all"], &[(195, 0), (226, 130)])));
+        let begins = "which GPU /dev/dri/renderD130 is of is not known: ";
+        let says = |what: &str| {
+            let said = refusal();
+            assert!(said.starts_with(begins) && said.contains(what), "{said}");
+            assert!(
+                said.ends_with("; ask for a device by its own name"),
+                "{said}"
+            );
+        };
+        says("class/kfd/kfd/topology/nodes\": No such file");
+        host.kfd(0, 0);
+        says("amdkfd lists no GPU in /sys/class/kfd/kfd/topology/nodes");
+        // Early kernels have the partition's number in the function's (`kfd_topology_add_device`).
+        host.kfd(130, LOCATION | 2);
+        says("amdkfd says 0000:33:00.2, where no PCI function is");
+        host.0.directory("/sys/class/kfd/kfd/topology/nodes/7");
+        says("nodes/7/properties\": No such file");
     }
 
     #[test]

@@ -6,12 +6,14 @@
 //! Documentation/ABI/testing/sysfs-ptp and sysfs-pps, and for Onload's own classes
 //! `src/include/ci/driver/chrdev.h`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::expect::{DriverNode, Expect, Expected, Listed};
+use onload_core::kfd;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 pub use onload_sys::numbers::Numbers;
@@ -106,11 +108,25 @@ impl Sysfs {
         self.root.with_file_name("proc").join(path)
     }
 
-    /// The PCI function of the character device with these numbers.
+    /// The directory of the character device with these numbers.
     #[must_use]
-    pub(crate) fn function_of_character(&self, major: i64, minor: i64) -> Option<PciAddress> {
+    pub(crate) fn character(&self, major: i64, minor: i64) -> Option<PathBuf> {
         let device = self.root.join(format!("dev/char/{major}:{minor}"));
-        pci_of(&fs::canonicalize(device).ok()?)
+        fs::canonicalize(device).ok()
+    }
+
+    /// The functions of AMD's GPUs and their partitions, by the minors of their render nodes.
+    pub(crate) fn render_nodes_of_amd(&self) -> Result<BTreeMap<u32, PciAddress>> {
+        let nodes = self.root.join(kfd::NODES);
+        let entries = fs::read_dir(&nodes).with_context(|| reading(&nodes))?;
+        let mut found = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.with_context(|| reading(&nodes))?;
+            let properties = entry.path().join(kfd::PROPERTIES);
+            let text = read_attribute(&properties).with_context(|| reading(&properties))?;
+            found.extend(kfd::render_node(&text));
+        }
+        Ok(found)
     }
 
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
@@ -320,7 +336,7 @@ fn is_number(text: &str) -> bool {
 
 /// The PCI function of a device: the nearest one above it, since an auxiliary device or a
 /// sub-function may lie between.
-fn pci_of(real: &Path) -> Option<PciAddress> {
+pub(crate) fn pci_of(real: &Path) -> Option<PciAddress> {
     real.ancestors()
         .filter_map(|path| path.file_name()?.to_str())
         .find_map(|name| name.parse().ok())

@@ -60,12 +60,12 @@ impl<'i> Near<'i> {
         gpu::distance(&self.inventory.functions, one, other)
     }
 
-    /// What a GPU's name gives, under its number where it has one.
+    /// What a GPU's name gives, under its number where it has one: the least, if its partitions have several.
     #[must_use]
     pub fn given(&self, gpu: PciAddress) -> Option<&'i NearGpu> {
         let names = self.inventory.near_gpus.iter();
         let names = names.filter(|near| near.gpu == gpu);
-        names.max_by_key(|near| near.name != gpu_name::of_address(gpu))
+        names.min_by_key(|near| near.name == gpu_name::of_address(gpu))
     }
 
     /// Each GPU with the NICs of the RDMA devices that its name gives.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, Resolved, SpecSource, from_json, from_yaml};
-use onload_core::gpu_name;
+use onload_core::{gpu_name, kfd};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::decimal;
 
@@ -19,9 +19,11 @@ struct Vendor {
     kind: &'static str,
     /// As [`gpu::vendor`] says it.
     name: &'static str,
-    /// The nodes that one GPU alone has.
-    nodes: fn(&Probe<'_>, &PciFunction) -> Vec<String>,
+    /// The nodes that each of these GPUs alone has.
+    nodes: fn(&Probe<'_>, &[&PciFunction]) -> Vec<Nodes>,
 }
+
+type Nodes = (PciAddress, Vec<String>);
 
 const VENDORS: [Vendor; 2] = [
     Vendor {
@@ -60,8 +62,8 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
         ),
         [(vendor, names)] => {
             let own = gpus.iter().filter(|(_, name)| *name == vendor.name);
-            let own = own.map(|(gpu, _)| (gpu.address, (vendor.nodes)(probe, gpu)));
-            matched(vendor, names, &own.collect::<Vec<_>>())
+            let own: Vec<&PciFunction> = own.map(|(gpu, _)| *gpu).collect();
+            matched(vendor, names, &(vendor.nodes)(probe, &own))
         }
         _ => without_number("both nvidia.com/gpu and amd.com/gpu number GPUs"),
     }
@@ -91,15 +93,10 @@ fn paths(found: &Resolved<'_>) -> BTreeSet<String> {
     nodes.map(|node| node.path.clone()).collect()
 }
 
-fn matched(
-    vendor: &Vendor,
-    names: &BTreeMap<u32, BTreeSet<String>>,
-    gpus: &[(PciAddress, Vec<String>)],
-) -> Indexes {
+fn matched(vendor: &Vendor, names: &BTreeMap<u32, BTreeSet<String>>, gpus: &[Nodes]) -> Indexes {
     let mut indexes = Indexes::default();
     for (index, paths) in names {
-        let is_its =
-            |(_, nodes): &&(PciAddress, Vec<String>)| nodes.iter().any(|node| paths.contains(node));
+        let is_its = |(_, nodes): &&Nodes| nodes.iter().any(|node| paths.contains(node));
         let found: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
         if let [gpu] = found[..] {
             indexes.known.insert(*index, gpu);
@@ -120,14 +117,15 @@ fn matched(
 }
 
 /// By the minor that the driver gave it.
-fn nvidia_nodes(probe: &Probe<'_>, gpu: &PciFunction) -> Vec<String> {
-    let path = format!("/proc/driver/nvidia/gpus/{}/information", gpu.address);
-    let text = probe.or_warn(probe.host().text(Path::new(&path)));
-    let minor = text.as_deref().and_then(device_minor);
-    minor
-        .map(|minor| format!("/dev/nvidia{minor}"))
-        .into_iter()
-        .collect()
+fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
+    let of_gpu = |gpu: &&PciFunction| {
+        let path = format!("/proc/driver/nvidia/gpus/{}/information", gpu.address);
+        let text = probe.or_warn(probe.host().text(Path::new(&path)));
+        let minor = text.as_deref().and_then(device_minor);
+        let node = minor.map(|minor| format!("/dev/nvidia{minor}"));
+        (gpu.address, node.into_iter().collect())
+    };
+    gpus.iter().map(of_gpu).collect()
 }
 
 /// Of a line such as `Device Minor: \t 3`.
@@ -137,10 +135,25 @@ fn device_minor(information: &str) -> Option<u32> {
     decimal(minor.trim())
 }
 
-fn amd_nodes(probe: &Probe<'_>, gpu: &PciFunction) -> Vec<String> {
-    let names = probe.list(gpu.directory().join("drm")).into_iter();
-    let render = names.filter(|name| name.starts_with("renderD"));
-    render.map(|name| format!("/dev/dri/{name}")).collect()
+/// Its render node, and those of its partitions.
+fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
+    let directory = Path::new("/sys").join(kfd::NODES);
+    let properties = probe.list(&directory).into_iter().filter_map(|node| {
+        let path = directory.join(node).join(kfd::PROPERTIES);
+        probe.or_warn(probe.host().text(&path))
+    });
+    let partitions: Vec<_> = properties
+        .filter_map(|text| kfd::render_node(&text))
+        .collect();
+    let of_gpu = |gpu: &&PciFunction| {
+        let names = probe.list(gpu.directory().join("drm")).into_iter();
+        let own = names.filter(|name| name.starts_with("renderD"));
+        let partitions = partitions.iter().filter(|(_, at)| *at == gpu.address);
+        let partitions = partitions.map(|(minor, _)| format!("renderD{minor}"));
+        let nodes = own.chain(partitions).map(|name| format!("/dev/dri/{name}"));
+        (gpu.address, nodes.collect())
+    };
+    gpus.iter().map(of_gpu).collect()
 }
 
 /// The specifications of these vendors in the directories that engines read.

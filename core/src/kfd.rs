@@ -1,0 +1,60 @@
+//! GPUs of AMD and their partitions, as amdkfd lists them (`node_show` in drivers/gpu/drm/amd/amdkfd/kfd_topology.c). Nothing
+//! else says which GPU a partition's node is of: that is below a platform device, `amdgpu_xcp_1`
+//! (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c).
+
+use onload_sys::pci::PciAddress;
+use onload_sys::text::decimal;
+
+/// The directory with a directory for each, below the root of sysfs.
+pub const NODES: &str = "class/kfd/kfd/topology/nodes";
+/// The file with what it is.
+pub const PROPERTIES: &str = "properties";
+
+/// The minor of its render node, and its PCI function; none of a CPU.
+pub fn render_node(properties: &str) -> Option<(u32, PciAddress)> {
+    let property = |name: &str| {
+        let mut lines = properties.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        decimal(value)
+    };
+    let minor = property("drm_render_minor").filter(|minor| *minor != 0)?;
+    // Bus, device and function; the number of the partition is in the upper bits.
+    let location = property("location_id")?;
+    let (bus, device, function) = (location >> 8 & 0xff, location >> 3 & 0x1f, location & 7);
+    let domain = property("domain")?;
+    let address = format!("{domain:04x}:{bus:02x}:{device:02x}.{function}").parse();
+    Some((minor, address.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_is_on_the_function_of_its_gpu() {
+        for (location, domain, address) in [
+            (0x3300_u32, 0, "0000:33:00.0"),
+            (0x1000_3300, 0, "0000:33:00.0"),
+            (0xf000_05a9, 0x10000, "10000:05:15.1"),
+        ] {
+            let properties = format!(
+                "cpu_cores_count 0\nsimd_count 304\nlocation_id {location}\ndomain {domain}\ndrm_render_minor 129\nhive_id 7\n"
+            );
+            let expected = (129, address.parse().unwrap());
+            assert_eq!(render_node(&properties), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_cpu_and_what_is_not_understood_are_no_gpu() {
+        for properties in [
+            "",
+            "cpu_cores_count 96\nlocation_id 0\ndomain 0\ndrm_render_minor 0\n",
+            "location_id 13056\ndrm_render_minor 129\n",
+            "location_id x\ndomain 0\ndrm_render_minor 129\n",
+            "location_id 13056\ndomain 0\ndrm_render_minors 129\n",
+        ] {
+            assert_eq!(render_node(properties), None, "{properties}");
+        }
+    }
+}
