@@ -21,6 +21,14 @@ pub fn is_one(name: &str) -> bool {
     is_address || decimal(rest).is_some()
 }
 
+/// The number of the GPU in a vendor's own name of it, `0`, or of a slice of it, `0:1`.
+pub fn vendor_index(name: &str) -> Option<u32> {
+    match name.split_once(':') {
+        Some((gpu, slice)) => decimal(slice).and(decimal(gpu)),
+        None => decimal(name),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +40,18 @@ mod tests {
         assert_eq!(of_index(7), "gpu7");
         for name in [of_address(address), of_index(0), of_index(u32::MAX)] {
             assert!(is_one(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_vendor_numbers_gpus_and_their_slices() {
+        for name in ["3", "3:0", "3:11"] {
+            assert_eq!(vendor_index(name), Some(3), "{name}");
+        }
+        for name in [
+            "", "all", "GPU-4f2b", "03", "3:", "3:x", "x:3", ":3", "3:01", "3:0:1", "-3",
+        ] {
+            assert_eq!(vendor_index(name), None, "{name}");
         }
     }
 

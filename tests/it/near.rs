@@ -323,6 +323,32 @@ fn a_gpu_goes_by_the_number_of_its_vendor_s_own_name() {
     assert!(!device_names(&rdma(&tree, "")).contains(&"gpu0".to_owned()));
 }
 
+/// The vendor's own names where GPU 0 is divided (`getDeviceSpecGeneratorsForAllDevices` of nvidia-container-toolkit).
+const ONE_DIVIDED: [(&str, &[&str]); 3] = [
+    ("0:0", &["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21"]),
+    ("0:1", &["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30"]),
+    ("1", &["/dev/nvidia1"]),
+];
+
+#[test]
+fn a_gpu_that_only_its_slices_name_has_their_number() {
+    let tree = two_with_driver();
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", &ONE_DIVIDED));
+    let names = near(&tree).into_iter().map(|(name, _)| name);
+    assert_eq!(names.collect::<Vec<_>>()[2..], ["gpu0", "gpu1"]);
+    let near = json!({"onload.dev/rdma": "any", "onload.dev/near": "gpu"});
+    for (gpu, given) in [
+        ("0", "mlx5_2"),
+        ("0:0", "mlx5_2"),
+        ("0:1", "mlx5_2"),
+        ("1", "mlx5_0"),
+    ] {
+        let variable = format!("NVIDIA_VISIBLE_DEVICES={gpu}");
+        let shown = explained(&tree, &near, &variable).done().stdout;
+        assert!(shown.contains(&format!("={given}\"")), "{gpu}: {shown}");
+    }
+}
+
 #[test]
 fn a_gpu_of_amd_goes_by_its_render_node() {
     let tree = Tree::new();

@@ -9,9 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
-use onload_core::kfd;
 use onload_core::near::Nearness;
 use onload_core::pool::Pool;
+use onload_core::{gpu_name, kfd};
 use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Listed, Quoted, decimal};
@@ -201,15 +201,11 @@ impl Gpus {
         if is_slice && !slice.starts_with("GPU-") {
             return self.only_divided(word);
         }
-        let number = match slice.split_once(':') {
-            Some((gpu, slice)) => decimal(slice).and(decimal(gpu)),
-            None => decimal(slice),
-        };
         let uuid = match slice.split_once('/') {
             Some((uuid, _)) if is_slice => uuid,
             _ => slice,
         };
-        let found = match number {
+        let found = match gpu_name::vendor_index(slice) {
             Some(number) => self.by_number(number, near),
             None => {
                 let is_it = |own: &String| own.eq_ignore_ascii_case(uuid);

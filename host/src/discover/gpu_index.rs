@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, Resolved, SpecSource, from_json, from_yaml};
+use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, SpecSource, from_json, from_yaml};
 use onload_core::{gpu_name, kfd};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::decimal;
@@ -77,20 +77,19 @@ fn without_number(why: &str) -> Indexes {
     }
 }
 
-/// The paths of the nodes of each device that has a number for a name.
+/// The paths of the nodes of each GPU that a device's name numbers. Of a divided GPU only its slices are there.
 fn numbered(specs: &Registry, vendor: &Vendor) -> BTreeMap<u32, BTreeSet<String>> {
     let devices = specs.devices();
     let devices = devices.filter(|found| found.name.kind().as_str() == vendor.kind);
-    let numbered = devices.filter_map(|found| {
-        let index = decimal(found.name.device().as_str())?;
-        Some((index, paths(&found)))
-    });
-    numbered.collect()
-}
-
-fn paths(found: &Resolved<'_>) -> BTreeSet<String> {
-    let nodes = found.device.container_edits.device_nodes.iter();
-    nodes.map(|node| node.path.clone()).collect()
+    let mut numbered: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for found in devices {
+        if let Some(index) = gpu_name::vendor_index(found.name.device().as_str()) {
+            let nodes = found.device.container_edits.device_nodes.iter();
+            let paths = nodes.map(|node| node.path.clone());
+            numbered.entry(index).or_default().extend(paths);
+        }
+    }
+    numbered
 }
 
 fn matched(vendor: &Vendor, names: &BTreeMap<u32, BTreeSet<String>>, gpus: &[Nodes]) -> Indexes {
