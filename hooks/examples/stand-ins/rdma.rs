@@ -2,11 +2,13 @@
 //! stays where it is.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use onload_hooks::moves::{Netns, Node, RdmaAccess, RdmaDevice};
-use onload_sys::netlink::link::{Change, Link};
+use onload_sys::netlink::link::{self, Change, Link};
 use onload_sys::netlink::nldev::NetnsMode;
+use onload_sys::netlink::socket::Socket;
 use onload_sys::numbers::Numbers;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
@@ -52,16 +54,22 @@ impl RdmaAccess for Pairs {
         Ok(found.collect())
     }
 
-    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+    /// rtnetlink's messages count where their socket was opened, whoever sends them. Those that move an RDMA device count
+    /// where the sender is (`rdma_dev_change_netns`, drivers/infiniband/core/device.c), so the socket is opened there.
+    fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
         if self.pair(index)?.is_fixed {
             return Err(Errno::OPNOTSUPP.into());
         }
-        from.give(link_of(from, index)?, to, None)
+        let here = Socket::open(None)?;
+        let links = here.list(link::GET, &link::all(), &link::parse)?;
+        let moving = link_of(&links, index).ok_or(Errno::NODEV)?;
+        here.tell(link::SET, 0, &link::to_namespace(moving, to, None))
     }
 
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
-        let change = Change::Name(name.as_bytes());
-        netns.change(link_of(netns, index)?, &change)
+        let links = netns.links().map_err(io::Error::other)?;
+        let renamed = link_of(&links, index).ok_or(Errno::INVAL)?;
+        netns.change(renamed, &Change::Name(name.as_bytes()))
     }
 
     fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<Node>> {
@@ -76,9 +84,7 @@ impl RdmaAccess for Pairs {
 }
 
 /// The number that a stand-in has as an interface.
-fn link_of(netns: &Netns, index: u32) -> io::Result<u32> {
-    let links = netns.links().map_err(io::Error::other)?;
+fn link_of(links: &[Link], index: u32) -> Option<u32> {
     let is_it = |link: &&Link| link.kind == b"veth" && link.lower == Some(index);
-    let found = links.iter().find(is_it).map(|link| link.index);
-    found.ok_or_else(|| Errno::INVAL.into())
+    links.iter().find(is_it).map(|link| link.index)
 }

@@ -166,7 +166,7 @@ impl Netns {
 
     /// Moves an interface to another namespace: under the name that it has, or under another. EEXIST where one of its
     /// names is taken there; it may have moved all the same, under the name that it had.
-    pub fn give(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
+    pub(crate) fn give(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
         let payload = link::to_namespace(index, to.fd(), name);
         self.socket.tell(link::SET, 0, &payload)
     }

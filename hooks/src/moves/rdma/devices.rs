@@ -4,7 +4,7 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -37,11 +37,13 @@ impl Default for Devices {
 }
 
 /// How devices are found and told.
-pub trait RdmaAccess: Debug {
+pub trait RdmaAccess: Debug + Sync {
     /// Whether namespaces share the devices; none where the kernel knows none.
     fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>>;
     fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>>;
-    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()>;
+    /// Moves a device out of the namespace of the thread that calls this. The kernel compares the sender's namespace with
+    /// the device's, wherever the socket was opened (`ib_device_set_netns_put`, drivers/infiniband/core/device.c).
+    fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
     /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
     fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>>;
@@ -93,8 +95,8 @@ impl RdmaAccess for Kernel {
         Ok(found.collect())
     }
 
-    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
-        kernel::give(&socket_in(from)?, index, to.fd())
+    fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+        kernel::give(&Socket::open(Some(RDMA))?, index, to)
     }
 
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {

@@ -73,7 +73,7 @@ impl Kind for Devices {
 
     fn send(&self, grant: &Grant<'_, Self>, _: &RdmaFacts, way: &Way<'_, Self>) -> Result<()> {
         let found = &grant.seen;
-        let moved = self.0.give(&way.home.netns, found.index, &way.to);
+        let moved = self.give(&way.home.netns, found.index, &way.to);
         check_moved(moved, "moving into the container", &found.name)
     }
 
@@ -110,11 +110,12 @@ impl Kind for Devices {
         home: &Home<'_, Self>,
         facts: &RdmaFacts,
     ) -> Result<()> {
-        match self.0.give(from, found.index, &home.netns) {
-            // The namespace ends, and the kernel was faster.
-            Err(error) if is_gone(&error) => Ok(()),
-            moved => check_moved(moved, "moving back to the host", &facts.name),
+        let moved = self.give(from, found.index, &home.netns);
+        // The namespace ends, and the kernel was faster.
+        if moved.as_ref().is_err_and(is_gone) && self.find(from, facts)?.is_none() {
+            return Ok(());
         }
+        check_moved(moved, "moving back to the host", &facts.name)
     }
 
     /// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
@@ -146,6 +147,11 @@ impl Devices {
     fn all(&self, netns: &Netns, name: &str) -> Result<Vec<RdmaDevice>> {
         let listed = self.0.of(netns);
         listed.with_context(|| format!("looking for rdma {name}"))
+    }
+
+    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+        let (access, to) = (&*self.0, to.fd());
+        from.inside(|| access.give(index, to))
     }
 }
 
@@ -187,10 +193,88 @@ fn check_moved(moved: io::Result<()>, action: &str, name: &str) -> Result<()> {
     moved.with_context(|| format!("{action} rdma {name}"))
 }
 
-/// Whether the kernel says that the namespace has no such device (`nldev_set_doit`, `rdma_dev_change_netns`).
+/// Whether the kernel says that the namespace of the socket or of the sender has no such device (`nldev_set_doit`,
+/// `rdma_dev_change_netns`).
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
         Some(Errno::INVAL | Errno::NODEV)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use onload_test_tree::network::{self, Child};
+    use rustix::fd::BorrowedFd;
+
+    use super::*;
+    use crate::moves::netns::test_namespace::netns;
+
+    /// A device that the kernel does not move.
+    #[derive(Debug)]
+    struct Unmoved {
+        refusal: Errno,
+        found: Vec<RdmaDevice>,
+    }
+
+    impl RdmaAccess for Unmoved {
+        fn mode(&self, _: &Netns) -> io::Result<Option<NetnsMode>> {
+            Ok(Some(NetnsMode::Exclusive))
+        }
+
+        fn of(&self, _: &Netns) -> io::Result<Vec<RdmaDevice>> {
+            Ok(self.found.clone())
+        }
+
+        fn give(&self, _: u32, _: BorrowedFd<'_>) -> io::Result<()> {
+            Err(self.refusal.into())
+        }
+
+        fn rename(&self, _: &Netns, _: u32, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<Node>> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn a_refused_device_has_gone_only_where_it_is_not_found_any_more() {
+        if !network::can_be("moving RDMA devices") {
+            return;
+        }
+        let (host, container) = (Child::of_root(), Child::of_root());
+        let facts = RdmaFacts {
+            name: "mlx5_3".to_owned(),
+            pci: "0000:3b:00.3".parse().unwrap(),
+            index: 3,
+            moved_by_other: false,
+        };
+        let seen = RdmaDevice {
+            index: 3,
+            name: "mlx5_3".to_owned(),
+            pci: Some(facts.pci),
+        };
+        let take = |refusal: Errno, found: &[RdmaDevice]| {
+            let found = found.to_vec();
+            let devices = Devices(Rc::new(Unmoved { refusal, found }));
+            let (netns, kind) = (netns(&host), &devices);
+            let from = self::netns(&container);
+            let taken = devices.take(&from, &seen, &Home { netns, kind }, &facts);
+            taken.map_err(|error| format!("{error:#}"))
+        };
+        let here = std::slice::from_ref(&seen);
+        for refusal in [Errno::NODEV, Errno::INVAL] {
+            assert_eq!(take(refusal, &[]), Ok(()));
+            let said = take(refusal, here).unwrap_err();
+            assert!(
+                said.contains("moving back to the host rdma mlx5_3: "),
+                "{said}"
+            );
+        }
+        assert!(take(Errno::PERM, &[]).is_err());
+    }
 }
