@@ -181,14 +181,8 @@ impl State {
         libraries: &Libraries<'_>,
     ) -> Result<State> {
         let files = libraries.files;
-        let path = verbs.layout.provider(provider);
-        let library = match libraries.open(&path)? {
-            Some(library) => library,
-            // libibverbs asks the loader then (libibverbs/dynamic_driver.c, `load_driver`).
-            None => match libraries.first(&file_name(&path))? {
-                Some(library) => library,
-                None => return Ok(State::Missing(path)),
-            },
+        let Some(library) = verbs.provider(provider, libraries)? else {
+            return Ok(State::Missing(verbs.layout.provider(provider)));
         };
         if let Some(reason) = unmet(&[&library], libraries)? {
             return Ok(State::Unusable(library.path.clone(), reason));
@@ -256,11 +250,6 @@ fn why_lacking(libraries: &Libraries<'_>, lacking: &[(&str, State)]) -> String {
         State::Unusable(path, reason) => Some(format!("{whose}'s provider {path:?} {reason}")),
     });
     reason.unwrap_or_else(|| format!("{whose} has no {LIBIBVERBS}"))
-}
-
-fn file_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
 
 fn is_public(name: &str) -> bool {
@@ -340,9 +329,11 @@ impl Mounting<'_> {
     }
 
     fn host_provider(&self, host: &Verbs, provider: &str) -> Result<Rc<Library>> {
-        let path = host.layout.provider(provider);
-        let library = self.host_libraries.open(&path)?;
-        library.ok_or_else(|| error!("the host has no provider {path:?}; install it there"))
+        let library = host.provider(provider, &self.host_libraries)?;
+        library.ok_or_else(|| {
+            let path = host.layout.provider(provider);
+            error!("the host has no provider {path:?}; install it there")
+        })
     }
 
     /// Mounts a library under the name by which others need it: over the image's, and whether there is one, or else

@@ -181,6 +181,27 @@ fn a_shared_provider_gets_its_public_name_too() {
 }
 
 #[test]
+fn a_provider_of_the_host_that_only_its_loader_finds_is_mounted_too() {
+    let (image, host) = without_provider();
+    let library = plain_provider("bnxt_re", 34, OLD);
+    host.file("/usr/local/lib/libbnxt_re-rdmav34.so", library.bytes());
+    host.link(
+        &format!("{MULTIARCH}/libbnxt_re-rdmav34.so"),
+        "/usr/local/lib/libbnxt_re-rdmav34.so",
+    );
+    driver(&host, "bnxt_re");
+    let expected = [
+        "/etc/libibverbs.d/bnxt_re.driver",
+        "/usr/local/lib/libbnxt_re-rdmav34.so libibverbs/libbnxt_re-rdmav34.so",
+    ];
+    let (way, files) = mounts(verdict_of(&image, &host, "bnxt_en"));
+    assert_eq!((way, &*files), (Way::Add, &expected.map(str::to_owned)[..]));
+    let (way, files) = mounts(verdict_of(&system("GLIBC_2.34"), &host, "bnxt_en"));
+    assert_eq!(way, Way::Replace);
+    assert!(files.starts_with(&expected.map(str::to_owned)), "{files:?}");
+}
+
+#[test]
 fn a_provider_newer_by_one_symbol_inside_its_private_abi_is_not_added() {
     let (image, host) = without_provider();
     shared_provider(&host, 34, NEW, "MLX5_1.24");

@@ -53,6 +53,19 @@ impl Verbs {
         };
         Ok(Some(Verbs { library, layout }))
     }
+
+    /// The provider that it opens: the one in its own directory, or else the one that the loader finds
+    /// (libibverbs/dynamic_driver.c, `load_driver`).
+    pub(super) fn provider(
+        &self,
+        name: &str,
+        libraries: &Libraries<'_>,
+    ) -> Result<Option<Rc<Library>>> {
+        match libraries.open(&self.layout.provider(name))? {
+            Some(library) => Ok(Some(library)),
+            None => libraries.first(&self.layout.provider_file(name)),
+        }
+    }
 }
 
 impl Layout {
@@ -75,8 +88,11 @@ impl Layout {
     }
 
     pub(super) fn provider(&self, name: &str) -> PathBuf {
-        let file = format!("lib{name}-rdmav{}.so", self.private_abi);
-        self.providers.join(file)
+        self.providers.join(self.provider_file(name))
+    }
+
+    fn provider_file(&self, name: &str) -> String {
+        format!("lib{name}-rdmav{}.so", self.private_abi)
     }
 
     pub(super) fn driver_file(&self, name: &str) -> PathBuf {
