@@ -1,5 +1,6 @@
 //! Files of an image and of the host, read by the same rules: regular, not empty, links followed within the root.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -166,9 +167,20 @@ impl Library {
         self.failed(elf::strings_with(&data, words))
     }
 
+    /// Why libibverbs does not take a provider for drivers of these kernel ABIs, as what follows its name
+    /// (libibverbs/init.c, `match_device`).
+    pub(super) fn unserved(&self, provider: &str, abis: &BTreeSet<u32>) -> Result<Option<String>> {
+        let Some((least, most)) = self.kernel_abi(provider)? else {
+            return Ok(None);
+        };
+        let other = abis.iter().find(|abi| !(least..=most).contains(abi));
+        Ok(other
+            .map(|abi| format!("serves kernel ABI {least} to {most}, and the driver has {abi}")))
+    }
+
     /// The kernel ABIs that a provider serves: `match_min_abi_version` and `match_max_abi_version` behind its name in
     /// `struct verbs_device_ops` (libibverbs/driver.h). `None` where they cannot be told.
-    pub(super) fn kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
+    fn kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
         let found = elf::numbers_after_name(&self.file, self.size, provider);
         let mut found = self.failed(found)?;
         found.retain(|(least, most)| least <= most);

@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::Trusted;
-use onload_sys::{bail, error};
 
 pub use device::RdmaDevice;
 pub use files::{Files, Image, Running};
@@ -128,6 +128,7 @@ fn verdict(
         libraries: &libraries,
         host,
         host_libraries: Libraries::new(host, "the host", None)?,
+        providers,
         files: BTreeMap::new(),
     };
     let Some(host_verbs) = Verbs::find(&mounting.host_libraries)? else {
@@ -144,7 +145,7 @@ fn verdict(
         }
     }
     mounting.files.clear();
-    match mounting.replace(&host_verbs, providers) {
+    match mounting.replace(&host_verbs) {
         Ok(()) => {
             if mounting.lacks(LIBRDMACM)? {
                 notes.push(format!(
@@ -187,10 +188,7 @@ impl State {
         if let Some(reason) = unmet(&[&library], libraries)? {
             return Ok(State::Unusable(library.path.clone(), reason));
         }
-        if let Some((least, most)) = library.kernel_abi(provider)?
-            && let Some(abi) = abis.iter().find(|abi| !(least..=most).contains(abi))
-        {
-            let reason = format!("serves kernel ABI {least} to {most}, and the driver has {abi}");
+        if let Some(reason) = library.unserved(provider, abis)? {
             return Ok(State::Unusable(library.path.clone(), reason));
         }
         match files.open(&verbs.layout.driver_file(provider))? {
@@ -262,6 +260,7 @@ struct Mounting<'a> {
     libraries: &'a Libraries<'a>,
     host: &'a Trusted,
     host_libraries: Libraries<'a>,
+    providers: &'a Providers,
     files: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -328,12 +327,21 @@ impl Mounting<'_> {
         Ok(way)
     }
 
+    /// One that serves the kernel's driver.
     fn host_provider(&self, host: &Verbs, provider: &str) -> Result<Rc<Library>> {
-        let library = host.provider(provider, &self.host_libraries)?;
-        library.ok_or_else(|| {
+        let Some(library) = host.provider(provider, &self.host_libraries)? else {
             let path = host.layout.provider(provider);
-            error!("the host has no provider {path:?}; install it there")
-        })
+            bail!("the host has no provider {path:?}; install it there");
+        };
+        if let Some(abis) = self.providers.get(provider)
+            && let Some(reason) = library.unserved(provider, abis)?
+        {
+            let path = &library.path;
+            bail!(
+                "the host's provider {path:?} {reason}; install there the one that belongs to the driver"
+            );
+        }
+        Ok(library)
     }
 
     /// Mounts a library under the name by which others need it: over the image's, and whether there is one, or else
@@ -369,14 +377,14 @@ impl Mounting<'_> {
     }
 
     /// Mounts the host's libibverbs, with all that has to be of the same rdma-core.
-    fn replace(&mut self, host: &Verbs, providers: &Providers) -> Result<()> {
+    fn replace(&mut self, host: &Verbs) -> Result<()> {
         let Some(libc) = self.libraries.first("libc.so.6")? else {
             bail!("the host's libraries need glibc, and the image has no libc.so.6");
         };
         let directory = libc.path.parent().unwrap_or(Path::new("/"));
         let mut set = self.whole_set()?;
         let mut loaded: Vec<Rc<Library>> = Vec::new();
-        for provider in providers.keys() {
+        for provider in self.providers.keys() {
             let library = self.host_provider(host, provider)?;
             self.mount(
                 &library.path,

@@ -372,6 +372,25 @@ fn a_provider_that_does_not_serve_the_kernel_s_abi_is_covered_where_it_lies() {
 }
 
 #[test]
+fn a_provider_of_the_host_that_does_not_serve_the_kernel_s_abi_is_not_mounted() {
+    let (image, host) = without_provider();
+    let record = |least, most| {
+        let library = plain_provider("rxe", 34, OLD).record("rxe", least, most);
+        place(&host, "libibverbs/librxe-rdmav34.so", &library);
+    };
+    record(2, 3);
+    for image in [&image, &system("GLIBC_2.34")] {
+        let reason = reason(verdict_of(image, &host, "rxe"));
+        let why = format!(
+            "the host's provider \"{MULTIARCH}/libibverbs/librxe-rdmav34.so\" serves kernel ABI 2 to 3, and the driver has 1; "
+        );
+        assert_eq!(reason.matches(&why).count(), 1, "{reason}");
+    }
+    record(1, 3);
+    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Add);
+}
+
+#[test]
 fn an_empty_file_that_a_runtime_left_counts_as_missing() {
     let (image, host) = without_provider();
     let target = format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so");
