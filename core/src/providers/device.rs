@@ -1,8 +1,8 @@
 //! What sysfs says of the RDMA devices that a container gets.
 
-use std::fs::{self, DirEntry, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of an attribute of sysfs; a page is the most that the kernel gives.
 const MAX_ATTRIBUTE: u64 = 4096;
@@ -19,32 +19,35 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// As `sysfs`, the directory, shows it; `None` if there is no such device.
+    /// As `sysfs`, the directory, shows it; `None` if there is no such device. One that is in another network namespace is
+    /// not in the class of devices, and its node is in that of nodes, below the same function (`ib_class` and
+    /// `uverbs_class`, drivers/infiniband/core).
     pub fn read(sysfs: &Path, name: &str) -> Option<RdmaDevice> {
         let device = sysfs.join("class/infiniband").join(name);
-        let driver = match fs::read_link(device.join("device/driver")) {
+        // On a bus, those of its function; else those of all devices.
+        let of_function = device.join("device/infiniband_verbs");
+        let of_all = || fs::read_dir(sysfs.join("class/infiniband_verbs"));
+        let listed = fs::read_dir(of_function).or_else(|_| of_all());
+        let nodes = listed.into_iter().flatten().filter_map(Result::ok);
+        let mut nodes = nodes.map(|node| node.path());
+        let is_own =
+            |node: &PathBuf| attribute(&node.join("ibdev")).is_ok_and(|owner| owner == name);
+        let node = nodes.find(is_own);
+        let of = |path: &Path| fs::read_link(path.join("device/driver")).ok();
+        let driver = match of(&device).or_else(|| of(node.as_ref()?)) {
             // That of a sub-function is mlx5_core.sf.
-            Ok(driver) => {
+            Some(driver) => {
                 let name = driver.file_name()?.to_str()?;
                 name.split('.').next().unwrap_or(name).to_owned()
             }
             // One in software is on no bus. That of siw is an RNIC, that of rxe a CA
             // (Documentation/ABI/stable/sysfs-class-infiniband, `node_type`).
-            Err(_) => match attribute(&device.join("node_type")).ok()?.split_once(':')? {
+            None => match attribute(&device.join("node_type")).ok()?.split_once(':')? {
                 ("4", _) => "siw".to_owned(),
                 _ => "rxe".to_owned(),
             },
         };
-        // On a bus, those of its function; else those of all devices.
-        let of_function = device.join("device/infiniband_verbs");
-        let of_all = || fs::read_dir(sysfs.join("class/infiniband_verbs"));
-        let listed = fs::read_dir(of_function).or_else(|_| of_all());
-        let mut nodes = listed.into_iter().flatten().filter_map(Result::ok);
-        let is_own = |node: &DirEntry| {
-            attribute(&node.path().join("ibdev")).is_ok_and(|owner| owner == name)
-        };
-        let node = nodes.find(is_own);
-        let abi = node.and_then(|node| attribute(&node.path().join("abi_version")).ok());
+        let abi = node.and_then(|node| attribute(&node.join("abi_version")).ok());
         Some(RdmaDevice {
             name: name.to_owned(),
             driver,
@@ -60,4 +63,40 @@ fn attribute(path: &Path) -> io::Result<String> {
         .read_to_string(&mut text)?;
     text.truncate(text.trim_end().len());
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_test_tree::Tree;
+
+    use super::*;
+
+    fn found(tree: &Tree, name: &str) -> Option<(String, Option<u32>)> {
+        let device = RdmaDevice::read(&tree.path("/sys"), name)?;
+        Some((device.driver, device.kernel_abi))
+    }
+
+    #[test]
+    fn a_device_in_another_network_namespace_is_known_by_its_node() {
+        let tree = Tree::new();
+        let function = "/sys/devices/pci0000:3a/0000:3b:00.3";
+        tree.bind(function, "mlx5_core");
+        let attributes = [("ibdev", "mlx5_3"), ("abi_version", "1")];
+        tree.class_device("infiniband_verbs", function, "uverbs7", &attributes);
+        let known = Some(("mlx5_core".to_owned(), Some(1)));
+        assert_eq!(found(&tree, "mlx5_3"), known);
+        assert_eq!(found(&tree, "mlx5_4"), None);
+        // As its own namespace shows it.
+        tree.class_device("infiniband", function, "mlx5_3", &[("node_type", "1: CA")]);
+        assert_eq!(found(&tree, "mlx5_3"), known);
+    }
+
+    #[test]
+    fn a_device_in_software_is_told_apart_by_its_kind() {
+        let tree = Tree::new();
+        for (name, kind, driver) in [("rxe0", "1: CA", "rxe"), ("siw0", "4: RNIC", "siw")] {
+            tree.attribute(&format!("/sys/class/infiniband/{name}/node_type"), kind);
+            assert_eq!(found(&tree, name), Some((driver.to_owned(), None)));
+        }
+    }
 }

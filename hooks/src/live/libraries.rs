@@ -27,8 +27,8 @@ pub(crate) struct Libraries {
     pub(super) reasons: Vec<String>,
 }
 
-/// Chooses libraries for all RDMA devices of a container in the first of its hooks, while all devices are still on
-/// the host. What does not fit is a warning: whoever names a device of a specification may have other libraries.
+/// Chooses libraries for all RDMA devices of a container in the first of its hooks, wherever the devices are. What does
+/// not fit is a warning: whoever names a device of a specification may have other libraries.
 pub(super) fn of_hook(
     asked: &HookArguments,
     setting: RdmaLibraries,

@@ -206,6 +206,35 @@ fn an_image_without_the_provider_gets_the_host_s_and_nothing_of_it_is_covered() 
 }
 
 #[test]
+fn a_device_that_is_in_another_network_namespace_already_brings_libraries_too() {
+    let Some(made) = Made::new(&asking(), Has::Libibverbs, "") else {
+        return;
+    };
+    let moves = "rxe0@0000:3b:00.0";
+    let args = json!([
+        "onload-hook",
+        "createRuntime",
+        "--lease",
+        "rdma:rxe0",
+        "--rdma-netns",
+        moves,
+        "--rdma-libraries",
+        "auto"
+    ]);
+    let hooks = json!([{"hookName": "createRuntime", "path": HOOK_THERE, "args": args}]);
+    let spec = json!({"cdiVersion": "0.3.0", "kind": "onload.dev/rdma", "devices": [
+        {"name": "rxe0", "containerEdits": {"hooks": hooks}}]});
+    made.0
+        .file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    // The kernel shows its node to all namespaces.
+    made.0.tree.remove("/sysfs/class/infiniband/rxe0");
+    let driver = "/sysfs/class/infiniband_verbs/uverbs0/device/driver";
+    made.0.tree.link(driver, "/sys/bus/pci/drivers/rdma_rxe");
+    let (after, said) = made.precreate(&asking());
+    assert_eq!(mounted(&after.expect(&said)).len(), 2, "{said}");
+}
+
+#[test]
 fn an_image_without_libibverbs_gets_the_host_s_set() {
     let Some(made) = Made::new(&asking(), Has::Nothing, "") else {
         return;
