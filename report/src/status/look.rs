@@ -232,9 +232,9 @@ impl<'l> Look<'l> {
         let look = move |host: &Host| rdma::judged(host, pid, path.as_deref(), &nodes);
         let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
         match judged.flatten().unwrap_or_default() {
-            misfit @ Libraries::Misfit(_) if facts.group.user.is_none() => {
+            judged @ (Libraries::Misfit(_) | Libraries::Unknown) if facts.group.user.is_none() => {
                 let recorded = rdma::recorded(host, &facts.group.id, &facts.processes);
-                recorded.unwrap_or(misfit)
+                recorded.unwrap_or(judged)
             }
             judged => judged,
         }

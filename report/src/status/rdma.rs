@@ -74,6 +74,7 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
     };
     let root = Running(ContainerRoot::of_process(root));
     match misfit(&root, "the container", path, &devices) {
+        Ok(None) if devices.len() < nodes.len() => Libraries::Unknown,
         Ok(None) if lacks_rdmacm(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
         Ok(None) => Libraries::Usual,
         Ok(Some(why)) => Libraries::Misfit(why),

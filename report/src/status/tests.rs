@@ -360,6 +360,23 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
 }
 
 #[test]
+fn a_container_without_libraries_for_a_device_in_its_own_namespace_is_told() {
+    let made = with_rdma();
+    made.tree.remove("/sys/class/infiniband/rxe0");
+    let driver = "/sys/class/infiniband_verbs/uverbs0/device/driver";
+    made.link(driver, "/sys/bus/pci/drivers/mlx5_core");
+    made.file(
+        "/proc/77/root/sys/class/infiniband/rxe0/node_type",
+        "1: CA\n",
+    );
+    let exclusive =
+        |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
+    let status = made.status_with(exclusive);
+    let verdict = &status.containers[0].verdicts[0];
+    assert_eq!(verdict.state, State::NoProvider, "{status:?}");
+}
+
+#[test]
 fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     let made = with_rdma();
     let path = format!("/run/onload-ctk/{ID}/record.json");
@@ -375,6 +392,18 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
         "when it started, onload.dev/rdma=rxe0: not mounted: live-devices = false",
         "do what that says",
     );
+    // The host does not show which device the node is of.
+    made.tree
+        .remove("/sys/class/infiniband_verbs/uverbs0/ibdev");
+    made.assert_is(
+        State::NoProvider,
+        "when it started, onload.dev/rdma=rxe0: not mounted",
+        "do what that says",
+    );
+    made.file(&path, record(78));
+    let reason = made.status().containers[0].verdicts[0].reason.clone();
+    assert_eq!(reason, "it has RDMA devices, and no program has opened one");
+    made.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0\n");
     for other in [
         record(78),
         "{}".to_owned(),
