@@ -1,6 +1,5 @@
 //! Files of an image and of the host, read by the same rules: regular, not empty, links followed within the root.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -12,6 +11,8 @@ use onload_sys::error::{Context, Result};
 use onload_sys::fs::trust::Trusted;
 
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
+
+use super::device::RdmaDevice;
 
 /// The image, with nothing of ours mounted.
 pub struct Image<'a> {
@@ -167,13 +168,18 @@ impl Library {
         self.failed(elf::strings_with(&data, words))
     }
 
-    /// Why libibverbs does not take a provider for drivers of these kernel ABIs, as what follows its name
+    /// Why libibverbs does not take a provider for the kernel ABI of a device, as what follows its name
     /// (libibverbs/init.c, `match_device`).
-    pub(super) fn unserved(&self, provider: &str, abis: &BTreeSet<u32>) -> Result<Option<String>> {
+    pub(super) fn unserved(
+        &self,
+        provider: &str,
+        devices: &[&RdmaDevice],
+    ) -> Result<Option<String>> {
         let Some((least, most)) = self.kernel_abi(provider)? else {
             return Ok(None);
         };
-        let other = abis.iter().find(|abi| !(least..=most).contains(abi));
+        let mut abis = devices.iter().filter_map(|device| device.kernel_abi);
+        let other = abis.find(|abi| !(least..=most).contains(abi));
         Ok(other
             .map(|abi| format!("serves kernel ABI {least} to {most}, and the driver has {abi}")))
     }

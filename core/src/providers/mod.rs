@@ -12,9 +12,10 @@ mod verbs;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::slice;
 
 use onload_sys::bail;
 use onload_sys::error::Result;
@@ -56,6 +57,8 @@ pub enum Verdict {
     Mount {
         way: Way,
         files: Vec<LibraryMount>,
+        /// Which devices have none then, each with the reason; none where all are served.
+        unserved: Option<String>,
     },
     /// Nothing fits: which version is where, and what would fit.
     Unfit(String),
@@ -77,25 +80,31 @@ pub fn judge(image: &Image<'_>, host: &Trusted, devices: &[RdmaDevice]) -> Judge
     Judgement { verdict, notes }
 }
 
-/// The providers that serve the devices, and the kernel's ABI of each device.
-type Providers = BTreeMap<&'static str, BTreeSet<u32>>;
+/// The providers, each with the devices that it serves.
+type Providers<'a> = BTreeMap<&'static str, Vec<&'a RdmaDevice>>;
 
-fn providers(devices: &[RdmaDevice], notes: &mut Vec<String>) -> Providers {
+fn providers<'a>(devices: &'a [RdmaDevice], notes: &mut Vec<String>) -> Providers<'a> {
     let mut found = Providers::new();
-    for RdmaDevice {
-        name,
-        driver,
-        kernel_abi,
-    } in devices
-    {
+    for device in devices {
+        let RdmaDevice { name, driver, .. } = device;
         match drivers::provider(driver) {
-            Some(provider) => found.entry(provider).or_default().extend(kernel_abi),
+            Some(provider) => found.entry(provider).or_default().push(device),
             None => notes.push(format!(
                 "the provider library of {name} is not examined: its driver {driver:?} is unknown"
             )),
         }
     }
     found
+}
+
+/// The names of the devices that some providers serve.
+fn names<'a>(
+    providers: &Providers<'_>,
+    some: impl IntoIterator<Item = &'a &'static str>,
+) -> Vec<String> {
+    let devices = some.into_iter().filter_map(|one| providers.get(one));
+    let devices = devices.flatten().map(|device| device.name.clone());
+    devices.collect()
 }
 
 fn verdict(
@@ -137,29 +146,61 @@ fn verdict(
             "{why}, and the host has no {LIBIBVERBS}; install rdma-core in the image or on the host"
         );
     };
-    let mut why = why_lacking(&libraries, &lacking);
+    let mut ways = Vec::new();
     if let Some(verbs) = &verbs {
-        match mounting.add(verbs, &host_verbs, &lacking) {
-            Ok(way) => return Ok(mounting.verdict(way)),
-            Err(error) => why = format!("{why}; {error:#}"),
-        }
+        ways.push(mounting.add(verbs, &host_verbs, &lacking));
     }
-    mounting.files.clear();
-    match mounting.replace(&host_verbs) {
-        Ok(()) => {
-            if mounting.lacks(LIBRDMACM)? {
-                notes.push(format!(
-                    "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
-                ));
+    if ways.iter().all(|way| !way.unserved.is_empty()) {
+        ways.push(mounting.replace(&host_verbs));
+    }
+    // Of two that serve as many devices, the one that leaves the image its own libraries.
+    let best = ways.iter().min_by_key(|way| way.unserved.len());
+    let Some(best) = best.filter(|way| way.unserved.len() < providers.len()) else {
+        let mut why = why_lacking(&libraries, &lacking);
+        for (_, reason) in ways.iter().filter_map(|way| way.unserved.first()) {
+            if !why.ends_with(reason) {
+                why = format!("{why}; {reason}");
             }
-            Ok(mounting.verdict(Way::Replace))
         }
-        Err(error) => {
-            let error = format!("; {error:#}");
-            if !why.ends_with(&error) {
-                why += &error;
-            }
-            bail!("{why}; use an image whose rdma-core and glibc fit the host's")
+        bail!("{why}; use an image whose rdma-core and glibc fit the host's");
+    };
+    if best.way == Way::Replace && mounting.lacks(LIBRDMACM)? {
+        notes.push(format!(
+            "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
+        ));
+    }
+    let unserved = best.unserved.iter().map(|(provider, reason)| {
+        let names = names(providers, [provider]).join(", ");
+        let own = lacking.iter().find(|(lacking, _)| lacking == provider);
+        let own = own.map(|own| why_lacking(&libraries, slice::from_ref(own)) + "; ");
+        format!("{names}: {}{reason}", own.unwrap_or_default())
+    });
+    let unserved: Vec<String> = unserved.collect();
+    Ok(best.verdict(&unserved.join("; ")))
+}
+
+/// What one way of mounting libraries of the host does.
+struct Served {
+    way: Way,
+    files: BTreeMap<PathBuf, PathBuf>,
+    /// The providers that cannot be used then, and why.
+    unserved: Vec<(&'static str, String)>,
+}
+
+impl Served {
+    fn verdict(&self, unserved: &str) -> Verdict {
+        // The image's own libraries serve the others.
+        if self.files.is_empty() {
+            return Verdict::Unfit(unserved.to_owned());
+        }
+        let files = self.files.iter().map(|(target, source)| LibraryMount {
+            source: source.clone(),
+            target: target.clone(),
+        });
+        Verdict::Mount {
+            way: self.way,
+            files: files.collect(),
+            unserved: (!unserved.is_empty()).then(|| unserved.to_owned()),
         }
     }
 }
@@ -178,7 +219,7 @@ impl State {
     fn of(
         verbs: &Verbs,
         provider: &str,
-        abis: &BTreeSet<u32>,
+        devices: &[&RdmaDevice],
         libraries: &Libraries<'_>,
     ) -> Result<State> {
         let files = libraries.files;
@@ -188,7 +229,7 @@ impl State {
         if let Some(reason) = unmet(&[&library], libraries)? {
             return Ok(State::Unusable(library.path.clone(), reason));
         }
-        if let Some(reason) = library.unserved(provider, abis)? {
+        if let Some(reason) = library.unserved(provider, devices)? {
             return Ok(State::Unusable(library.path.clone(), reason));
         }
         match files.open(&verbs.layout.driver_file(provider))? {
@@ -205,13 +246,21 @@ fn lacking(
     libraries: &Libraries<'_>,
 ) -> Result<Vec<(&'static str, State)>> {
     let mut lacking = Vec::new();
-    for (provider, abis) in providers {
-        let state = State::of(verbs, provider, abis, libraries)?;
+    for (provider, devices) in providers {
+        let state = State::of(verbs, provider, devices, libraries)?;
         if !matches!(state, State::Fits) {
             lacking.push((*provider, state));
         }
     }
     Ok(lacking)
+}
+
+/// Why programs cannot use some devices, or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    pub why: String,
+    /// The names of those devices.
+    pub devices: Vec<String>,
 }
 
 /// Why programs that load what is in `files` cannot use the devices; `None` if they can. `whose` is for the message.
@@ -220,17 +269,22 @@ pub fn misfit(
     whose: &'static str,
     library_path: Option<&str>,
     devices: &[RdmaDevice],
-) -> Result<Option<String>> {
+) -> Result<Option<Misfit>> {
     let providers = providers(devices, &mut Vec::new());
     if providers.is_empty() {
         return Ok(None);
     }
     let libraries = Libraries::new(files, whose, library_path)?;
-    let lacking = match Verbs::find(&libraries)? {
-        Some(verbs) => lacking(&verbs, &providers, &libraries)?,
-        None => return Ok(Some(why_lacking(&libraries, &[]))),
+    let (lacking, devices) = match Verbs::find(&libraries)? {
+        Some(verbs) => {
+            let lacking = lacking(&verbs, &providers, &libraries)?;
+            let devices = names(&providers, lacking.iter().map(|(provider, _)| provider));
+            (lacking, devices)
+        }
+        None => (Vec::new(), names(&providers, providers.keys())),
     };
-    Ok((!lacking.is_empty()).then(|| why_lacking(&libraries, &lacking)))
+    let why = why_lacking(&libraries, &lacking);
+    Ok((!devices.is_empty()).then_some(Misfit { why, devices }))
 }
 
 /// Whether programs that load what is in `files` find no librdmacm, which many connect by.
@@ -260,7 +314,7 @@ struct Mounting<'a> {
     libraries: &'a Libraries<'a>,
     host: &'a Trusted,
     host_libraries: Libraries<'a>,
-    providers: &'a Providers,
+    providers: &'a Providers<'a>,
     files: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -268,15 +322,6 @@ impl Mounting<'_> {
     fn lacks(&self, name: &str) -> Result<bool> {
         let own = self.libraries.first(name)?;
         Ok(own.is_none() && self.host_libraries.first(name)?.is_none())
-    }
-
-    fn verdict(self, way: Way) -> Verdict {
-        let files = self.files.into_iter();
-        let files = files.map(|(target, source)| LibraryMount { source, target });
-        Verdict::Mount {
-            way,
-            files: files.collect(),
-        }
     }
 
     /// Mounts `source` at a path of the image, or over what is at the end of the links there.
@@ -299,31 +344,60 @@ impl Mounting<'_> {
     }
 
     /// Mounts the host's providers that are lacking under the names that the image's libibverbs opens.
-    fn add(&mut self, verbs: &Verbs, host: &Verbs, lacking: &[(&str, State)]) -> Result<Way> {
-        let mut way = Way::Add;
+    fn add(&mut self, verbs: &Verbs, host: &Verbs, lacking: &[(&'static str, State)]) -> Served {
+        let (mut way, mut unserved) = (Way::Add, Vec::new());
         for (provider, state) in lacking {
-            if !matches!(state, State::Unnamed) {
-                let library = self.host_provider(host, provider)?;
-                if let Some(reason) = unmet(&[&library], self.libraries)? {
-                    bail!("the host's {:?} {reason}", library.path);
-                }
-                let path = match state {
-                    State::Unusable(own, _) => own.clone(),
-                    _ => verbs.layout.provider(provider),
-                };
-                if matches!(state, State::Unusable(..)) {
+            match self.attempt(|own| own.add_one(verbs, host, provider, state)) {
+                Ok(own) => way = way.max(own),
+                Err(error) => unserved.push((*provider, format!("{error:#}"))),
+            }
+        }
+        Served {
+            way,
+            files: std::mem::take(&mut self.files),
+            unserved,
+        }
+    }
+
+    /// Mounts nothing of what fails.
+    fn attempt<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let before = self.files.clone();
+        let done = act(self);
+        if done.is_err() {
+            self.files = before;
+        }
+        done
+    }
+
+    fn add_one(
+        &mut self,
+        verbs: &Verbs,
+        host: &Verbs,
+        provider: &str,
+        state: &State,
+    ) -> Result<Way> {
+        let mut way = Way::Add;
+        if !matches!(state, State::Unnamed) {
+            let library = self.host_provider(host, provider)?;
+            if let Some(reason) = unmet(&[&library], self.libraries)? {
+                bail!("the host's {:?} {reason}", library.path);
+            }
+            let path = match state {
+                State::Unusable(own, _) => own.clone(),
+                _ => verbs.layout.provider(provider),
+            };
+            if matches!(state, State::Unusable(..)) {
+                way = Way::Cover;
+            }
+            self.mount(&library.path, &path, holds_libraries)?;
+            if is_public(&library.name()) {
+                let beside = verbs.library.path.parent().unwrap_or(Path::new("/"));
+                if self.mount_by_name(&library, beside)? {
                     way = Way::Cover;
                 }
-                self.mount(&library.path, &path, holds_libraries)?;
-                if is_public(&library.name()) {
-                    let beside = verbs.library.path.parent().unwrap_or(Path::new("/"));
-                    if self.mount_by_name(&library, beside)? {
-                        way = Way::Cover;
-                    }
-                }
             }
-            self.name_driver(host, provider, &verbs.layout.driver_file(provider))?;
         }
+        self.name_driver(host, provider, &verbs.layout.driver_file(provider))?;
         Ok(way)
     }
 
@@ -333,8 +407,8 @@ impl Mounting<'_> {
             let path = host.layout.provider(provider);
             bail!("the host has no provider {path:?}; install it there");
         };
-        if let Some(abis) = self.providers.get(provider)
-            && let Some(reason) = library.unserved(provider, abis)?
+        if let Some(devices) = self.providers.get(provider)
+            && let Some(reason) = library.unserved(provider, devices)?
         {
             let path = &library.path;
             bail!(
@@ -377,32 +451,42 @@ impl Mounting<'_> {
     }
 
     /// Mounts the host's libibverbs, with all that has to be of the same rdma-core.
-    fn replace(&mut self, host: &Verbs) -> Result<()> {
+    fn replace(&mut self, host: &Verbs) -> Served {
+        let mut unserved = Vec::new();
+        if let Err(error) = self.attempt(|own| own.replace_all(host, &mut unserved)) {
+            let reason = format!("{error:#}");
+            let all = self.providers.keys();
+            unserved = all.map(|provider| (*provider, reason.clone())).collect();
+        }
+        Served {
+            way: Way::Replace,
+            files: std::mem::take(&mut self.files),
+            unserved,
+        }
+    }
+
+    fn replace_all(
+        &mut self,
+        host: &Verbs,
+        unserved: &mut Vec<(&'static str, String)>,
+    ) -> Result<()> {
         let Some(libc) = self.libraries.first("libc.so.6")? else {
             bail!("the host's libraries need glibc, and the image has no libc.so.6");
         };
         let directory = libc.path.parent().unwrap_or(Path::new("/"));
         let mut set = self.whole_set()?;
-        let mut loaded: Vec<Rc<Library>> = Vec::new();
+        let mut public = Vec::new();
         for provider in self.providers.keys() {
-            let library = self.host_provider(host, provider)?;
-            self.mount(
-                &library.path,
-                &host.layout.provider(provider),
-                holds_libraries,
-            )?;
-            let file = host.layout.driver_file(provider);
-            self.name_driver(host, provider, &file)?;
-            if is_public(&library.name()) {
-                set.push(library);
-            } else {
-                loaded.push(library);
+            match self.attempt(|own| own.replace_one(host, provider, &set)) {
+                Ok(library) if is_public(&library.name()) => public.push(library),
+                Ok(_) => {}
+                Err(error) => unserved.push((*provider, format!("{error:#}"))),
             }
         }
-        let all: Vec<&Library> = set.iter().chain(&loaded).map(Rc::as_ref).collect();
-        if let Some(reason) = unmet(&all, self.libraries)? {
-            bail!("the host's RDMA libraries need more than the image has: one {reason}");
+        if unserved.len() == self.providers.len() {
+            return Ok(());
         }
+        set.extend(public);
         if let Some((path, program)) = (self.image.program)()
             && let Some(reason) = unmet_by_program(&program, &set, self.libraries)?
         {
@@ -412,6 +496,25 @@ impl Mounting<'_> {
             self.mount_by_name(library, directory)?;
         }
         Ok(())
+    }
+
+    fn replace_one(
+        &mut self,
+        host: &Verbs,
+        provider: &str,
+        set: &[Rc<Library>],
+    ) -> Result<Rc<Library>> {
+        let library = self.host_provider(host, provider)?;
+        let path = host.layout.provider(provider);
+        self.mount(&library.path, &path, holds_libraries)?;
+        let file = host.layout.driver_file(provider);
+        self.name_driver(host, provider, &file)?;
+        let all = set.iter().map(Rc::as_ref).chain([&*library]);
+        let all: Vec<&Library> = all.collect();
+        if let Some(reason) = unmet(&all, self.libraries)? {
+            bail!("the host's RDMA libraries need more than the image has: one {reason}");
+        }
+        Ok(library)
     }
 
     /// The host's libibverbs and librdmacm, its version of each public library of the image, and libnl where the image

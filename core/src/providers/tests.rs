@@ -96,6 +96,16 @@ fn judged(
     path: Option<&str>,
     read_only: bool,
 ) -> Judgement {
+    judged_for(image, host, &[device(driver, 1)], path, read_only)
+}
+
+fn judged_for(
+    image: &Tree,
+    host: &Tree,
+    devices: &[RdmaDevice],
+    path: Option<&str>,
+    read_only: bool,
+) -> Judgement {
     let root = ContainerRoot::open(image.root()).unwrap();
     let image = Image {
         root: &root,
@@ -106,7 +116,7 @@ fn judged(
     };
     let owner = rustix::process::geteuid().as_raw();
     let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    judge(&image, &host, &[device(driver, 1)])
+    judge(&image, &host, devices)
 }
 
 fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> Verdict {
@@ -115,7 +125,19 @@ fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> Verdict {
 
 /// The way, and what is mounted, without the directory of libraries: `source target` or only one if they are the same.
 fn mounts(verdict: Verdict) -> (Way, Vec<String>) {
-    let Verdict::Mount { way, files } = verdict else {
+    let (way, files, unserved) = partial_mounts(verdict);
+    assert_eq!(unserved, None);
+    (way, files)
+}
+
+/// The same, and why some devices have none.
+fn partial_mounts(verdict: Verdict) -> (Way, Vec<String>, Option<String>) {
+    let Verdict::Mount {
+        way,
+        files,
+        unserved,
+    } = verdict
+    else {
         panic!("{verdict:?}");
     };
     let short = |path: &Path| {
@@ -127,7 +149,7 @@ fn mounts(verdict: Verdict) -> (Way, Vec<String>) {
         (source, target) if source == target => source,
         (source, target) => format!("{source} {target}"),
     };
-    (way, files.into_iter().map(line).collect())
+    (way, files.into_iter().map(line).collect(), unserved)
 }
 
 fn reason(verdict: Verdict) -> String {
@@ -388,6 +410,64 @@ fn a_provider_of_the_host_that_does_not_serve_the_kernel_s_abi_is_not_mounted() 
     }
     record(1, 3);
     assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Add);
+}
+
+#[test]
+fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other() {
+    let (image, host) = without_provider();
+    let both = [device("rxe", 1), device("bnxt_en", 6)];
+    let of = |image: &Tree| judged_for(image, &host, &both, None, false).verdict;
+    let missing = format!("{MULTIARCH}/libibverbs/libbnxt_re-rdmav34.so");
+    let why = format!(
+        "bnxt_en_0: the image has no provider {missing:?}; the host has no provider {missing:?}; install it there"
+    );
+    let rxe = "libibverbs/librxe-rdmav34.so".to_owned();
+    let added = (
+        Way::Add,
+        vec![DRIVER_FILE.to_owned(), rxe.clone()],
+        Some(why.clone()),
+    );
+    assert_eq!(partial_mounts(of(&image)), added);
+    // Where the image has no libibverbs, the host's serves those that it can.
+    let (way, files, unserved) = partial_mounts(of(&system("GLIBC_2.34")));
+    let set = [DRIVER_FILE, &rxe, "libibverbs.so.1"].map(str::to_owned);
+    assert_eq!((way, files), (Way::Replace, set.to_vec()));
+    let without = format!("bnxt_en_0: the host has no provider {missing:?}; install it there");
+    assert_eq!(unserved, Some(without));
+    // Where the host's set serves both, both get it.
+    provider(&image, "rxe", 34, OLD);
+    assert_eq!(reason(of(&image)), why);
+    provider(&host, "bnxt_re", 34, NEW);
+    assert_eq!(mounts(of(&image)).0, Way::Replace);
+    // One that needs more than the image has is left out alone.
+    let newer = plain_provider("bnxt_re", 34, OLD).needs("libc.so.6", "GLIBC_2.99", &["malloc"]);
+    place(&host, &file("bnxt_re", 34), &newer);
+    let reason = reason(of(&image));
+    assert!(
+        reason.starts_with("bnxt_en_0: the image has no provider "),
+        "{reason}"
+    );
+    assert!(reason.contains("needs GLIBC_2.99 of libc.so.6"), "{reason}");
+    let (way, files, _) = partial_mounts(of(&system("GLIBC_2.34")));
+    assert_eq!((way, files), (Way::Replace, set.to_vec()));
+}
+
+#[test]
+fn programs_are_said_to_lack_the_devices_that_are_not_served() {
+    let (image, host) = without_provider();
+    let owner = rustix::process::geteuid().as_raw();
+    let lacking = |tree: &Tree, devices: &[RdmaDevice]| {
+        let files = Trusted::below(tree.root(), Owners::of(&[owner])).unwrap();
+        let misfit = misfit(&files, "it", None, devices).unwrap()?;
+        Some(misfit.devices)
+    };
+    let (rxe, bnxt) = (device("rxe", 1), device("bnxt_en", 6));
+    assert_eq!(lacking(&host, slice::from_ref(&rxe)), None);
+    let both = [rxe, bnxt];
+    assert_eq!(lacking(&host, &both), Some(vec!["bnxt_en_0".to_owned()]));
+    let all = Some(vec!["bnxt_en_0".to_owned(), "rxe_0".to_owned()]);
+    assert_eq!(lacking(&image, &both), all);
+    assert_eq!(lacking(&system("GLIBC_2.34"), &both), all);
 }
 
 #[test]

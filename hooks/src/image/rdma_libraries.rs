@@ -22,7 +22,7 @@ const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 pub(crate) struct Choice {
     /// The files of the host that the container does not have yet.
     pub files: Vec<LibraryMount>,
-    /// Why its programs cannot use the devices.
+    /// Why its programs cannot use the devices, or some of them.
     pub misfit: Option<String>,
     pub reasons: Vec<String>,
 }
@@ -78,7 +78,12 @@ pub(crate) fn choose(
                 lack(way, &names)
             ));
         }
-        Verdict::Mount { way, mut files } => {
+        Verdict::Mount {
+            way,
+            mut files,
+            unserved,
+        } => {
+            choice.misfit = unserved;
             choice
                 .reasons
                 .push(format!("{}: the host's are mounted", lack(way, &names)));

@@ -198,6 +198,7 @@ pub(crate) fn mount_libraries(
         ..InjectionPlan::default()
     };
     plan.record.takes.clone_from(&takes);
+    plan.record.library_warnings.clone_from(&warnings);
     let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
         let before = done_before(state, host, warnings)?;
         if plan::is_done(&takes, before.as_ref()) {

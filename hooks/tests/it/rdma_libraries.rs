@@ -280,6 +280,27 @@ fn where_nothing_fits_the_operator_chooses_between_a_refusal_and_a_warning() {
 }
 
 #[test]
+fn a_device_that_nothing_serves_is_named_and_takes_no_libraries_from_another() {
+    let asking = config(&json!({"onload.dev/rdma": "rxe0,rxe1"}), "true");
+    let Some(made) = Made::new(&asking, Has::Libibverbs, "") else {
+        return;
+    };
+    // Soft-iWARP, of which neither side has the provider.
+    made.0
+        .file("/sysfs/class/infiniband/rxe1/node_type", "4: RNIC\n");
+    let (after, said) = made.precreate(&asking);
+    assert!(after.is_none(), "{said}");
+    let why = format!("rxe1: the image has no provider \"{IMAGE}/libibverbs/libsiw-rdmav34.so\"; ");
+    let refused = format!("annotation \"onload.dev/rdma\": {why}");
+    assert!(said.contains(&refused), "{said}");
+    made.configure("on-incompatible = \"skip\"", "");
+    let (after, said) = made.precreate(&asking);
+    assert_eq!(mounted(&after.expect(&said)).len(), 2, "{said}");
+    let warning = format!("warning: rxe0, rxe1 may be of no use: {why}");
+    assert!(said.contains(&warning), "{said}");
+}
+
+#[test]
 fn image_mounts_nothing_and_says_what_is_missing() {
     let Some(made) = Made::new(&asking(), Has::Libibverbs, "rdma-libraries = \"image\"") else {
         return;

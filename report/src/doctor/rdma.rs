@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::providers::{LIBIBVERBS, LIBRDMACM, RdmaDevice, lacks_rdmacm, misfit};
+use onload_core::providers::{LIBIBVERBS, LIBRDMACM, Misfit, RdmaDevice, lacks_rdmacm, misfit};
 use onload_sys::fs::trust::Trusted;
 
 use super::check::{Finding, Remedy};
@@ -92,19 +92,21 @@ fn served(
     device: &[RdmaDevice],
     install: &dyn Fn(&str) -> Remedy,
 ) -> onload_sys::error::Result<Finding> {
-    Ok(if let Some(why) = misfit(host, "the host", None, device)? {
-        Finding::warn(
-            format!("{why}: only images with provider libraries of their own can use it"),
-            install(LIBIBVERBS),
-        )
-    } else if lacks_rdmacm(host, None)? {
-        Finding::warn(
-            format!(
-                "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
-            ),
-            install(LIBRDMACM),
-        )
-    } else {
-        Finding::pass("images without provider libraries are given the host's")
-    })
+    Ok(
+        if let Some(Misfit { why, .. }) = misfit(host, "the host", None, device)? {
+            Finding::warn(
+                format!("{why}: only images with provider libraries of their own can use it"),
+                install(LIBIBVERBS),
+            )
+        } else if lacks_rdmacm(host, None)? {
+            Finding::warn(
+                format!(
+                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+                ),
+                install(LIBRDMACM),
+            )
+        } else {
+            Finding::pass("images without provider libraries are given the host's")
+        },
+    )
 }

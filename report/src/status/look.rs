@@ -231,13 +231,11 @@ impl<'l> Look<'l> {
         let pid = first.pid;
         let look = move |host: &Host| rdma::judged(host, pid, path.as_deref(), &nodes);
         let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
-        match judged.flatten().unwrap_or_default() {
-            judged @ (Libraries::Misfit(_) | Libraries::Unknown) if facts.group.user.is_none() => {
-                let recorded = rdma::recorded(host, &facts.group.id, &facts.processes);
-                recorded.unwrap_or(judged)
-            }
-            judged => judged,
+        let judged = judged.flatten().unwrap_or_default();
+        if facts.group.user.is_some() {
+            return judged;
         }
+        rdma::or_recorded(judged, host, &facts.group.id, &facts.processes)
     }
 
     fn start(&mut self, facts: &Facts, config: Option<&OciConfig>, budget: &mut Budget) -> Start {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::providers::{LIBRARY_DIRS, RdmaDevice, Running, lacks_rdmacm, misfit};
+use onload_core::providers::{LIBRARY_DIRS, Misfit, RdmaDevice, Running, lacks_rdmacm, misfit};
 use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
@@ -12,6 +12,7 @@ use super::process::{self, Budget, Process};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
+const NO_DEVICE: &str = "programs find no RDMA device";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Libraries {
@@ -26,10 +27,10 @@ pub(super) enum Libraries {
     /// A program that has a device open maps no libibverbs: it is part of the program, or there is none, as with raw
     /// system calls.
     BuiltIn,
-    /// Why programs that look where a loader does cannot use the devices.
-    Misfit(String),
-    /// The same, as the hook that could not mount the host's recorded it.
-    Recorded(String),
+    /// Which devices programs do not find that look where a loader does, and why.
+    Misfit { effect: String, why: String },
+    /// The same, with the reason that the hook recorded which could not mount the host's.
+    Recorded { effect: String, why: String },
 }
 
 /// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
@@ -47,14 +48,32 @@ struct Live {
 
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
+/// With the hook's own reason, where it has recorded one, in the place of what is found now.
+pub(super) fn or_recorded(
+    judged: Libraries,
+    host: &Host,
+    id: &str,
+    processes: &[Process],
+) -> Libraries {
+    let effect = match &judged {
+        Libraries::Misfit { effect, .. } => effect.clone(),
+        Libraries::Unknown => "programs may find no RDMA device".to_owned(),
+        _ => return judged,
+    };
+    match recorded(host, id, processes) {
+        Some(why) => Libraries::Recorded { effect, why },
+        None => judged,
+    }
+}
+
 /// Why the host's libraries were not mounted when the container of these processes started.
-pub(super) fn recorded(host: &Host, id: &str, processes: &[Process]) -> Option<Libraries> {
+fn recorded(host: &Host, id: &str, processes: &[Process]) -> Option<String> {
     let path = Path::new(RUN_DIR).join(id).join("record.json");
     let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
     let live = serde_json::from_slice::<Record>(&bytes).ok()?.live?;
     let is_its = processes.iter().any(|process| process.pid == live.pid);
     let said = live.library_warnings.join("; ");
-    (is_its && !said.is_empty()).then_some(Libraries::Recorded(said))
+    (is_its && !said.is_empty()).then_some(said)
 }
 
 /// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
@@ -77,8 +96,18 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
         Ok(None) if devices.len() < nodes.len() => Libraries::Unknown,
         Ok(None) if lacks_rdmacm(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
         Ok(None) => Libraries::Usual,
-        Ok(Some(why)) => Libraries::Misfit(why),
-        Err(error) => Libraries::Misfit(format!("{error:#}")),
+        Ok(Some(Misfit { why, devices })) => {
+            let effect = if devices.len() < nodes.len() {
+                format!("programs do not find {}", devices.join(", "))
+            } else {
+                NO_DEVICE.to_owned()
+            };
+            Libraries::Misfit { effect, why }
+        }
+        Err(error) => Libraries::Misfit {
+            effect: NO_DEVICE.to_owned(),
+            why: format!("{error:#}"),
+        },
     }
 }
 

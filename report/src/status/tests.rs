@@ -326,11 +326,11 @@ fn place(made: &Made, name: &str, library: &SharedLibrary) {
 
 #[test]
 fn a_container_without_libraries_for_its_rdma_device_is_told() {
-    let made = with_rdma();
+    let mut made = with_rdma();
     let remedy = "rdma-libraries = \"auto\"";
     made.assert_is(
         State::NoProvider,
-        "the container has no libibverbs.so.1",
+        "the container has no libibverbs.so.1: programs find no RDMA device",
         remedy,
     );
     let verbs = SharedLibrary::new("libibverbs.so.1")
@@ -357,6 +357,20 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
     );
     let reason = made.status().containers[0].verdicts[0].reason.clone();
     assert_eq!(reason, "it has RDMA devices, and no program has opened one");
+    // Another device, whose provider is not there.
+    made.node(
+        "/dev/infiniband/uverbs1",
+        (231, 193),
+        "infiniband_verbs",
+        Some((231, 193)),
+    );
+    made.file("/sys/class/infiniband_verbs/uverbs1/ibdev", "siw0\n");
+    made.file("/sys/class/infiniband/siw0/node_type", "4: RNIC\n");
+    made.assert_is(
+        State::NoProvider,
+        "the container has no provider \"/usr/lib/x86_64-linux-gnu/libibverbs/libsiw-rdmav34.so\": programs do not find siw0",
+        remedy,
+    );
 }
 
 #[test]
@@ -392,12 +406,17 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
         "when it started, onload.dev/rdma=rxe0: not mounted: live-devices = false",
         "do what that says",
     );
+    let reason = made.status().containers[0].verdicts[0].reason.clone();
+    assert!(
+        reason.starts_with("programs find no RDMA device; "),
+        "{reason}"
+    );
     // The host does not show which device the node is of.
     made.tree
         .remove("/sys/class/infiniband_verbs/uverbs0/ibdev");
     made.assert_is(
         State::NoProvider,
-        "when it started, onload.dev/rdma=rxe0: not mounted",
+        "programs may find no RDMA device; when it started, onload.dev/rdma=rxe0: not mounted",
         "do what that says",
     );
     made.file(&path, record(78));

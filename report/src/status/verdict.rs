@@ -83,17 +83,17 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
-    if let Libraries::Misfit(why) = &facts.rdma {
+    if let Libraries::Misfit { effect, why } = &facts.rdma {
         return Some(Verdict::bad(
             State::NoProvider,
-            format!("{why}: programs find no RDMA device"),
+            format!("{why}: {effect}"),
             "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
         ));
     }
-    if let Libraries::Recorded(why) = &facts.rdma {
+    if let Libraries::Recorded { effect, why } = &facts.rdma {
         return Some(Verdict::bad(
             State::NoProvider,
-            format!("programs find no RDMA device; when it started, {why}"),
+            format!("{effect}; when it started, {why}"),
             "do what that says, and start a new container",
         ));
     }
