@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use onload_host::host::Host;
 
-use super::container::{ByKernel, Cause, Facts, variable, variables};
+use super::container::{ByKernel, Cause, Facts, started_with, variable};
 use super::kernel_log::{Failure, failures};
 use super::looked::Looked;
 use super::names::OciConfig;
 use super::patience::{PATIENCE, patiently};
 use super::process::{Budget, Preload, Process, boot_time, directory, number};
+use super::stack::logs_by_driver;
 
 const MOST: usize = 8;
 const SHOWN: usize = 64;
@@ -58,7 +59,7 @@ impl<'l> ByKernelReader<'l> {
                 name: process.name.clone(),
                 has_library,
                 cause: if is_asked {
-                    let variables = self.variables(process, config, budget);
+                    let variables = started_with(&self.looked, process, config, budget);
                     self.cause(process, &variables, &facts.accelerated, since)
                 } else {
                     Cause::Unknown
@@ -93,19 +94,6 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
-    /// What a program was started with. Those of the container's first program are in its configuration too.
-    fn variables(
-        &self,
-        process: &Process,
-        config: Option<&OciConfig>,
-        budget: &mut Budget,
-    ) -> Vec<u8> {
-        let own = budget.wait(|_| variables(&self.looked, process.pid));
-        let given = config.filter(|_| process.is_init);
-        let given = || given.map(|config| config.process.env.join("\0").into_bytes());
-        own.flatten().or_else(given).unwrap_or_default()
-    }
-
     fn cause(
         &self,
         process: &Process,
@@ -128,6 +116,7 @@ impl<'l> ByKernelReader<'l> {
         if process.preload == Some(Preload::Foreign)
             && process.open.is_some()
             && !process.has_driver()
+            && logs_by_driver(process, variables)
         {
             return Cause::OtherBuild;
         }

@@ -11,8 +11,9 @@ use super::groups::Group;
 use super::inside::{self, Inside};
 use super::kernel_log;
 use super::looked::Looked;
+use super::names::OciConfig;
 use super::network::{Interface, any};
-use super::process::{self, Limit, Preload, Process};
+use super::process::{self, Budget, Limit, Preload, Process};
 use super::rdma::Libraries;
 use super::state::Verdict;
 
@@ -67,7 +68,7 @@ pub(super) enum Cause {
     },
     /// Onload failed, and said so in the kernel's log.
     Failed(kernel_log::Error),
-    /// Its library is not the host's, and the driver has not taken it.
+    /// Its library is not the host's, and the driver gave it no descriptor for its log.
     OtherBuild,
     /// It was started before Onload had any interface.
     Early,
@@ -231,6 +232,19 @@ pub(super) fn program(looked: &Looked<'_>, pid: u32) -> Program {
 pub(super) fn variables(looked: &Looked<'_>, pid: u32) -> Option<Vec<u8>> {
     let all = looked.guarded(pid, "environ", ENVIRONMENT)?;
     (all.is_empty() || all.contains(&b'=')).then_some(all)
+}
+
+/// The same, or nothing. Those of the container's first program are in its configuration too.
+pub(super) fn started_with(
+    looked: &Looked<'_>,
+    process: &Process,
+    config: Option<&OciConfig>,
+    budget: &mut Budget,
+) -> Vec<u8> {
+    let own = budget.wait(|_| variables(looked, process.pid));
+    let given = config.filter(|_| process.is_init);
+    let given = || given.map(|config| config.process.env.join("\0").into_bytes());
+    own.flatten().or_else(given).unwrap_or_default()
 }
 
 pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {

@@ -19,6 +19,7 @@ use super::network::{Accelerators, Interface};
 use super::patience::{PATIENCE, patiently};
 use super::process::{self, Budget, Process, Reader};
 use super::rdma::{self, Libraries};
+use super::stack;
 use super::state::{HostFacts, Verdict};
 
 const LIBRARY: &str = "libonload.so";
@@ -110,6 +111,9 @@ impl<'l> Look<'l> {
             facts.rdma = self.rdma_libraries(&facts, budget);
         }
         if facts.maps() {
+            for process in &mut facts.processes {
+                process.has_stack = self.has_stack(process, config.as_ref(), budget);
+            }
             let since = self.accelerators.since();
             self.by_kernel
                 .read(&mut facts, config.as_ref(), since, budget);
@@ -157,11 +161,18 @@ impl<'l> Look<'l> {
     fn processes(&self, group: &Group, budget: &mut Budget) -> Vec<Process> {
         let pids: BTreeSet<u32> = group.pids.iter().copied().collect();
         let read = pids.iter().filter_map(|pid| self.reader.read(*pid, budget));
-        let with_stack = read.map(|process| Process {
-            has_stack: process.stack(self.with_stacks.contains(&process.pid)),
-            ..process
-        });
-        with_stack.collect()
+        read.collect()
+    }
+
+    fn has_stack(
+        &self,
+        process: &Process,
+        config: Option<&OciConfig>,
+        budget: &mut Budget,
+    ) -> bool {
+        let is_listed = self.with_stacks.contains(&process.pid);
+        let variables = || container::started_with(&self.looked, process, config, budget);
+        stack::has_stack(process, is_listed, variables)
     }
 
     /// The interfaces of the network that the processes are in.

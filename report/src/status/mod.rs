@@ -18,6 +18,7 @@ mod onload;
 mod patience;
 mod process;
 mod rdma;
+mod stack;
 mod state;
 mod verdict;
 

@@ -23,6 +23,8 @@ const SMALL: u64 = 64 * 1024;
 const IPC_LOCK: u32 = 14;
 /// What the kernel says to the loader of a program with more rights than who started it (getauxval(3)).
 const AT_SECURE: u64 = 23;
+/// The number of the descriptor.
+const STDERR: &str = "2";
 /// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
 const INODE: usize = 4;
 /// Processes whose `maps` did not come: each keeps a thread waiting, so it is asked once however often is looked, and
@@ -52,6 +54,8 @@ pub(super) struct Process {
     /// Whether a socket of it is of the kernel's TCP or UDP; none where that was not asked, or is not known.
     pub(super) has_kernel_socket: Option<bool>,
     pub(super) has_stack: bool,
+    /// Whether its stderr is a terminal.
+    pub(super) has_terminal: bool,
     pub(super) is_cut: bool,
     pub(super) memlock: Option<Limit>,
     /// Its network namespace, as the kernel names it.
@@ -273,6 +277,7 @@ impl<'h> Reader<'h> {
                 ours.push(target.to_owned());
             }
             process.sockets.extend(socket(target));
+            process.has_terminal |= name == STDERR && is_terminal(target);
         }
         process.open = Some(ours);
         Ok(())
@@ -281,9 +286,14 @@ impl<'h> Reader<'h> {
 
 /// Whether a descriptor is one of Onload's file system: `onload:[tcpl:0:2047]` (Onload, `onloadfs_dname`), or an anonymous
 /// one of that name. No file of a container's own is called so: their names begin with `/`.
-fn is_onloads(target: &str) -> bool {
+pub(super) fn is_onloads(target: &str) -> bool {
     let name = target.strip_prefix("anon_inode:").unwrap_or(target);
     name.starts_with("onload:[")
+}
+
+fn is_terminal(target: &str) -> bool {
+    let terminals = ["/dev/pts/", "/dev/tty", "/dev/console"];
+    terminals.iter().any(|start| target.starts_with(start))
 }
 
 /// The inode of a socket: `socket:[1234]`.
@@ -293,14 +303,6 @@ fn socket(target: &str) -> Option<u64> {
 }
 
 impl Process {
-    /// Whether it has a stack of Onload, its own or one that it inherited. A program that Onload gave none keeps one
-    /// descriptor of the device, so that one says nothing. `is_listed`: whether the driver lists a stack of its.
-    pub(super) fn stack(&self, is_listed: bool) -> bool {
-        let open = || self.open.iter().flatten();
-        let devices = open().filter(|target| *target == "/dev/onload").count();
-        devices >= 2 && (is_listed || open().any(|target| is_onloads(target)))
-    }
-
     pub(super) fn has_open(&self, start: &str) -> bool {
         let mut open = self.open.iter().flatten();
         open.any(|target| target.starts_with(start))

@@ -64,6 +64,66 @@ fn the_stack_that_a_process_made_counts_before_it_has_a_socket() {
     assert_eq!(made.verdicts()[0].state, State::NoStack);
 }
 
+/// A stack that was imported has no descriptor of the device: it came by EF_NAME, or a socket of it by exec or SCM_RIGHTS.
+#[test]
+fn a_descriptor_of_a_stack_is_a_stack_however_many_of_the_device_there_are() {
+    let made = of_host();
+    made.open(3, "/dev/onload").open(5, "onload:[tcp:0:1]");
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    let made = of_host();
+    made.open(3, "onload:[stack:0]").open(5, "onload:[udp:0:3]");
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+}
+
+#[test]
+fn where_onload_logs_to_a_terminal_the_one_descriptor_is_the_stacks() {
+    let terminal = || {
+        let made = of_host();
+        made.open(2, "/dev/pts/0").listens(77, 901);
+        made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
+        made
+    };
+    let made = terminal();
+    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    made.open(3, "/dev/onload");
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    // The stack of another: none of its own.
+    made.file("/proc/driver/onload/stacks", "0: 70 0 1 2 3\n");
+    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    let made = terminal();
+    made.open(3, "/dev/onload");
+    made.file("/proc/77/environ", "EF_LOG_VIA_IOCTL=1\0");
+    assert_eq!(made.verdicts()[0].state, State::NoStack);
+}
+
+#[test]
+fn the_variables_of_a_program_say_whether_its_log_has_a_descriptor() {
+    let listed = |variables: &str| {
+        let made = by_kernel();
+        made.open(2, "pipe:[9]");
+        made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
+        made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
+        made
+    };
+    for (variables, state) in [
+        ("EF_LOG_FILE=/tmp/log", State::Accelerated),
+        ("EF_LOG_VIA_IOCTL=0", State::Accelerated),
+        ("EF_LOG=-banner", State::Accelerated),
+        ("EF_LOG=conn_drop,-b", State::Accelerated),
+        ("EF_LOG_FILE=/tmp/log\0EF_LOG_VIA_IOCTL=1", State::NoStack),
+        ("EF_LOG_VIA_IOCTL=no", State::NoStack),
+        ("EF_LOG=-conn_drop", State::NoStack),
+        ("EF_LOG=-banner,banner", State::NoStack),
+    ] {
+        assert_eq!(listed(variables).verdicts()[0].state, state, "{variables}");
+    }
+    // One that wrote over its variables has those that its container was made with.
+    let made = listed("");
+    made.file("/proc/77/environ", "\0".repeat(153));
+    made_with(&made, r#""LD_PRELOAD=libonload.so","EF_LOG_VIA_IOCTL=0""#);
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+}
+
 #[test]
 fn a_child_that_inherited_a_stack_is_accelerated_though_the_driver_lists_its_parent() {
     let made = of_host();
@@ -197,8 +257,12 @@ fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
     // With one of the driver's build it has a descriptor.
     made.open(4, "/dev/onload");
     made.assert_is(State::NoStack, "why is not known", "");
-    // Its variables take precedence: the library then asks the driver for nothing.
+    // One that logs to a terminal has none either way.
     made.tree.remove("/proc/77/fd/4");
+    made.open(2, "/dev/pts/0");
+    made.assert_is(State::NoStack, "why is not known", "");
+    made.tree.remove("/proc/77/fd/2");
+    // Its variables take precedence: the library then asks the driver for nothing.
     made.file(
         "/proc/77/environ",
         format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"),
