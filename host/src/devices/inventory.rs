@@ -73,6 +73,9 @@ pub struct Inventory {
     pub drain: Drain,
     #[serde(skip)]
     pub(crate) movable: Vec<Movable>,
+    /// The interfaces of this network namespace that Onload has attached to, offered or not.
+    #[serde(skip)]
+    pub attached: Vec<String>,
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,

@@ -131,6 +131,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         nics,
         hugepages,
         movable,
+        attached: attached.names,
         elsewhere: attached.elsewhere,
         functions,
         data_direct,

@@ -163,6 +163,8 @@ impl Users<'_> {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub nics: Vec<Nic>,
+    /// The interfaces that Onload has, whether they are offered or not.
+    pub names: Vec<String>,
     /// Those that are not in this network namespace.
     pub elsewhere: Elsewhere,
 }
@@ -197,9 +199,12 @@ pub(crate) fn read(
     }
     let mut names = Names::default();
     let mut nics = Vec::new();
+    let mut attached = Vec::new();
     for interface in interfaces {
         let function = interface.pci.and_then(|address| functions.get(address));
-        let decided = decide(interface, function, &attachments, config);
+        let found = datapath(interface, function, &attachments);
+        attached.extend(found.is_ok().then(|| interface.name.clone()));
+        let decided = require_not_ignored(interface, config).and(found);
         if matches!(decided, Err(Refusal::Unknown(_))) && users.onload.is_none() {
             probe.undecided(DEBUGFS_NICS, &INTERFACES);
         }
@@ -218,6 +223,7 @@ pub(crate) fn read(
     warn_of_trouble(probe, &nics, &attachments.abilities);
     Attached {
         nics,
+        names: attached,
         elsewhere: elsewhere(probe, &attachments, functions, interfaces, users),
     }
 }
@@ -316,17 +322,21 @@ impl Refusal {
     }
 }
 
-fn decide(
-    interface: &NetDevice,
-    function: Option<&PciFunction>,
-    attachments: &Attachments,
-    config: &Discover,
-) -> Result<Datapath, Refusal> {
+fn require_not_ignored(interface: &NetDevice, config: &Discover) -> Result<(), Refusal> {
     if config.ignored_interfaces.contains(&interface.name) {
         let reason =
             "ignored: it is in [discover] ignored-interfaces; take it out there to offer it";
         return Err(Refusal::Certain(reason.to_owned()));
     }
+    Ok(())
+}
+
+/// By what Onload has attached to it.
+fn datapath(
+    interface: &NetDevice,
+    function: Option<&PciFunction>,
+    attachments: &Attachments,
+) -> Result<Datapath, Refusal> {
     let support = function.and_then(|function| support(function.id));
     let own = function.and_then(|function| attachments.functions.get(&function.address));
     if let Some(Support::Refused(reason)) = support {

@@ -191,9 +191,8 @@ impl<'l> Look<'l> {
     fn accelerated(&self, facts: &Facts) -> Vec<String> {
         let own = facts.interfaces.iter().flatten();
         let own = own.filter(|interface| interface.is_accelerated == Some(true));
-        let hosts = self.looked.inventory.nics.iter();
         match facts.has_host_network {
-            Some(true) => hosts.map(|nic| nic.name.clone()).collect(),
+            Some(true) => self.looked.inventory.attached.clone(),
             _ => own.map(|interface| interface.name.clone()).collect(),
         }
     }

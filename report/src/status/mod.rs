@@ -184,7 +184,7 @@ fn host_facts(looked: &Looked<'_>) -> HostFacts {
     let inventory = looked.inventory;
     let veth = looked.host.attribute(Path::new(VETH)).ok().flatten();
     HostFacts {
-        has_nic: !inventory.nics.is_empty(),
+        has_nic: !inventory.attached.is_empty(),
         library_matches: inventory
             .onload
             .as_ref()

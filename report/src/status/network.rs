@@ -69,16 +69,16 @@ struct Attached {
 impl<'l> Accelerators<'l> {
     pub(super) fn of(looked: &Looked<'l>, with_veth: bool) -> Self {
         let host = looked.host;
-        let number = |name: &str| {
+        let number = |name: &String| {
             let text = host.attribute(&Path::new(CLASS).join(name).join("ifindex"));
             text.ok()??.parse().ok()
         };
-        let nics = looked.inventory.nics.iter();
-        let nics = nics.filter_map(|nic| number(&nic.name)).collect();
+        let attached_here = looked.inventory.attached.iter();
+        let numbers = attached_here.filter_map(number).collect();
         let links = host.network().ok().flatten();
         Accelerators {
             functions: &looked.inventory.functions,
-            own: with_uppers(nics, &links.map(|all| all.links).unwrap_or_default()),
+            own: with_uppers(numbers, &links.map(|all| all.links).unwrap_or_default()),
             attached: attached(host),
             with_veth,
         }

@@ -57,8 +57,7 @@ pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
 
 fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
     let has_interface = match facts.has_host_network {
-        // Nothing is offered while the library is not the driver's, whatever interfaces the driver has.
-        Some(true) => Some(host.has_nic || host.library_matches == Some(false)),
+        Some(true) => Some(host.has_nic),
         Some(false) => facts.has_accelerated(),
         None => None,
     };

@@ -92,6 +92,7 @@ impl Verdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostFacts {
+    /// Whether Onload has an interface of the host, offered or not.
     pub(super) has_nic: bool,
     pub(super) library_matches: Option<bool>,
     pub(super) is_rdma_exclusive: bool,

@@ -9,7 +9,6 @@ use onload_core::config::Config;
 use onload_core::lease::{Device, Holder, Lease, Listed};
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::nic::{Datapath, Nic};
 use onload_sys::netlink::link::Link;
 use onload_sys::processes::Process as Holding;
 
@@ -32,7 +31,8 @@ pub(super) const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1
 pub(super) struct Made {
     pub(super) tree: Tree,
     pub(super) leases: Vec<Listed>,
-    pub(super) nics: Vec<Nic>,
+    /// The host's interfaces that Onload has.
+    pub(super) attached: Vec<String>,
     /// The container's network, of which the host's is number 0.
     pub(super) network: Option<Network>,
 }
@@ -72,17 +72,7 @@ impl Made {
         let made = Made {
             tree: Tree::new(),
             leases: Vec::new(),
-            nics: vec![Nic {
-                name: "ens1".to_owned(),
-                device: "ens1".to_owned(),
-                pci_address: None,
-                numa_node: None,
-                driver: None,
-                datapath: Datapath::Ef10,
-                speed_mbps: None,
-                state: None,
-                virtual_functions: Vec::new(),
-            }],
+            attached: vec!["ens1".to_owned()],
             network: Some(Network {
                 links: vec![Link {
                     flags: 0x1_0049,
@@ -259,10 +249,19 @@ impl Made {
         self
     }
 
+    /// What discovery finds, and Onload attached to those that were said.
+    fn inventory(&self, host: &Host) -> Inventory {
+        let mut inventory = discover(host, &Config::default());
+        let all = &mut inventory.attached;
+        all.extend(self.attached.clone());
+        all.sort();
+        all.dedup();
+        inventory
+    }
+
     pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> Status {
         let host = self.tree.host();
-        let mut inventory = discover(&host, &Config::default());
-        inventory.nics.clone_from(&self.nics);
+        let mut inventory = self.inventory(&host);
         change(&mut inventory);
         status(Looked {
             host: &host,
@@ -379,8 +378,7 @@ pub(super) fn facts_of(made: &Made) -> Facts {
 /// The same of which no more is looked at, and what is known of its host.
 pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts) {
     let host = made.tree.host();
-    let mut inventory = discover(&host, &Config::default());
-    inventory.nics.clone_from(&made.nics);
+    let inventory = made.inventory(&host);
     let looked = Looked {
         host: &host,
         inventory: &inventory,

@@ -1,7 +1,12 @@
 //! Whether programs are accelerated: a stack and an interface, and why one of these is missing. What a stack looks like
 //! from outside was seen of a real Onload (of July 2026, AF_XDP on igb).
 
+use crate::test_tree::AsHost;
+use onload_core::config::Config;
+use onload_host::devices::discover;
+use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
+use onload_test_tree::{MULTIARCH, Pci};
 
 use super::test_host::*;
 use super::*;
@@ -322,6 +327,33 @@ fn an_interface_on_one_of_the_host_that_is_accelerated_is_accelerated() {
         let verdicts = with(link).verdicts();
         assert_eq!(verdicts[0].state, State::NoInterface, "{why}: {verdicts:?}");
     }
+}
+
+/// Its user space was upgraded before the driver, which keeps the stacks that programs have.
+#[test]
+fn a_program_with_a_stack_keeps_its_interface_though_none_is_offered_any_more() {
+    let mut made = with(on_host("eth0", "macvlan", 6));
+    made.attached.clear();
+    let tree = &made.tree;
+    tree.driver(&"0".repeat(32)).libraries(MULTIARCH);
+    tree.remove(&format!("{MULTIARCH}/libonload_zf.so"));
+    let function = tree.pci(Pci::network("0000:05:00.0", "1924:0b03", "sfc"));
+    let interface = tree.interface(&function, "ens6");
+    tree.attribute(&format!("{interface}/ifindex"), "6");
+    assert_eq!(made.verdicts()[0].state, State::NoInterface);
+    tree.auxiliary(&function, "sfc.onload.0", "sfc_resource.ef10", Some("1"));
+    let offered = |inventory: &mut Inventory| assert_eq!(inventory.nics, []);
+    let status = made.status_with(offered);
+    assert_eq!(
+        status.containers[0].state(),
+        State::Accelerated,
+        "{status:?}"
+    );
+    // So it is of the host's network, and where the operator ignores the interface.
+    made.link("/proc/77/ns/net", HOST_NET);
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    let ignored = Config::parse("[discover]\nignored-interfaces = [\"ens6\"]\n").unwrap();
+    assert_eq!(discover(&made.tree.host(), &ignored).attached, ["ens6"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::*;
 #[test]
 fn the_hosts_network_without_an_accelerated_interface_is_not() {
     let mut made = preloaded();
-    made.nics.clear();
+    made.attached.clear();
     made.link("/proc/77/ns/net", HOST_NET);
     made.assert_is(
         State::NoInterface,
@@ -178,16 +178,6 @@ fn a_library_of_another_build_than_the_driver_is_told() {
     assert_eq!(status.containers.len(), 1);
     let verdicts = decide(&facts, host);
     assert_eq!(verdicts[0].state, State::OtherLibrary, "{verdicts:?}");
-    // A program that was started before keeps its stack, though discovery offers no interface meanwhile.
-    let mut before = facts.clone();
-    before.processes[0].has_stack = true;
-    before.has_host_network = Some(true);
-    let without = HostFacts {
-        has_nic: false,
-        ..host
-    };
-    let verdicts = decide(&before, without);
-    assert_eq!(verdicts[0].state, State::Accelerated, "{verdicts:?}");
     let verdicts = decide(
         &facts,
         HostFacts {
