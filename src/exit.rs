@@ -6,7 +6,7 @@ pub enum Answer {
     No,
     /// Nothing says no, and not everything could be determined.
     Unknown,
-    /// The engine starts no container, so that the device was not tried.
+    /// The device was not tried: the engine starts no container, or one would show nothing.
     NotTried,
 }
 
@@ -40,7 +40,7 @@ pub const STATUSES: [(u8, &str); 4] = [
     (FAILURE, "error, or the answer could not be determined"),
     (
         NOT_TRIED,
-        "\"try\" could not test the device, because the engine starts no container",
+        "\"try\" could not test the device: the engine starts no container, or nothing would be sent by the interface",
     ),
 ];
 

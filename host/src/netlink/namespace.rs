@@ -2,13 +2,14 @@
 //! rtnetlink(7)), as far as they tell who uses an interface.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 
 use onload_core::netdev::usage::{Link, LinkRoute, Namespace};
 use onload_sys::netlink::socket::Socket;
-use onload_sys::netlink::{address, link};
+use onload_sys::netlink::{address, link, route};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -44,6 +45,14 @@ pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
         let died = |_| Err(io::Error::other("its thread has died"));
         thread.join().unwrap_or_else(died)
     })
+}
+
+/// The number of the interface by which this process's network namespace sends to an address; none where it sends nothing
+/// there.
+pub fn leads_by(address: IpAddr) -> Option<u32> {
+    let first = |payload: &[u8]| route::parse(payload)?.interfaces.first().copied();
+    let socket = Socket::open(None).ok()?;
+    socket.ask(route::GET, &route::to(address), &first).ok()?
 }
 
 pub(crate) fn read() -> io::Result<Namespace> {
@@ -95,6 +104,28 @@ mod tests {
         assert_eq!(std::fs::read_link(OWN).unwrap(), before);
         assert!(elsewhere(Path::new("/proc/self/ns/mnt")).is_err());
         assert!(elsewhere(Path::new("/dev/null")).is_err());
+    }
+
+    #[test]
+    fn the_kernel_says_by_which_of_two_interfaces_it_sends_to_a_network() {
+        if !onload_test_tree::network::can_be("making network interfaces") {
+            return;
+        }
+        let there = onload_test_tree::network::Child::of_root();
+        for (at, name) in ["one", "two"].iter().enumerate() {
+            there.ip(&format!("link add {name} type veth peer name {name}-end"));
+            there.ip(&format!("link set {name} up"));
+            there.ip(&format!("address add 192.0.2.{}/24 dev {name}", 10 + at));
+        }
+        there.within(|| {
+            let namespace = read().unwrap();
+            let by = |address: &str| leads_by(address.parse().unwrap());
+            let first = namespace.link("one").map(|link| link.index);
+            assert_eq!(by("192.0.2.1"), first);
+            // It has no other route.
+            assert_eq!(by("198.51.100.1"), None);
+            assert_eq!(by("2001:db8::1"), None);
+        });
     }
 
     /// Every machine has a loopback interface.

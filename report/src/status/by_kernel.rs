@@ -13,7 +13,7 @@ use super::kernel_log::{Failure, failures};
 use super::looked::Looked;
 use super::names::OciConfig;
 use super::patience::{PATIENCE, patiently};
-use super::process::{Budget, Preload, Process, boot_time, directory, number};
+use super::process::{Budget, Preload, Process, boot_time, directory, number, socket};
 use super::stack::logs_by_driver;
 
 const MOST: usize = 8;
@@ -153,6 +153,17 @@ fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
         }
     }
     None
+}
+
+/// Whether a process has a socket of the kernel's TCP or UDP; none where that is not known.
+pub fn has_kernel_socket(host: &Host, pid: u32) -> Option<bool> {
+    let directory = directory(pid).join("fd");
+    let mut sockets = BTreeSet::new();
+    for name in host.list(&directory).ok()?.names {
+        let target = host.link(&directory.join(name)).ok().flatten();
+        sockets.extend(target.as_deref().and_then(Path::to_str).and_then(socket));
+    }
+    Some(!of_kernel(host, pid, &sockets)?.is_empty())
 }
 
 /// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be

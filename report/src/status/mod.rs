@@ -41,6 +41,7 @@ use serde::Serialize;
 
 use asks::grants;
 pub use asks::{Evidence, Grant};
+pub use by_kernel::has_kernel_socket;
 pub use cgroup::Engine;
 use container::Facts;
 use groups::{Group, groups};

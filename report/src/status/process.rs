@@ -297,7 +297,7 @@ fn is_terminal(target: &str) -> bool {
 }
 
 /// The inode of a socket: `socket:[1234]`.
-fn socket(target: &str) -> Option<u64> {
+pub(super) fn socket(target: &str) -> Option<u64> {
     let inode = target.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()
 }

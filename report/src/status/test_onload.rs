@@ -154,6 +154,19 @@ fn a_container_is_ready_while_no_program_has_a_socket() {
 }
 
 #[test]
+fn a_socket_of_the_kernel_is_told_from_one_of_onload() {
+    let made = of_host();
+    made.stack().open(6, "socket:[901]");
+    let has = |made: &Made| has_kernel_socket(&made.tree.host(), 77);
+    assert_eq!(has(&made), Some(false));
+    made.listens(77, 902);
+    assert_eq!(has(&made), Some(true));
+    made.tree.remove("/proc/77/net/tcp");
+    made.tree.directory("/proc/77/net/tcp");
+    assert_eq!(has(&made), None);
+}
+
+#[test]
 fn a_server_that_was_started_without_the_preload_is_named() {
     let made = of_host();
     let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");

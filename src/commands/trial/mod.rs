@@ -25,7 +25,7 @@ use super::watched_host;
 use crate::cli::{Global, Try};
 use crate::exit::Answer;
 use crate::layout::{in_a_line, paragraph};
-use crate::printer::{ERROR, GOOD, Printer};
+use crate::printer::{ERROR, GOOD, Printer, WARNING};
 use asked::Asked;
 use client::{Container, run as run_client};
 pub(crate) use engine::Engine;
@@ -44,7 +44,9 @@ enum Outcome {
     /// Why not, and what to do.
     Fails(String, Option<String>),
     /// The engine starts no container, with or without the device.
-    NotTried(String),
+    StartsNone(String),
+    /// Why a container could not show whether it works, and what to do.
+    NotTried(String, String),
 }
 
 struct Trial<'t> {
@@ -102,7 +104,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
     let left = trial.forget();
     printer.end_progress();
     if let Err(error) = left
-        && !matches!(outcome, Ok(Outcome::NotTried(_)))
+        && !matches!(outcome, Ok(Outcome::StartsNone(_)))
     {
         printer.warning(format_args!("{error:#}"));
     }
@@ -125,7 +127,10 @@ fn print(
     let (style, word, text, remedy, answer) = match outcome {
         Outcome::Works(text) => (GOOD, works, text, None, Answer::Yes),
         Outcome::Fails(text, remedy) => (ERROR, fails, text, remedy.as_ref(), Answer::No),
-        Outcome::NotTried(why) => {
+        Outcome::NotTried(text, remedy) => {
+            (WARNING, "not tried", text, Some(remedy), Answer::NotTried)
+        }
+        Outcome::StartsNone(why) => {
             printer.error(format_args!(
                 "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
             ));
@@ -205,7 +210,7 @@ impl Trial<'_> {
         let image = image::archive(&self.names.image(), files)?;
         if let Err(error) = run_client(&self.engine.load(), image, &self.stop) {
             self.stop.refuse()?;
-            return Ok(Outcome::NotTried(format!("{error:#}")));
+            return Ok(Outcome::StartsNone(format!("{error:#}")));
         }
         let line = self.engine.start(&self.names, Some(&self.asked), program);
         let container = Container::start(&line)?;
@@ -228,7 +233,7 @@ impl Trial<'_> {
         self.stop.refuse()?;
         Ok(match started {
             Ok(_) => Outcome::Fails(with_journal(why), None),
-            Err(error) => Outcome::NotTried(format!("{error:#}")),
+            Err(error) => Outcome::StartsNone(format!("{error:#}")),
         })
     }
 

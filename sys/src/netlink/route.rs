@@ -63,6 +63,16 @@ pub fn all() -> Vec<u8> {
     vec![0; HEADER]
 }
 
+/// The payload of [`GET`] that asks by which route the kernel sends to an address.
+pub fn to(destination: IpAddr) -> Vec<u8> {
+    let address = octets(destination);
+    let bits = u8::try_from(address.len() * 8).unwrap_or(u8::MAX);
+    let mut message = vec![0; HEADER];
+    message.splice(..2, [family(destination), bits]);
+    message.extend(attribute(DESTINATION, &address));
+    message
+}
+
 /// One route, of a message about it; none of another family than IPv4 and IPv6.
 pub fn parse(payload: &[u8]) -> Option<Route> {
     let header = payload.get(..HEADER)?;
@@ -238,6 +248,18 @@ mod tests {
         let both = attribute(OBJECT, &30u32.to_ne_bytes());
         let both = [payload(new("0.0.0.0", 0, None)), both].concat();
         assert!(!parse(&both).unwrap().is_unresolved());
+    }
+
+    #[test]
+    fn the_way_to_an_address_is_asked_for_with_all_its_bits() {
+        for (text, bits) in [("192.0.2.1", 32), ("2001:db8::1", 128)] {
+            let address = text.parse().unwrap();
+            let asked = parse(&to(address)).unwrap();
+            assert_eq!(
+                (asked.destination, asked.interfaces),
+                ((address, bits), vec![])
+            );
+        }
     }
 
     #[test]
